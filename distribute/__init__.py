@@ -17,6 +17,7 @@ _NAMES = {
     "ShardedVariable": ".sharding",
     "replica_device_setter": ".device_setter",
     "DataParallel": ".data_parallel",
+    "ModelParallel": ".model_parallel",
     "ParameterServer": ".strategy",
     "Pipeline": ".pipeline",
     "Server": ".server",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from .encryption import TLS
     from .environment import cluster_from_environment
     from .functions import register_function
+    from .model_parallel import ModelParallel
     from .pipeline import Pipeline
     from .server import Server
     from .sharding import (
@@ -79,6 +81,7 @@ __all__ = [
     "FixedShardsPartitioner",
     "MaxSizePartitioner",
     "MinSizePartitioner",
+    "ModelParallel",
     "ParameterServer",
     "Partitioner",
     "Pipeline",

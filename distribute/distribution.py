@@ -12,6 +12,7 @@ from .collectives.public import join_at, joined
 from .data_parallel import DataParallel
 from .environment import Place
 from .mesh import DeviceMesh, LayoutMap, TensorLayout, get_device_count, list_devices
+from .model_parallel import ModelParallel
 from .strategy import Strategy, current_strategy, set_default_strategy
 
 
@@ -118,6 +119,7 @@ __all__ = [
     "DataParallel",
     "DeviceMesh",
     "LayoutMap",
+    "ModelParallel",
     "TensorLayout",
     "distribute_tensor",
     "distribution",

@@ -20,6 +20,7 @@ import numpy as np
 
 from .. import optim
 from ..distribute.data_parallel import DataParallel
+from ..distribute.model_parallel import ModelParallel
 from ..distribute.pipeline import Pipeline
 from ..distribute.strategy import Strategy, current_strategy
 from ..engine.graph import Tensor, in_explicit_graph, pack_as
@@ -152,6 +153,10 @@ class Trainer(StepMethods):
             from .replicas.local import LocalSteps
 
             return LocalSteps(self, strategy)
+        if isinstance(strategy, ModelParallel):
+            from .replicas.model_parallel import PartSteps
+
+            return PartSteps(self, strategy)
         return None
 
     def _prepare(self, what: str) -> None:

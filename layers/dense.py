@@ -99,15 +99,16 @@ class Dense(QuantizableKernel):
     def _product(self, inputs: Any, kernel: Any) -> Tensor:
         return ops.matmul(inputs, kernel)
 
+    def _kernel_axes(self, rank: int) -> list[tuple[int | None, int | None]]:
+        return [(-1, None), (None, -1)]
+
     def _int8_product(self, inputs: Any) -> Tensor:
         from .quantizers.products import int8_product
 
         return int8_product(self, inputs, self._kernel, self.kernel_scale)
 
     def call(self, inputs: Any) -> Tensor:
-        outputs = self._weighted(inputs)
-        if self.bias is not None:
-            outputs = outputs + self.bias
+        outputs = self._biased(inputs)
         return outputs if self.activation is None else self.activation(outputs)
 
     def get_config(self) -> dict[str, Any]:

@@ -123,6 +123,10 @@ class EinsumDense(QuantizableKernel):
     def _product(self, inputs: Any, kernel: Any) -> Tensor:
         return ops.einsum(_without_ellipsis(self.equation, len(inputs.shape)), inputs, kernel)
 
+    def _kernel_axes(self, rank: int) -> list[tuple[int | None, int | None]]:
+        names = Subscripts.of(_without_ellipsis(self.equation, rank))
+        return [(_from_the_end(names.inputs, label), _from_the_end(names.outputs, label)) for label in names.kernel]
+
     def _int8_product(self, inputs: Any) -> Tensor:
         equation = _without_ellipsis(self.equation, len(inputs.shape))
         return int8_contraction(self, equation, inputs, self._kernel, self.kernel_scale)
@@ -134,9 +138,7 @@ class EinsumDense(QuantizableKernel):
         return self._product(inputs, ops.matmul(a, b))
 
     def call(self, inputs: Any) -> Tensor:
-        outputs = self._weighted(inputs)
-        if self.bias is not None:
-            outputs = outputs + self.bias
+        outputs = self._biased(inputs)
         return outputs if self.activation is None else self.activation(outputs)
 
     def get_config(self) -> dict[str, Any]:
@@ -155,6 +157,10 @@ class EinsumDense(QuantizableKernel):
             "bias_constraint": constraints.serialize(self.bias_constraint),
             **self._own_config(),
         }
+
+
+def _from_the_end(labels: str, label: str) -> int | None:
+    return labels.index(label) - len(labels) if label in labels else None
 
 
 @dataclass(frozen=True)

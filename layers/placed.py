@@ -1,12 +1,13 @@
-"""`placed_layers`: a block in which calls of layers are built on devices of their own."""
+"""`placed_layers` and `placed_variables`: blocks in which layers, or variables, have devices of their own."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from ..engine.graph import Variable
 from ..engine.graph.scopes import device
 
 
@@ -38,4 +39,17 @@ def place_of_call(layer: Any) -> AbstractContextManager[None]:
     return nullcontext() if place is None else device(place)
 
 
-__all__ = ["place_of_call", "placed_layers"]
+@contextmanager
+def placed_variables(places: Iterable[tuple[Variable, str]]) -> Generator[None]:
+    """Build what reads or changes variables on the devices given; those that have asked for one keep theirs."""
+    placed = [(variable, place) for variable, place in places if not variable.device]
+    for variable, place in placed:
+        variable.device = place
+    try:
+        yield
+    finally:  # the model may run elsewhere
+        for variable, _ in placed:
+            variable.device = ""
+
+
+__all__ = ["place_of_call", "placed_layers", "placed_variables"]

@@ -15,7 +15,7 @@ from ...engine.place.devices import list_devices, typical_device
 from ...layers.calling import map_leaves
 from ...layers.input_layer import InputLayer
 from ...layers.layer import Layer
-from ...layers.placed import placed_layers
+from ...layers.placed import placed_layers, placed_variables
 from ..layer_graph import LayerGraph
 from ..raw_ops import RawOp
 
@@ -74,14 +74,9 @@ class Stages:
         if not self.places:
             yield
             return
-        for variable in self._variables:
-            variable.device = self._by_variable[id(variable)]
-        try:
-            with placed_layers(self._by_layer), device(self.last):
-                yield
-        finally:  # the model may run elsewhere
-            for variable in self._variables:
-                variable.device = ""
+        places = [(variable, self._by_variable[id(variable)]) for variable in self._variables]
+        with placed_variables(places), placed_layers(self._by_layer), device(self.last):
+            yield
 
 
 def _places(strategy: Pipeline) -> list[str]:

@@ -35,7 +35,7 @@ class CutSteps:
         self.model = model
         self.strategy = strategy
         self._tracers: dict[tuple[str, tuple[int, ...]], StepTracer] = {}
-        self._has_traced = False
+        self._traced: set[str] = set()  # kinds of steps that were built once
         self.check()
 
     # --- what a kind of steps defines -------------------------------------------------------------------------------
@@ -71,10 +71,14 @@ class CutSteps:
         """
         if mode == "train":
             return self._build_train(layout, tensors)
-        if not self._has_traced:  # makes what the model makes at first, on no device in particular
-            with eagerly(), Graph().as_default():
+        return self.build_whole(mode, layout, tensors)
+
+    def build_whole(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        """Build a step of all rows at once; see `build`."""
+        if mode not in self._traced and (mode == "train" or not self._traced):
+            with eagerly(), Graph().as_default():  # makes what the model makes at first, on no device in particular
                 self.model._build_plain_step(mode, layout, placeholders(_like_batch(layout, tensors)))
-            self._has_traced = True
+            self._traced.add(mode)
         with self.placed():
             return self.model._build_plain_step(mode, layout, tensors)
 
@@ -104,7 +108,7 @@ class CutSteps:
                     variable.assign(value)
             key = layout.key, tuple(id(variable) for variable in self.model.trainable_variables)
             self._tracers[key] = tracer
-            self._has_traced = True
+            self._traced.add("train")
         return self._tracers[key]
 
     # --- checks -----------------------------------------------------------------------------------------------------

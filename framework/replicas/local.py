@@ -5,8 +5,9 @@ Each device computes the gradients of its rows of a batch, and the sums of all g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,16 +30,20 @@ class LocalSteps(CutSteps):
     def placed(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def replicas(self) -> Sequence[Callable[[], AbstractContextManager[Any]]]:
+        """Give a function for each replica that makes the scope in which it is built."""
+        return [partial(device, name) for name in self.strategy.devices]
+
     def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> list[Any]:
-        devices = self.strategy.devices
+        replicas = self.replicas()
         rows = tensors[0].shape[0] if tensors[0].shape else None
         if rows is not None:
-            devices = devices[: max(rows, 1)]  # where there are fewer rows than devices some have none
+            replicas = replicas[: max(rows, 1)]  # where there are fewer rows than replicas some have none
         count: Any = ops.shape(tensors[0])[0] if rows is None else rows
         parts: list[list[list[Any]]] = []
-        for number, name in enumerate(devices):
-            first, last = _bounds(count, number, len(devices))
-            with device(name):
+        for number, replica in enumerate(replicas):
+            first, last = _bounds(count, number, len(replicas))
+            with replica():
                 found = tracer.traced_entries(layout, [tensor[first:last] for tensor in tensors])
                 weight = _share(last - first, count)
                 parts.append([_weighted(entry, given, weight) for entry, given in found])

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ..cut_weights import cut_of, product_in_parts
 from ..weight import Weight
 from .quantizable import Array, QuantizableLayer
 
@@ -42,6 +43,13 @@ class QuantizableKernel(QuantizableLayer):
 
     def _product(self, inputs: Any, kernel: Any) -> Tensor:
         """The product of floats."""
+        raise NotImplementedError
+
+    def _kernel_axes(self, rank: int) -> list[tuple[int | None, int | None]]:
+        """Return for each axis of the kernel the same one of inputs of that rank, and of outputs; None if they lack it.
+
+        Both are counted from the last one, -1.
+        """
         raise NotImplementedError
 
     def _int8_product(self, inputs: Any) -> Tensor:
@@ -238,6 +246,17 @@ class QuantizableKernel(QuantizableLayer):
         """The product of the inputs and the product of two factors."""
         return ops.matmul(self._product(inputs, a), b)
 
+    def _biased(self, inputs: Any) -> Tensor:
+        """Return the product of the inputs and the kernel, what adapters add to it, and the bias."""
+        layer: Any = self
+        cut = None if self.quantization_mode is not None else cut_of(self._kernel)
+        if cut is not None:
+            axes = self._kernel_axes(len(inputs.shape))
+            outputs = product_in_parts(cut, inputs, self._kernel, layer.bias, self._product, axes)
+            return self._with_adapters(inputs, outputs)
+        outputs = self._weighted(inputs)
+        return outputs if layer.bias is None else outputs + layer.bias
+
     def _weighted(self, inputs: Any) -> Tensor:
         """The product of the inputs and the kernel, and what adapters add to it."""
         mode = self.quantization_mode
@@ -247,6 +266,9 @@ class QuantizableKernel(QuantizableLayer):
             outputs = self._int8_product(inputs)
         else:
             outputs = self._product(inputs, ops.stop_gradient(self._dequantized()))
+        return self._with_adapters(inputs, outputs)
+
+    def _with_adapters(self, inputs: Any, outputs: Tensor) -> Tensor:
         if not self.lora_enabled:
             return outputs
         a, b = self._lora_factors()

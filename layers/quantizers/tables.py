@@ -9,6 +9,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor, eagerly
+from ..cut_weights import cut_of, rows_in_parts
 from ..weight import Weight
 from .quantizable import Array, QuantizableLayer
 
@@ -122,7 +123,10 @@ class QuantizableTable(QuantizableLayer):
     def _rows(self, places: Any) -> Tensor:
         """The rows at `places`, whole numbers."""
         if self.quantization_mode is None:
-            rows = ops.cast(ops.take(self._embeddings, places, axis=0), self.compute_dtype)
+            cut = cut_of(self._embeddings)
+            table = self._embeddings
+            rows = ops.take(table, places, axis=0) if cut is None else rows_in_parts(cut, table, places)
+            rows = ops.cast(rows, self.compute_dtype)
         else:
             zero = getattr(self, "embeddings_zero", None)
             parts = [self._embeddings, self.embeddings_scale, zero]

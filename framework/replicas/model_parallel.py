@@ -1,0 +1,145 @@
+"""`PartSteps`: steps of a model under `ModelParallel`: weights in parts, and rows in parts where the mesh has an axis.
+
+Layers ask for the cut of a weight while a step is built (`layers/cut_weights`). What they can't do is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from ...distribute.model_parallel import ModelParallel
+from ...engine.graph import Tensor, Variable
+from ...engine.graph.device import DeviceName
+from ...engine.graph.scopes import device
+from ...layers.cut_weights import Cut, bias_axes, cut_weights
+from ...layers.dense import Dense
+from ...layers.einsum_dense import EinsumDense
+from ...layers.embedding import Embedding
+from ...layers.placed import placed_variables
+from ...layers.quantizers.kernels import QuantizableKernel
+from ..data import Layout
+from .local import LocalSteps
+
+_PRODUCTS = (Dense.call, EinsumDense.call)
+
+
+class PartSteps(LocalSteps):
+    """Builds the steps of one model that was compiled under `ModelParallel`."""
+
+    part = "replica's part of a batch"
+    strategy: Any  # a `ModelParallel`
+
+    @contextmanager
+    def placed(self) -> Generator[None]:
+        """Build the weights' parts on their devices, all else on the first: a search for places would cost seconds."""
+        home, model = str(DeviceName.parse(self._first_device(0))), self.model
+        slots = [] if model.optimizer is None else model.optimizer.variables
+        metrics = [variable for metric in model.metrics for variable in metric.variables]
+        places = [(variable, home) for variable in (*model.variables, *slots, *metrics)]
+        with placed_variables(places), device(home), cut_weights(partial(self._cut, 0)):
+            yield
+
+    def replicas(self) -> Sequence[Callable[[], AbstractContextManager[Any]]]:
+        return [partial(self._replica, number) for number in range(self.strategy.replicas)]
+
+    def build(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        if self.strategy.replicas > 1:
+            results = super().build(mode, layout, tensors)
+        else:
+            results = self.build_whole(mode, layout, tensors)
+        check_layouts(self.model, self.strategy)  # layers may have got their weights just now
+        return results
+
+    def check(self) -> None:
+        if self.strategy.replicas > 1:
+            super().check()
+        check_layouts(self.model, self.strategy)
+
+    def _first_device(self, replica: int) -> str:
+        return str(self.strategy.devices_of(replica).reshape(-1)[0])
+
+    def _replica(self, number: int) -> AbstractContextManager[Any]:
+        stack = ExitStack()
+        stack.enter_context(device(self._first_device(number)))
+        stack.enter_context(cut_weights(partial(self._cut, number)))
+        return stack
+
+    def _cut(self, replica: int, weight: Variable) -> Cut | None:
+        found = self.strategy.parts_of(weight, replica)
+        return None if found is None else Cut(*found)
+
+
+def check_layouts(model: Any, strategy: ModelParallel) -> None:
+    """Check that all weights of a model that layouts cut can be; note which they are in the strategy.
+
+    Raises:
+        ValueError: one can't be; the message says why.
+    """
+    cut: dict[str, list[str]] = {}
+    owners: dict[int, Any] = {}
+    followers: dict[int, tuple[Any, list[str | None]]] = {}
+    for layer in model._flatten_layers():
+        for variable in layer._weights:
+            owners.setdefault(id(variable), layer)
+        kernel, bias, names = _parts_of_layer(layer, strategy)
+        if kernel is not None:
+            followers[id(kernel)] = kernel, []
+        if bias is not None:
+            followers[id(bias)] = bias, names
+    for variable in model.variables:
+        found = strategy.parts_of(variable)
+        if found is None:
+            continue
+        if id(variable) not in followers:
+            _refuse(variable, owners.get(id(variable)), strategy)
+        expected = followers[id(variable)][1]
+        axes = strategy.get_variable_layout(variable).axes
+        if expected and any(axis is not None and axis != other for axis, other in zip(axes, expected, strict=True)):
+            raise ValueError(
+                f"ModelParallel: bias {variable.path!r} has layout {axes}, but the outputs that it is added to are cut "
+                f"as {tuple(expected)}, as the layout of the kernel has it. Give it that layout, or none: it is cut "
+                "as its kernel is."
+            )
+        cut[variable.path] = [str(name) for name in found[1].reshape(-1)]
+    strategy.parts = cut
+
+
+def _parts_of_layer(layer: Any, strategy: ModelParallel) -> tuple[Any, Any, list[str | None]]:
+    """Return the weight of a layer that may be cut, its bias, and the axes of the mesh for the axes of the bias."""
+    if not layer.built or getattr(layer, "quantization_mode", None) is not None:
+        return None, None, []
+    if isinstance(layer, QuantizableKernel) and type(layer).call in _PRODUCTS:
+        kernel, bias = layer._kernel, getattr(layer, "bias", None)
+        strategy.parts_of(kernel)  # its layout fits
+        if bias is None:
+            return kernel, None, []
+        outputs = [output for _, output in layer._kernel_axes(layer.input_spec.ndim or 0)]
+        names: list[str | None] = [None] * len(bias.shape)
+        layout = strategy.get_variable_layout(kernel).axes
+        for name, axis in zip(layout, bias_axes(bias.shape, outputs), strict=True):
+            if axis is not None:
+                names[axis] = name
+        return kernel, bias, names
+    if isinstance(layer, Embedding) and type(layer).call is Embedding.call:
+        return layer._embeddings, None, []
+    return None, None, []
+
+
+def _refuse(variable: Variable, layer: Any, strategy: ModelParallel) -> None:
+    what = "no layer" if layer is None else f"layer {layer.name!r} ({type(layer).__name__})"
+    mode = getattr(layer, "quantization_mode", None)
+    if mode is not None:
+        why = f"it is quantised ({mode})"
+    else:
+        why = "only those of Dense, of EinsumDense, which attention is made of, and of Embedding can"
+    raise ValueError(
+        f"ModelParallel: weight {variable.path!r} of {what} has layout {strategy.get_variable_layout(variable).axes}, "
+        f"but it can't be cut: {why}. Write the keys of the layout map so that none matches it, or give it None for "
+        "each axis."
+    )
+
+
+__all__ = ["PartSteps", "check_layouts"]
