@@ -22,8 +22,8 @@ class ModelParallel(Strategy):
     axes may be cut, over two axes of the mesh. Weights that no key matches are whole.
 
     Layers that compute in parts are `Dense`, `EinsumDense`, whatever is made of them (such as `MultiHeadAttention`),
-    and `Embedding`. Losses, metrics, gradients and weights are those of one device, up to rounding. Variables, the
-    optimizer's state and files hold whole weights, so that a model opens under any strategy.
+    `Embedding` and `ReversibleEmbedding`. Losses, metrics, gradients and weights are those of one device, up to
+    rounding. Variables, the optimizer's state and files hold whole weights, so that a model opens under any strategy.
 
     Where the mesh has another axis besides, rows of batches are spread over it: replicas, of which each has the mesh's
     other axes to itself. They see their rows only, as under `DataParallel`. Along this axis weights are not cut.

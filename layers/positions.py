@@ -7,6 +7,7 @@ from typing import Any
 from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.objects import initializers
+from .cut_weights import cut_of, product_in_parts
 from .dense import positive_int
 from .embedding import Embedding
 from .input_spec import InputSpec
@@ -268,8 +269,16 @@ class ReversibleEmbedding(Embedding):
 
             return reverse_product(self, inputs)
         dtype = self.reverse_dtype or self.compute_dtype
-        kernel = ops.transpose(self.embeddings) if self.tie_weights else ops.convert_to_tensor(self.reverse_embeddings)
-        return ops.matmul(ops.cast(inputs, dtype), ops.cast(kernel, dtype))
+        inputs, kernel = ops.cast(inputs, dtype), self.embeddings if self.tie_weights else self.reverse_embeddings
+        cut = cut_of(self._embeddings if self.tie_weights else kernel)
+        kernel = ops.cast(kernel, dtype)
+        if cut is None:
+            return self._logits(inputs, kernel)
+        axes: list[tuple[int | None, int | None]] = [(-1, None), (None, -1)]
+        return product_in_parts(cut, inputs, kernel, None, self._logits, axes[::-1] if self.tie_weights else axes)
+
+    def _logits(self, inputs: Tensor, kernel: Tensor) -> Tensor:
+        return ops.matmul(inputs, ops.transpose(kernel) if self.tie_weights else kernel)
 
     def _build_quantized(self, mode: str) -> None:
         from .quantizers.reversing import build_reverse

@@ -19,6 +19,7 @@ from ...layers.dense import Dense
 from ...layers.einsum_dense import EinsumDense
 from ...layers.embedding import Embedding
 from ...layers.placed import placed_variables
+from ...layers.positions import ReversibleEmbedding
 from ...layers.quantizers.kernels import QuantizableKernel
 from ..data import Layout
 from .local import LocalSteps
@@ -84,11 +85,8 @@ def check_layouts(model: Any, strategy: ModelParallel) -> None:
     for layer in model._flatten_layers():
         for variable in layer._weights:
             owners.setdefault(id(variable), layer)
-        kernel, bias, names = _parts_of_layer(layer, strategy)
-        if kernel is not None:
-            followers[id(kernel)] = kernel, []
-        if bias is not None:
-            followers[id(bias)] = bias, names
+        for weight, names in _parts_of_layer(layer, strategy):
+            followers[id(weight)] = weight, names
     for variable in model.variables:
         found = strategy.parts_of(variable)
         if found is None:
@@ -107,25 +105,28 @@ def check_layouts(model: Any, strategy: ModelParallel) -> None:
     strategy.parts = cut
 
 
-def _parts_of_layer(layer: Any, strategy: ModelParallel) -> tuple[Any, Any, list[str | None]]:
-    """Return the weight of a layer that may be cut, its bias, and the axes of the mesh for the axes of the bias."""
+def _parts_of_layer(layer: Any, strategy: ModelParallel) -> list[tuple[Any, list[str | None]]]:
+    """Return the weights of a layer that may be cut; for a bias also the axes of the mesh that its own follow."""
     if not layer.built or getattr(layer, "quantization_mode", None) is not None:
-        return None, None, []
+        return []
     if isinstance(layer, QuantizableKernel) and type(layer).call in _PRODUCTS:
         kernel, bias = layer._kernel, getattr(layer, "bias", None)
         strategy.parts_of(kernel)  # its layout fits
         if bias is None:
-            return kernel, None, []
+            return [(kernel, [])]
         outputs = [output for _, output in layer._kernel_axes(layer.input_spec.ndim or 0)]
         names: list[str | None] = [None] * len(bias.shape)
         layout = strategy.get_variable_layout(kernel).axes
         for name, axis in zip(layout, bias_axes(bias.shape, outputs), strict=True):
             if axis is not None:
                 names[axis] = name
-        return kernel, bias, names
+        return [(kernel, []), (bias, names)]
     if isinstance(layer, Embedding) and type(layer).call is Embedding.call:
-        return layer._embeddings, None, []
-    return None, None, []
+        return [(layer._embeddings, [])]
+    if isinstance(layer, ReversibleEmbedding) and type(layer).call is ReversibleEmbedding.call:
+        back = [] if layer.tie_weights else [layer.reverse_embeddings]
+        return [(weight, []) for weight in (layer._embeddings, *back)]
+    return []
 
 
 def _refuse(variable: Variable, layer: Any, strategy: ModelParallel) -> None:
@@ -134,7 +135,7 @@ def _refuse(variable: Variable, layer: Any, strategy: ModelParallel) -> None:
     if mode is not None:
         why = f"it is quantised ({mode})"
     else:
-        why = "only those of Dense, of EinsumDense, which attention is made of, and of Embedding can"
+        why = "only those of Dense, of EinsumDense, which attention is made of, and of embeddings can"
     raise ValueError(
         f"ModelParallel: weight {variable.path!r} of {what} has layout {strategy.get_variable_layout(variable).axes}, "
         f"but it can't be cut: {why}. Write the keys of the layout map so that none matches it, or give it None for "

@@ -175,14 +175,17 @@ def test_products_of_parts_are_on_their_devices() -> None:
 # --- layers ---------------------------------------------------------------------------------------------------------
 
 
-def assert_layer_same(layer: Any, inputs: Any, weight: Any, axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def assert_layer_same(
+    layer: Any, inputs: Any, weight: Any, axes: tuple[int, ...], shape: tuple[int, ...], reverse: bool = False
+) -> None:
     """Check that values and gradients of a layer with a weight in parts are those of the whole one."""
 
     def found() -> Any:
         with ab.GradientTape() as tape:
             x = ab.ops.convert_to_tensor(inputs)
             tape.watch(x)
-            loss = ab.ops.sum(ab.ops.sin(layer(x)))
+            outputs = layer(layer(x), reverse=True) if reverse else layer(x)
+            loss = ab.ops.sum(ab.ops.sin(outputs))
         sources = [*layer.trainable_variables, *([x] if x.dtype.kind == "f" else [])]
         return loss, [ab.ops.convert_to_tensor(each) for each in tape.gradient(loss, sources)]
 
@@ -246,6 +249,16 @@ def test_embedding_in_parts() -> None:
     for number in (12, 100, -13, -24):
         with cut_weights(lambda _: cut), pytest.raises(IndexError, match="out of bounds"):
             layer(np.array([0, number])).numpy()
+
+
+@pytest.mark.parametrize("tie_weights", [True, False])
+def test_embedding_that_goes_back_in_parts(tie_weights: bool) -> None:
+    """The way back is a product with the table, transposed, or with a kernel of its own."""
+    layer = layers.ReversibleEmbedding(12, 8, tie_weights, logit_soft_cap=2.0)
+    layer.build()
+    for axes in cuts(2):
+        for weight in layer.weights:
+            assert_layer_same(layer, IDS, weight, axes, (4, 2)[: len(axes)], reverse=True)
 
 
 # --- layouts --------------------------------------------------------------------------------------------------------
