@@ -47,8 +47,8 @@ _CONNECT_SECONDS = 30.0
 _BACK_SECONDS = 1.0  # how long a master that was lost is looked for
 
 
-def connect(target: str, timeout: float = _CONNECT_SECONDS) -> Client:
-    """Connect to the task at ``grpc://host:port``, and wait for it for so many seconds.
+def connect(target: str, timeout: float | None = None) -> Client:
+    """Connect to the task at ``grpc://host:port``, and wait for it for so many seconds, by default 30.
 
     Raises:
         ValueError: the target can't be read.
@@ -59,7 +59,7 @@ def connect(target: str, timeout: float = _CONNECT_SECONDS) -> Client:
     host, _ = split_address(address)
     try:
         tls = tls_from_environment()
-        info = ask_task(address, None, timeout, tls)
+        info = ask_task(address, None, _CONNECT_SECONDS if timeout is None else timeout, tls)
     except TaskUnavailableError as error:
         raise task_failed(target, str(error).rstrip(".")) from None
     return Client(info, job_token(is_loopback=is_loopback(host)), tls)

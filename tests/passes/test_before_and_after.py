@@ -51,7 +51,7 @@ def program_of(text: str) -> str:
 def written(name: str, program: str) -> str:
     """The file of a program: the program, the step before and after the pass, and what the pass noted."""
     scope: dict[str, Any] = {"ab": ab, "ops": ab.ops, "np": np, "feeds": ()}
-    ab.utils.clear_session()  # names count from the beginning
+    ab.utils.clear_session(free_memory=False)  # names count from the beginning
     with Graph().as_default() as graph:
         exec(program, scope)
     targets, feeds = flatten(scope["fetches"]), list(scope["feeds"])

@@ -24,7 +24,7 @@ def module_names() -> list[str]:
 @pytest.fixture(autouse=True)
 def new_session():
     """A reader starts with an empty graph: names must not depend on what ran before."""
-    ab.utils.clear_session()
+    ab.utils.clear_session(free_memory=False)
 
 
 def page_names() -> list[str]:
