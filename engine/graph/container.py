@@ -38,7 +38,7 @@ class Container(Mapping[str, "Variable"]):
     def clear(self) -> None:
         """Forget the variables and free their values; whoever still uses one gets an error that names the container.
 
-        What tasks of a cluster hold stays there: `Session.reset` clears containers of tasks.
+        Variables that tasks of a cluster hold keep their values: `Session.reset` clears containers of tasks.
         """
         for name, variable in self._variables.items():
             variable.home = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Iterable, Iterator, MutableSequence
 from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
@@ -85,14 +85,14 @@ class LivingReads:
 def without_references(key: Any) -> Any:
     """A key of `Graph.constants` with identities in the place of what would be kept alive by it.
 
-    What is found by the key depends on them, so that these identities are theirs for as long as it lives.
+    The tensor under the key holds these objects, so that the identities are theirs for as long as it lives.
     """
     if isinstance(key, tuple):
         return tuple([without_references(item) for item in key])  # pyright: ignore[reportUnknownVariableType]
     return ("identity", id(key)) if hasattr(key, "operation") or hasattr(key, "outputs") else key
 
 
-def prefixes_of(names: Iterator[str]) -> dict[str, int]:
+def prefixes_of(names: Iterable[str]) -> dict[str, int]:
     """Operations' names and the scopes in which they are, each with the number 0."""
     found: dict[str, int] = {}
     for name in names:

@@ -439,7 +439,9 @@ class Graph:
         return False
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self.operations)} operations>"
+        return (
+            f"<{type(self).__name__} of {len(list(self.operations))} operations>"  # in the default graph some are gone
+        )
 
 
 class DefaultGraph(Graph):
@@ -493,15 +495,12 @@ class DefaultGraph(Graph):
 
     def _forget_names(self) -> None:
         """Let go of the names of what is gone, and of what is noted about values that are."""
-        self._name_counts = prefixes_of(iter(list(self._by_name)))
+        self._name_counts = prefixes_of(list(self._by_name))
         self._captured = {
             place: (value, symbol)
             for place, (value, symbol) in self._captured.items()
             if value() is not None and symbol() is not None
         }
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(list(self.operations))} operations>"
 
 
 class _Context(threading.local):

@@ -35,7 +35,7 @@ class Home:
             is_repeatable: whether doing it twice is the same as doing it once.
 
         Returns:
-            What was fetched; empty for an operation.
+            The values of the tensors; an empty list for an operation.
 
         Raises:
             StateLostError: the task is gone, or was started anew and the state has no value yet.

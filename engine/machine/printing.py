@@ -425,7 +425,7 @@ class _Writer:
     def _pass_merge(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
         """Print the passing of a value by a Merge.
 
-        Of a branch the first live value goes on; a dead one does when there is no other.
+        The Merge of a branch hands its first live value on, or a dead one when there is no other.
         """
         if is_loop_merge(node):
             self.hand_on([(node.output, x)], is_alive)

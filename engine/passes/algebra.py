@@ -51,7 +51,7 @@ def _without_constant(match: Match, site: Site) -> Rewrite:
 def _adds_nothing(value: Any) -> bool:
     """Test whether adding `value` changes nothing.
 
-    Of floats only -0.0 does: 0.0 + -0.0 is 0.0.
+    The only such float is -0.0, since 0.0 + -0.0 is 0.0 and -0.0 + 0.0 is 0.0.
     """
     is_signed = value.dtype.kind == "f" and bool(np.all(np.signbit(value)))
     return every(value, 0) and (value.dtype.kind in "biu" or is_signed)
@@ -60,7 +60,7 @@ def _adds_nothing(value: Any) -> bool:
 def _subtracts_nothing(value: Any) -> bool:
     """Test whether subtracting `value` changes nothing.
 
-    Of floats -0.0 does not: -0.0 - -0.0 is 0.0.
+    The float -0.0 is not such a value, since -0.0 - -0.0 is 0.0.
     """
     is_signed = value.dtype.kind == "f" and bool(np.any(np.signbit(value)))
     return every(value, 0) and value.dtype.kind in "iuf" and not is_signed

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import json
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ....distribute.inference import RequestError
@@ -15,6 +15,19 @@ from ....distribute.inference import RequestError
 MOST_BYTES = 1 << 26  # of a message
 _LOOK_SECONDS = 0.2  # how often a process looks whether it is still ready
 Handler = Callable[[Any], Awaitable[Any]]
+
+
+def start_among(tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, Any]) -> None:
+    """Start work in the running event loop; its task is among `tasks`, which keep it, until it ends."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
+def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
+    """Write a message as a line of JSON, unless the other side has gone."""
+    if not writer.is_closing():
+        writer.write(json.dumps(message).encode() + b"\n")
 
 
 class Member:
@@ -51,8 +64,8 @@ class Member:
             alone: called when the supervisor has gone.
         """
         reader, self._writer = await asyncio.open_connection(sock=self._control, limit=MOST_BYTES)
-        self._start(self._listen(reader, handlers, alone))
-        self._start(self._watch(look))
+        start_among(self._tasks, self._listen(reader, handlers, alone))
+        start_among(self._tasks, self._watch(look))
 
     def announce(self, **facts: Any) -> None:
         """Tell the supervisor that this process answers requests."""
@@ -86,14 +99,9 @@ class Member:
         if self._writer is not None:
             self._writer.close()
 
-    def _start(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _send(self, message: Any) -> None:
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(json.dumps(message).encode() + b"\n")
+        if self._writer is not None:
+            write_message(self._writer, message)
 
     async def _listen(
         self, reader: asyncio.StreamReader, handlers: dict[str, Handler], alone: Callable[[], Any]
@@ -105,7 +113,7 @@ class Member:
                     self.all_ready = message["all"]["ready"]
                     self.stuck = frozenset(message["all"]["stuck"])
                 elif "do" in message:
-                    self._start(self._do(message, handlers))
+                    start_among(self._tasks, self._do(message, handlers))
                 elif message["answer"] in self._asked:
                     self._asked[message["answer"]].set_result(message["results"])
         alone()

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .member import MOST_BYTES
+from .member import MOST_BYTES, start_among, write_message
 
 _log = logging.getLogger("anabranch.serving")
 _MOST_PAUSE = 10.0  # seconds before a process that can't start is started again; they double up to that
@@ -33,8 +33,7 @@ class _Worker:
         return self.started.done() and not self.started.cancelled() and self.started.result() is not None
 
     def send(self, message: Any) -> None:
-        if not self.writer.is_closing():
-            self.writer.write(json.dumps(message).encode() + b"\n")
+        write_message(self.writer, message)
 
 
 class Supervisor:
@@ -81,7 +80,7 @@ class Supervisor:
 
     async def _run(self) -> int:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
         def end() -> None:
             for number in (signal.SIGTERM, signal.SIGINT):  # a second one ends at once
@@ -139,13 +138,8 @@ class Supervisor:
         reader, writer = await asyncio.open_connection(sock=ours, limit=MOST_BYTES)
         worker = _Worker(process, writer)
         self._workers.append(worker)
-        self._begin(self._follow(worker, reader))
+        start_among(self._tasks, self._follow(worker, reader))
         return worker
-
-    def _begin(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _follow(self, worker: _Worker, reader: asyncio.StreamReader) -> None:
         """Listen to a process until it ends; then start another in its place."""
@@ -178,12 +172,12 @@ class Supervisor:
 
     def _hear(self, worker: _Worker, message: Any) -> None:
         if "started" in message:
-            self._begin(self._admit(worker, message["started"]))
+            start_among(self._tasks, self._admit(worker, message["started"]))
         elif "state" in message:
             worker.ready, worker.stuck = message["state"]["ready"], message["state"]["stuck"]
             self._share()
         elif "ask" in message:
-            self._begin(self._ask_all(worker, message))
+            start_among(self._tasks, self._ask_all(worker, message))
         elif message["reply"] in worker.replies:
             worker.replies[message["reply"]].set_result(message["answer"])
 
