@@ -21,7 +21,6 @@ from ..engine.queues.errors import StateLostError
 from ..engine.saving import made_resource
 
 Key = tuple[str, str]
-_RESET = " has been reset"
 
 
 class Resources:
@@ -34,6 +33,7 @@ class Resources:
     def __init__(self, task: str) -> None:
         self.task = task
         self._held: dict[Key, Any] = {}
+        self._reset: set[Key] = set()  # lost by a reset, and asked for since by a client that is unaware of it
         self._given_up: WeakValueDictionary[Key, Any] = WeakValueDictionary()  # which programs may refer to
 
     def __len__(self) -> int:
@@ -53,13 +53,17 @@ class Resources:
             return _elsewhere(description)
         key = (description["container"], description["path"])
         held = self._held.get(key)
-        if held is None or _is_reset(held):
+        if held is None or (key in self._reset and _is_lost(held)):
             why = self._why_lost(description)
             if held is not None and why:
                 return held
             self._keep_for_programs(key, held)
             held = _lost(description, why) if why else made_resource(description, array)
             held = self._held[key] = self._in_place_of_old(key, held, description)
+            if why and not description.get("lost"):
+                self._reset.add(key)
+            else:
+                self._reset.discard(key)
             if not why and isinstance(held, Variable):
                 held.read_value()  # what is to be drawn is drawn now, while no step waits
             return held
@@ -72,8 +76,11 @@ class Resources:
             return f"{self.task}, which held it, has been started anew"
         has_value = description["kind"] != "variable" or "value" in description or "first" in description
         if description.get("made") or not has_value:
-            return f"its container {description['container']!r} on {self.task}{_RESET}"
+            return self._why_reset(description["container"])
         return ""
+
+    def _why_reset(self, container: str) -> str:
+        return f"its container {container!r} on {self.task} has been reset"
 
     def _keep_for_programs(self, key: Key, held: Any) -> None:
         """Remember what was given up, as long as something refers to it."""
@@ -118,8 +125,7 @@ class Resources:
         keys = [key for key in self._held if containers is None or key[0] in containers]
         for container, path in keys:
             held = self._held.pop((container, path))
-            why = f"its container {container!r} on {self.task}{_RESET}"
-            text = _text(path, why, isinstance(held, Variable))
+            text = _text(path, self._why_reset(container), isinstance(held, Variable))
             self._keep_for_programs((container, path), held)
             if isinstance(held, Variable):
                 held.write_value(_Lost(text))
@@ -186,7 +192,6 @@ class _Lost:
 
     def __init__(self, message: str) -> None:
         self._message = message
-        self.is_reset = _RESET in message
 
     def __getattr__(self, name: str) -> NoReturn:
         raise StateLostError(self._message)
@@ -204,12 +209,11 @@ def _lost(description: Any, why: str) -> Any:
     return made
 
 
-def _is_reset(held: Any) -> bool:
-    """Test whether its container was reset, and a client that is unaware of that has asked for it since."""
+def _is_lost(held: Any) -> bool:
+    """Test whether a variable or another resource has no value, since it was lost."""
     if isinstance(held, Variable):
-        value = vars(held).get("_value")
-        return isinstance(value, _Lost) and value.is_reset
-    return isinstance(held, NamedResource) and _RESET in held.lost
+        return isinstance(vars(held).get("_value"), _Lost)
+    return isinstance(held, NamedResource) and bool(held.lost)
 
 
 def _text(name: str, why: str, is_variable: bool = True) -> str:
