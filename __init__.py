@@ -94,7 +94,7 @@ _MODULES: dict[str, str] = {
     **dict.fromkeys([f"datasets.{name}" for name in _DATA_SETS], ".framework.public_data"),
     "debugging": ".engine.runtime.numerics",
     "decoding": ".layers.decoding",
-    "distribution": ".distribute.distribution",
+    "distribution": ".distribute.strategies.distribution",
     "dtype_policies": ".engine.objects.policies",
     "errors": ".engine.queues.errors",
     "export": ".framework.serving.exporting.public",
@@ -135,7 +135,7 @@ _PACKAGES = ("distribute", "engine", "framework", "layers", "optim")
 if TYPE_CHECKING:
     from . import distribute, engine, framework, layers, optim
     from . import optim as optimizers
-    from .distribute import distribution
+    from .distribute.strategies import distribution
     from .engine import ops, queues
     from .engine.autodiff import custom_gradient, gradients, jvp, vjp
     from .engine.control_flow import TensorArray, TensorStore, case, cond, group, no_op, switch, while_loop
@@ -237,7 +237,7 @@ def _import(target: str) -> ModuleType:
     with importing:
         module = without_collector(importlib.import_module)(target, __name__)
     if target == ".engine.session":  # which lies below what runs sessions elsewhere, and knows it by name only
-        module.register_scheme("grpc", f"{__name__}.distribute.client")
+        module.register_scheme("grpc", f"{__name__}.distribute.tasks.client")
     return module
 
 

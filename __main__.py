@@ -12,11 +12,14 @@ from collections.abc import Sequence
 _COMMANDS: dict[str, tuple[str, str]] = {
     "export": (".framework.serving.exporting.command", "export a .keras file for serving"),
     "inspect": (".framework.serving.inspect_command", "show what an exported model takes and gives"),
-    "launch": (".distribute.launch", "run a script in several processes of this machine, as the workers of a cluster"),
+    "launch": (
+        ".distribute.commands.launch",
+        "run a script in several processes of this machine, as workers of a cluster",
+    ),
     "predict": (".framework.serving.predict_command", "compute an exported model's outputs for the rows of a file"),
     "serve": (".framework.serving.command", "serve exported models over HTTP and gRPC"),
-    "status": (".distribute.status_command", "show what the tasks of a cluster do"),
-    "worker": (".distribute.command", "run one task of a cluster in this process"),
+    "status": (".distribute.commands.status", "show what the tasks of a cluster do"),
+    "worker": (".distribute.commands.worker", "run one task of a cluster in this process"),
 }
 
 

@@ -16,15 +16,15 @@ _NAMES = {
     "Partitioner": ".sharding",
     "ShardedVariable": ".sharding",
     "replica_device_setter": ".device_setter",
-    "DataParallel": ".data_parallel",
-    "ModelParallel": ".model_parallel",
-    "ParameterServer": ".strategy",
-    "Pipeline": ".pipeline",
-    "Server": ".server",
+    "DataParallel": ".strategies.data_parallel",
+    "ModelParallel": ".strategies.model_parallel",
+    "ParameterServer": ".strategies.strategy",
+    "Pipeline": ".strategies.pipeline",
+    "Server": ".tasks.server",
     "ServerConfig": ".config",
-    "Strategy": ".strategy",
+    "Strategy": ".strategies.strategy",
     "TLS": ".encryption",
-    "TaskStatus": ".task_status",
+    "TaskStatus": ".tasks.task_status",
     "all_gather": ".collectives.public",
     "all_reduce": ".collectives.public",
     "barrier": ".collectives.public",
@@ -33,7 +33,7 @@ _NAMES = {
     "rank": ".collectives.public",
     "reduce_scatter": ".collectives.public",
     "register_function": ".functions",
-    "status": ".task_status",
+    "status": ".tasks.task_status",
     "world_size": ".collectives.public",
 }
 
@@ -42,14 +42,10 @@ if TYPE_CHECKING:
     from .cluster import ClusterSpec
     from .collectives.public import all_gather, all_reduce, barrier, broadcast, rank, reduce_scatter, world_size
     from .config import ServerConfig
-    from .data_parallel import DataParallel
     from .device_setter import replica_device_setter
     from .encryption import TLS
     from .environment import cluster_from_environment
     from .functions import register_function
-    from .model_parallel import ModelParallel
-    from .pipeline import Pipeline
-    from .server import Server
     from .sharding import (
         FixedShardsPartitioner,
         MaxSizePartitioner,
@@ -57,8 +53,12 @@ if TYPE_CHECKING:
         Partitioner,
         ShardedVariable,
     )
-    from .strategy import ParameterServer, Strategy
-    from .task_status import TaskStatus, status
+    from .strategies.data_parallel import DataParallel
+    from .strategies.model_parallel import ModelParallel
+    from .strategies.pipeline import Pipeline
+    from .strategies.strategy import ParameterServer, Strategy
+    from .tasks.server import Server
+    from .tasks.task_status import TaskStatus, status
 
 
 def __getattr__(name: str) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .planes.choice import Limits, asked
-from .watch import Patience
+from .tasks.watch import Patience
+from .transport.planes import Limits, asked
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from ..engine.graph.graph import current_device_scope
 from ..engine.graph.partitioners import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner
 from ..engine.graph.sharded import ShardedVariable, set_finder
 from .environment import cluster_from_environment
-from .strategy import current_strategy
+from .strategies.strategy import current_strategy
 
 
 def _ps_tasks() -> Sequence[str]:

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from .. import optim
-from ..distribute.data_parallel import DataParallel
-from ..distribute.model_parallel import ModelParallel
-from ..distribute.pipeline import Pipeline
-from ..distribute.strategy import Strategy, current_strategy
+from ..distribute.strategies.data_parallel import DataParallel
+from ..distribute.strategies.model_parallel import ModelParallel
+from ..distribute.strategies.pipeline import Pipeline
+from ..distribute.strategies.strategy import Strategy, current_strategy
 from ..engine.graph import Tensor, in_explicit_graph, pack_as
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..engine.runtime import numerics

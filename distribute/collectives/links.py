@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..cluster import joined_address, resolved, split_address
-from ..connections import Handshake, Identity, RefusedError
-from ..failures import task_failed
-from ..wire import Decoder, FrameError, Kind, encode_document
+from ..transport.connections import Handshake, Identity, RefusedError
+from ..transport.failures import task_failed
+from ..transport.wire import Decoder, FrameError, Kind, encode_document
 
 SAYS_SECONDS = 30.0  # after how long a member says for whom it waits
 _RETRY_SECONDS = 0.05

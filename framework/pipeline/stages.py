@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ...distribute.pipeline import Pipeline
+from ...distribute.strategies.pipeline import Pipeline
 from ...engine.graph import Graph, Operation, Placeholder, Variable, eagerly, flatten
 from ...engine.graph.device import DeviceName
 from ...engine.graph.scopes import device

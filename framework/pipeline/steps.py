@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...distribute.pipeline import Pipeline
+from ...distribute.strategies.pipeline import Pipeline
 from ...engine import ops
 from ...engine.control_flow.tensor_array import TensorArray
 from ...engine.control_flow.while_loop import while_loop

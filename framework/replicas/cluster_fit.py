@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...distribute.strategy import Strategy
+from ...distribute.strategies.strategy import Strategy
 from ...engine.graph import Variable
 from ...engine.ops.keys import global_generator
 from ..callback import CallbackList

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...distribute.data_parallel import DataParallel
-from ...distribute.strategy import Strategy
+from ...distribute.strategies.data_parallel import DataParallel
+from ...distribute.strategies.strategy import Strategy
 from ..callback import CallbackList, History
 from ..checkpointing import RunCallback
 from ..epochs import Epochs

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...distribute.data_parallel import DataParallel
+from ...distribute.strategies.data_parallel import DataParallel
 from ...engine import ops
 from ...engine.graph import IndexedSlices, Tensor
 from ...engine.graph.dtypes import as_dtype

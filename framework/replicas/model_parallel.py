@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from ...distribute.model_parallel import ModelParallel
+from ...distribute.strategies.model_parallel import ModelParallel
 from ...engine.graph import Tensor, Variable
 from ...engine.graph.device import DeviceName
 from ...engine.graph.scopes import device

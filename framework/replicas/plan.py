@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...distribute.strategy import ParameterServer
+from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Variable
 from ...engine.graph.scopes import device
 from ...engine.ops.keys import SeedGenerator

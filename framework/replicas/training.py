@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from ...distribute.strategy import ParameterServer
+from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Variable
 from ...engine.queues.errors import CancelledError
 from ...engine.queues.replica_state import NO_TICKET

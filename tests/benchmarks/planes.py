@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 from shared.tasks import TOKEN, WORKER, tasks  # noqa: E402
 
 import anabranch as ab  # noqa: E402
-from anabranch.distribute.planes.choice import Plane  # noqa: E402
+from anabranch.distribute.transport.planes import Plane  # noqa: E402
 
 ELEMENTS = 25_000_000 // 4  # of each of two variables
 ITERATIONS = 1000

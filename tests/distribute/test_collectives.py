@@ -23,7 +23,7 @@ import anabranch as ab
 from anabranch.distribute.collectives import links
 from anabranch.distribute.collectives.group import ProcessGroup
 from anabranch.distribute.collectives.links import Links
-from anabranch.distribute.connections import RefusedError
+from anabranch.distribute.transport.connections import RefusedError
 from anabranch.engine.ops import collectives
 from anabranch.engine.queues.errors import CancelledError, TaskFailedError
 

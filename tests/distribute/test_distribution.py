@@ -18,7 +18,7 @@ from shared.tasks import PATIENCE
 import anabranch as ab
 from anabranch import distribution, layers
 from anabranch.distribute import DataParallel
-from anabranch.distribute.mesh import DeviceMesh, LayoutMap, TensorLayout
+from anabranch.distribute.strategies.mesh import DeviceMesh, LayoutMap, TensorLayout
 
 RNG = np.random.default_rng(0)
 X, IDS, Y = RNG.normal(size=(11, 4)), RNG.integers(0, 7, size=(11, 4)), RNG.normal(size=(11, 3))

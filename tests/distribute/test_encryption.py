@@ -15,8 +15,8 @@ from shared.tasks import PS, WORKER, Running, tasks
 import anabranch as ab
 from anabranch.distribute import TLS
 from anabranch.distribute.encryption import tls_from_environment
-from anabranch.distribute.front import TaskUnavailableError, ask_task, is_healthy
-from anabranch.distribute.planes.choice import Plane
+from anabranch.distribute.tasks.front import TaskUnavailableError, ask_task, is_healthy
+from anabranch.distribute.transport.planes import Plane
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
 NAMES = ("ANABRANCH_TLS_CERTIFICATE", "ANABRANCH_TLS_KEY", "ANABRANCH_TLS_AUTHORITY")
@@ -106,7 +106,7 @@ def test_tasks_of_one_host_use_shared_memory_all_the_same(encrypted: TLS, graph:
 
 
 def test_a_client_without_certificates_is_told_that_nobody_answers(made: Path, graph: ab.Graph, monkeypatch: Any):
-    monkeypatch.setattr("anabranch.distribute.client._CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("anabranch.distribute.tasks.client._CONNECT_SECONDS", 0.3)
     with (
         ab.distribute.Server({"ps": ["localhost:0"]}, tls=TLS(*files(made / "ours"))) as server,
         pytest.raises(ab.errors.TaskFailedError, match="did not answer"),

@@ -24,7 +24,7 @@ from shared.faults import Proxy, slowed
 from shared.tasks import PATIENCE, PS, TOKEN, WORKER, Running, TaskProcess, tasks
 
 import anabranch as ab
-from anabranch.distribute.planes.choice import Plane
+from anabranch.distribute.transport.planes import Plane
 
 pytestmark = pytest.mark.xdist_group("tasks")
 PAGE = Path(__file__).parents[2] / "docs" / "failures.md"

@@ -16,9 +16,9 @@ import pytest
 from shared.tasks import PATIENCE, TOKEN
 
 import anabranch as ab
-from anabranch.distribute.connections import Channel, Handshake, Identity, RefusedError
-from anabranch.distribute.values import decode_token, decode_value, encode_token, encode_value, step_of
-from anabranch.distribute.wire import Decoder, Frame, FrameError, Kind, encode, encode_document
+from anabranch.distribute.transport.connections import Channel, Handshake, Identity, RefusedError
+from anabranch.distribute.transport.values import decode_token, decode_value, encode_token, encode_value, step_of
+from anabranch.distribute.transport.wire import Decoder, Frame, FrameError, Kind, encode, encode_document
 from anabranch.engine.checkpoint import files
 from anabranch.engine.ops.array_value import ArrayValue
 

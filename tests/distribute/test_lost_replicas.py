@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from shared.tasks import PATIENCE
 
-from anabranch.distribute.launch import Launch
+from anabranch.distribute.commands.launch import Launch
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_with_a_pause.py")
 RESTORING = str(Path(__file__).parent / "scripts" / "train_and_restore.py")

@@ -71,7 +71,7 @@ def test_programs_that_differ_are_named_with_the_place_where(graph: ab.Graph, mo
         with ab.distribute.Server(cluster, "worker", 0) as worker:
             session = ab.Session(graph, target=worker.target)
             with monkeypatch.context() as patched:
-                patched.setattr("anabranch.distribute.worker.PartProgram", prepared)
+                patched.setattr("anabranch.distribute.tasks.worker.PartProgram", prepared)
                 with pytest.raises(RuntimeError) as caught:
                     session.run(z, {x: [0.0, 1.0, 2.0]})
             expected = 2 * np.exp([0.0, 1.0, 2.0]) + 1

@@ -16,7 +16,7 @@ import pytest
 import anabranch as ab
 from anabranch import distribution, layers
 from anabranch.distribute import ModelParallel
-from anabranch.distribute.mesh import DeviceMesh, LayoutMap, TensorLayout
+from anabranch.distribute.strategies.mesh import DeviceMesh, LayoutMap, TensorLayout
 from anabranch.framework.data import batch_of
 from anabranch.framework.replicas.traced import placeholders
 from anabranch.layers.cut_weights import Cut, cut_weights

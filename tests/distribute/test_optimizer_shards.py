@@ -15,7 +15,7 @@ from shared.tasks import PATIENCE
 
 import anabranch as ab
 from anabranch import layers
-from anabranch.distribute.launch import Launch
+from anabranch.distribute.commands.launch import Launch
 from anabranch.framework.replicas.optimizer_shards import OptimizerShards
 
 SCRIPTS = Path(__file__).parent / "scripts"

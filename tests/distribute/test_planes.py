@@ -11,7 +11,7 @@ import pytest
 from shared.tasks import PS, WORKER, Running, tasks
 
 import anabranch as ab
-from anabranch.distribute.planes.choice import Plane
+from anabranch.distribute.transport.planes import Plane
 
 pytestmark = pytest.mark.xdist_group("tasks")
 MEGA = 1 << 20

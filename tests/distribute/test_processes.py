@@ -11,8 +11,8 @@ import pytest
 from shared.tasks import PATIENCE
 
 import anabranch as ab
-from anabranch.distribute.planes.slabs import IS_AVAILABLE
-from anabranch.distribute.processes import process_at
+from anabranch.distribute.transport.processes import process_at
+from anabranch.distribute.transport.slabs import IS_AVAILABLE
 
 pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="descriptors of processes are Linux's")
 CLIENT = """

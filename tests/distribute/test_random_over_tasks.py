@@ -18,7 +18,7 @@ from shared.machines import MachineCase, assert_same_bits
 from shared.tasks import WORKER, Running, tasks
 
 import anabranch as ab
-from anabranch.distribute.wire import Kind
+from anabranch.distribute.transport.wire import Kind
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Operation
 from anabranch.engine.passes.prune import all_operations

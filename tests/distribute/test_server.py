@@ -15,9 +15,9 @@ import pytest
 from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
 
 import anabranch as ab
-from anabranch.distribute.connections import Channel, Handshake, Identity, RefusedError
-from anabranch.distribute.front import TaskUnavailableError, ask_task, is_healthy
-from anabranch.distribute.wire import Decoder, Kind, encode_document
+from anabranch.distribute.tasks.front import TaskUnavailableError, ask_task, is_healthy
+from anabranch.distribute.transport.connections import Channel, Handshake, Identity, RefusedError
+from anabranch.distribute.transport.wire import Decoder, Kind, encode_document
 
 CLUSTER = {"ps": ["localhost:0"], "worker": ["localhost:0"]}
 CLIENT = Identity("a test", 1)
@@ -227,7 +227,7 @@ def test_a_killed_task_can_be_started_at_its_address():
 ENDING = """
 import atexit
 import anabranch as ab
-from anabranch.distribute.front import ask_task
+from anabranch.distribute.tasks.front import ask_task
 
 server = ab.distribute.Server({"worker": ["localhost:0"]}, job_name="worker", task_index=0)
 atexit.register(server.stop)

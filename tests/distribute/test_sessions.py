@@ -16,8 +16,8 @@ import pytest
 from shared.tasks import PATIENCE, PS, TOKEN, WORKER, Running, TaskProcess, tasks
 
 import anabranch as ab
-from anabranch.distribute.connections import Channel
-from anabranch.distribute.wire import Kind
+from anabranch.distribute.transport.connections import Channel
+from anabranch.distribute.transport.wire import Kind
 from anabranch.engine.place.constraints import PlacementError
 
 pytestmark = pytest.mark.xdist_group("tasks")
@@ -336,7 +336,7 @@ def test_sessions_without_a_target_do_not_load_grpc():
 import sys, anabranch as ab
 x = ab.placeholder((), "float32", "x")
 ab.Session().run(x + 1, {x: 1.0})
-print([name for name in ("grpc", "google.protobuf", "anabranch.distribute.client") if name in sys.modules])
+print([name for name in ("grpc", "google.protobuf", "anabranch.distribute.tasks.client") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.strip() == "[]", done.stderr

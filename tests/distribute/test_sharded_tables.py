@@ -14,7 +14,7 @@ from shared.tasks import WORKER, Running, tasks
 import anabranch as ab
 from anabranch import layers, nn, ops
 from anabranch.distribute import FixedShardsPartitioner, ShardedVariable
-from anabranch.distribute.worker import _assigning
+from anabranch.distribute.tasks.worker import _assigning
 from anabranch.engine.machine.part import PartProgram
 from anabranch.engine.place.devices import Device, DeviceName
 

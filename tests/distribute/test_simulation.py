@@ -18,9 +18,9 @@ from shared.tasks import PS, TOKEN, WORKER
 import anabranch as ab
 from anabranch.distribute.cluster import ClusterSpec
 from anabranch.distribute.config import ServerConfig
-from anabranch.distribute.connections import Channel
-from anabranch.distribute.failures import read_error
-from anabranch.distribute.wire import Kind
+from anabranch.distribute.transport.connections import Channel
+from anabranch.distribute.transport.failures import read_error
+from anabranch.distribute.transport.wire import Kind
 
 ADDRESSES = {PS: "localhost:2201", WORKER: "localhost:2202"}
 CLUSTER = ClusterSpec({"ps": [ADDRESSES[PS]], "worker": [ADDRESSES[WORKER]]})
@@ -225,7 +225,10 @@ def test_what_always_holds_in_many_simulations(chunk: int, requests: dict[int, R
     check_all(range(CHUNK * chunk, CHUNK * chunk + CHUNK), requests)
 
 
-PROTOCOL = ("master", "worker", "task", "peers", "watch", "sessions", "resources", "values", "failures")
+PROTOCOL = (
+    *("tasks/master", "tasks/worker", "tasks/task", "tasks/peers", "tasks/watch", "tasks/sessions", "tasks/resources"),
+    *("transport/values", "transport/failures"),
+)
 
 
 @pytest.mark.parametrize("name", PROTOCOL)

@@ -16,11 +16,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from anabranch.distribute.connections import Connection, Handshake, Identity
-from anabranch.distribute.loop import Loop
-from anabranch.distribute.planes.choice import Limits, Plane, asked, ways
-from anabranch.distribute.planes.slabs import IS_AVAILABLE, LEAST, Mapped, Pool, SlabError
-from anabranch.distribute.wire import Frame, Kind
+from anabranch.distribute.transport.connections import Connection, Handshake, Identity
+from anabranch.distribute.transport.loop import Loop
+from anabranch.distribute.transport.planes import Limits, Plane, asked, ways
+from anabranch.distribute.transport.slabs import IS_AVAILABLE, LEAST, Mapped, Pool, SlabError
+from anabranch.distribute.transport.wire import Frame, Kind
 
 pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="needs Linux")
 KILO = 1024

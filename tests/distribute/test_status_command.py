@@ -11,7 +11,7 @@ from shared.tasks import PS, TOKEN, WORKER, Running
 
 import anabranch as ab
 from anabranch.__main__ import main
-from anabranch.distribute.status_command import as_prometheus, as_text, read
+from anabranch.distribute.commands.status import as_prometheus, as_text, read
 from anabranch.engine.queues.replica_steps import ReplicaSteps
 
 pytestmark = pytest.mark.xdist_group("tasks")

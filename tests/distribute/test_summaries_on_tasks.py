@@ -12,7 +12,7 @@ from shared.tasks import PS, WORKER, Running
 
 import anabranch as ab
 from anabranch import ops, summary
-from anabranch.distribute.worker import _assigning
+from anabranch.distribute.tasks.worker import _assigning
 from anabranch.engine.machine.part import PartProgram
 from anabranch.engine.place.devices import Device, DeviceName
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.distribute.config import ServerConfig
-from anabranch.distribute.doing import COMPILING, IDLE, IN_OPERATION, TURNING, WAITING
-from anabranch.distribute.front import TaskInfo
-from anabranch.distribute.watch import Patience, Pulse
+from anabranch.distribute.tasks.doing import COMPILING, IDLE, IN_OPERATION, TURNING, WAITING
+from anabranch.distribute.tasks.front import TaskInfo
+from anabranch.distribute.tasks.watch import Patience, Pulse
 
 INFO = TaskInfo("/job:ps/task:0", 7, "127.0.0.1", 1, ())
 

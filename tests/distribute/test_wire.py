@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.distribute.values import decode_token, decode_value, encode_token, encode_value, step_of
-from anabranch.distribute.wire import PREFIX, Decoder, Frame, FrameError, encode, encode_document
+from anabranch.distribute.transport.values import decode_token, decode_value, encode_token, encode_value, step_of
+from anabranch.distribute.transport.wire import PREFIX, Decoder, Frame, FrameError, encode, encode_document
 from anabranch.engine.graph.dtypes import as_dtype
 from anabranch.engine.ops.array_value import ArrayValue
 

@@ -1,8 +1,8 @@
 """A simulated network for the real code of tasks: one thread, a clock of its own, and all chance drawn from a seed.
 
-Tasks run as they are (`distribute.task` and what it is made of). Their loop, sockets, questions by gRPC and the thread
-that compiles are these here: bytes come in pieces and late, links are cut, clocks differ, answers to questions come
-twice, and processes are stopped or killed at any event.
+Tasks run as they are (`distribute.tasks.task` and what it is made of). Their loop, sockets, questions by gRPC and the
+thread that compiles are these here: bytes come in pieces and late, links are cut, clocks differ, answers to questions
+come twice, and processes are stopped or killed at any event.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from anabranch.distribute.cluster import ClusterSpec
 from anabranch.distribute.config import ServerConfig
-from anabranch.distribute.connections import Connection, Handshake, Identity
-from anabranch.distribute.loop import Loop
-from anabranch.distribute.planes.choice import Limits, Plane
-from anabranch.distribute.task import Task
-from anabranch.distribute.wire import Frame
+from anabranch.distribute.tasks.task import Task
+from anabranch.distribute.transport.connections import Connection, Handshake, Identity
+from anabranch.distribute.transport.loop import Loop
+from anabranch.distribute.transport.planes import Limits, Plane
+from anabranch.distribute.transport.wire import Frame
 from anabranch.engine.graph.device import DeviceName
 from anabranch.engine.place.devices import make_devices
 

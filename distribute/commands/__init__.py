@@ -1,0 +1,1 @@
+"""The commands worker, launch and status of python -m anabranch."""

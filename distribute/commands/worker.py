@@ -1,0 +1,98 @@
+"""The command ``python -m anabranch worker``: one task in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import signal
+import sys
+from typing import Any
+
+from ..cluster import ClusterSpec
+from ..config import ServerConfig
+from ..tasks.server import Server
+from ..transport.planes import CHOICES
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to its parser."""
+    parser.add_argument(
+        "--cluster", required=True, metavar="JSON", help='{"ps": ["host:port"], "worker": ["host:port"]}'
+    )
+    parser.add_argument("--job-name", help="the job of this task; not needed if the cluster has one task")
+    parser.add_argument("--task-index", type=int, help="its number in the job")
+    parser.add_argument("--cpus", type=int, default=1, help="how many CPU devices the task has (default: 1)")
+    parser.add_argument(
+        "--import",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import it first: it registers functions that steps call (register_function); may be repeated",
+    )
+    parser.add_argument("--bind", metavar="ADDRESS", help="listen where other machines can reach this one")
+    parser.add_argument(
+        "--connect-timeout", type=float, default=30.0, metavar="SECONDS", help="to wait for other tasks"
+    )
+    parser.add_argument(
+        "--heartbeat-timeout",
+        type=float,
+        default=ServerConfig.heartbeat_timeout,
+        metavar="SECONDS",
+        help="without an answer after which another task is taken for dead (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--kernel-timeout", type=float, metavar="SECONDS", help="that one operation of another task may take"
+    )
+    parser.add_argument(
+        "--plane", choices=CHOICES, help="how values travel to other tasks (default: $ANABRANCH_PLANE, auto)"
+    )
+    parser.add_argument(
+        "--inline-bytes",
+        type=int,
+        default=ServerConfig.inline_bytes,
+        metavar="BYTES",
+        help="values of at most so many go by the socket where there is shared memory (default: %(default)s)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until the process is interrupted or terminated.
+
+    The first line that it prints tells who serves where.
+    """
+    if options.modules:
+        sys.path.insert(0, "")  # where it was started, as for python -m
+    try:
+        for module in options.modules:
+            importlib.import_module(module)
+        server = Server(
+            ClusterSpec.from_json(options.cluster),
+            options.job_name,
+            options.task_index,
+            {"cpu": options.cpus},
+            ServerConfig(
+                options.connect_timeout,
+                heartbeat_timeout=options.heartbeat_timeout,
+                kernel_timeout=options.kernel_timeout,
+                plane=options.plane,
+                inline_bytes=options.inline_bytes,
+            ),
+            bind=options.bind,
+        )
+    except (ImportError, ValueError, TypeError, OSError) as error:
+        print(f"anabranch worker: {error}", file=sys.stderr)
+        return 2
+
+    def end(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        print(f"{server.name} serves at {server.target}", flush=True)
+        server.join()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.stop()
+    return 0

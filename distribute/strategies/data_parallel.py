@@ -1,0 +1,175 @@
+"""`DataParallel`: replicas of a model in several processes, which reduce their gradients among themselves."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from ...engine.ops import collectives
+from ..cluster import ClusterSpec
+from ..collectives.group import ProcessGroup
+from ..collectives.public import joined
+from .mesh import DeviceMesh, TensorLayout, list_devices
+from .pipeline import Pipeline
+from .strategy import Strategy, place_of
+
+BATCH = "batch"  # the axis of a mesh over which rows are spread
+
+
+class DataParallel(Strategy):
+    """Trains replicas of a model in all workers of a cluster, which sum their gradients by all-reduce.
+
+    Every worker runs the same script, and holds all parameters and the optimizer's state. Each batch is shared between
+    the workers. They reduce their gradients, then each makes the same update, so that no ps task is needed and no
+    worker waits for another's parameters. Without a cluster the model is trained in this process as ever.
+
+    A worker finds its place in the environment: ``TF_CONFIG``, which ``python -m anabranch launch --ps 0`` sets, or the
+    variables of torchrun, ``mpirun`` and ``srun``.
+    Worker 0 is the chief: its callbacks are called, it shows the progress, and the model begins with its values. When a
+    worker is lost, training ends in all others with an error that names it.
+
+    Args:
+        device_mesh: devices of this process, a replica on each; of several axes the first counts. By default, if no
+            cluster is found, all of `ab.distribution.list_devices()`. In a cluster each worker is one replica.
+        devices: their names, in place of a mesh.
+        auto_shard_dataset: share the rows of batches between the replicas; there is no other way here.
+        shard: "optimizer" spreads the optimizer's variables over the workers (ZeRO, stage 1): each keeps those for its
+            part of the parameters, updates that part, and gets the others' parts. None keeps all in each.
+        of: a `Pipeline`, by which each worker trains its rows on its own devices: a replica in stages. A process alone
+            trains under the pipeline.
+        cluster: the tasks, in place of those in the environment: a `ClusterSpec`, or what makes one.
+        job_name, task_index: which task this process is; with `cluster`.
+
+    Raises:
+        TimeoutError: workers are absent; the message names them.
+        ValueError: the cluster has no such task.
+
+    >>> import anabranch as ab
+    >>> strategy = ab.distribute.DataParallel()
+    >>> with strategy.scope():
+    ...     model = ab.Sequential([ab.layers.Dense(1)])
+    ...     model.compile("sgd", "mse")
+    >>> strategy.is_chief, strategy.num_workers
+    (True, 1)
+    """
+
+    def __init__(
+        self,
+        device_mesh: DeviceMesh | None = None,
+        devices: Any = None,
+        auto_shard_dataset: bool = True,
+        *,
+        shard: str | None = None,
+        of: Pipeline | None = None,
+        cluster: ClusterSpec | dict[str, Any] | None = None,
+        job_name: str | None = None,
+        task_index: int | None = None,
+    ) -> None:
+        if shard not in (None, "optimizer"):
+            raise ValueError(f"DataParallel: shard must be 'optimizer', or None for nothing; got {shard!r}.")
+        if of is not None and not isinstance(of, Pipeline):
+            raise TypeError(f"DataParallel: of must be a Pipeline; got {of!r} of type {type(of).__name__}.")
+        if of is not None and (device_mesh is not None or devices is not None):
+            raise ValueError("DataParallel: with of= the devices are those of the pipeline. Leave the others out.")
+        self.shard = shard
+        self.of = of
+        self.optimizer_bytes = 0  # of the optimizer's variables that are spread, those of this worker
+        place = place_of("DataParallel", cluster, job_name, task_index)
+        if cluster is None:
+            found = collectives.current_group()  # what a collective before this has joined
+        else:
+            found = joined(place)
+            collectives.set_group(found)
+        self.group = found if isinstance(found, ProcessGroup) else None
+        self.cluster = None if place is None else place.cluster
+        self.task_index = 0 if self.group is None else self.group.rank
+        self.num_workers = 1 if self.group is None else self.group.size
+        self.steps = 0
+        self._mesh = self._checked_mesh(device_mesh, devices)
+        if not auto_shard_dataset and self.num_workers > 1:
+            raise ValueError(
+                "DataParallel: auto_shard_dataset=False is not supported on clusters: all workers read the same data, "
+                "each its rows of a batch. Give each the whole data, and leave auto_shard_dataset out."
+            )
+
+    def _checked_mesh(self, device_mesh: Any, devices: Any) -> DeviceMesh | None:
+        """The mesh that was given, or that of the devices that were; None for what is declared when a step is built.
+
+        Raises:
+            TypeError: it is no mesh.
+            ValueError: in a cluster there are others than one device for each worker.
+        """
+        if device_mesh is None and devices is None:
+            return None
+        given = DeviceMesh([len(devices)], [BATCH], devices) if device_mesh is None else device_mesh
+        if not isinstance(given, DeviceMesh):
+            raise TypeError(f"DataParallel: device_mesh must be a DeviceMesh; got {given!r} of {type(given).__name__}.")
+        if len(given.shape) > 1:
+            warnings.warn(
+                f"DataParallel: the mesh has the axes {given.axis_names}; rows are spread over the first alone.",
+                stacklevel=3,
+            )
+        if self.num_workers > 1 and len(given.devices) != self.num_workers:
+            raise ValueError(
+                f"DataParallel: the mesh has {len(given.devices)} devices for {self.num_workers} workers, each of "
+                "which is one replica. Leave device_mesh and devices out."
+            )
+        return given
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The devices of the replicas."""
+        if self._mesh is not None:
+            return self._mesh
+        names = [f"/job:worker/task:{number}" for number in range(self.num_workers)]
+        return DeviceMesh([len(names)], [BATCH], names) if len(names) > 1 else _mesh_of_all()
+
+    @property
+    def devices(self) -> list[str]:
+        """The names of the devices that have a replica each."""
+        found = self.device_mesh.devices
+        return [str(name) for name in found.reshape(found.shape[0], -1)[:, 0]]
+
+    @property
+    def has_local_replicas(self) -> bool:
+        """Test whether several devices of this process train together."""
+        return self.of is None and not self.is_distributed and len(self.devices) > 1
+
+    def get_data_layout(self, data_shape: Sequence[int | None]) -> TensorLayout:
+        """Give the layout of a batch: its rows are spread."""
+        mesh = self.device_mesh
+        return TensorLayout([mesh.axis_names[0], *[None] * (len(data_shape) - 1)], mesh)
+
+    def get_variable_layout(self, variable: Any) -> TensorLayout:
+        """Give the layout of a variable: it is whole on each device."""
+        return TensorLayout([None] * len(variable.shape), self.device_mesh)
+
+    def get_tensor_layout(self, path: str) -> TensorLayout | None:
+        """Give the layout of what a layer computes, by its path: None, it is as it comes."""
+        return None
+
+    @property
+    def is_distributed(self) -> bool:
+        return self.group is not None
+
+    def statistics(self) -> dict[str, Any]:
+        """Count what was done.
+
+        Returns:
+            ``step``: how many steps this worker has taken part in; ``members``: the workers; with ``shard="optimizer"``
+            ``optimizer_bytes``: how much of the optimizer's variables this worker has had in the latest `fit`.
+        """
+        found: dict[str, Any] = {"step": self.steps, "members": list(range(self.num_workers))}
+        return found | ({"optimizer_bytes": self.optimizer_bytes} if self.shard else {})
+
+    def close(self) -> None:
+        """Leave the other workers. It happens at the end of the process, too."""
+        if self.group is not None:
+            self.group.close()
+            collectives.set_group(None)
+
+
+def _mesh_of_all() -> DeviceMesh:
+    names = list_devices()
+    return DeviceMesh([len(names)], [BATCH], names)

@@ -1,0 +1,264 @@
+"""`ParameterServer`: replicas of a model on the workers of a cluster, with the parameters on its ps tasks.
+
+What `fit` does under a strategy is in framework/replicas. Nothing here imports gRPC before there is a cluster.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Self
+
+from ...engine.graph.partitioners import partitioning
+from ..cluster import ClusterSpec
+from ..environment import WORKER_JOBS, Place, cluster_from_environment, rendezvous_from_environment
+
+if TYPE_CHECKING:
+    from ..tasks.client import Client
+    from ..tasks.server import Server
+
+
+class _Scopes(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Strategy] = []
+
+
+_scopes = _Scopes()
+
+
+class _Default:
+    strategy: Strategy | None = None
+
+
+def current_strategy() -> Strategy | None:
+    """Give the strategy whose `scope` is around, else that of the process; None where there is none."""
+    return _scopes.stack[-1] if _scopes.stack else _Default.strategy
+
+
+def set_default_strategy(strategy: Strategy | None) -> None:
+    """Set the strategy of this process, which holds where no `scope` is around."""
+    _Default.strategy = strategy
+
+
+class Strategy:
+    """The base of all strategies: how `fit` trains a model that was compiled in its `scope`.
+
+    Attributes:
+        cluster: all tasks; None where there is this process alone.
+        task_index: the number of this worker.
+        num_workers: how many there are.
+        variable_partitioner: cuts the weights of layers that are made in the scope; None for none.
+    """
+
+    cluster: ClusterSpec | None
+    task_index: int
+    num_workers: int
+    variable_partitioner: Any = None
+
+    @property
+    def is_chief(self) -> bool:
+        """Test whether this process is worker 0, whose callbacks are called."""
+        return self.task_index == 0
+
+    @property
+    def is_distributed(self) -> bool:
+        """Test whether there is a cluster."""
+        return self.cluster is not None
+
+    @property
+    def shares(self) -> int:
+        """The number of workers whose gradients make a step."""
+        return self.num_workers
+
+    @property
+    def may_repeat(self) -> bool:
+        """Test whether rows may be handed out again, so that they have to be found by number."""
+        return False
+
+    @contextlib.contextmanager
+    def scope(self) -> Generator[Self]:
+        """Make a block: models compiled inside are trained under this strategy."""
+        _scopes.stack.append(self)
+        try:
+            with partitioning(self.variable_partitioner):
+                yield self
+        finally:
+            _scopes.stack.pop()
+
+
+class ParameterServer(Strategy):
+    """Trains replicas of a model on the workers of a cluster, with parameters and optimizers on its ps tasks.
+
+    Every worker runs the same script. It finds its place in the environment (``TF_CONFIG``, which
+    ``python -m anabranch launch`` sets). Worker 0 is the chief: its callbacks are called, it shows the progress, and
+    the model begins with its initial values. Without a cluster the model is trained in this process as ever.
+
+    Args:
+        sync: whether the workers make each step together, with the mean of their gradients. Otherwise each worker's
+            gradient is an update of its own.
+        backup_workers: how many workers more there are than a step waits for. The first gradients count; the rows of
+            those that come later are handed out again.
+        on_drop: "requeue" hands the rows of dropped gradients out again, so that each row of an epoch counts once;
+            "skip" does not, as in the paper.
+        max_staleness: without `sync`, how many steps the parameters of a gradient may be behind; None for any number.
+        variable_partitioner: cuts the weights of layers that are made in the scope into shards, which the ps tasks
+            share, such as ``MinSizePartitioner(256 << 10, max_shards=4)``. A weight with a constraint, or with a
+            regularizer that is no sum over rows, stays whole.
+        cluster: the tasks, in place of those in the environment: a `ClusterSpec`, or what makes one.
+        job_name, task_index: which task this process is; with `cluster`.
+
+    Source: Chen, Pan, Monga, Bengio and Jozefowicz, "Revisiting Distributed Synchronous SGD" (2016); Abadi et al.,
+    "TensorFlow: A System for Large-Scale Machine Learning" (OSDI 2016), section 4.4.
+
+    Raises:
+        ValueError: the cluster lacks workers or ps tasks, or an argument does not fit.
+
+    >>> import anabranch as ab
+    >>> strategy = ab.distribute.ParameterServer()
+    >>> with strategy.scope():
+    ...     model = ab.Sequential([ab.layers.Dense(1)])
+    ...     model.compile("sgd", "mse")
+    >>> strategy.is_chief, strategy.num_workers
+    (True, 1)
+    """
+
+    def __init__(
+        self,
+        sync: bool = True,
+        backup_workers: int = 0,
+        *,
+        on_drop: str = "requeue",
+        max_staleness: int | None = None,
+        variable_partitioner: Any = None,
+        cluster: ClusterSpec | dict[str, Any] | None = None,
+        job_name: str | None = None,
+        task_index: int | None = None,
+    ) -> None:
+        self.sync = sync
+        self.backup_workers = backup_workers
+        self.on_drop = on_drop
+        self.max_staleness = max_staleness
+        self.variable_partitioner = variable_partitioner
+        place = place_of("ParameterServer", cluster, job_name, task_index)
+        self.cluster = None if place is None else place.cluster
+        self.workers = [] if place is None else _tasks(place.cluster, WORKER_JOBS)
+        self.ps = [] if place is None else _tasks(place.cluster, ("ps",))
+        self.num_workers = max(len(self.workers), 1)
+        self._check()
+        _refuse_ranks(place)
+        self.task_index = 0
+        self._server: Server | None = None
+        self.fits = 0  # how many models were trained: a name for the state of each
+        self.count: Callable[[], dict[str, Any]] = dict  # what `statistics` gives: set by `fit`
+        if place is not None:
+            self._start(place)
+
+    def _check(self) -> None:
+        if self.on_drop not in ("requeue", "skip"):
+            raise ValueError(f"ParameterServer: on_drop must be 'requeue' or 'skip'; got {self.on_drop!r}.")
+        if self.max_staleness is not None and (self.sync or self.max_staleness < 0):
+            raise ValueError(
+                f"ParameterServer: max_staleness={self.max_staleness} is a number of steps, at least 0, for sync=False."
+            )
+        if self.backup_workers < 0 or (self.backup_workers and not self.sync):
+            raise ValueError(
+                f"ParameterServer: backup_workers={self.backup_workers} must be at least 0, and 0 where sync=False: "
+                "there no step waits for others."
+            )
+        if self.cluster is None:
+            return
+        if self.backup_workers >= self.num_workers:
+            raise ValueError(
+                f"ParameterServer: {self.backup_workers} of {self.num_workers} workers are backups, which leaves none "
+                "for a step to wait for. Start more workers, or give a smaller backup_workers."
+            )
+        if not self.ps or not self.workers:
+            raise ValueError(
+                f"ParameterServer needs a cluster with jobs 'worker' and 'ps'; this one has {self.cluster}. Start ps "
+                "tasks too: python -m anabranch launch -n 2 --ps 1 script.py."
+            )
+
+    def _start(self, place: Place) -> None:
+        from ..tasks.server import Server
+
+        name = place.cluster.task_name(place.job_name, place.task_index)
+        self._server = Server(place.cluster, place.job_name, place.task_index)
+        if name in self.ps:
+            self._server.join()
+            raise SystemExit(0)
+        if name not in self.workers:
+            self._server.stop()
+            raise ValueError(f"{name} is neither a worker nor a ps task; jobs are 'worker', 'ps' and 'chief'.")
+        self.task_index = self.workers.index(name)
+        atexit.register(self.close)
+
+    @property
+    def shares(self) -> int:
+        """The number of workers whose gradients make a step."""
+        return self.num_workers - self.backup_workers if self.sync else 1
+
+    @property
+    def may_repeat(self) -> bool:
+        return self.backup_workers > 0 or not self.sync
+
+    @property
+    def incarnation(self) -> int:
+        """The number that tells this process from one that was started before or after it as the same task."""
+        return 0 if self._server is None else self._server.incarnation
+
+    def statistics(self) -> dict[str, Any]:
+        """Count what the `fit` that runs, or ran last, has done.
+
+        Returns:
+            ``step``: how many steps were applied; ``members``: the workers that take part; ``receipts``: for each
+            worker, how many of its gradients were taken, late, duplicate or refused; ``staleness``: how many gradients
+            were behind by so many steps. Empty before the first `fit`.
+        """
+        return self.count()
+
+    def connect(self) -> Client:
+        """Connect to this process's own task, which is the master of its steps."""
+        from ..tasks.client import connect
+
+        if self._server is None:
+            raise RuntimeError("There is no cluster to connect to: this process was started by itself.")
+        return connect(self._server.target)
+
+    def hold(self, container: str, path: str, resource: Any) -> None:
+        """Have steps that use this task's `path` in a container share an object of this process."""
+        if self._server is not None:
+            self._server.task.hold(container, path, resource)
+
+    def close(self) -> None:
+        """End this process's task. It ends with the process, too."""
+        if self._server is not None:
+            self._server.stop()
+
+
+def _refuse_ranks(place: Place | None) -> None:
+    """Refuse processes that a launcher has only numbered: each would train alone."""
+    found = rendezvous_from_environment() if place is None else None
+    if found is not None and found.size > 1:
+        raise ValueError(
+            f"ParameterServer needs ps tasks, but this is process {found.rank} of {found.size} that are all alike. Use "
+            "DataParallel, or describe the tasks in TF_CONFIG."
+        )
+
+
+def place_of(strategy: str, cluster: Any, job_name: str | None, task_index: int | None) -> Place | None:
+    """The place that a strategy was given, or that of the environment.
+
+    Raises:
+        ValueError: a cluster was given, and not which of its tasks this process is.
+    """
+    if cluster is None:
+        return cluster_from_environment()
+    if job_name is None or task_index is None:
+        raise ValueError(f"{strategy}: with cluster=, give job_name= and task_index= of this process.")
+    return Place(cluster if isinstance(cluster, ClusterSpec) else ClusterSpec(cluster), job_name, task_index)
+
+
+def _tasks(cluster: ClusterSpec, jobs: tuple[str, ...]) -> list[str]:
+    return [task for job in jobs for task in cluster.tasks if task.startswith(f"/job:{job}/")]

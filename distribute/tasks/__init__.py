@@ -1,0 +1,1 @@
+"""Tasks of a cluster and their clients: masters, workers, sessions, resources, heartbeats."""

@@ -1,0 +1,242 @@
+"""The state of a task: variables, generators, queues and their like under (container, name).
+
+It outlives those who asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, NoReturn
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from ...engine.graph.device import DeviceName
+from ...engine.graph.graph import Graph
+from ...engine.graph.resource import NamedResource
+from ...engine.graph.spec import TensorSpec
+from ...engine.graph.variable import Variable
+from ...engine.ops.keys import SeedGenerator
+from ...engine.queues.errors import StateLostError
+from ...engine.saving import made_resource
+
+Key = tuple[str, str]
+
+
+class Resources:
+    """The resources that one task holds.
+
+    Args:
+        task: its name.
+    """
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+        self._held: dict[Key, Any] = {}
+        self._reset: set[Key] = set()  # lost by a reset, and asked for since by a client that is unaware of it
+        self._given_up: WeakValueDictionary[Key, Any] = WeakValueDictionary()  # which programs may refer to
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def made(self, description: Any, array: Callable[[int], Any]) -> Any:
+        """Find or make what a graph's document describes; what lies in another task is made without its value.
+
+        Its name is the path by which tasks know it: clients may name it differently, but all tasks have to lower their
+        steps to the same program, in which that name stands.
+
+        Raises:
+            ValueError: something else lies under that path.
+        """
+        description = {**description, "name": description["path"]}
+        if str(DeviceName.parse(description["device"]).of_task()) != self.task:
+            return _elsewhere(description)
+        key = (description["container"], description["path"])
+        held = self._held.get(key)
+        if held is None or (key in self._reset and _is_lost(held)):
+            why = self._why_lost(description)
+            if held is not None and why:
+                return held
+            self._keep_for_programs(key, held)
+            held = _lost(description, why) if why else made_resource(description, array)
+            held = self._held[key] = self._in_place_of_old(key, held, description)
+            if why and not description.get("lost"):
+                self._reset.add(key)
+            else:
+                self._reset.discard(key)
+            if not why and isinstance(held, Variable):
+                held.read_value()  # what is to be drawn is drawn now, while no step waits
+            return held
+        _check_same(held, description, self.task)
+        return held
+
+    def _why_lost(self, description: Any) -> str:
+        """Say why what is described has no value here; nothing if it has its first one."""
+        if description.get("lost"):
+            return f"{self.task}, which held it, has been started anew"
+        has_value = description["kind"] != "variable" or "value" in description or "first" in description
+        if description.get("made") or not has_value:
+            return self._why_reset(description["container"])
+        return ""
+
+    def _why_reset(self, container: str) -> str:
+        return f"its container {container!r} on {self.task} has been reset"
+
+    def _keep_for_programs(self, key: Key, held: Any) -> None:
+        """Remember what was given up, as long as something refers to it."""
+        if isinstance(held, Variable):
+            self._given_up[key] = held
+
+    def _in_place_of_old(self, key: Key, made: Any, description: Any) -> Any:
+        """A new variable, or the one that was given up under its name, with the new value: older programs refer to it.
+
+        Both would be written and read at once otherwise, by different clients.
+        """
+        old = self._given_up.pop(key, None)
+        if not isinstance(old, Variable) or not isinstance(made, Variable) or old.spec != made.spec:
+            return made
+        old.write_value(made.read_value())
+        return old
+
+    def hold(self, container: str, path: str, resource: Any) -> None:
+        """Hold an object of this process, so that steps and the process share its state."""
+        self._held[container, path] = resource
+
+    def task_lost(self, task: str, incarnation: int) -> None:
+        """Have what lies here take note that a task is gone."""
+        for held in list(self._held.values()):
+            if isinstance(held, NamedResource):
+                held.task_lost(task, incarnation)
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Return the reports of resources on themselves, with their containers and names."""
+        found: list[dict[str, Any]] = []
+        for (container, name), held in list(self._held.items()):
+            report = held.report() if isinstance(held, NamedResource) else None
+            if report is not None:
+                found.append({"container": container, "name": name, **report})
+        return found
+
+    def clear(self, containers: Collection[str] | None = None) -> int:
+        """Give up what some containers hold, or all; gives how many things that were.
+
+        Programs that refer to it find it lost. Who asks for it by name from now on makes it anew.
+        """
+        keys = [key for key in self._held if containers is None or key[0] in containers]
+        for container, path in keys:
+            held = self._held.pop((container, path))
+            text = _text(path, self._why_reset(container), isinstance(held, Variable))
+            self._keep_for_programs((container, path), held)
+            if isinstance(held, Variable):
+                held.write_value(_Lost(text))
+            elif isinstance(held, NamedResource):
+                held.give_up(text)
+        return len(keys)
+
+
+def _elsewhere(description: Any) -> Any:
+    """Make what stands for state of another task: its spec counts, and nothing reads it here."""
+    if description["kind"] != "variable":
+        return made_resource(description, lambda number: None)
+    shape = description["shape"] or ()
+    value = np.broadcast_to(np.zeros((), description["dtype"]), [dimension or 0 for dimension in shape])
+    made = Variable(np.zeros([0] * len(shape), value.dtype), [None] * len(shape), value.dtype, name=description["name"])
+    return _as_described(made, description)
+
+
+def _as_described(variable: Variable, description: Any) -> Variable:
+    shape = description["shape"]
+    variable.spec = TensorSpec(None if shape is None else tuple(shape), variable.spec.dtype)
+    variable.trainable = description["trainable"]
+    variable.device = description["device"]
+    return variable
+
+
+def _check_same(held: Any, description: Any, task: str) -> None:
+    name, kind = description["path"], description["kind"]
+    if kind != _kind_of(held):
+        raise ValueError(
+            f"{name!r} on {task} is a {kind} for this client and a {_kind_of(held)} for another. Rename one."
+        )
+    if isinstance(held, NamedResource):
+        if held.definition() != description["definition"]:
+            raise ValueError(
+                f"The {kind} {name!r} on {task} was made by another client as {held.definition()}; this one expects "
+                f"{description['definition']}. Give yours another name, or a container of its own (ab.container)."
+            )
+        return
+    if kind == "generator":
+        return
+    shape = None if description["shape"] is None else tuple(description["shape"])
+    if held.shape != shape or held.dtype.name != description["dtype"]:
+        raise ValueError(
+            f"Variable {name!r} on {task} is {held.spec}, made by another client; this one expects "
+            f"{description['dtype']}{list(shape or ())}. Give yours another name, or a container of its own "
+            "(ab.container)."
+        )
+
+
+def _kind_of(held: Any) -> str:
+    if isinstance(held, NamedResource):
+        return held.kind
+    return "generator" if isinstance(held, SeedGenerator) else "variable"
+
+
+# --- lost state -----------------------------------------------------------------------------------------------------
+
+
+class _Lost:
+    """Stands for the value of a variable whose task was started anew: whatever is done with it is an error."""
+
+    shape = ()  # of what has open dimensions, where bytes are counted
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise StateLostError(self._message)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise StateLostError(self._message)
+
+
+def _lost(description: Any, why: str) -> Any:
+    made = _elsewhere(description)
+    if isinstance(made, Variable):
+        made.write_value(_Lost(_text(description["path"], why)))
+    elif isinstance(made, NamedResource):
+        made.lost = _text(description["path"], why, is_variable=False)
+    return made
+
+
+def _is_lost(held: Any) -> bool:
+    """Test whether a variable or another resource has no value, since it was lost."""
+    if isinstance(held, Variable):
+        return isinstance(vars(held).get("_value"), _Lost)
+    return isinstance(held, NamedResource) and bool(held.lost)
+
+
+def _text(name: str, why: str, is_variable: bool = True) -> str:
+    if is_variable:
+        return f"Variable {name!r} has no value: {why}. Assign it a value, or restore one."
+    return f"What {name!r} held is gone: {why}. Begin with a new one."
+
+
+# --- graphs ---------------------------------------------------------------------------------------------------------
+
+
+def place_state(graph: Graph, resources: list[Any], devices: list[str]) -> None:
+    """Ask for the device of state wherever an operation touches it, the insides of loops and branches included."""
+    places = {id(resource): device for resource, device in zip(resources, devices, strict=True)}
+    waiting: list[Graph] = [graph]
+    seen: set[Graph] = set()
+    while waiting:
+        block = waiting.pop()
+        if block in seen:  # a recursive body
+            continue
+        seen.add(block)
+        for operation in block.operations:
+            waiting.extend(operation.op.regions)
+            touched = [places[id(effect.resource)] for effect in operation.effects if id(effect.resource) in places]
+            if touched and not operation.op.regions:
+                operation.device = touched[0]

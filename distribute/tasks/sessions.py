@@ -1,0 +1,184 @@
+"""The state that a master keeps for a client: the graphs that it has sent, programs and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ...engine.graph.device import DeviceName
+from ...engine.graph.graph import Operation
+from ...engine.machine.part import task_of
+from ...engine.place.constraints import PlacementError
+from ..transport.connections import Connection, Identity
+
+Done = Callable[["Exception | None"], None]
+
+
+class ClientSession:
+    """A client.
+
+    Attributes:
+        connections: by which it is connected.
+        graphs: those that it has sent; the last one holds for new programs.
+        programs: by the client's own number.
+        homes: by task and path of each variable or generator, the incarnation of the task in which it was made.
+        made: those of which it is known that they were made there: steps with them could be prepared.
+    """
+
+    def __init__(self) -> None:
+        self.connections: set[Connection] = set()
+        self.graphs: list[SentGraph] = []
+        self.programs: dict[int, MasterProgram] = {}
+        self.homes: dict[tuple[str, str, str], int] = {}
+        self.made: set[tuple[str, str, str]] = set()
+
+
+class SentGraph:
+    """A graph as a client has sent it.
+
+    Attributes:
+        number: by which tasks know it.
+        sent: the tasks that have it.
+    """
+
+    def __init__(self, number: int, document: Any, described: Sequence[Any], arrays: Sequence[Any]) -> None:
+        self.number = number
+        self.document = document
+        self.sent: set[Identity] = set()
+        self._described = described
+        self._arrays = arrays
+
+    def pin(self, tasks: Sequence[str]) -> None:
+        """Give each variable and generator its device: the first that fits, in the order of `tasks`."""
+        for resource in self.document["resources"]:
+            asked = DeviceName.parse(resource["device"]) if resource["device"] else DeviceName()
+            for task in map(DeviceName.parse, tasks):
+                if asked.job in (None, task.job) and asked.task in (None, task.task):
+                    device = DeviceName(task.job, task.task, asked.kind or "CPU", asked.number or 0)
+                    resource["device"] = str(device)
+                    break
+
+    def for_task(self, task: Identity, session: ClientSession) -> tuple[Any, list[Any]]:
+        """The graph for a task: the values of variables of other tasks are left out, and those that were lost there."""
+        resources: list[Any] = []
+        left_out: set[int] = set()
+        for resource in self.document["resources"]:
+            is_there = task_of(resource["device"]) == task.name
+            key = (task.name, resource["container"], resource["path"])
+            home = session.homes.setdefault(key, task.incarnation) if is_there else task.incarnation
+            is_lost = home != task.incarnation
+            resources.append({**resource, "lost": is_lost, "made": key in session.made})
+            if "value" in resource and (is_lost or not is_there):
+                left_out.add(resource["value"])
+        described: list[Any] = []
+        arrays: list[Any] = []
+        for number, description in enumerate(self._described):
+            if number in left_out:
+                described.append(None)
+            elif isinstance(description, int):
+                described.append(len(arrays))
+                arrays.append(self._arrays[description])
+            else:
+                described.append(description)
+        return {"session": self.number, "graph": {**self.document, "resources": resources}, "arrays": described}, arrays
+
+
+class MasterProgram:
+    """A program, as the master sees it.
+
+    Attributes:
+        number: by which tasks know it.
+        document: what the client wants.
+        asked: the tasks that its operations ask for, besides the master; None before that is known.
+        devices: on which it was placed.
+        placement: of its operations, in program order; None before it is placed.
+        tasks: those that take part.
+        expected: those that are to say that they are ready.
+        ready: those that did.
+        digests: of the lowered step, by task.
+        texts: the lowered step as tasks print it, of those that were asked because digests differ.
+        waiting: those who wait for it to be ready.
+        attempts: how often it was prepared.
+    """
+
+    def __init__(self, number: int, graph: SentGraph, session: ClientSession, document: dict[str, Any]) -> None:
+        self.number = number
+        self.graph = graph
+        self.session = session
+        self.document = document
+        self.asked: list[str] | None = None
+        self.devices: list[str] = []
+        self.placement: list[str] | None = None
+        self.tasks: list[str] = []
+        self.expected: set[str] = set()
+        self.ready: dict[str, Identity] = {}
+        self.digests: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
+        self.waiting: list[Done] = []
+        self.is_preparing = False
+        self.attempts = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Test whether all tasks can begin a step."""
+        return not self.is_preparing and bool(self.ready) and self.expected <= self.ready.keys()
+
+    def begin_preparing(self) -> None:
+        """Forget who was ready."""
+        self.is_preparing = True
+        self.attempts += 1
+        self.expected.clear()
+        self.ready.clear()
+        self.digests.clear()
+        self.texts.clear()
+
+    def end_preparing(self) -> list[Done]:
+        """Give those who waited."""
+        self.is_preparing = False
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+
+class MasterStep:
+    """A step under way.
+
+    Attributes:
+        number: by which tasks know it.
+        connection: of the client.
+        waiting: the tasks that have not ended it; empty before it has begun.
+        values: what was fetched, by position.
+        reports: what tasks waited for when its time was over.
+    """
+
+    def __init__(self, number: int, program: MasterProgram, connection: Connection) -> None:
+        self.number = number
+        self.program = program
+        self.connection = connection
+        self.waiting: set[str] = set()
+        self.values: dict[int, Any] = {}
+        self.reports: dict[str, str] = {}
+
+
+def asked_tasks(operations: Iterable[Operation], tasks: Sequence[str], own: str) -> list[str]:
+    """The tasks that operations ask for, besides `own`: a step runs there and on its master, and nowhere else.
+
+    Raises:
+        PlacementError: one asks for a task that the cluster does not have.
+    """
+    asked: dict[str, Operation] = {}
+    for operation in operations:
+        if operation.device:
+            asked.setdefault(operation.device, operation)
+    found: set[str] = set()
+    for device, operation in asked.items():
+        name = DeviceName.parse(device)
+        if name.job is None and name.task is None:
+            continue
+        fitting = [task for task in tasks if DeviceName(name.job, name.task).accepts(DeviceName.parse(task))]
+        if not fitting:
+            raise PlacementError(
+                f"Operation {operation.name!r}, defined at {operation.location}, asks for {device!r}, but the tasks of "
+                f"the cluster are {', '.join(tasks)}. Ask for one of these."
+            )
+        found.update(fitting)
+    return [task for task in tasks if task in found and task != own]

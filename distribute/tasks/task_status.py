@@ -1,0 +1,118 @@
+"""`status`: what a task is doing, what it holds, and how it is connected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..transport.wire import Kind
+from .client import connect
+
+
+@dataclass(frozen=True)
+class ConnectionStatus:
+    """One connection of a task.
+
+    Attributes:
+        task: who is on the other side; of a client a text that tells which one.
+        plane: how values travel: "shared_memory", "unix", "tcp" or "grpc".
+        connected_by: "this task", which sends values by it, or "the other side".
+        bytes_sent, bytes_received: by the socket or stream.
+        bytes_shared: that were sent by shared memory.
+        frames_sent, frames_received: messages.
+        queued: bytes that wait to be sent.
+        stalls: how often a step was held because too much waited.
+        slabs, slab_bytes: parts of shared memory that the other side still looks at, and the bytes of all.
+        pool_full: how often a value went by the socket because all of them were in use.
+        mapped: parts of the other side's shared memory that this task has mapped.
+        silent_for: seconds since a heartbeat was answered; None if the other side is not asked.
+    """
+
+    task: str
+    plane: str
+    connected_by: str
+    bytes_sent: int
+    bytes_received: int
+    bytes_shared: int
+    frames_sent: int
+    frames_received: int
+    queued: int
+    stalls: int
+    slabs: int
+    slab_bytes: int
+    pool_full: int
+    mapped: int
+    silent_for: float | None
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """Describe a task.
+
+    Attributes:
+        task, incarnation, devices: which one it is.
+        state: what its loop does: "idle", "waiting" for other tasks, "turning", "in an operation" or "compiling".
+        doing, since: the operation, and for how many seconds.
+        steps, sessions: under way, of clients that address it.
+        held: counts of what it holds: "graphs", "programs", "running", "early" values, "resources", and "steps" run.
+        connections: with other tasks and with clients.
+        training: of each model whose steps this ps task counts, as `ParameterServer.statistics` gives it.
+    """
+
+    task: str
+    incarnation: int
+    devices: tuple[str, ...]
+    state: str
+    doing: str
+    since: float
+    steps: int
+    sessions: int
+    held: dict[str, int]
+    connections: tuple[ConnectionStatus, ...]
+    training: tuple[dict[str, Any], ...] = ()
+
+
+def status(target: str) -> TaskStatus:
+    """Ask a task what it does.
+
+    Args:
+        target: "grpc://host:port", as for a session.
+
+    Raises:
+        TaskFailedError: no task answers there.
+        ConnectionError: it does not have the same token.
+
+    >>> import anabranch as ab
+    >>> with ab.distribute.Server({"worker": ["localhost:0"]}, token="an example's token, not a secret") as server:
+    ...     found = server.status()
+    >>> found.task, found.state, found.steps, found.connections
+    ('/job:worker/task:0', 'idle', 0, ())
+    """
+    client = connect(target)
+    try:
+        found = client.ask(Kind.STATUS, {}).document()
+        return described(client.look(), found)
+    finally:
+        client.close()
+
+
+def described(info: Any, found: dict[str, Any]) -> TaskStatus:
+    """Make a description of what a task says of itself, and of what it counts."""
+    names = [field.name for field in fields(ConnectionStatus)]
+    connections = tuple([ConnectionStatus(**{name: each[name] for name in names}) for each in found["connections"]])
+    return TaskStatus(
+        info.name,
+        info.incarnation,
+        tuple(info.devices),
+        info.state,
+        info.doing,
+        info.since,
+        int(found["steps"]),
+        int(found["sessions"]),
+        dict(found["worker"]),
+        connections,
+        tuple(found.get("training", ())),
+    )
+
+
+__all__ = ["ConnectionStatus", "TaskStatus", "described", "status"]

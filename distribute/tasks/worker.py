@@ -1,0 +1,571 @@
+"""`Worker`: what a task does for masters, itself among them: it keeps graphs, and runs its parts of steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...engine.graph.device import DeviceName
+from ...engine.graph.graph import Graph, Operation
+from ...engine.graph.spec import TensorSpec
+from ...engine.machine.part import PartProgram, PartStep, check_tasks, task_of
+from ...engine.machine.program import place_by_cost
+from ...engine.machine.report import progress_report, waiting_report
+from ...engine.ops.escape import NumpyFunction
+from ...engine.passes.memory_budget import within_memory_budget
+from ...engine.passes.switches import turned_off
+from ...engine.place.devices import Device
+from ...engine.place.kernels import all_operations
+from ...engine.queues.errors import StateLostError
+from ...engine.saving import rebuild
+from ..transport.connections import Connection, Identity
+from ..transport.failures import describe_error, task_failed
+from ..transport.values import decode_token, decode_value, encode_token, encode_value, step_of
+from ..transport.wire import DAMAGE, Frame, FrameError, Kind
+from .doing import Doing, Observer
+from .peers import Address, Peers
+from .resources import Resources, place_state
+
+_SLICE = 500  # nodes of one step that run before others have their turn
+StepKey = tuple[int, int]  # the incarnation of the master, and the number that it gave the step
+
+
+class Link(Protocol):
+    """A way to a master, or to a task: a connection, or this process itself."""
+
+    @property
+    def other(self) -> Identity: ...
+
+    def send(self, kind: int, document: Any, arrays: Any = ()) -> None: ...
+
+
+class _Program:
+    """A program of a master, as this task runs it."""
+
+    def __init__(self, program: PartProgram) -> None:
+        self.program = program
+        self.targets: dict[int, Address] = {}  # by edge, the task that takes it
+        self.ways: dict[int, Connection] = {}  # by edge, the way there
+        self.peers: set[Identity] = set()  # those who take something from this task, or send it something
+
+    @property
+    def is_connected(self) -> bool:
+        """Test whether all ways are open: one may have been cut since a step took it."""
+        return not any(way.is_closed for way in self.ways.values())
+
+
+class _Running:
+    """A step under way."""
+
+    def __init__(self, key: StepKey, link: Link, program: _Program, step: PartStep) -> None:
+        self.key = key
+        self.link = link
+        self.program = program
+        self.step = step
+        self.held_by: set[Connection] = set()  # by which so much waits to be sent that the step does not go on
+
+
+class Worker:
+    """Runs the parts of steps that belong to this task.
+
+    Args:
+        identity: who this is.
+        peers: connections to other tasks.
+        wake: wakes the loop, from any thread.
+        call: calls a function in the loop, from any thread.
+        beside: calls a function beside the loop, one after the other.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        peers: Peers,
+        wake: Callable[[], None],
+        call: Callable[[Callable[[], Any]], None],
+        beside: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.identity = identity
+        self.resources = Resources(identity.name)
+        self.steps_run = 0
+        self._peers = peers
+        self._wake = wake
+        self._call = call
+        self._beside = beside
+        self._compiling = 0
+        self._graphs: dict[tuple[int, int], Any] = {}  # by master and session: the graph, or why there is none
+        self._programs: dict[tuple[int, int], _Program] = {}  # by master and number
+        self._running: dict[StepKey, _Running] = {}
+        self._turning: PartStep | None = None  # the step that runs at this moment
+        self._observer = Observer()
+        self._early: dict[StepKey, list[Frame]] = {}
+        self._reaching: set[StepKey] = set()  # steps that begin once ways are open again
+        self._newest: dict[int, int] = {}  # by master, the number of its newest step here
+        self._takes: dict[int, Callable[[Link, Frame], None]] = {
+            Kind.GRAPH: self._take_graph,
+            Kind.PROGRAM: self._take_program,
+            Kind.STEP: self._take_step,
+            Kind.ABORT: self._take_abort,
+            Kind.FORGET: self._take_forget,
+            Kind.TEXT: self._take_text,
+            Kind.RESET: self._take_reset,
+        }
+
+    def doing(self, is_waiting: bool) -> Doing:
+        """Say what this task does; for any thread.
+
+        Args:
+            is_waiting: whether the loop waits for something to happen.
+        """
+        running = [each.step for each in list(self._running.values())]
+        return self._observer.look(self._turning, running, is_waiting, bool(self._compiling))
+
+    def take(self, link: Link, frame: Frame) -> None:
+        """Take a frame of a master.
+
+        Raises:
+            FrameError: it is damaged, or of another kind.
+        """
+        take = self._takes.get(frame.kind)
+        if take is None:
+            raise FrameError(f"a frame of kind {frame.kind} is not for a task")
+        try:
+            take(link, frame)
+        except FrameError:
+            raise
+        except DAMAGE as error:
+            raise FrameError(f"a frame of kind {frame.kind} is damaged: {type(error).__name__}: {error}") from error
+
+    # --- graphs and programs ----------------------------------------------------------------------------------------
+
+    def _take_graph(self, link: Link, frame: Frame) -> None:
+        document = frame.document()
+        key = (link.other.incarnation, int(document["session"]))
+        self._compile(lambda: self._rebuild(key, document, frame.arrays), lambda result: None)
+
+    def _rebuild(self, key: tuple[int, int], document: Any, arrays: Sequence[Any]) -> None:
+        described = document["arrays"]
+        found: list[Any] = []
+
+        def made(description: Any, array: Callable[[int], Any]) -> Any:
+            found.append(self.resources.made(description, array))
+            return found[-1]
+
+        def array(number: int) -> Any:
+            return np.asarray(decode_value(described[number], arrays))
+
+        try:
+            graph: Any = rebuild(document["graph"], array, "The graph of a client", made)
+            place_state(graph, found, [each["device"] for each in document["graph"]["resources"]])
+        except Exception as error:
+            graph = error
+        self._graphs[key] = graph
+
+    def graph_of(self, key: tuple[int, int]) -> Graph:
+        """The graph of a session; for the thread that compiles.
+
+        Raises:
+            Exception: why there is none.
+        """
+        graph = self._graphs[key]
+        if isinstance(graph, Exception):
+            raise graph
+        return graph
+
+    def _compile(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Have something done by the thread that compiles; `done` takes the result, or an exception, in the loop."""
+        self._compiling += 1
+
+        def ended(result: Any) -> None:
+            self._compiling -= 1
+            done(result)
+
+        def run() -> None:
+            try:
+                with np.errstate(all="ignore"):
+                    result = work()
+            except Exception as error:
+                result = error
+            self._call(lambda: ended(result))
+
+        try:
+            self._beside(run)
+        except RuntimeError:  # the task or the whole process is ending, and nobody waits for the result
+            self._compiling -= 1
+
+    def inspect(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """The same, for the master of this process."""
+        self._compile(work, done)
+
+    def _take_program(self, link: Link, frame: Frame) -> None:
+        document = frame.document()
+        key = (link.other.incarnation, int(document["program"]))
+        addresses = {str(name): Address(str(name), *where) for name, where in document["tasks"].items()}
+        known = self._programs.get(key)
+
+        def done(result: Any) -> None:
+            if isinstance(result, Exception):
+                link.send(Kind.FAILED, {"program": key[1], "error": describe_error(result)})
+                return
+            self._programs[key] = result
+            self._reach(link, key[1], result, addresses)
+
+        if known is not None:
+            done(known)
+            return
+
+        def place(placed: list[str]) -> None:
+            self._call(lambda: link.send(Kind.PREPARED, {"program": key[1], "placement": placed}))
+
+        self._compile(lambda: self._compiled(link.other.incarnation, document, place), done)
+
+    def _compiled(self, master: int, document: Any, place: Callable[[list[str]], None]) -> _Program:
+        graph = self.graph_of((master, int(document["session"])))
+        targets = [named_target(graph, name) for name in document["targets"]]
+        feeds: Any = [named_target(graph, name) for name in document["feeds"]]
+        specs: Any = [feed.spec for feed in feeds]
+        if document["shapes"] is not None:
+            specs = [
+                TensorSpec(tuple(shape), feed.dtype) for shape, feed in zip(document["shapes"], feeds, strict=True)
+            ]
+        check_settings(document["turned_off"])
+        devices = read_devices(document["devices"])
+        assign = _assigning(self.identity.name, document["placement"], place)
+        with contextlib.ExitStack() as settings:
+            if document["budget"] is not None:
+                settings.enter_context(within_memory_budget(document["budget"]))
+            program = PartProgram(
+                graph,
+                targets,
+                feeds,
+                specs,
+                task=self.identity.name,
+                devices=devices,
+                exact=bool(document["exact"]),
+                assign=assign,
+            )
+        return _Program(program)
+
+    def _reach(self, link: Link, number: int, program: _Program, addresses: Mapping[str, Address]) -> None:
+        """Connect to the tasks that take something from this one; then the program is ready."""
+        if link.other.name != self.identity.name:
+            self._peers.watch(addresses[link.other.name])  # the master
+        program.targets = {edge: addresses[task] for edge, task in program.program.sends.items()}
+        program.peers = {address.identity for address in program.targets.values()}
+        program.peers |= {addresses[task].identity for task in program.program.sources}
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                link.send(Kind.FAILED, {"program": number, "error": describe_error(error)})
+                return
+            found = {"program": number, "digest": program.program.digest, "tasks": program.program.tasks}
+            link.send(Kind.READY, found)
+
+        self._connect(program, done)
+
+    def _connect(self, program: _Program, done: Callable[[Exception | None], None]) -> None:
+        """Have a program's ways open; `done` is called when they are, or takes why one is not."""
+        wanted = dict.fromkeys(program.targets.values())
+        missing = set(wanted)
+        is_over = False
+
+        def end(error: Exception | None) -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                done(error)
+
+        def opened(address: Address, way: Any) -> None:
+            if isinstance(way, Exception):
+                end(way)
+                return
+            missing.discard(address)
+            program.ways |= {edge: way for edge, target in program.targets.items() if target == address}
+            if not missing:
+                end(None)
+
+        if not wanted:
+            end(None)
+        for address in wanted:
+            self._peers.reach(address, opened)
+
+    def _take_text(self, link: Link, frame: Frame) -> None:
+        """A master asks for a step as this task has lowered it."""
+        number = int(frame.document()["program"])
+        program = self._programs[link.other.incarnation, number].program
+        self._compile(program.text, lambda text: link.send(Kind.TEXT, {"program": number, "text": str(text)}))
+
+    def _take_reset(self, link: Link, frame: Frame) -> None:
+        """Give containers up. Steps that run here end: what they use may be gone."""
+        document = frame.document()
+
+        def done(count: int) -> None:
+            if count:
+                for running in list(self._running.values()):
+                    text = f"{self.identity.name} was reset while the step ran. What it used there may be gone."
+                    self._fail(running, StateLostError(text))
+            link.send(Kind.RESET, {"reset": int(document["reset"]), "count": count})
+
+        containers = document["containers"]
+        names = None if containers is None else {str(name) for name in containers}
+        self._compile(lambda: self.resources.clear(names), done)
+
+    def _take_forget(self, link: Link, frame: Frame) -> None:
+        """A session, or some of its programs, are over."""
+        document = frame.document()
+        master = link.other.incarnation
+        for number in document["programs"]:
+            self._programs.pop((master, int(number)), None)
+        if document.get("session") is not None:
+            key = (master, int(document["session"]))
+            self._compile(lambda: self._graphs.pop(key, None), lambda result: None)
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def _take_step(self, link: Link, frame: Frame) -> None:
+        document = frame.document()
+        key = (link.other.incarnation, int(document["step"]))
+        self._newest[key[0]] = max(key[1], self._newest.get(key[0], 0))
+        program = self._programs.get((key[0], int(document["program"])))
+        if program is None:
+            link.send(Kind.FAILED, {"step": key[1], "error": describe_error(RuntimeError("the program is not known"))})
+            return
+        values: list[Any] = [None] * len(program.program.machine.feeds)
+        for position, description in document["feeds"]:
+            values[position] = decode_value(description, frame.arrays)
+        if program.is_connected:
+            self._begin(link, key, program, values)
+            return
+        self._reaching.add(key)
+
+        def done(error: Exception | None) -> None:
+            if key not in self._reaching:
+                return  # it was aborted meanwhile
+            self._reaching.discard(key)
+            if error is None:
+                self._begin(link, key, program, values)
+                return
+            self._early.pop(key, None)
+            link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
+
+        self._connect(program, done)
+
+    def _begin(self, link: Link, key: StepKey, program: _Program, values: list[Any]) -> None:
+        ways = program.ways
+
+        def send(number: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
+            head, arrays = encode_token(key, number, tag, value, is_dead)
+            link = ways[number]
+            link.put(Kind.VALUE, head, arrays)
+            if link.is_full:
+                step.is_held = True  # until what waits there has gone
+
+        try:
+            step = program.program.begin(values, send, self._wake)
+        except Exception as error:
+            link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
+            return
+        running = self._running[key] = _Running(key, link, program, step)
+        for early in self._early.pop(key, ()):
+            self._deliver(running, early)
+
+    def take_value(self, frame: Frame) -> None:
+        """Take a value that another task has sent.
+
+        Raises:
+            FrameError: it is damaged.
+        """
+        key = step_of(frame.head)
+        running = self._running.get(key)
+        if running is not None:
+            self._deliver(running, frame)
+        elif key in self._reaching or (key[1] > self._newest.get(key[0], 0) and self._peers.has_master(key[0])):
+            self._early.setdefault(key, []).append(frame)  # before its step; else the step is over
+
+    def _deliver(self, running: _Running, frame: Frame) -> None:
+        edge, tag, value, is_dead = decode_token(frame.head, frame.arrays)
+        try:
+            running.step.receive(edge, tag, value, is_dead)
+        except KeyError:
+            raise FrameError(f"value {edge} is not received here") from None
+        except Exception as error:
+            self._fail(running, error)
+
+    def turn(self) -> bool:
+        """Run a slice of each step; gives whether there is more to do at once."""
+        is_busy = False
+        for running in list(self._running.values()):
+            step = running.step
+            if step.is_held and not self._may_go_on(running):
+                continue
+            if step.has_work:
+                self._turning = step
+                try:
+                    with running.program.program.room():
+                        step.turn(_SLICE)
+                except Exception as error:
+                    self._fail(running, error)
+                    continue
+                finally:
+                    self._turning = None
+            if step.is_over:
+                self._end(running)
+            else:
+                is_busy |= step.has_work and not step.is_held
+        return is_busy
+
+    def _may_go_on(self, running: _Running) -> bool:
+        """Test whether what a step has sent has gone so far that it may send more; otherwise the step is held."""
+        full = {link for link in running.program.ways.values() if link.is_full}
+        for link in full - running.held_by:
+            link.stalls += 1
+        running.held_by = full
+        running.step.is_held = bool(full)
+        return not full
+
+    def _end(self, running: _Running) -> None:
+        del self._running[running.key]
+        self.steps_run += 1
+        arrays: list[Any] = []
+        try:
+            found = running.program.program.end(running.step)
+            fetched = [[number, encode_value(value, arrays)] for number, value in found.items()]
+        except Exception as error:
+            running.link.send(Kind.FAILED, {"step": running.key[1], "error": describe_error(error)})
+            return
+        running.link.send(Kind.ENDED, {"step": running.key[1], "fetched": fetched}, arrays)
+
+    def _fail(self, running: _Running, error: Exception) -> None:
+        """A step has failed here: its master ends it elsewhere."""
+        if self._running.pop(running.key, None) is None:
+            return
+        running.program.program.failed(running.step, error)
+        running.link.send(Kind.FAILED, {"step": running.key[1], "error": describe_error(error)})
+
+    def _take_abort(self, link: Link, frame: Frame) -> None:
+        document = frame.document()
+        key = (link.other.incarnation, int(document["step"]))
+        self._newest[key[0]] = max(key[1], self._newest.get(key[0], 0))
+        self._early.pop(key, None)
+        self._reaching.discard(key)
+        running = self._running.pop(key, None)
+        text = ""
+        if running is not None:
+            if document.get("report"):
+                lines = [waiting_report(running.step, "was not done"), *progress_report(running.step)]
+                text = "\n".join(lines)
+            running.step.abort()
+        if document.get("report"):
+            link.send(Kind.STATUS, {"step": key[1], "report": text})
+
+    # --- others that are gone ---------------------------------------------------------------------------------------
+
+    def lost_master(self, master: Identity) -> None:
+        """A master is gone: its steps end, and what it has sent is forgotten."""
+        self.resources.task_lost(master.name, master.incarnation)
+        for running in [each for each in self._running.values() if each.key[0] == master.incarnation]:
+            del self._running[running.key]
+            running.step.abort()
+        for key in [key for key in self._early if key[0] == master.incarnation]:
+            del self._early[key]
+        self._reaching = {key for key in self._reaching if key[0] != master.incarnation}
+        for key in [key for key in self._programs if key[0] == master.incarnation]:
+            del self._programs[key]
+        # The newest step is remembered: a master that was only cut off goes on, and its old values still come.
+
+        def forget() -> None:
+            for key in [key for key in self._graphs if key[0] == master.incarnation]:
+                del self._graphs[key]
+
+        self._compile(forget, lambda result: None)
+
+    def lost_peer(self, peer: Identity, reason: str) -> None:
+        """A task is gone to which values are sent, or from which they come: steps that need it fail.
+
+        What it has sent may be lost on the way, also if it has ended its part of a step.
+        """
+        for running in [each for each in self._running.values() if peer in each.program.peers]:
+            self._fail(running, task_failed(peer.name, reason, running.key[1]))
+
+    def statistics(self) -> dict[str, int]:
+        """Count what is held: nothing of it may grow over steps."""
+        return {
+            "graphs": len(self._graphs),
+            "programs": len(self._programs),
+            "running": len(self._running),
+            "early": sum(map(len, self._early.values())),
+            "resources": len(self.resources),
+            "steps": self.steps_run,
+        }
+
+    def close(self) -> None:
+        """End."""
+        for running in self._running.values():
+            running.step.abort()
+
+
+# --- what documents say ---------------------------------------------------------------------------------------------
+
+
+def named_target(graph: Graph, name: Sequence[int]) -> Any:
+    """The operation, or with a second number the output of it, that a document names."""
+    operation = graph.operations[int(name[0])]
+    return operation if len(name) == 1 else operation.outputs[int(name[1])]
+
+
+def read_devices(described: Sequence[Any]) -> list[Device]:
+    """Devices of several tasks, from their names."""
+    return [Device(DeviceName.parse(name), bandwidth=2e9, latency=2e-5) for name in described]
+
+
+def check_settings(names: Sequence[str]) -> None:
+    """Refuse a client that has other passes turned off than this task.
+
+    Raises:
+        ValueError: it has.
+    """
+    if set(names) != turned_off():
+        raise ValueError(
+            f"The client has turned off the passes {sorted(names)}, and this task {sorted(turned_off())}. Set "
+            "ANABRANCH_PASSES, or call ab.config.set_passes, in the same way everywhere."
+        )
+
+
+def _check_functions(placement: Mapping[Operation, str], task: str) -> None:
+    """Check that a task has the Python functions that it is to call.
+
+    Raises:
+        LookupError: it lacks one.
+    """
+    for operation, device in placement.items():
+        op = operation.op
+        missing = op.missing() if isinstance(op, NumpyFunction) and task_of(device) == task else ""
+        if missing:
+            raise LookupError(
+                f"Operation {operation.name!r}, defined at {operation.location}, lies on {task} and {missing}. Have "
+                "that process import the module that registers it (python -m anabranch worker --import MODULE), or ask "
+                "for another task with ab.device."
+            )
+
+
+def _assigning(task: str, placement: Sequence[str] | None, place: Callable[[list[str]], None]) -> Any:
+    """Return a function that places operations: as the master has placed them, or by cost, which `place` then takes."""
+
+    def assign(operations: Any, feeds: Any) -> Any:
+        check_tasks(operations)
+        every = list(all_operations(list(operations)))
+        if placement is not None:
+            known = dict(zip(every, placement, strict=True))
+            _check_functions(known, task)
+            return known
+        found = place_by_cost(operations, feeds)
+        _check_functions(found, task)
+        place([found[operation] for operation in every])
+        return found
+
+    return assign
+
+
+__all__ = ["Link", "StepKey", "Worker", "named_target", "read_devices"]

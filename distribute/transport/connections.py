@@ -1,0 +1,559 @@
+"""Connections: sockets that carry frames, once both sides have proved that they know the job's token.
+
+The one who accepts says who it is and gives a challenge; the one who connects answers with a proof and a challenge of
+its own; the one who accepts proves itself, too. Before that a connection takes small frames without arrays only.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import secrets
+import selectors
+import socket
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..token import is_proof, proof
+from .loop import Loop
+from .planes import Limits, Plane
+from .slabs import IS_AVAILABLE, Mapped, Pool, close_descriptors
+from .wire import DAMAGE, PROTOCOL, Decoder, Frame, FrameError, Kind, encode, encode_document
+
+_HANDSHAKE_SECONDS = 10.0
+_SILENCE_SECONDS = 1.0
+_ROOM = socket.CMSG_SPACE(64 * 4) if hasattr(socket, "CMSG_SPACE") else 0  # for descriptors that come with bytes
+_OF_SLABS = frozenset({Kind.SLAB, Kind.DROPPED, Kind.TAKEN})
+_MOST_HANDSHAKE = 4096  # bytes of a head, before the other side is known
+_MOST_READS = 1000  # of what an ended process has sent: more than a socket holds
+_MOST_BUFFERS = 64  # that are written by one call
+
+
+class RefusedError(ConnectionError):
+    """A connection that the other side, or this one, does not want; the message says why."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who speaks.
+
+    Attributes:
+        name: of a task; of a client some text that tells which one.
+        incarnation: drawn when it started.
+    """
+
+    name: str
+    incarnation: int
+
+
+# --- the handshake, without sockets ---------------------------------------------------------------------------------
+
+
+class Handshake:
+    """One side of the handshake: takes frames, and gives what to answer.
+
+    Args:
+        own: who speaks here.
+        token: what both sides know.
+        accepts: whether the other side has connected.
+        expected: of the one who connects: who is to answer.
+
+    Attributes:
+        other: who is on the other side; None as long as that is not proved.
+    """
+
+    def __init__(self, own: Identity, token: bytes, accepts: bool, expected: Identity | None = None) -> None:
+        self.own = own
+        self.other: Identity | None = None
+        self._token = token
+        self.accepts = accepts
+        self.expected = expected
+        self._challenge = secrets.token_hex(16)
+        self._said: tuple[str, ...] = ()
+        self._claimed: Identity | None = None
+
+    def begin(self) -> list[Any]:
+        """Return the first bytes to send."""
+        if not self.accepts:
+            return []
+        return encode_document(Kind.HELLO, self._introduction())
+
+    def _introduction(self) -> dict[str, Any]:
+        return {
+            "protocol": PROTOCOL,
+            "name": self.own.name,
+            "incarnation": self.own.incarnation,
+            "challenge": self._challenge,
+        }
+
+    def take(self, frame: Frame) -> list[Any]:
+        """Take a frame; gives what to answer.
+
+        Raises:
+            RefusedError: the other side does not know the token, speaks another version, or is somebody else.
+        """
+        document = frame.document()
+        if frame.kind == Kind.REFUSED:
+            raise RefusedError(str(document.get("message", "")))
+        if self.accepts:
+            return self._take_proof(frame.kind, document)
+        if frame.kind == Kind.HELLO and not self._said:
+            return self._take_hello(document)
+        if frame.kind != Kind.WELCOME or not self._said:
+            raise RefusedError(f"a frame of kind {frame.kind} came before the other side had proved itself")
+        if not is_proof(document.get("proof"), proof(self._token, "accepts", *self._said)):
+            raise RefusedError(_unproved(self._claimed))
+        self.other = self._claimed
+        return []
+
+    def _take_hello(self, document: dict[str, Any]) -> list[Any]:
+        self._claimed = _introduced(document)
+        if self.expected is not None and self._claimed != self.expected:
+            raise RefusedError(
+                f"{self.expected.name} was expected and {self._claimed.name} answered, or another start of it. The "
+                "task has been started anew, or another one has taken its port"
+            )
+        self._said = self._talk(document["challenge"], self._challenge, self._claimed, self.own)
+        answer = {**self._introduction(), "proof": proof(self._token, "connects", *self._said)}
+        return encode_document(Kind.PROOF, answer)
+
+    def _take_proof(self, kind: int, document: dict[str, Any]) -> list[Any]:
+        if kind != Kind.PROOF:
+            raise RefusedError(f"a frame of kind {kind} came before the other side had proved itself")
+        claimed = _introduced(document)
+        said = self._talk(self._challenge, document["challenge"], self.own, claimed)
+        if not is_proof(document.get("proof"), proof(self._token, "connects", *said)):
+            raise RefusedError(_unproved(claimed))
+        self.other = claimed
+        return encode_document(Kind.WELCOME, {"proof": proof(self._token, "accepts", *said)})
+
+    @staticmethod
+    def _talk(challenge: str, answer: str, accepting: Identity, connecting: Identity) -> tuple[str, ...]:
+        """All that both sides have said."""
+        names = (accepting.name, str(accepting.incarnation), connecting.name, str(connecting.incarnation))
+        return (str(PROTOCOL), challenge, answer, *names)
+
+
+def _introduced(document: dict[str, Any]) -> Identity:
+    version = document.get("protocol")
+    name, incarnation, challenge = (document.get(key) for key in ("name", "incarnation", "challenge"))
+    if version != PROTOCOL:
+        raise RefusedError(
+            f"the other side speaks version {version!r} of the protocol, and this one version {PROTOCOL}. Run the same "
+            "version of anabranch everywhere"
+        )
+    if not isinstance(name, str) or not isinstance(incarnation, int) or not isinstance(challenge, str):
+        raise RefusedError("the other side does not say who it is")
+    return Identity(name, incarnation)
+
+
+def _unproved(claimed: Identity | None) -> str:
+    name = "the other side" if claimed is None else claimed.name
+    return (
+        f"{name} has another token than this process. Set ANABRANCH_TOKEN to the same text for all tasks and clients "
+        "of a job, or start them as the same user"
+    )
+
+
+# --- with sockets, in a loop ----------------------------------------------------------------------------------------
+
+
+class Connection:
+    """A socket in a loop that carries frames.
+
+    Args:
+        loop: in whose thread everything happens.
+        sock: the socket, which is connected, or is about to be.
+        handshake: by which both sides prove themselves.
+        on_frame: takes a connection and a frame, once they have.
+        on_open: takes the connection when they have.
+        on_close: takes the connection and the reason when it is over, whoever ends it; once.
+        outbox: notes connections that have something to send (see `flush`).
+        released: takes this connection and the number of a slab, when an array in it is gone, in whatever thread.
+        plane: how values travel.
+        settings: the bytes that may wait here to be sent, and those of slabs.
+
+    Attributes:
+        queued: bytes that wait for the socket to take them.
+        stalls: how often a step was held because too many did.
+        pool: slabs for values that are sent; None unless the plane is shared memory.
+        mapped: slabs of the other side.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        handshake: Handshake,
+        on_frame: Callable[[Connection, Frame], None],
+        on_open: Callable[[Connection], None],
+        on_close: Callable[[Connection, str], None],
+        outbox: dict[Connection, None],
+        released: Callable[[Connection, int], None],
+        plane: Plane,
+        limits: Limits,
+    ) -> None:
+        self.loop = loop
+        self.plane = plane
+        self.queued = 0
+        self.stalls = 0
+        self.pool = Pool(limits.slabs) if plane == Plane.SHARED_MEMORY else None
+        self.mapped = Mapped(lambda number: released(self, number))
+        self._most_queued, self._inline = limits.in_flight, limits.inline
+        self._enqueued = 0  # bytes that were ever given to be sent
+        self._descriptors: collections.deque[tuple[int, int]] = collections.deque()  # and the bytes before each
+        self._received: collections.deque[int] = collections.deque()  # descriptors that slabs are to come for
+        self.is_open = False
+        self.is_closed = False
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.frames_sent = 0
+        self.frames_received = 0
+        self._sock = sock
+        self._handshake = handshake
+        self._on_frame, self._on_open, self._on_close = on_frame, on_open, on_close
+        self._outbox = outbox
+        self._decoder = Decoder(_MOST_HANDSHAKE, 0)
+        self._takes_descriptors = IS_AVAILABLE and sock.family == socket.AF_UNIX
+        self._buffers: collections.deque[memoryview] = collections.deque()
+        self._writes = False
+        sock.setblocking(False)
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        loop.watch(sock, self._ready)
+        if handshake.accepts:  # who connects is patient: a task in a long operation accepts nobody
+            loop.after(_HANDSHAKE_SECONDS, self._check_open)
+        self._put(handshake.begin())
+
+    @property
+    def accepts(self) -> bool:
+        """Say whether the other side has connected."""
+        return self._handshake.accepts
+
+    @property
+    def wanted(self) -> Identity | None:
+        """Who is on the other side, or is to be; None if that is not known yet."""
+        return self._handshake.other or self._handshake.expected
+
+    @property
+    def other(self) -> Identity:
+        """Who is on the other side."""
+        assert self._handshake.other is not None, "the connection is not open yet"
+        return self._handshake.other
+
+    def statistics(self) -> dict[str, Any]:
+        """Count what has travelled, and what waits."""
+        pool = self.pool
+        return {
+            "task": self.other.name if self.is_open else "",
+            "plane": str(self.plane),
+            "connected_by": "the other side" if self.accepts else "this task",
+            "bytes_sent": self.bytes_sent,
+            "bytes_received": self.bytes_received,
+            "bytes_shared": 0 if pool is None else pool.bytes_shared,
+            "frames_sent": self.frames_sent,
+            "frames_received": self.frames_received,
+            "queued": self.queued,
+            "stalls": self.stalls,
+            "slabs": 0 if pool is None else pool.in_use,
+            "slab_bytes": 0 if pool is None else pool.size,
+            "pool_full": 0 if pool is None else pool.full,
+            "mapped": len(self.mapped),
+        }
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def send(self, kind: int, document: Any, arrays: Any = ()) -> None:
+        """Send a frame with a head of JSON; nothing if the connection is over."""
+        self._put_frame(encode_document(kind, document, arrays))
+
+    def put(self, kind: int, head: bytes, arrays: Any = ()) -> None:
+        """Send a frame of a value. It leaves with what else is sent in this turn of the loop."""
+        if not self.is_closed:
+            self._put_frame(encode(kind, head, arrays, None if self.pool is None else self._share))
+
+    @property
+    def is_full(self) -> bool:
+        """Say whether so much waits to be sent that steps must not add to it."""
+        return self.queued > self._most_queued
+
+    def _put_frame(self, buffers: list[Any]) -> None:
+        if not self.is_closed:
+            self.frames_sent += 1
+            self._put(buffers)
+
+    def _put(self, buffers: list[Any]) -> None:
+        views = list(map(memoryview, buffers))
+        count = sum(map(len, views))
+        self._enqueued += count
+        self.queued += count
+        self._buffers.extend(views)
+        if self._buffers:
+            self._outbox[self] = None
+
+    def _share(self, array: Any) -> tuple[int, int] | None:
+        """Lay an array into a slab, and tell the other side of that slab before."""
+        assert self.pool is not None, "the plane is shared memory"
+        if array.nbytes <= self._inline or array.dtype.byteorder == ">":
+            return None
+        found = self.pool.put(array)
+        if found is None:
+            return None
+        if found.dropped:
+            self._put(encode_document(Kind.DROPPED, {"slabs": found.dropped}))
+        if found.is_new:
+            self._descriptors.append((self._enqueued, found.slab.descriptor))
+            self._put(encode_document(Kind.SLAB, {"slab": found.slab.number}))
+        return found.slab.number, found.offset
+
+    def acknowledge(self, slabs: Sequence[int]) -> None:
+        """Tell the other side that arrays in these slabs are gone."""
+        if not self.is_closed:
+            self._put(encode_document(Kind.TAKEN, {"slabs": list(slabs)}))
+
+    def flush(self) -> None:
+        """Write what the socket takes."""
+        try:
+            while self._buffers and not self.is_closed:
+                self._sent(self._write())
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.close(f"nothing can be sent: {error.strerror or error}")
+            return
+        if bool(self._buffers) != self._writes and not self.is_closed:
+            self._writes = bool(self._buffers)
+            self.loop.watch(self._sock, self._ready, self._writes)
+
+    def _write(self) -> int:
+        """Write some buffers; a descriptor goes with the first byte of the frame that tells of it."""
+        most = min(len(self._buffers), _MOST_BUFFERS)
+        if not self._descriptors:
+            return self._sock.sendmsg([self._buffers[k] for k in range(most)])
+        before, descriptor = self._descriptors[0]
+        left = before - self.bytes_sent
+        if not left:
+            count = socket.send_fds(self._sock, [self._buffers[0]], [descriptor])
+            self._descriptors.popleft()
+            os.close(descriptor)
+            return count
+        some: list[memoryview] = []
+        for k in range(most):
+            if left <= 0:
+                break
+            some.append(self._buffers[k])
+            left -= len(some[-1])
+        return self._sock.sendmsg(some)
+
+    def _sent(self, count: int) -> None:
+        self.bytes_sent += count
+        self.queued -= count
+        while count:
+            first = self._buffers[0]
+            if count < len(first):
+                self._buffers[0] = first[count:]
+                return
+            count -= len(first)
+            self._buffers.popleft()
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    def _ready(self, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self.flush()
+        if events & selectors.EVENT_READ and not self.is_closed:
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            count = self._read(self._decoder.buffer())
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"the connection was lost: {error.strerror or error}")
+            return
+        if not count:
+            self.close("the connection was closed by the other side")
+            return
+        self.bytes_received += count
+        try:
+            for frame in self._decoder.advance(count):
+                if self.is_closed:
+                    return
+                self._take(frame)
+        except (FrameError, RefusedError) as error:
+            self._refuse(str(error))
+        except Exception as error:  # of ours: it must not end the loop, which serves others
+            traceback.print_exc()
+            self._refuse(f"an error inside anabranch, {type(error).__name__}: {error}")
+
+    def end(self, reason: str) -> None:
+        """Close it, once what has come is taken: the other side has ended, and may have said something before."""
+        for _ in range(_MOST_READS):
+            before = self.bytes_received
+            self._receive()
+            if self.is_closed or self.bytes_received == before:
+                break
+        self.close(reason)
+
+    def _read(self, buffer: memoryview) -> int:
+        if not (self._takes_descriptors and self.is_open):
+            return self._sock.recv_into(buffer)
+        count, others, _, _ = self._sock.recvmsg_into([buffer], _ROOM, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, data in others:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._received.extend(memoryview(data[: len(data) - len(data) % 4]).cast("i"))
+        return count
+
+    def _take(self, frame: Frame) -> None:
+        self.frames_received += 1
+        if self.is_open:
+            if frame.kind in _OF_SLABS:
+                self._take_slabs(frame)
+            else:
+                self._on_frame(self, frame)
+            return
+        self._put(self._handshake.take(frame))
+        if self._handshake.other is not None:
+            self.is_open = True
+            self._decoder.most_head, self._decoder.most_arrays = Decoder().most_head, Decoder().most_arrays
+            if self._takes_descriptors:
+                self._decoder.shared = self.mapped.array
+            self._on_open(self)
+
+    def _take_slabs(self, frame: Frame) -> None:
+        """Take what the other side says of slabs, its own or those of this side."""
+        document = frame.document()
+        try:
+            if frame.kind == Kind.SLAB:
+                self.mapped.add(int(document["slab"]), self._received.popleft())
+            elif frame.kind == Kind.DROPPED:
+                for number in document["slabs"]:
+                    self.mapped.drop(int(number))
+            elif self.pool is None:
+                raise FrameError("slabs were acknowledged, and there are none here")
+            else:
+                for number in document["slabs"]:
+                    self.pool.taken(int(number))
+        except DAMAGE as error:
+            raise FrameError(f"what was said of slabs is damaged: {type(error).__name__}: {error}") from None
+
+    def _refuse(self, reason: str) -> None:
+        """Tell the other side why this is over."""
+        self._put(encode_document(Kind.REFUSED, {"message": reason}))
+        self.flush()
+        self.close(reason)
+
+    def _check_open(self) -> None:
+        if not self.is_open and not self.is_closed:
+            self.close(f"the other side did not prove itself within {_HANDSHAKE_SECONDS:g} s")
+
+    def close(self, reason: str) -> None:
+        """End the connection."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._outbox.pop(self, None)
+        self._buffers.clear()
+        self.mapped.close()
+        self.pool = None
+        close_descriptors([descriptor for _, descriptor in self._descriptors])
+        close_descriptors(self._received)
+        self._descriptors.clear()
+        self._received.clear()
+        self.loop.forget(self._sock)
+        self._sock.close()
+        self._on_close(self, reason)
+
+
+# --- with a socket that blocks, for clients -------------------------------------------------------------------------
+
+
+class Channel:
+    """A connection for a thread that waits for its answers.
+
+    Args:
+        connect: gives a socket that leads to the task.
+        own: who connects.
+        token: that of the job.
+        expected: who is to answer.
+        timeout: how many seconds connecting and the handshake may take.
+        check: called every second in which the task has neither said nor taken anything; raises if it is dead.
+
+    Raises:
+        RefusedError: the handshake has failed.
+        OSError: the task can't be reached.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], socket.socket],
+        own: Identity,
+        token: bytes,
+        expected: Identity | None,
+        timeout: float,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._check = check
+        self._until: float | None = time.monotonic() + timeout
+        self._decoder = Decoder()
+        self._frames: collections.deque[Frame] = collections.deque()
+        self._sock = connect()
+        try:
+            if self._sock.family in (socket.AF_INET, socket.AF_INET6):
+                self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sock.settimeout(_SILENCE_SECONDS)
+            handshake = Handshake(own, token, accepts=False, expected=expected)
+            while handshake.other is None:
+                self._send(handshake.take(self.receive()))
+            self._until = None
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def send(self, kind: int, document: Any, arrays: Any = ()) -> None:
+        """Send a frame with a head of JSON."""
+        self._send(encode_document(kind, document, arrays))
+
+    def _send(self, buffers: list[Any]) -> None:
+        left = list(map(memoryview, buffers))
+        while left:
+            try:
+                count = self._sock.sendmsg(left[:_MOST_BUFFERS])
+            except TimeoutError:
+                self._silence()
+                continue
+            while left and count >= len(left[0]):
+                count -= len(left.pop(0))
+            if left:
+                left[0] = left[0][count:]
+
+    def _silence(self) -> None:
+        if self._until is not None and time.monotonic() > self._until:
+            raise TimeoutError("it did not prove itself in time")
+        self._check()
+
+    def receive(self) -> Frame:
+        """Wait for the next frame.
+
+        Raises:
+            ConnectionError: the connection is over.
+            FrameError: what came is no frame.
+        """
+        while not self._frames:
+            try:
+                count = self._sock.recv_into(self._decoder.buffer())
+            except TimeoutError:
+                self._silence()
+                continue
+            if not count:
+                raise ConnectionResetError("the connection was closed by the other side")
+            self._frames.extend(self._decoder.advance(count))
+        return self._frames.popleft()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._sock.close()

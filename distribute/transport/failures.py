@@ -1,0 +1,70 @@
+"""Errors on their way from a task to a client: what they say and of what kind they are; no code travels."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from ...engine.machine.report import StalledError
+from ...engine.machine.step import DeadValueError
+from ...engine.place.constraints import PlacementError
+from ...engine.queues import errors
+from ...engine.saving import SavedGraphError
+
+_KNOWN: dict[str, type[Exception]] = {
+    **{name: getattr(errors, name) for name in errors.__all__},
+    **{each.__name__: each for each in (DeadValueError, PlacementError, SavedGraphError, StalledError)},
+}
+_PLAIN = (
+    *(ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError, EOFError, MemoryError),
+    OSError,  # of files
+)
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """Write an error down: its kind, message and notes."""
+    found: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error),
+        "notes": list(getattr(error, "__notes__", ())),
+    }
+    if isinstance(error, errors.TaskFailedError):
+        found |= {"task": error.task, "reason": error.reason, "step": error.step}
+    return found
+
+
+def read_error(description: dict[str, Any]) -> Exception:
+    """Make the error that was written down: of the same kind where that is known here, else a RuntimeError."""
+    name, message = str(description.get("type")), str(description.get("message"))
+    if name == "TaskFailedError":
+        task, reason, step = (description.get(key) for key in ("task", "reason", "step"))
+        number = step if isinstance(step, int) else None
+        made: Exception = errors.TaskFailedError(message, str(task), str(reason), number)
+    else:
+        made = _type_named(name)(message)
+        if type(made).__name__ != name:
+            made = RuntimeError(f"{name}: {message}")
+    for note in description.get("notes") or ():
+        made.add_note(str(note))
+    return made
+
+
+def _type_named(name: str) -> type[Exception]:
+    known = _KNOWN.get(name)
+    if known is not None:
+        return known
+    found = getattr(builtins, name, None)
+    if isinstance(found, type) and issubclass(found, _PLAIN) and not issubclass(found, UnicodeError):
+        return found
+    return RuntimeError
+
+
+def task_failed(task: str, reason: str, step: int | None = None) -> errors.TaskFailedError:
+    """Say that a task is gone."""
+    where = "" if step is None else f" Step {step} needed it, and has ended on all tasks."
+    return errors.TaskFailedError(
+        f"{task} has failed: {reason}.{where} Steps that do not need it run; start it anew to use it again.",
+        task,
+        reason,
+        step,
+    )

@@ -1,0 +1,164 @@
+"""Values of a step as a description and arrays, and back: numbers, arrays, strings, and TensorArrays of these."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...engine.graph.dtypes import as_dtype
+from ...engine.ops.array_value import ArrayValue
+from .wire import DAMAGE, FrameError
+
+_TAG = struct.Struct(
+    "<QQIBB"
+)  # the master's incarnation, the step's number, the edge, how it is written, the tag's length
+DEAD, CONTROL, PLAIN, WRITTEN, NUMBER = range(5)
+_MOST_TAG = 255
+_MOST_SLOTS = 1 << 22  # of a TensorArray that is not written whole: a few bytes ask for their memory
+_IS_LITTLE = sys.byteorder == "little"
+# NumPy's own numbers by two letters, kind and size; sent as little-endian ones.
+_NUMBERS = {
+    text.encode(): np.dtype(f"<{text}")
+    for text in ["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
+}
+_LETTERS = {dtype.newbyteorder("="): text for text, dtype in _NUMBERS.items()}
+
+
+def encode_value(value: Any, arrays: list[Any]) -> Any:
+    """Describe a value as JSON; its numbers are appended to `arrays`.
+
+    Raises:
+        TypeError: it is of a kind that does not leave its task.
+    """
+    if value is None:
+        return None
+    if isinstance(value, ArrayValue):
+        return _encode_elements(value, arrays)
+    if isinstance(value, str):
+        return {"text": [value], "shape": []}
+    if isinstance(value, (np.ndarray, np.generic, bool, int, float)):
+        array = np.asarray(value)
+        if array.dtype.kind == "T":
+            return {"text": array.reshape(-1).tolist(), "shape": list(array.shape)}
+        if not array.dtype.hasobject:
+            arrays.append(array)
+            return len(arrays) - 1
+    getattr(value, "dtype", None)  # raises the reason where it stands for a value that is lost
+    raise TypeError(f"a value of type {type(value).__name__} does not leave its task")
+
+
+def _encode_elements(value: ArrayValue, arrays: list[Any]) -> Any:
+    if value.size and value.is_dense:
+        rows = value.stack(None, None)
+        if rows.dtype.kind != "T":
+            return {"stacked": encode_value(rows, arrays)}
+    if value.size > _MOST_SLOTS:
+        raise TypeError(
+            f"a TensorArray of {value.size} elements, of which some are not written, does not leave its task; at most "
+            f"{_MOST_SLOTS} are allowed"
+        )
+    items = [value.read_or_none(index) if value.has(index) else None for index in range(value.size)]
+    written = [[index, encode_value(item, arrays)] for index, item in enumerate(items) if value.has(index)]
+    return {"elements": written, "size": value.size}
+
+
+def decode_value(description: Any, arrays: Sequence[Any]) -> Any:
+    """Make the value that `encode_value` described.
+
+    Raises:
+        FrameError: it is no such description.
+    """
+    try:
+        return _decoded(description, arrays)
+    except DAMAGE as error:
+        raise FrameError(f"a value's description is damaged: {type(error).__name__}: {error}") from None
+
+
+def _decoded(description: Any, arrays: Sequence[Any]) -> Any:
+    if description is None:
+        return None
+    if isinstance(description, int):
+        if description < 0:
+            raise FrameError("a value's description names an array before the first")
+        return arrays[description]
+    if "text" in description:
+        return np.array(description["text"], as_dtype("string")).reshape(description["shape"])
+    if "stacked" in description:
+        return ArrayValue.from_stacked(_decoded(description["stacked"], arrays))
+    items = {int(index): _decoded(item, arrays) for index, item in description["elements"]}
+    size = int(description["size"])
+    if not 0 <= size <= _MOST_SLOTS or not all(0 <= index < size for index in items):
+        raise FrameError(f"a TensorArray is described that has {size} elements")
+    return ArrayValue.from_written(size, items)
+
+
+# --- values that cross ----------------------------------------------------------------------------------------------
+
+
+def encode_token(
+    step: tuple[int, int], edge: int, tag: tuple[int, ...], value: Any, is_dead: bool
+) -> tuple[bytes, list[Any]]:
+    """Write a value that crosses: the head of its frame, and its arrays.
+
+    Args:
+        step: the incarnation of the step's master, and the number that it gave the step.
+        edge: the number of the Recv.
+        tag: the numbers of the iterations around.
+        value: what crosses; nothing if it is dead.
+        is_dead: whether it is.
+    """
+    if len(tag) > _MOST_TAG:
+        raise TypeError(f"a value inside {len(tag)} loops does not leave its task; at most {_MOST_TAG} are allowed")
+    arrays: list[Any] = []
+    text = b""
+    if is_dead:
+        how = DEAD
+    elif value is None:
+        how = CONTROL
+    elif isinstance(value, np.generic) and value.dtype in _LETTERS:
+        how = NUMBER  # in the head itself: these are what most loops wait for
+        text = _LETTERS[value.dtype] + (value.tobytes() if _IS_LITTLE else value.tobytes()[::-1])
+    elif type(value) is np.ndarray and value.dtype.kind in "biufc":
+        how = PLAIN
+        arrays.append(value)
+    else:
+        how = WRITTEN
+        text = json.dumps(encode_value(value, arrays)).encode()
+    return _TAG.pack(*step, edge, how, len(tag)) + struct.pack(f"<{len(tag)}Q", *tag) + text, arrays
+
+
+def step_of(head: bytes) -> tuple[int, int]:
+    """The step of a value that crosses: its master's incarnation, and its number.
+
+    Raises:
+        FrameError: the head is no such head.
+    """
+    if len(head) < _TAG.size:
+        raise FrameError("the head of a value that crosses is cut short")
+    return _TAG.unpack_from(head)[:2]
+
+
+def decode_token(head: bytes, arrays: Sequence[Any]) -> tuple[int, tuple[int, ...], Any, bool]:
+    """Read what `encode_token` wrote: edge, tag, value, and whether it is dead.
+
+    Raises:
+        FrameError: it is no such frame.
+    """
+    try:
+        _, _, edge, how, count = _TAG.unpack_from(head)
+        tag = struct.unpack_from(f"<{count}Q", head, _TAG.size)
+        if how == NUMBER:
+            place = _TAG.size + 8 * count
+            return edge, tag, np.frombuffer(head, _NUMBERS[head[place : place + 2]], 1, place + 2)[0], False
+        if how == PLAIN:
+            return edge, tag, arrays[0], False
+        if how in (DEAD, CONTROL):
+            return edge, tag, None, how == DEAD
+        return edge, tag, decode_value(json.loads(head[_TAG.size + 8 * count :]), arrays), False
+    except (struct.error, *DAMAGE) as error:
+        raise FrameError(f"a value that crosses is damaged: {error}") from None

@@ -1,0 +1,308 @@
+"""Frames: what travels between tasks and clients. A kind, a head of bytes, and arrays, read into their final memory.
+
+A frame is a prefix (`PREFIX`: the kind, the bytes of the head, the bytes of the table, how many arrays), the head, the
+table (of each array its dtype's name, its rank and its dimensions), and the bytes of the arrays in turn, little endian.
+An array may lie in shared memory instead: then the table has the place there, and no bytes follow.
+Nothing here waits or touches a socket: `Decoder` says where bytes are to go, and is told how many have come.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...engine.graph.dtypes import as_dtype, name_of
+from .slabs import SlabError
+
+PROTOCOL = 3  # the version of what tasks and clients say to each other
+PREFIX = struct.Struct("<BxxxIII")
+_DIRECT = 1 << 16  # arrays with more bytes than this to come are read into their own memory at once
+_SCRATCH = 1 << 18
+_MOST_HEAD = 1 << 30
+_MOST_ARRAYS = 1 << 20
+_MOST_RANK = 64
+_HUGE = 1 << 46  # bytes of an array that no task can hold
+_SHARED = 0x80  # of the rank: the array lies in shared memory
+
+_PLACE = struct.Struct("<QQ")  # the slab, and the first byte there
+
+Share = Callable[[Any], "tuple[int, int] | None"]
+Shared = Callable[[int, int, Any, "tuple[int, ...]"], Any]  # of a slab, a byte, a dtype and a shape: the array there
+
+
+class Kind(IntEnum):
+    """The purpose of a frame; see `docs/distribute.md`."""
+
+    HELLO = 1
+    PROOF = 2
+    WELCOME = 3
+    REFUSED = 4
+    GRAPH = 10
+    PREPARE = 11
+    PREPARED = 12
+    RUN = 13
+    RESULT = 14
+    ERROR = 15
+    CANCEL = 16
+    STATUS = 17
+    UNKNOWN = 18
+    PROGRAM = 20
+    READY = 21
+    STEP = 22
+    ENDED = 23
+    ABORT = 24
+    FAILED = 25
+    VALUE = 26
+    FORGET = 27
+    TEXT = 28
+    RESET = 29
+    SLAB = 30
+    DROPPED = 31
+    TAKEN = 32
+
+
+# What reading a damaged document raises.
+DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame, or a frame that its receiver does not take."""
+
+
+class Frame(NamedTuple):
+    """One frame."""
+
+    kind: int
+    head: bytes
+    arrays: list[Any]
+
+    def document(self) -> dict[str, Any]:
+        """Read a head that is JSON.
+
+        Raises:
+            FrameError: it is none.
+        """
+        try:
+            found = json.loads(self.head)
+        except (ValueError, RecursionError) as error:
+            raise FrameError(f"a frame's head is not JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise FrameError("a frame's head is no JSON object")
+        return found
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def encode(kind: int, head: bytes, arrays: Sequence[Any] = (), share: Share | None = None) -> list[Any]:
+    """Write a frame as buffers to be sent one after the other. Arrays are not copied: nothing may write to them.
+
+    Args:
+        share: lays an array into shared memory and gives the number of its slab and the first byte there, or None.
+    """
+    entries: list[bytes] = []
+    payloads: list[Any] = []
+    for array in arrays:
+        place = None if share is None else share(array)
+        if place is not None:
+            entries.append(_description(array, _SHARED) + _PLACE.pack(*place))
+            continue
+        entry, payload = _entry(array)
+        entries.append(entry)
+        if len(payload):
+            payloads.append(payload)
+    table = b"".join(entries)
+    return [PREFIX.pack(kind, len(head), len(table), len(entries)) + head + table, *payloads]
+
+
+def encode_document(kind: int, document: Any, arrays: Sequence[Any] = ()) -> list[Any]:
+    """Write a frame whose head is JSON."""
+    return encode(kind, json.dumps(document, separators=(",", ":")).encode(), arrays)
+
+
+def _entry(value: Any) -> tuple[bytes, Any]:
+    array = np.asarray(value, order="C")
+    entry = _description(array)
+    if sys.byteorder == "big" or array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    if array.nbytes < 64:
+        return entry, array.tobytes()
+    payload: Any = array.reshape(-1).view(np.uint8)
+    return entry, memoryview(payload)
+
+
+def _description(array: Any, marks: int = 0) -> bytes:
+    name = name_of(array.dtype).encode()
+    return struct.pack(f"<BB{array.ndim}Q", len(name), array.ndim | marks, *array.shape) + name
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+class Decoder:
+    """Takes frames out of a stream of bytes.
+
+    Args:
+        most_head: the most bytes of a head and of a table.
+        most_arrays: the most arrays of a frame.
+        shared: gives arrays in shared memory; None if the other side has none.
+
+    Read into `buffer()`, and tell `advance` how many bytes there are; it gives the frames that are complete.
+    """
+
+    def __init__(
+        self, most_head: int = _MOST_HEAD, most_arrays: int = _MOST_ARRAYS, shared: Shared | None = None
+    ) -> None:
+        self.shared = shared
+        self.most_head = most_head
+        self.most_arrays = most_arrays
+        self._scratch = memoryview(bytearray(_SCRATCH))
+        self._is_direct = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Expect a prefix."""
+        self._prefix: tuple[int, int, int, int] | None = None
+        self._head: bytes | None = None
+        self._arrays: list[Any] = []
+        self._waiting: list[Any] = []  # arrays that are to be filled, the next one last
+        self._aim(bytearray(PREFIX.size))
+
+    def _aim(self, target: Any) -> None:
+        self._target = memoryview(target)
+        self._filled = 0
+
+    def buffer(self) -> memoryview:
+        """Return the memory into which the next bytes are to go."""
+        rest = self._target[self._filled :]
+        self._is_direct = len(rest) > _DIRECT
+        return rest if self._is_direct else self._scratch
+
+    def advance(self, count: int) -> Iterator[Frame]:
+        """Take in `count` bytes that lie in what `buffer` gave; gives the frames that are complete.
+
+        Raises:
+            FrameError: the bytes are no frame, or one that is larger than is allowed.
+        """
+        if self._is_direct:
+            self._filled += count
+            if self._filled == len(self._target):
+                yield from self._next()
+            return
+        position = 0
+        while position < count:
+            small = self._small(position, count)
+            if small is not None:
+                position += PREFIX.size + len(small.head)
+                yield small
+                continue
+            taken = min(len(self._target) - self._filled, count - position)
+            self._target[self._filled : self._filled + taken] = self._scratch[position : position + taken]
+            self._filled += taken
+            position += taken
+            if self._filled == len(self._target):
+                yield from self._next()
+
+    def _small(self, position: int, count: int) -> Frame | None:
+        """A frame without arrays that has come whole, as most do: it is taken at once."""
+        if self._prefix is not None or self._filled or count - position < PREFIX.size:
+            return None
+        kind, head, table, arrays = PREFIX.unpack_from(self._scratch, position)
+        begin = position + PREFIX.size
+        if table or arrays or head > self.most_head or begin + head > count:
+            return None
+        return Frame(kind, bytes(self._scratch[begin : begin + head]), [])
+
+    def _next(self) -> Iterator[Frame]:
+        """Go on when what was awaited is there."""
+        if self._prefix is None:
+            kind, head, table, count = self._prefix = PREFIX.unpack(self._target)
+            if head > self.most_head or table > self.most_head or count > self.most_arrays or count > table:
+                raise FrameError(
+                    f"a frame of kind {kind} with a head of {head} bytes and {count} arrays is larger than is allowed"
+                )
+            if head + table:
+                self._aim(bytearray(head + table))
+                return
+        if self._head is None:
+            _, head, _, count = self._prefix
+            self._head = bytes(self._target[:head]) if head else b""
+            table = self._target[head:] if count else memoryview(b"")
+            self._arrays, waiting = _tabled(table, count, self.shared)
+            self._waiting = [array for array in reversed(waiting) if array.nbytes]
+        elif self._waiting:
+            self._waiting.pop()
+        if self._waiting:
+            self._aim(self._waiting[-1].reshape(-1).view(np.uint8))
+            return
+        # Arrays of rank 0 are numbers: that is what they are while a step runs.
+        found = Frame(self._prefix[0], self._head, [array if array.ndim else array[()] for array in self._arrays])
+        self._begin()
+        yield found
+
+
+def _tabled(table: memoryview, count: int, shared: Shared | None) -> tuple[list[Any], list[Any]]:
+    """Arrays as a table says, and those of them whose values follow."""
+    made: list[Any] = []
+    waiting: list[Any] = []
+    position = 0
+    try:
+        for _ in range(count):
+            length, marked = table[position], table[position + 1]
+            rank = marked & ~_SHARED
+            if rank > _MOST_RANK:
+                raise FrameError(f"an array has rank {rank}")
+            shape = struct.unpack_from(f"<{rank}Q", table, position + 2)
+            position += 2 + 8 * rank
+            name = bytes(table[position : position + length]).decode("ascii")
+            position += length
+            if not marked & _SHARED:
+                made.append(_empty(shape, name))
+                waiting.append(made[-1])
+                continue
+            slab, offset = _PLACE.unpack_from(table, position)
+            position += _PLACE.size
+            made.append(_lying(slab, offset, shape, name, shared))
+    except (IndexError, struct.error, UnicodeDecodeError) as error:
+        raise FrameError(f"the table of a frame's arrays is cut short: {error}") from None
+    if position != len(table):
+        raise FrameError("the table of a frame's arrays is longer than the arrays are many")
+    return made, waiting
+
+
+def _lying(slab: int, offset: int, shape: tuple[int, ...], name: str, shared: Shared | None) -> Any:
+    if shared is None:
+        raise FrameError(f"an array lies in slab {slab}, and this connection has none")
+    try:
+        return shared(slab, offset, _checked_dtype(shape, name), shape)
+    except SlabError as error:
+        raise FrameError(str(error)) from None
+
+
+def _checked_dtype(shape: tuple[int, ...], name: str) -> Any:
+    try:
+        dtype = as_dtype(name)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise FrameError(f"an array has dtype {name!r}: {error}") from None
+    if name_of(dtype) != name:  # NumPy reads much else: records, arrays of arrays
+        raise FrameError(f"an array has dtype {name!r}, which is no name of one")
+    size = dtype.itemsize
+    for dimension in shape:
+        size *= max(dimension, 1)
+    if dtype.kind not in "biufcV" or dtype.hasobject or size > _HUGE:
+        raise FrameError(f"an array of shape {shape} and dtype {name} can't be sent")
+    return dtype
+
+
+def _empty(shape: tuple[int, ...], name: str) -> Any:
+    dtype = _checked_dtype(shape, name)
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError) as error:
+        raise FrameError(f"there is no memory for an array of shape {shape} and dtype {name}: {error}") from None
