@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,8 +41,28 @@ class Rule:
     rewrite: Callable[[Match, Rewriter], Change | None]
 
 
-def apply_rules(step: Rewriter, rules: Iterable[Rule], pass_name: str) -> None:
+@dataclass(frozen=True, slots=True)
+class GroupRule:
+    """One rewrite of operations that belong together, such as those that take parts of one tensor.
+
+    Attributes:
+        name: what it does, in a few words.
+        pattern: the pattern of each of the operations.
+        key: the key that those of a group have in common; None for a match that is in no group.
+        rewrite: changes the step by way of the `Rewriter` and says what it did; None where it leaves the group alone.
+            It gets the matches in program order, two at least, of one graph.
+    """
+
+    name: str
+    pattern: Pattern
+    key: Callable[[Match], Hashable]
+    rewrite: Callable[[Sequence[Match], Rewriter], Change | None]
+
+
+def apply_rules(step: Rewriter, rules: Iterable[Rule], pass_name: str) -> int:
     """Apply rules to each live operation once, those of regions first; the first rule that applies is the last one.
+
+    Returns how many rewrites were done.
 
     Args:
         step: the step.
@@ -52,22 +72,46 @@ def apply_rules(step: Rewriter, rules: Iterable[Rule], pass_name: str) -> None:
     present = {type(operation.op) for operation in all_operations(step.operations)}
     possible = [rule for rule in rules if rule.pattern.can_match(present)]
     if not possible:
-        return  # before use lists are built for nothing
+        return 0  # before use lists are built for nothing
+    count = 0
     by_kind = {kind: [rule for rule in possible if issubclass(kind, rule.pattern.kinds)] for kind in present}
     for operation in list(step.walk()):
         own = by_kind.get(type(operation.op))
         if own and operation not in step.erased and may_rewrite():
-            _apply_first(step, operation, own, pass_name)
+            count += _apply_first(step, operation, own, pass_name)
+    return count
 
 
-def _apply_first(step: Rewriter, operation: Operation, rules: Iterable[Rule], pass_name: str) -> None:
+def apply_group_rules(step: Rewriter, rules: Iterable[GroupRule], pass_name: str) -> None:
+    """Apply rules to each group of live operations once; for arguments see `apply_rules`."""
+    present = {type(operation.op) for operation in all_operations(step.operations)}
+    for rule in rules:
+        for matches in _groups(step, rule) if rule.pattern.can_match(present) else ():
+            change = rule.rewrite(matches, step) if len(matches) > 1 and may_rewrite() else None
+            if change is not None:
+                count_rewrite()
+                note_change(pass_name, *change)
+
+
+def _groups(step: Rewriter, rule: GroupRule) -> Iterable[Sequence[Match]]:
+    groups: dict[Hashable, list[Match]] = {}
+    for operation in step.walk():
+        match = rule.pattern.match(operation, step)
+        key = None if match is None else rule.key(match)
+        if match is not None and key is not None:
+            groups.setdefault((operation.graph, key), []).append(match)
+    return groups.values()
+
+
+def _apply_first(step: Rewriter, operation: Operation, rules: Iterable[Rule], pass_name: str) -> bool:
     for rule in rules:
         match = rule.pattern.match(operation, step)
         change = None if match is None else rule.rewrite(match, step)
         if change is not None:
             count_rewrite()
             note_change(pass_name, *change)
-            return
+            return True
+    return False
 
 
-__all__ = ["Change", "Rule", "apply_rules"]
+__all__ = ["Change", "GroupRule", "Rule", "apply_group_rules", "apply_rules"]

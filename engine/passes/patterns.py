@@ -2,7 +2,8 @@
 
 A pattern is written as the expression that it matches: ``op(MatMul, of=[op(Take, name="take"), outer(ANY)])`` is a
 product of what a `take` gives by a tensor from outside the region. One name stands for one tensor: ``op(Maximum,
-of=[tensor("x"), tensor("x")])`` takes a tensor twice. The habit is tinygrad's (`UPat`) and MLIR's (DRR).
+of=[tensor("x"), tensor("x")])`` takes a tensor twice, and an operation with a name may be written twice where its
+outputs are used in two places. The habit is tinygrad's (`UPat`) and MLIR's (DRR).
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Pattern:
         is_outer: whether the tensor comes from outside the region: captures are followed until one matches.
         is_only_use: whether nothing else may use the tensor.
         is_constant: whether the tensor is a constant, here or captured; a match holds its value.
+        alternatives: patterns of which the first that matches counts; a match holds the tensor by `name`.
+        output: which output of the operation the tensor is; None for any.
         may_wait: whether the operation may wait for others by control dependencies.
         any_order: whether the two inputs may be the other way round.
     """
@@ -58,11 +61,15 @@ class Pattern:
     is_outer: bool = False
     is_only_use: bool = False
     is_constant: bool = False
+    alternatives: tuple[Pattern, ...] = ()
+    output: int | None = None
     may_wait: bool = False
     any_order: bool = False
 
     def can_match(self, present: Collection[type[Op]]) -> bool:
         """Test that a step with ops of these classes has all that the pattern names."""
+        if self.alternatives:
+            return any(pattern.can_match(present) for pattern in self.alternatives)
         has_kind = not self.kinds or any(issubclass(kind, self.kinds) for kind in present)
         return has_kind and all(pattern.can_match(present) for pattern in self.inputs)
 
@@ -73,8 +80,11 @@ class Pattern:
             operation: the root.
             place: where it is; a pattern that looks at uses needs it.
         """
-        found: Match = {}
-        return found if self._matches_operation(operation, place, found) else None
+        for pattern in self.alternatives or (self,):
+            found: Match = {}
+            if pattern._matches_operation(operation, place, found):
+                return found
+        return None
 
     def _matches(self, tensor: Symbol, place: Place | None, found: Match) -> bool:
         if self.is_constant:
@@ -94,9 +104,21 @@ class Pattern:
             assert place is not None, "a pattern that asks for the only use is matched in a step"
             if not place.is_only_use(tensor):
                 return False
+        if self.alternatives:
+            return self._matches_any(tensor, place, found) and self._holds(tensor, found)
         if self.kinds:
-            return self._matches_operation(tensor.operation, place, found)
+            is_output = self.output is None or self.output == tensor.index
+            return is_output and self._matches_operation(tensor.operation, place, found)
         return (self.where is None or self.where(tensor)) and self._holds(tensor, found)
+
+    def _matches_any(self, tensor: Symbol, place: Place | None, found: Match) -> bool:
+        before = dict(found)
+        for pattern in self.alternatives:
+            if pattern._matches(tensor, place, found):
+                return True
+            found.clear()
+            found.update(before)
+        return False
 
     def _holds(self, value: Any, found: Match) -> bool:
         """Hold what matches by the pattern's name, which stands for one thing alone."""
@@ -139,9 +161,22 @@ def op(
     where: Callable[[Operation], bool] | None = None,
     may_wait: bool = False,
     any_order: bool = False,
+    output: int | None = None,
 ) -> Pattern:
     """Return the pattern of an operation by its op, its first inputs and a test. For arguments see `Pattern`."""
-    return Pattern(kinds, tuple(of), name, where, may_wait=may_wait, any_order=any_order)
+    return Pattern(kinds, tuple(of), name, where, may_wait=may_wait, any_order=any_order, output=output)
+
+
+def any_of(*patterns: Pattern, name: str = "") -> Pattern:
+    """Return the pattern of a tensor that matches one of some patterns, of which the first counts.
+
+    Args:
+        patterns: patterns of operations, or of tensors.
+        name: the key under which a match holds the tensor.
+    """
+    are_operations = all(pattern.kinds and not pattern.is_outer for pattern in patterns)
+    kinds = tuple(dict.fromkeys(kind for pattern in patterns for kind in pattern.kinds)) if are_operations else ()
+    return Pattern(kinds, name=name, alternatives=patterns)
 
 
 def tensor(name: str, where: Callable[[Symbol], bool] | None = None) -> Pattern:
@@ -193,6 +228,7 @@ __all__ = [
     "Match",
     "Pattern",
     "Place",
+    "any_of",
     "captured",
     "constant",
     "constant_of",

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from ..graph.graph import Operation
 from ..ops.update_rows import UpdateRows
-from . import epilogues, lay_out, limits, log, observe, verify
+from . import epilogues, lay_out, limits, log, observe, row_updates, same_shapes, slices, verify
 from .assign import Assign, assign_devices
-from .driver import apply_rules
+from .driver import apply_group_rules, apply_rules
 from .fission import split_loops
 from .fuse import FusionRule, fuse
 from .fuse_open import fuse_open
@@ -21,12 +21,9 @@ from .pack import pack_weights
 from .prune import all_blocks
 from .recompute import recompute
 from .rewriter import Rewriter
-from .row_updates import add_rows_at_once
 from .rows_together import change_rows_at_once
-from .same_shapes import leave_out_same_shapes
 from .sink import sink_into_branches
 from .sizes import KnownSizes
-from .slices import split_slices
 from .switches import PASSES, is_on
 from .together import update_together
 
@@ -145,7 +142,8 @@ def _take_over(step: Rewriter, whole: Whole) -> None:
 
 def _slices(step: Rewriter, options: Options) -> None:
     del options
-    split_slices(step.operations, step.fetches)
+    apply_rules(step, slices.RULES, "slices")
+    apply_group_rules(step, slices.GROUPS, "slices")
 
 
 def _recompute(step: Rewriter, options: Options) -> None:
@@ -173,12 +171,14 @@ def _sizes(step: Rewriter, options: Options) -> None:
 
 
 def _same_shapes(step: Rewriter, options: Options) -> None:
-    leave_out_same_shapes(step.graph, step.operations, step.kept, options.sizes)
+    apply_rules(step, same_shapes.rules_for(options.sizes), "same_shapes")
 
 
 def _row_updates(step: Rewriter, options: Options) -> None:
     del options
-    add_rows_at_once(step.graph, step.operations, step.kept)
+    if apply_rules(step, row_updates.UPDATES, "row_updates"):
+        step.settle()  # sums that only updates took are needed no more
+    apply_rules(step, row_updates.SUMS, "row_updates")
 
 
 def _lay_out(step: Rewriter, options: Options) -> None:

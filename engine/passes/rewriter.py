@@ -110,6 +110,7 @@ class Rewriter:
         self.fetches = fetches
         self.wanted = wanted
         self.erased: set[Operation] = set()
+        self._taken_out: set[Operation] = set()  # those of them whose place nothing takes
         self._known_uses: _Uses | None = None
         self._disordered: dict[Graph, dict[Operation, Operation]] = {}  # with what took whose place
 
@@ -217,9 +218,15 @@ class Rewriter:
                 }
 
     def insert(
-        self, graph: Graph, op: Op, inputs: Sequence[Symbol], like: Operation, specs: tuple[Spec, ...] | None = None
+        self,
+        graph: Graph,
+        op: Op,
+        inputs: Sequence[Symbol],
+        like: Operation,
+        specs: tuple[Spec, ...] | None = None,
+        before: Operation | None = None,
     ) -> Operation:
-        """Insert an operation in front of `like`, whose name, device and line it gets.
+        """Insert an operation in front of `before`, with the name, device and line of `like`.
 
         Args:
             graph: the graph of `like`.
@@ -227,12 +234,13 @@ class Rewriter:
             inputs: tensors of the graph.
             like: the operation for whose sake it is inserted.
             specs: those of the outputs; by default they are inferred.
+            before: an operation of the graph; by default `like`.
         """
         if specs is None:
             found = op.infer(*[tensor.spec for tensor in inputs])
             specs = found if isinstance(found, tuple) else (found,)
         new = graph.adopt(op, inputs, specs, like)
-        new.index = like.index
+        new.index = (before or like).index
         self._uses.add(new)
         self._disordered.setdefault(graph, {})
         return new
@@ -255,20 +263,27 @@ class Rewriter:
         self._disordered.setdefault(merged.graph, {}).update(dict.fromkeys(parts, merged))
         self.erased.update(parts)
 
-    def erase(self, operation: Operation) -> None:
+    def erase(self, operation: Operation, instead: Operation | None = None) -> None:
         """Take an operation out of which nothing is used.
+
+        Args:
+            operation: a live operation.
+            instead: another one of its graph, for which those wait from now on that waited for it.
 
         Raises:
             ValueError: something still uses it.
         """
         used = next((tensor for tensor in operation.outputs if self.count_uses(tensor)), None)
-        if used is not None or self.is_awaited(operation):
+        if used is not None or (instead is None and self.is_awaited(operation)):
             by = [user.name for user in self.users(used)] if used is not None else ["an operation that waits for it"]
             raise ValueError(f"{operation!r} can't be erased: it is used by {', '.join(by) or 'a fetch or a region'}.")
         self._uses.remove(operation)
         operation.inputs = ()
-        operation.graph.operations.remove(operation)
-        self._disordered.setdefault(operation.graph, {})
+        replaced = self._disordered.setdefault(operation.graph, {})
+        if instead is not None and self.is_awaited(operation):
+            replaced[operation] = instead
+            self._uses.awaited.add(instead)
+        self._taken_out.add(operation)
         self.erased.add(operation)
 
     def become(self, whole: Whole) -> None:
@@ -281,8 +296,9 @@ class Rewriter:
     def settle(self) -> None:
         """Put the operations of changed graphs in order, and leave out what nothing needs any more."""
         for graph, replaced in self._disordered.items():
+            graph.operations = [operation for operation in graph.operations if operation not in self._taken_out]
             reorder(graph, replaced)
-        self._disordered, self.erased, self._known_uses = {}, set(), None
+        self._disordered, self.erased, self._taken_out, self._known_uses = {}, set(), set(), None
         remaining = set(self.graph.operations) if self.wanted else set[Operation]()
         self.wanted = [operation for operation in self.wanted if operation in remaining]
         self.operations = needed_operations(self.graph, self.kept, self.fed)

@@ -1,20 +1,20 @@
-"""Slices side by side become parts of one split, and their cotangents one concatenation.
+"""Make slices side by side parts of one split, and their cotangents one concatenation.
 
-``z[:, :n]``, ``z[:, n:2 * n]`` and so on are what a user writes for the gates of a cell; other passes know a `Split`,
-which fuses, is batched and leaves loops. The gradient of slices adds each cotangent into a copy of the whole; where
-they lie side by side and fill it, it is their concatenation. Adding to zeros makes 0.0 of -0.0, which that keeps: so
-exact programs are left alone.
+``z[:, :n]``, ``z[:, n:2 * n]`` and so on are what a user writes for the gates of a cell; other passes have rules for a
+`Split`, which fuses, is batched and leaves loops. The gradient of slices adds each cotangent into a copy of the whole;
+where they are side by side and fill it, it is their concatenation. Adding to zeros makes 0.0 of -0.0, which that keeps:
+so exact programs are left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from ..graph.graph import Graph, Operation
+from ..graph.graph import Operation
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
@@ -23,9 +23,9 @@ from ..ops.indexing import AddItem, GetItem, Items, PutItem, SliceItem
 from ..ops.joining import Concatenate, Split
 from ..ops.shaping import ExpandDims, Squeeze
 from .assign import on_one_device
-from .log import note_change
-from .order import reorder
-from .prune import Kept, holds, kept_of
+from .driver import Change, GroupRule, Rule
+from .patterns import Match, op
+from .rewriter import Rewriter
 
 _WHOLE = SliceItem()
 _MOST = 32  # parts of one split
@@ -40,28 +40,7 @@ class _Part(NamedTuple):
     is_number: bool
 
 
-def split_slices(operations: Iterable[Operation], kept: Iterable[Symbol]) -> None:
-    """Rewrite slices among `operations` of a step, and in all regions inside.
-
-    Args:
-        operations: what of the step's graph is needed.
-        kept: tensors whose values are wanted from outside: fetches.
-    """
-    needed = list(operations)
-    if holds(needed, AddItem, GetItem):
-        graph = needed[0].graph
-        _visit(graph, needed, kept_of(graph, needed, kept))
-
-
-def _visit(graph: Graph, operations: Sequence[Operation], kept: Kept) -> None:
-    for operation in operations:
-        for region in operation.op.regions:
-            _visit(region, list(region.operations), kept.inside(region))
-    types = {type(operation.op) for operation in operations}
-    if AddItem in types:
-        _join_chains(graph, operations, kept.own)
-    if GetItem in types:
-        _split_all(graph, operations)
+_Members = Sequence[tuple[_Part, Operation]]
 
 
 def _part(items: Items, shape: Sequence[int | None] | None) -> _Part | None:
@@ -89,35 +68,44 @@ def _part(items: Items, shape: Sequence[int | None] | None) -> _Part | None:
 # --- slices ---------------------------------------------------------------------------------------------------------
 
 
-def _split_all(graph: Graph, operations: Sequence[Operation]) -> None:
-    groups: dict[tuple[Symbol, int], list[tuple[_Part, Operation]]] = {}
-    for operation in operations:
-        if not isinstance(operation.op, GetItem) or len(operation.inputs) != 1 or operation.control_inputs:
-            continue
-        part = _part(operation.op.items, operation.inputs[0].shape)
-        if part is not None:
-            groups.setdefault((operation.inputs[0], part.axis), []).append((part, operation))
-    replaced: dict[Operation, Operation] = {}
-    changed = False
-    for (whole, axis), parts in groups.items():
-        members = sorted(parts, key=lambda pair: pair[0].start)
-        apart = all(one.stop <= other.start for (one, _), (other, _) in pairwise(members))
-        if 2 <= len(members) <= _MOST and apart and on_one_device([operation for _, operation in members]):
-            _split_one(graph, whole, axis, members, replaced)
-            changed = True
-    if changed:
-        reorder(graph, replaced)
+def _part_taken(match: Match) -> _Part | None:
+    taken = match["slice"]
+    return _part(taken.op.items, taken.inputs[0].shape) if len(taken.inputs) == 1 else None
 
 
-def _split_one(
-    graph: Graph,
-    whole: Symbol,
-    axis: int,
-    members: Sequence[tuple[_Part, Operation]],
-    replaced: dict[Operation, Operation],
-) -> None:
-    assert isinstance(whole.spec, TensorSpec)
-    shape = [dim or 0 for dim in whole.spec.shape or ()]
+def _whole_and_axis(match: Match) -> tuple[Symbol, int] | None:
+    part = _part_taken(match)
+    return None if part is None else (match["slice"].inputs[0], part.axis)
+
+
+def _split(matches: Sequence[Match], step: Rewriter) -> Change | None:
+    """Make slices of a tensor along an axis parts of a split, which stands where the first of them did."""
+    members = _in_order([(part, match["slice"]) for match in matches if (part := _part_taken(match)) is not None])
+    operations = [operation for _, operation in members]
+    apart = all(one.stop <= other.start for (one, _), (other, _) in pairwise(members))
+    if not 2 <= len(members) <= _MOST or not apart or not on_one_device(operations):
+        return None
+    first = min(operations, key=lambda operation: operation.index)
+    whole, axis = first.inputs[0], members[0][0].axis
+    shape = [dim or 0 for dim in whole.shape or ()]
+    sizes, places = _sizes_and_places(members, shape[axis])
+    specs = tuple([TensorSpec((*shape[:axis], size, *shape[axis + 1 :]), whole.dtype) for size in sizes])
+    split = step.insert(first.graph, Split(axis, sizes, fits=True), [whole], first, specs)
+    for (part, operation), place in zip(members, places, strict=True):
+        if part.is_number:
+            step.update(operation, Squeeze((axis,)), [split.outputs[place]])
+        else:
+            step.replace_uses(operation.outputs[0], split.outputs[place])
+            step.erase(operation, instead=split)
+    return Change(split, f"is one of {len(members)} slices of {whole.name!r}: they are one split")
+
+
+def _in_order(parts: Sequence[tuple[_Part, Operation]]) -> _Members:
+    return sorted(parts, key=lambda pair: pair[0].start)
+
+
+def _sizes_and_places(members: _Members, whole: int) -> tuple[tuple[int, ...], list[int]]:
+    """Return the sizes of the parts of a split, those between the members included, and which of them are members."""
     sizes: list[int] = []
     places: list[int] = []
     end = 0
@@ -127,80 +115,86 @@ def _split_one(
         places.append(len(sizes))
         sizes.append(part.stop - part.start)
         end = part.stop
-    if end < shape[axis]:
-        sizes.append(shape[axis] - end)
-    specs = tuple(TensorSpec((*shape[:axis], size, *shape[axis + 1 :]), whole.spec.dtype) for size in sizes)
-    first = min((operation for _, operation in members), key=lambda operation: operation.index)
-    split = graph.adopt(Split(axis, tuple(sizes), fits=True), [whole], specs, first)
-    split.index = first.index
-    outputs = list(split.outputs)
-    for (part, operation), place in zip(members, places, strict=True):
-        if part.is_number:
-            operation.op, operation.inputs = Squeeze((axis,)), (outputs[place],)
-            continue
-        (tensor,) = operation.outputs
-        tensor.operation, tensor.index = split, place
-        outputs[place] = tensor
-        replaced[operation] = split
-    split.outputs = tuple(outputs)
-    note_change("slices", split, f"is one of {len(members)} slices of {whole.name!r}: they are one split")
+    if end < whole:
+        sizes.append(whole - end)
+    return tuple(sizes), places
 
 
 # --- their gradients ------------------------------------------------------------------------------------------------
 
 
-class _Chain(NamedTuple):
-    """Cotangents that are added up at keys.
-
-    Attributes:
-        base: what the first of them is added to; None for zeros.
-        parts: the places of the cotangents, with each the operation that adds it.
-    """
-
-    base: Symbol | None
-    parts: list[tuple[_Part, Operation]]
+def _part_added(operation: Operation) -> _Part | None:
+    """Return the part to which an operation adds a value, or that it puts into zeros; None for any other operation."""
+    own = operation.op
+    if not isinstance(own, (AddItem, PutItem)) or operation.control_inputs or own.repeats:
+        return None
+    return _part(own.items, operation.outputs[0].shape) if len(operation.inputs) == 2 else None
 
 
-def _join_chains(graph: Graph, operations: Sequence[Operation], kept: set[Symbol]) -> None:
-    uses: dict[Symbol, int] = dict.fromkeys(kept, 2)
-    for operation in operations:
-        for tensor in operation.inputs:
-            uses[tensor] = uses.get(tensor, 0) + 1
-    changed = False
-    done: set[Operation] = set()
-    for last in reversed(operations):
-        if not isinstance(last.op, AddItem) or last in done:
-            continue
-        chain = _chain(last, uses)
-        done.update(operation for _, operation in chain.parts)
-        members = sorted(chain.parts, key=lambda pair: pair[0].start)
-        if _fills(members, last.outputs[0]) and on_one_device([operation for _, operation in members]):
-            _join(graph, last, chain.base, members)
-            changed = True
-    if changed:
-        reorder(graph, {})
+def _adds_part(operation: Operation) -> bool:
+    return _part_added(operation) is not None
 
 
-def _chain(last: Operation, uses: dict[Symbol, int]) -> _Chain:
-    parts: list[tuple[_Part, Operation]] = []
-    operation = last
-    while True:
-        op, whole = operation.op, operation.outputs[0]
-        assert isinstance(op, (AddItem, PutItem))
-        part = None if operation.control_inputs or op.repeats else _part(op.items, whole.shape)
-        is_own = len(operation.inputs) == 2 and (not parts or (part is not None and part.axis == parts[0][0].axis))
-        if part is None or not is_own:
-            return _Chain(whole, parts)
-        parts.append((part, operation))
-        if isinstance(op, PutItem):
-            return _Chain(None, parts)
+def _join(match: Match, step: Rewriter) -> Change | None:
+    """Join the cotangents that a chain of operations adds up at keys of one axis."""
+    last = match["last"]
+    if _is_continued(last, step):
+        return None
+    base, members = _chain(last, step)
+    if not _fills(members, last.outputs[0]) or not on_one_device([operation for _, operation in members]):
+        return None
+    axis = members[0][0].axis
+    pieces: list[Symbol] = []
+    before: _Part | None = None
+    for part, operation in members:
+        value = operation.inputs[0 if isinstance(operation.op, PutItem) else 1]
+        if part.is_number:
+            shape = value.shape or ()
+            spec = TensorSpec((*shape[:axis], 1, *shape[axis:]), value.dtype)
+            value = step.insert(last.graph, ExpandDims((axis,)), [value], operation, (spec,), last).outputs[0]
+        if part == before:
+            both = [pieces.pop(), value]
+            value = step.insert(last.graph, Add(), both, operation, (value.spec,), last).outputs[0]
+        pieces.append(value)
+        before = part
+    if base is None or _is_zero(base):
+        step.update(last, Concatenate(axis), pieces)
+    else:
+        joined = step.insert(last.graph, Concatenate(axis), pieces, last, (last.outputs[0].spec,))
+        step.update(last, Add(), [base, *joined.outputs])
+    return Change(last, f"joins the cotangents of {len(members)} slices, which fill the whole")
+
+
+def _continues(operation: Operation, part: _Part, step: Rewriter) -> bool:
+    """Test that an operation belongs to the chain of one that adds to its result, and to nothing else, at `part`."""
+    own = _part_added(operation)
+    return own is not None and own.axis == part.axis and step.is_only_use(operation.outputs[0])
+
+
+def _is_continued(operation: Operation, step: Rewriter) -> bool:
+    """Test whether an operation belongs to the chain of another one, which is the last."""
+    users = step.users(operation.outputs[0])
+    if len(users) != 1 or not isinstance(users[0].op, AddItem) or users[0].inputs[0] is not operation.outputs[0]:
+        return False
+    part = _part_added(users[0])
+    return part is not None and _continues(operation, part, step)
+
+
+def _chain(last: Operation, step: Rewriter) -> tuple[Symbol | None, _Members]:
+    """Return the operations of a chain in order of parts, and what the first adds to; None for zeros."""
+    part = _part_added(last)
+    assert part is not None, "the pattern looks for it"
+    parts, operation = [(part, last)], last
+    while isinstance(operation.op, AddItem):
         base = operation.inputs[0]
-        if uses.get(base) != 1 or not isinstance(base.operation.op, (AddItem, PutItem)):
-            return _Chain(base, parts)
+        if not _continues(base.operation, part, step):
+            return base, _in_order(parts)
         operation = base.operation
+        parts.append((_part_added(operation) or part, operation))
+    return None, _in_order(parts)
 
 
-def _fills(members: Sequence[tuple[_Part, Operation]], whole: Symbol) -> bool:
+def _fills(members: _Members, whole: Symbol) -> bool:
     """Test whether stretches in order, repeats left out, follow each other from end to end of a tensor."""
     if not 2 <= len(members) <= _MOST:
         return False
@@ -210,38 +204,12 @@ def _fills(members: Sequence[tuple[_Part, Operation]], whole: Symbol) -> bool:
     return len(parts) > 1 and ends == starts
 
 
-def _join(graph: Graph, last: Operation, base: Symbol | None, members: Sequence[tuple[_Part, Operation]]) -> None:
-    axis = members[0][0].axis
-    pieces: list[Symbol] = []
-    before: _Part | None = None
-    for part, operation in members:
-        value = operation.inputs[0 if isinstance(operation.op, PutItem) else 1]
-        if part.is_number:
-            assert isinstance(value.spec, TensorSpec)
-            shape = value.spec.shape or ()
-            spec = TensorSpec((*shape[:axis], 1, *shape[axis:]), value.spec.dtype)
-            value = _before(last, graph.adopt(ExpandDims((axis,)), [value], (spec,), operation))
-        if part == before:
-            both = graph.adopt(Add(), [pieces.pop(), value], (value.spec,), operation)
-            value = _before(last, both)
-        pieces.append(value)
-        before = part
-    note_change("slices", last, f"joins the cotangents of {len(members)} slices, which fill the whole")
-    if base is None or _is_zero(base):
-        last.op, last.inputs = Concatenate(axis), tuple(pieces)
-        return
-    joined = graph.adopt(Concatenate(axis), pieces, (last.outputs[0].spec,), last)
-    last.op, last.inputs = Add(), (base, _before(last, joined))
-
-
-def _before(last: Operation, operation: Operation) -> Symbol:
-    operation.index = last.index
-    return operation.outputs[0]
-
-
 def _is_zero(tensor: Symbol) -> bool:
     op = tensor.operation.op
     return isinstance(op, Constant) and not np.any(op.value)
 
 
-__all__ = ["split_slices"]
+RULES = (Rule("join the cotangents of slices", op(AddItem, name="last", where=_adds_part), _join),)
+GROUPS = (GroupRule("split slices", op(GetItem, name="slice"), _whole_and_axis, _split),)
+
+__all__ = ["GROUPS", "RULES"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from anabranch.engine.graph.identity import is_among
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.elementwise import Add, Multiply, Negative
+from anabranch.engine.ops.joining import Split
 from anabranch.engine.ops.mathematics import Exp
 from anabranch.engine.ops.trigonometry import Cos, Sin
 from anabranch.engine.passes import limits, verify
-from anabranch.engine.passes.driver import Change, Rule, apply_rules
+from anabranch.engine.passes.driver import Change, GroupRule, Rule, apply_group_rules, apply_rules
 from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.patterns import ANY, Match, only_use, op, outer, tensor
+from anabranch.engine.passes.patterns import ANY, Match, any_of, only_use, op, outer, tensor
 from anabranch.engine.passes.prune import needed_operations
 from anabranch.engine.passes.rewriter import Rewriter
 from anabranch.engine.passes.specialise import Specialised
@@ -170,6 +172,19 @@ def test_what_is_inserted_stands_before_what_it_is_for():
     np.testing.assert_allclose(values_of(step, np.zeros(3, "float32"))[0], np.full(3, 2 * np.sin(1)), rtol=1e-6)
 
 
+def test_what_waited_for_an_erased_operation_waits_for_another_one():
+    x = ab.placeholder((3,), "float32", "x")
+    first, second = ops.sin(x), ops.exp(x)
+    with ab.control_dependencies([first]):
+        third = ops.cos(x)
+    step = step_of(third, second, feeds=(x,))
+    step.erase(one(step, Sin), instead=one(step, Exp))
+    assert step.is_awaited(one(step, Exp))
+    step.settle()
+    assert one(step, Cos).control_inputs == (one(step, Exp),)
+    assert [operation.type for operation in step.graph.operations] == ["placeholder", "exp", "cos"]
+
+
 def test_only_what_is_not_used_can_be_erased():
     x = ab.placeholder((3,), "float32", "x")
     step = step_of(ops.sin(ops.exp(x)), feeds=(x,))
@@ -239,6 +254,35 @@ def test_what_waits_is_no_match_unless_the_pattern_says_so():
     assert op(Sin, may_wait=True).match(one(step, Sin), step) is not None
 
 
+def test_of_alternatives_the_first_that_matches_counts():
+    x = ab.placeholder((3,), "float32", "x")
+    step = step_of(ops.sin(x) * ops.exp(x), feeds=(x,))
+    product = one(step, Multiply)
+    either = any_of(op(Negative, of=[tensor("y")]), op(Sin, of=[tensor("x")]), ANY, name="either")
+    match = op(Multiply, of=[either]).match(product, step)
+    assert match == {"x": step.fed[0], "either": product.inputs[0]}
+    fails = any_of(op(Multiply, of=[tensor("y"), op(Sin)]), op(Multiply, of=[ANY, tensor("z")]))
+    assert fails.match(product, step) == {"z": product.inputs[1]}
+    assert any_of(op(Negative), op(Cos)).match(product, step) is None
+    assert not any_of(op(Negative), op(Cos)).can_match({Multiply, Sin})
+    assert op(Multiply, of=[any_of(op(Negative), op(Exp)), op(Exp)]).match(product, step) is None
+    only = op(Multiply, of=[only_use(any_of(op(Cos), op(Sin)))])
+    assert only.match(product, step) == {}
+    sin = ops.sin(x)
+    needed_besides = step_of(sin * ops.exp(x), sin, feeds=(x,))
+    assert only.match(one(needed_besides, Multiply), needed_besides) is None
+
+
+def test_a_pattern_names_the_output_and_one_operation_in_two_places():
+    x, y = ab.placeholder((6,), "float32", "x"), ab.placeholder((6,), "float32", "y")
+    first, second = ops.split(x, 2)
+    other = ops.split(y, 2)[1]
+    step = step_of(first * second, second * first, first * other, feeds=(x, y))
+    halves = [op(Split, name="split", output=0), op(Split, name="split", output=1)]
+    found = [op(Multiply, of=halves).match(one(step, Multiply, number), step) for number in range(3)]
+    assert [match is not None for match in found] == [True, False, False]
+
+
 # --- the driver -----------------------------------------------------------------------------------------------------
 
 
@@ -269,3 +313,30 @@ def test_the_driver_stops_at_the_limit():
     with limits.at_most(1), limits.counted():
         apply_rules(step, RULES, "fuse")
     assert [operation.type for operation in step.operations] == ["cos", "sin"]
+
+
+def test_a_group_rule_gets_what_has_a_key_in_common():
+    x, y = ab.placeholder((3,), "float32", "x"), ab.placeholder((3,), "float32", "y")
+    step = step_of(ops.sin(x), ops.cos(x), ops.sin(y), ops.cos(ops.exp(x)), feeds=(x, y))
+    groups: list[list[str]] = []
+
+    def rewrite(matches: Sequence[Match], step: Rewriter) -> Change | None:
+        groups.append([match["taker"].name for match in matches])
+        step.replace_uses(matches[1]["taker"].outputs[0], matches[0]["taker"].outputs[0])
+        step.erase(matches[1]["taker"])
+        return Change(matches[0]["taker"], "is used twice")
+
+    def key(match: Match) -> Any:
+        taken = match["taker"].inputs[0]
+        return taken if is_among(taken, step.fed) else None
+
+    rule = GroupRule("one for two", op(Sin, Cos, name="taker"), key, rewrite)
+    with recording() as log, limits.counted():
+        apply_group_rules(step, [rule, GroupRule("never", op(Negative), key, rewrite)], "fuse")
+        assert limits.rewrites_done() == 1
+    assert groups == [["sin", "cos"]]
+    assert [(note.operation, note.text) for note in log.changes] == [("sin", "is used twice")]
+    assert step.fetches[0] is step.fetches[1]
+    step.settle()
+    types = [operation.type for operation in step.graph.operations]
+    assert types == ["placeholder", "placeholder", "sin", "sin", "exp", "cos"]
