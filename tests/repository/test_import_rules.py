@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ENGINE = ["engine", "engine/graph", "engine/ops", "engine/devices", "engine/runtime"]
-PACKAGES = ["", *ENGINE, "layers", "optim", "distribute", "framework", "framework/serving"]
+DISTRIBUTE = ["distribute", "distribute/tasks", "distribute/transport"]
+PACKAGES = ["", *ENGINE, "layers", "optim", *DISTRIBUTE, "framework", "framework/serving"]
 KEPT = {
     "engine/graph": "import ml_dtypes",
     "engine/devices": "import cupy, cupyx",
@@ -18,6 +19,7 @@ KEPT = {
     "layers": "from ..engine import ops",
     "optim": "from ..engine import ops",
     "distribute": "import grpc, ray\nfrom google.protobuf import message\nfrom .. import layers, optim",
+    "distribute/tasks": "from .. import transport",
     "framework": "import h5py, tqdm\nfrom .. import distribute, layers",
     "framework/serving": "import orjson, prometheus_client, uvicorn, uvloop",
     "framework/onnx": "import onnx, onnxruntime",
@@ -29,6 +31,7 @@ BREACHES = [
     ("layers", "from .. import optim"),
     ("optim", "from .. import layers"),
     ("distribute", "from .. import framework"),
+    ("distribute/transport", "from .. import tasks"),
     ("engine/ops", "import llvmlite"),
     ("engine", "import llvmlite.binding"),
     ("layers", "import cupy"),
