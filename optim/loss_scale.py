@@ -12,6 +12,7 @@ from ..engine.graph.provenance import building_part
 from ..engine.objects.initializers import Constant
 from .clipping import Gradient, on_values
 from .optimizer import NO_GRADIENTS, Optimizer
+from .replicas import share_of_loss
 from .wrapper import Wrapper
 
 # What other optimizers take, at the values at which it is off; older files have these beside the inner optimizer.
@@ -92,6 +93,7 @@ class LossScaleOptimizer(Wrapper):
     def scale_loss(self, loss: Any) -> Any:
         """`loss` times the scale."""
         self._make_scale()  # the first step is built before the variables are known, and is run many times
+        loss = share_of_loss(self, loss)
         return loss * (self.dynamic_scale if isinstance(loss, Tensor) else float(self.dynamic_scale))
 
     def _add_step(self, given: list[Any], variables: list[Variable]) -> Operation:

@@ -37,7 +37,7 @@ from ..engine.ops.base import as_array
 from ..engine.ops.indexed_slices import deduplicated
 from ..engine.session import Function
 from .clipping import Clipping, Gradient, on_values
-from .replicas import who_takes
+from .replicas import share_of_loss, who_takes
 from .saved_state import SavedState
 from .schedules import LearningRateSchedule
 from .stateless import StatelessSteps
@@ -339,7 +339,7 @@ class Optimizer(SavedState, StatelessSteps, Updates):
 
     def scale_loss(self, loss: Any) -> Any:
         """`loss` times `loss_scale_factor`, if there is one."""
-        return loss if self.loss_scale_factor is None else loss * self.loss_scale_factor
+        return loss if self.loss_scale_factor is None else share_of_loss(self, loss) * self.loss_scale_factor
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> Any:
         """`apply`, with gradients and variables in pairs."""

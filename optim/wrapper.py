@@ -8,6 +8,7 @@ from typing import Any
 from ..engine.graph import Operation, Tensor, Variable, flatten, graph_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from .optimizer import Optimizer, check_option_names
+from .replicas import has_scaled, note_scaled
 
 
 class Wrapper(Optimizer):
@@ -95,7 +96,10 @@ class Wrapper(Optimizer):
 
     def scale_loss(self, loss: Any) -> Any:
         """What the inner optimizer makes of `loss`."""
-        return self.inner_optimizer.scale_loss(loss)
+        scaled = self.inner_optimizer.scale_loss(loss)
+        if has_scaled(self.inner_optimizer):
+            note_scaled(self)
+        return scaled
 
     def _add_step(self, given: list[Any], variables: list[Variable]) -> Operation:
         graph = graph_for([part for part in flatten(given) if isinstance(part, Tensor)])

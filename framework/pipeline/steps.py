@@ -38,8 +38,8 @@ class PipelineSteps(CutSteps):
     def placed(self) -> AbstractContextManager[None]:
         return self._found_stages().placed()
 
-    def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> list[Any]:
-        return _Loop(self.strategy, self._found_stages(), tracer, layout, tensors).build()
+    def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: Any = 1.0) -> list[Any]:
+        return _Loop(self.strategy, self._found_stages(), tracer, layout, tensors, share).build()
 
     def _found_stages(self) -> Stages:
         """The stages, on the devices that are declared now."""
@@ -57,16 +57,24 @@ class _Loop:
         stages: where what is computed.
         tracer: of the training step.
         layout, tensors: the batch.
+        share: which part of the rows of all workers' batches it has.
     """
 
     def __init__(
-        self, strategy: Pipeline, stages: Stages, tracer: StepTracer, layout: Layout, tensors: list[Tensor]
+        self,
+        strategy: Pipeline,
+        stages: Stages,
+        tracer: StepTracer,
+        layout: Layout,
+        tensors: list[Tensor],
+        share: Any,
     ) -> None:
         self._strategy = strategy
         self._stages = stages
         self._tracer = tracer
         self._layout = layout
         self._tensors = tensors
+        self._share = share
         rows = tensors[0].shape[0] if tensors[0].shape else None
         self._rows: Any = ops.shape(tensors[0])[0] if rows is None else rows
         self._count: Any = ops.minimum(strategy.microbatches, self._rows) if rows is None else None
@@ -84,7 +92,8 @@ class _Loop:
 
         def body(number: Any, *sums: Any) -> tuple[Any, ...]:
             feeds, weight = self._microbatch(number)
-            found = self._tracer.traced_entries(self._layout, feeds)
+            share = self._share * (1.0 / self._count if weight is None else weight)
+            found = self._tracer.traced_entries(self._layout, feeds, share)
             rest = iter(sums)
             given: list[Any] = []
             for entry, tensors in found:

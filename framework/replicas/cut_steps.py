@@ -44,13 +44,25 @@ class CutSteps:
         """Give the scope in which steps are built, of a model that has its weights."""
         raise NotImplementedError
 
-    def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> list[Any]:
-        """Build all parts of a batch; gives what each of the tracer's entries comes to: a tensor, or some rows."""
+    def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: Any = 1.0) -> list[Any]:
+        """Build all parts of a batch; gives what each of the tracer's entries comes to: a tensor, or some rows.
+
+        Args:
+            tracer: of the training step.
+            layout, tensors: the batch.
+            share: which part of the rows of all workers' batches it has.
+        """
         raise NotImplementedError
 
-    def entries(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> list[tuple[Entry, list[Any]]]:
-        """Build all parts of a batch in the scope of `placed`; gives what a replica gives, as `StepTracer` does."""
-        sums = self.build_sums(tracer, layout, tensors)
+    def entries(
+        self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: Any
+    ) -> list[tuple[Entry, list[Any]]]:
+        """Build all parts of a worker's batch in the scope of `placed`; gives what `StepTracer` gives.
+
+        Args:
+            tracer, layout, tensors, share: see `build_sums`.
+        """
+        sums = self.build_sums(tracer, layout, tensors, share)
         flat = [[each.indices, each.values] if isinstance(each, IndexedSlices) else [each] for each in sums]
         return list(zip(tracer.entries, flat, strict=True))
 

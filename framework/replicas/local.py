@@ -34,7 +34,7 @@ class LocalSteps(CutSteps):
         """Give a function for each replica that makes the scope in which it is built."""
         return [partial(device, name) for name in self.strategy.devices]
 
-    def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> list[Any]:
+    def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: Any = 1.0) -> list[Any]:
         replicas = self.replicas()
         rows = tensors[0].shape[0] if tensors[0].shape else None
         if rows is not None:
@@ -44,8 +44,8 @@ class LocalSteps(CutSteps):
         for number, replica in enumerate(replicas):
             first, last = _bounds(count, number, len(replicas))
             with replica():
-                found = tracer.traced_entries(layout, [tensor[first:last] for tensor in tensors])
                 weight = _share(last - first, count)
+                found = tracer.traced_entries(layout, [tensor[first:last] for tensor in tensors], weight)
                 parts.append([_weighted(entry, given, weight) for entry, given in found])
         return [_sum(entry, [part[number] for part in parts]) for number, entry in enumerate(tracer.entries)]
 

@@ -166,11 +166,12 @@ class ParallelFit(ClusterFit):
         return done
 
     def _step(self, number: int, shares: Shares) -> None:
-        batch = shares.batch(number * self.strategy.shares + self.strategy.task_index)
+        share = number * self.strategy.shares + self.strategy.task_index
+        batch = shares.batch(share)
         if batch.size:
             if not self.model._checked_batch:
                 self.model._check_batch(batch)
-            weight = np.asarray(batch.size / shares.size_of(number), "float64")
+            weight = np.asarray(shares.part(share, batch), "float64")
             self._programs.run(Batch(batch.layout, [*batch.leaves, weight], batch.size))
         else:
             self._refuse_idle(number)
@@ -228,9 +229,9 @@ class ParallelFit(ClusterFit):
         with nullcontext() if parts is None else parts.placed():
             if parts is None:
                 with replicated(weight):
-                    entries = self.plan.traced_entries(layout, feeds)
+                    entries = self.plan.traced_entries(layout, feeds, weight)
             else:
-                entries = parts.entries(self.plan, layout, feeds)
+                entries = parts.entries(self.plan, layout, feeds, weight)
             self._build_updates([_weighted(entry, given, weight, self.strategy.is_chief) for entry, given in entries])
         return []
 

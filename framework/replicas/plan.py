@@ -76,13 +76,19 @@ class ReplicaPlan(StepTracer):
             return {"container": container, "path": resource.name, "device": own}
         return {"container": self.container}
 
-    def trace_puts(self, batch: Batch, ticket: Any, feeds: list[Any]) -> list[Any]:
+    def trace_puts(self, batch: Batch, ticket: Any, part: Any, feeds: list[Any]) -> list[Any]:
         """Build a step of a worker in the current graph; gives the operations that put its values.
+
+        Args:
+            batch: of which nothing but the layout is used.
+            ticket: its number.
+            part: of the rows of a global batch.
+            feeds: placeholders of the rows.
 
         Raises:
             ValueError: it puts other values than the plan says.
         """
-        entries = self.traced_entries(batch.layout, feeds)
+        entries = self.traced_entries(batch.layout, feeds, part)
         puts: list[Any] = []
         for number, gradients in enumerate(self.gradients):
             values = [tensor for entry, tensors in entries if entry.place == number for tensor in tensors]

@@ -24,11 +24,13 @@ from ..data import Batch
 from .plan import ReplicaPlan
 from .traced import placeholders
 
-_NUMBER, _NUMBERS, _TEXT = (
+_NUMBER, _NUMBERS, _PART, _TEXT = (
     TensorSpec((), dtypes.int64),
     TensorSpec((None,), dtypes.int64),
+    TensorSpec((), dtypes.float64),
     TensorSpec((), dtypes.string),
 )
+_GIVEN = ((_NUMBER, "ticket"), (_PART, "part"))
 Run = Callable[..., tuple[Any, ...]]
 
 
@@ -72,28 +74,34 @@ class ReplicaPrograms:
         )
         return Ticket(*map(int, found))
 
-    def train(self, ticket: int, batch: Batch) -> Receipt:
-        """Compute the gradients of a batch and put them under a ticket; a batch without rows has none."""
+    def train(self, ticket: int, batch: Batch, part: float) -> Receipt:
+        """Compute the gradients of a batch and put them under a ticket; a batch without rows has none.
+
+        Args:
+            ticket: its number.
+            batch: a share of a global batch.
+            part: of the rows of that.
+        """
         if not batch.size:
             return self._commit_nothing(ticket)
         key = ("train", batch.layout.key, *[(leaf.shape, leaf.dtype) for leaf in batch.leaves])
         program = self._known.get(key)
         if program is None:
             program = self._known[key] = self._built_step(batch)
-        return Receipt(int(program(np.int64(ticket), *batch.leaves)[0]))
+        return Receipt(int(program(np.int64(ticket), np.float64(part), *batch.leaves)[0]))
 
     def _built_step(self, batch: Batch) -> Run:
         own = self.plan.strategy.workers[self._worker]
         with Graph().as_default() as graph, device(own):  # what touches state runs where that lies nevertheless
-            ticket = graph.add(Placeholder(_NUMBER), (), "ticket").outputs[0]
+            ticket, part = (graph.add(Placeholder(s), (), name).outputs[0] for s, name in _GIVEN)
             feeds = placeholders(batch)
-            puts = self.plan.trace_puts(batch, ticket, feeds)
+            puts = self.plan.trace_puts(batch, ticket, part, feeds)
             with control_dependencies(puts):
                 receipt = self.plan.steps.commit(self._worker, self._incarnation, ticket, batch.size)
             effects = [operation for operation in graph.operations if operation.writes]
-        specs = [_NUMBER, *[TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]]
+        specs = [_NUMBER, _PART, *[TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]]
         targets: list[Any] = [receipt, *effects]
-        return self.client.program(graph, targets, [ticket, *feeds], specs, None)
+        return self.client.program(graph, targets, [ticket, part, *feeds], specs, None)
 
     def _commit_nothing(self, ticket: int) -> Receipt:
         (receipt,) = self._run(

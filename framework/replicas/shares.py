@@ -70,6 +70,10 @@ class Shares:
         first, last = _bounds(whole.size, part, self._parts)
         return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
 
+    def part(self, share: int, batch: Batch) -> float:
+        """Which part of the rows of its global batch a share is, which has been asked for."""
+        return batch.size / max(self.size_of(share // self._parts), 1)
+
     def size_of(self, number: int) -> int:
         """How many rows a global batch has, of which a share has been asked for."""
         if isinstance(self._data, ArrayData):

@@ -20,7 +20,8 @@ from ...engine.graph.graph import get_default_graph
 from ...engine.graph.nest import flatten
 from ...engine.ops.keys import SeedGenerator
 from ...engine.queues.replica_steps import Part
-from ...optim.replicas import handing_over
+from ...optim.clipping import on_values
+from ...optim.replicas import handing_over, has_scaled
 from ..checkpointing import stateful_parts
 from ..data import Batch
 
@@ -134,8 +135,13 @@ class StepTracer:
         mixed = np.random.SeedSequence([seed % 2**64, self._replica.task_index, *more])
         return int(mixed.generate_state(1, "uint64")[0] >> np.uint64(1))
 
-    def trace(self, layout: Any, feeds: list[Any]) -> TracedStep:
+    def trace(self, layout: Any, feeds: list[Any], share: Any = 1.0) -> TracedStep:
         """Build the training step in the current graph.
+
+        Args:
+            layout, feeds: what of a batch the replica has.
+            share: which part of the batch's rows that is, about: where losses are scaled, as float16 takes it, theirs
+                is multiplied by it, and their gradients are divided by it when they are handed over.
 
         Raises:
             ValueError: it uses variables after an optimizer was to change them.
@@ -149,13 +155,16 @@ class StepTracer:
             twice = [variable.path for variable in variables if variable in changed]
             if twice:
                 raise ValueError(f"train_step of model {self.model.name!r} updates {twice} twice. {_ONE_UPDATE}")
-            applications.append((optimizer, list(gradients), list(variables)))
+            found = [_as_variable(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
+            if has_scaled(optimizer):
+                found = [None if gradient is None else _of_whole(gradient, share) for gradient in found]
+            applications.append((optimizer, found, list(variables)))
             for variable in variables:  # whoever reads it from now on would read the value of before
                 changed[variable] = ops.stop_gradient(variable.value)
                 scope.add_update((variable, changed[variable]))
             return no_op()
 
-        with scope, handing_over(take):
+        with scope, handing_over(take, share):
             fetches = self.model._build_train_step(layout, feeds)
         _refuse_late_reads(self.model.name, scope, changed)
         names = self.model._log_names.get(("train", layout.key), [])
@@ -175,7 +184,7 @@ class StepTracer:
                 if gradient is None:
                     continue
                 has_rows = isinstance(gradient, IndexedSlices)
-                values = gradient.values if has_rows else ops.convert_to_tensor(gradient, variable.dtype)
+                values = gradient.values if has_rows else gradient
                 part = Part(_name_of(values), variable.shape, "mean", has_rows)
                 tensors = [ops.cast(gradient.indices, "int64"), values] if has_rows else [values]
                 found.append((Entry(self.place_of(variable), part, number, position), tensors))
@@ -189,13 +198,13 @@ class StepTracer:
             found.append((Entry(self.place_of(variable), part, variable=variable), tensors))
         return found
 
-    def traced_entries(self, layout: Any, feeds: list[Any]) -> list[tuple[Entry, list[Any]]]:
-        """Build a step in the current graph; gives what the replica gives, with its tensors.
+    def traced_entries(self, layout: Any, feeds: list[Any], share: Any = 1.0) -> list[tuple[Entry, list[Any]]]:
+        """Build a step in the current graph; gives what the replica gives, with its tensors. See `trace`.
 
         Raises:
             ValueError: it gives other values than for the first batch.
         """
-        found = self.entries_of(self.trace(layout, feeds))
+        found = self.entries_of(self.trace(layout, feeds, share))
         if [(e.place, e.part) for e, _ in found] != [(e.place, e.part) for e in self.entries]:
             raise ValueError(
                 f"train_step of model {self.model.name!r} computes other gradients, metrics or logs for this batch "
@@ -217,7 +226,10 @@ class StepTracer:
         gradients: list[list[Any]] = [[None] * len(variables) for _, variables in self.applications]
         for entry, value in zip(self.entries, values, strict=True):
             if entry.variable is None:
-                gradients[entry.application][entry.position] = value
+                variable = self.applications[entry.application][1][entry.position]
+                gradients[entry.application][entry.position] = on_values(
+                    value, lambda g, v=variable: ops.cast(g, v.dtype)
+                )
             else:
                 change = entry.variable.assign_add if self.is_sum(entry.variable) else entry.variable.assign
                 change(value)
@@ -289,6 +301,25 @@ def _log_variable(name: str, value: Any) -> Variable:
     """What holds the mean of a value that steps log: in its dtype if that has fractions."""
     dtype = value.spec.dtype if value.spec.differentiable else "float32"
     return Variable(0.0, dtype=dtype, name=f"logs/{name}", trainable=False)
+
+
+def _as_variable(gradient: Any, variable: Variable) -> Any:
+    """A gradient in the dtype of its variable; None stays."""
+    if gradient is None or isinstance(gradient, IndexedSlices):
+        return gradient
+    return ops.convert_to_tensor(gradient, variable.dtype)
+
+
+def _of_whole(gradient: Any, share: Any) -> Any:
+    """The gradient of a loss by that of a share of it; in float32 where that was in half precision."""
+    wide = _cast(gradient, "float32") if gradient.dtype.itemsize < 4 else gradient
+    if isinstance(share, float) and share in (0.0, 1.0):  # without rows there is nothing that counts
+        return wide
+    return on_values(wide, lambda values: values / ops.cast(share, values.dtype))
+
+
+def _cast(gradient: Any, dtype: Any) -> Any:
+    return on_values(gradient, lambda values: ops.cast(values, dtype))
 
 
 def _name_of(value: Any) -> str:

@@ -16,9 +16,8 @@ from typing import Any
 from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Variable
 from ...engine.queues.errors import CancelledError
-from ...engine.queues.replica_state import NO_TICKET
+from ...engine.queues.replica_state import NO_TICKET, Ticket
 from ..checkpointing import TrainingRun
-from ..data import Batch
 from ..progress import Progress, make_progress
 from .cluster_fit import ClusterFit, Logs, plain, same, seed_now, told
 from .plan import ReplicaPlan
@@ -143,14 +142,15 @@ class ReplicaFit(ClusterFit):
                 self._applied += done
                 return done
             if not model.stop_training:
-                self._compute(ticket.number, shares.batch(ticket.share))
+                self._compute(ticket, shares)
             if time.perf_counter() >= progress.next_redraw:
                 progress.redraw(done)
 
-    def _compute(self, ticket: int, batch: Batch) -> None:
+    def _compute(self, ticket: Ticket, shares: Shares) -> None:
+        batch = shares.batch(ticket.share)
         if not self.model._checked_batch and batch.size:
             self.model._check_batch(batch)
-        self.programs.train(ticket, batch)
+        self.programs.train(ticket.number, batch, shares.part(ticket.share, batch))
 
     def _logs_now(self) -> Logs:
         self._pull([variable for metric in self.model.metrics for variable in metric.variables])
@@ -196,7 +196,7 @@ class ReplicaFit(ClusterFit):
             shares = Shares(self.data, self.strategy.shares, message["seed"])
             self.plan.begin_epoch(epoch)
             while (ticket := self.programs.take(message["number"])).number != NO_TICKET:
-                self._compute(ticket.number, shares.batch(ticket.share))
+                self._compute(ticket, shares)
             logs = self.programs.hear()["logs"]
             self.data.on_epoch_end()
             hooks.on_epoch_end(epoch, logs)

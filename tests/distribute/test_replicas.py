@@ -84,6 +84,21 @@ def test_synchronized_statistics_are_those_of_the_whole_batch(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_half_precision_leaves_out_the_steps_that_one_process_leaves_out(tmp_path: Path) -> None:
+    names = ("mixed_float16", "mixed_bfloat16")
+    run(str(SCRIPTS / "train_models.py"), "DataParallel", str(tmp_path / "alone"), *names)
+    launch(3, 0, "train_models.py", str(tmp_path / "all-reduce"), *names)
+    launch(3, 1, "train_models.py", str(tmp_path / "ps"), *names)
+    alone, *others = (np.load(tmp_path / f"{name}-0.npz") for name in ("alone", "all-reduce", "ps"))
+    scale = alone["mixed_float16: steps"]
+    assert scale < 10, "some of ten steps overflow"
+    for found in others:
+        for name in alone.files:
+            precision = 0.0 if name.endswith(": steps") else 4e-3 if name.startswith("mixed_float16") else 3e-2
+            np.testing.assert_allclose(found[name], alone[name], precision, precision, err_msg=name)
+
+
+@pytest.mark.slow
 def test_synchronized_statistics_need_rows_in_each_worker(tmp_path: Path) -> None:
     printed = launch(3, 0, "train_models.py", str(tmp_path / "refused"), "synchronized", status=0)
     assert "ValueError" not in printed, "6 rows for 3 workers"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,15 @@ def synchronized() -> Any:
     return model, X, Y, {"batch_size": 11}  # so that workers have more rows than others
 
 
+def half(policy: str) -> Any:
+    """Targets that are large in one row of each batch: two of the first steps overflow in float16."""
+    ab.config.set_dtype_policy(policy)
+    model = ab.Sequential([layers.Dense(16, "tanh"), layers.Dense(1)])
+    model.compile(optim.SGD(0.005), "mse")
+    targets = np.where(np.arange(ROWS)[:, None] % 12, 0.1 * Y, 40.0)
+    return model, X, targets, {"shuffle": False}
+
+
 SCHEDULE = optim.schedules.ExponentialDecay(0.05, 3, 0.9)
 MODELS: dict[str, Callable[[], Any]] = {
     "clipped": lambda: dense(optim.Adam(0.01, global_clipnorm=0.5)),
@@ -124,6 +134,7 @@ def main(kind: str, output: str, names: list[str]) -> None:
     strategy = getattr(ab.distribute, kind)(**cut)
     found: dict[str, Any] = {}
     known = {**MODELS, "synchronized": synchronized}
+    known |= {name: partial(half, name) for name in ("mixed_float16", "mixed_bfloat16")}
     for name in names or MODELS:
         with strategy.scope():
             model, x, y, options = known[name]()
