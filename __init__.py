@@ -83,9 +83,24 @@ _DATA_SETS = [
     "mnist",
     "reuters",
 ]
+_APPLICATIONS = [
+    "convnext",
+    "densenet",
+    "efficientnet_v2",
+    "imagenet_utils",
+    "mobilenet_v2",
+    "mobilenet_v3",
+    "resnet",
+    "resnet50",
+    "resnet_v2",
+    "vgg16",
+    "vgg19",
+]
 # Modules that are reached as `anabranch.x`, with the module that each one is.
 _MODULES: dict[str, str] = {
     "activations": ".engine.objects.activations",
+    "applications": ".framework.applications",
+    **dict.fromkeys([f"applications.{name}" for name in _APPLICATIONS], ".framework.applications"),
     "backend": ".framework.backend",
     "callbacks": ".framework.callbacks",
     "config": ".framework.config",
@@ -178,6 +193,7 @@ if TYPE_CHECKING:
     from .engine.summaries import public as summary
     from .engine.tracing import trace
     from .framework import (
+        applications,
         backend,
         callbacks,
         config,
@@ -302,6 +318,7 @@ __all__ = [
     "TensorStore",
     "Variable",
     "activations",
+    "applications",
     "associative_scan",
     "backend",
     "batch_jacobian",

@@ -264,7 +264,7 @@ def rebuild(
     Raises:
         SavedFileError: it describes none that can be made here.
     """
-    from . import losses, metrics, models  # noqa: F401 - announce what files name
+    from . import layer_scale, losses, metrics, models  # noqa: F401 - announce what files name
     from .feature_space import FeatureSpace
     from .model import Model
 
