@@ -29,6 +29,7 @@ from ...engine.place.placement import Placement
 from ...engine.queues.errors import TaskFailedError
 from ...engine.runtime.program import Statistics
 from ...engine.saving import describe_for_tasks
+from ...engine.tracing import Recorder, active, here
 from ..cluster import is_loopback, split_address
 from ..encryption import TLS, tls_from_environment
 from ..token import job_token
@@ -39,12 +40,15 @@ from ..transport.planes import asked, ways
 from ..transport.streams import open_stream
 from ..transport.values import decode_value, encode_value
 from ..transport.wire import Frame, Kind
+from .clocks import ROUNDS, Alignment, Reading, best, read_once
 from .front import Greeter, TaskInfo, TaskUnavailableError, ask_task
 from .homes import Homes, State, asks_for_a_task
+from .traces import merge, read_traces
 from .watch import Patience, Pulse
 
 _CONNECT_SECONDS = 30.0
 _BACK_SECONDS = 1.0  # how long a master that was lost is looked for
+_PROCESS = "client"  # as timelines call this one
 
 
 def connect(target: str, timeout: float | None = None) -> Client:
@@ -213,6 +217,36 @@ class Client:
             found = channel.receive()
         return self._checked(found)
 
+    def ask_traced(self, recorder: Recorder, kind: int, document: Any, arrays: Sequence[Any] = ()) -> Frame:
+        """Have a step run, and record what tasks have done in it, also if it fails.
+
+        Raises:
+            Exception: as `ask`.
+        """
+        began, parts = time.perf_counter(), []
+        try:
+            with self.channel() as channel:
+                before = self._read_clock(channel)
+                channel.send(kind, {**document, "trace": True}, arrays)
+                found = channel.receive()
+                parts = read_traces(found.document().get("trace", ()), found.arrays, self.master.name)
+                if parts:
+                    merge(recorder, parts, Alignment(before, self._read_clock(channel)), time.perf_counter())
+            return self._checked(found)
+        finally:
+            told = {"master": self.master.name, "tasks": ", ".join(part.task for part in parts)}
+            recorder.span((_PROCESS, here("steps").stream), "step", began, time.perf_counter(), told)
+
+    def _read_clock(self, channel: Channel) -> Reading | None:
+        """Read the clock of the master."""
+        found: list[Reading] = []
+        for number in range(ROUNDS):
+            sent = time.perf_counter()
+            channel.send(Kind.CLOCK, {"number": number})
+            answer = self._checked(channel.receive()).document()
+            found.append(read_once(sent, float(answer["time"]), time.perf_counter()))
+        return best(found)
+
     def _checked(self, answer: Frame) -> Frame:
         """An answer, if it is one."""
         if answer.kind == Kind.ERROR:
@@ -249,7 +283,11 @@ class Client:
             "turned_off": sorted(turned_off()),
             "exact": self.exact,
         }
+        began = time.perf_counter()
         self.prepare(graph, document)
+        if active.recorder is not None:
+            told = {"targets": ", ".join([target.name for target in targets]), "tasks": self.tasks_of_latest}
+            active.recorder.span((_PROCESS, here("prepare").stream), "prepare", began, time.perf_counter(), told)
         return RemoteProgram(self, graph, document)
 
     def prepare(self, graph: Graph, document: dict[str, Any]) -> None:
@@ -402,10 +440,12 @@ class RemoteProgram:
         arrays: list[Any] = []
         feeds = [encode_value(value, arrays) for value in values]
         document = {"program": self._document["program"], "feeds": feeds, "timeout": seconds_left()}
-        answer = self._client.ask(Kind.RUN, document, arrays)
+        recorder = active.recorder
+        ask = self._client.ask if recorder is None else partial(self._client.ask_traced, recorder)
+        answer = ask(Kind.RUN, document, arrays)
         if answer.kind == Kind.UNKNOWN:  # nothing has begun
             self._client.prepare(self._graph, self._document)
-            answer = self._client.ask(Kind.RUN, document, arrays)
+            answer = ask(Kind.RUN, document, arrays)
         return tuple([decode_value(description, answer.arrays) for description in answer.document()["values"]])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...engine.graph.graph import Graph
@@ -17,17 +17,19 @@ from ..transport.failures import describe_error, read_error, task_failed
 from ..transport.loop import Loop
 from ..transport.values import decode_value, encode_value
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
+from .clocks import ClockReader, Reading
 from .front import TaskInfo
-from .peers import Address, Peers
+from .peers import Address, Link, Peers
+from .preparing import differ, named_target
 from .resets import Resets
 from .sessions import ClientSession, MasterProgram, MasterStep, SentGraph, asked_tasks
 from .system import System
-from .worker import Link, Worker, named_target
+from .traces import encode_traces
+from .worker import Worker
 
 _BACK_SECONDS = 1.0  # how long a step waits for a task that was lost before it began; one that never came has longer
 _REPORT_SECONDS = 1.0  # how long reports of a step that was not done in time are waited for
 _OF_PROGRAMS = ("targets", "feeds", "shapes", "budget", "turned_off", "exact")
-_CHARACTERS_BEFORE, _CHARACTERS_BEHIND = 40, 120  # of a line, around the place where it differs from another
 
 
 class Master:
@@ -79,8 +81,10 @@ class Master:
             Kind.RUN: self._take_run,
             Kind.STATUS: self._take_status,
             Kind.RESET: self._take_reset,
+            Kind.CLOCK: self._take_clock,
         }
         tasks = dict.fromkeys([info.name, *cluster.tasks])
+        self._clocks = ClockReader(system, self._link_to)
         self._resets = Resets(tasks, self._reach, lambda: next(self._numbers))
 
     # --- clients ----------------------------------------------------------------------------------------------------
@@ -160,7 +164,7 @@ class Master:
             connection.send(Kind.UNKNOWN, {})
             return
         feeds = [decode_value(description, frame.arrays) for description in document["feeds"]]
-        step = MasterStep(next(self._numbers), program, connection)
+        step = MasterStep(next(self._numbers), program, connection, bool(document.get("trace")))
         self._steps[step.number] = step
         if document["timeout"] is not None:
             self._loop.after(float(document["timeout"]), lambda: self._expire(step))
@@ -170,10 +174,24 @@ class Master:
                 return  # it has failed meanwhile
             if error is not None:
                 self._fail(step, error)
+            elif step.is_traced:
+                self._clocks.read(self._others(program.tasks, program), read)
             else:
                 self._begin(step, feeds)
 
+        def read(clocks: dict[str, Reading]) -> None:
+            step.clocks = clocks
+            if step.number in self._steps:
+                self._begin(step, feeds)
+
         self._prepare(program, done)
+
+    def _others(self, tasks: Iterable[str], program: MasterProgram) -> list[Identity]:
+        """Some tasks of a program, this one left out."""
+        return [program.ready[name] for name in tasks if name in program.ready and name != self.identity.name]
+
+    def _take_clock(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
+        connection.send(Kind.CLOCK, {**frame.document(), "time": self._loop.now()})
 
     def _take_status(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
         addresses = {name: self.cluster.address(name) for name in self.cluster.tasks} | {
@@ -367,6 +385,8 @@ class Master:
                 self._take_text(link.other, document)
             elif frame.kind == Kind.RESET:
                 self._resets.take(link.other, document)
+            elif frame.kind == Kind.CLOCK:
+                self._clocks.take(link.other, document)
             elif frame.kind == Kind.FAILED and "program" in document:
                 program = self._programs.get(int(document["program"]))
                 if program is not None:
@@ -424,7 +444,7 @@ class Master:
             return
         own = self.identity.name
         (other,) = program.texts.keys() - {own}
-        error = RuntimeError(_differ(own, self._unlike(program), program.texts[own], program.texts[other]))
+        error = RuntimeError(differ(own, self._unlike(program), program.texts[own], program.texts[other]))
         self._end_preparing(program, error)
         program.ready.clear()
 
@@ -443,19 +463,24 @@ class Master:
                 return
             arrays: list[Any] = []
             given = [[k, encode_value(value, arrays)] for k, value in enumerate(feeds)] if link is self._own else []
-            link.send(Kind.STEP, {"program": program.number, "step": step.number, "feeds": given}, arrays)
+            document = {"program": program.number, "step": step.number, "feeds": given, "trace": step.is_traced}
+            link.send(Kind.STEP, document, arrays)
 
     def _link_to(self, identity: Identity) -> Link | None:
         return self._own if identity == self.identity else self._peers.way_to(identity)
 
     def _take_end(self, step: MasterStep, task: Identity, frame: Frame, document: dict[str, Any]) -> None:
+        if "trace" in document:
+            step.traces[task.name] = (document["trace"], frame.arrays)
         if frame.kind == Kind.STATUS:
             step.reports[task.name] = str(document["report"])
-            if step.reports.keys() >= step.waiting:
-                self._report(step)
+            self._report_if_all(step)
         elif frame.kind == Kind.FAILED:
             step.waiting.discard(task.name)
             self._fail(step, read_error(document["error"]))
+        elif step.error is not None:
+            step.waiting.discard(task.name)
+            self._report_if_all(step)
         else:
             step.waiting.discard(task.name)
             for number, description in document["fetched"]:
@@ -467,14 +492,38 @@ class Master:
         del self._steps[step.number]
         arrays: list[Any] = []
         values = [encode_value(step.values[number], arrays) for number in range(len(step.values))]
-        step.connection.send(Kind.RESULT, {"values": values}, arrays)
+        self._answer(step, Kind.RESULT, {"values": values}, arrays)
+
+    def _answer(self, step: MasterStep, kind: int, document: dict[str, Any], arrays: list[Any]) -> None:
+        """Answer the client of a step that is over; of a traced one with what tasks have recorded."""
+        if not step.is_traced:
+            step.connection.send(kind, document, arrays)
+            return
+
+        def read(clocks: dict[str, Reading]) -> None:
+            traces = encode_traces(step.traces, step.clocks, clocks, arrays)
+            step.connection.send(kind, {**document, "trace": traces}, arrays)
+
+        self._clocks.read(self._others(step.traces, step.program), read)
 
     def _fail(self, step: MasterStep, error: Exception) -> None:
         """End a step on all tasks, and tell the client why."""
-        if self._steps.pop(step.number, None) is None:
+        if step.number not in self._steps:
             return
-        self._abort(step, report=False)
-        step.connection.send(Kind.ERROR, {"error": describe_error(error)})
+        if step.error is not None:  # it ends already, for another reason
+            self._report_if_all(step)
+        elif step.is_traced and step.waiting and not step.connection.is_closed:
+            step.error = error
+            self._gather(step)
+        else:
+            del self._steps[step.number]
+            self._abort(step, report=False)
+            self._answer(step, Kind.ERROR, {"error": describe_error(error)}, [])
+
+    def _gather(self, step: MasterStep) -> None:
+        """End a step on all tasks, and ask them for what it waits for, or what they have recorded."""
+        self._abort(step, report=True)
+        self._loop.after(_REPORT_SECONDS, lambda: self._report(step))
 
     def _abort(self, step: MasterStep, report: bool) -> None:
         for name in sorted(step.waiting):
@@ -485,14 +534,17 @@ class Master:
 
     def _expire(self, step: MasterStep) -> None:
         """The time that a client gave a step is over: ask what it waits for."""
-        if step.number not in self._steps:
+        if step.number not in self._steps or step.error is not None:
             return
         if not step.waiting:
             text = "The timeout was over while the step's tasks were being prepared."
             self._fail(step, DeadlineExceededError(text))
             return
-        self._abort(step, report=True)
-        self._loop.after(_REPORT_SECONDS, lambda: self._report(step))
+        self._gather(step)
+
+    def _report_if_all(self, step: MasterStep) -> None:
+        if step.reports.keys() >= step.waiting:
+            self._report(step)
 
     def _report(self, step: MasterStep) -> None:
         if self._steps.pop(step.number, None) is None:
@@ -501,8 +553,8 @@ class Master:
             f"{name} did not tell what it waits for." for name in sorted(step.waiting) if name not in step.reports
         ]
         texts = [f"{name}: {text}" for name, text in step.reports.items() if text]
-        error = DeadlineExceededError("\n".join(["The timeout was over.", *texts, *silent]))
-        step.connection.send(Kind.ERROR, {"error": describe_error(error)})
+        late = DeadlineExceededError("\n".join(["The timeout was over.", *texts, *silent]))
+        self._answer(step, Kind.ERROR, {"error": describe_error(step.error or late)}, [])
 
     # --- others that are gone ---------------------------------------------------------------------------------------
 
@@ -526,22 +578,3 @@ class Master:
 
 def _address(info: TaskInfo) -> Address:
     return Address(info.name, info.host, info.port, info.incarnation, info.front)
-
-
-def _differ(own: str, others: Sequence[str], text: str, other_text: str) -> str:
-    """Say that tasks have lowered a step differently, and where the first of `others` does so first."""
-    pairs = itertools.zip_longest(text.splitlines(), other_text.splitlines(), fillvalue="(nothing: the text is over)")
-    number, lines = next((number, lines) for number, lines in enumerate(pairs, 1) if lines[0] != lines[1])
-    column = next(place for place, (a, b) in enumerate(itertools.zip_longest(*lines)) if a != b)
-    own_line, other_line = (_around(line, column) for line in lines)
-    return (
-        f"{' and '.join(others)} lowered the step to another program than {own}. Run the same version of anabranch and "
-        "NumPy, with the same settings (ab.config), on all tasks. As text, the programs differ first in line "
-        f"{number}:\n  {own}: {own_line}\n  {others[0]}: {other_line}"
-    )
-
-
-def _around(line: str, column: int) -> str:
-    """A line, or of a long one what is around a place in it."""
-    start, end = max(column - _CHARACTERS_BEFORE, 0), column + _CHARACTERS_BEHIND
-    return f"{'...' if start else ''}{line[start:end].strip()}{'...' if end < len(line) else ''}"

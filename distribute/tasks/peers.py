@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..transport.connections import Connection, Identity
 from ..transport.failures import task_failed
@@ -12,6 +12,15 @@ from ..transport.planes import Plane
 from ..transport.wire import Frame
 
 Opened = Callable[["Address", Any], None]  # of where it leads, and the connection or why there is none
+
+
+class Link(Protocol):
+    """A way to a master, or to a task: a connection, or this process itself."""
+
+    @property
+    def other(self) -> Identity: ...
+
+    def send(self, kind: int, document: Any, arrays: Any = ()) -> None: ...
 
 
 class Address(NamedTuple):

@@ -10,6 +10,7 @@ from ...engine.graph.graph import Operation
 from ...engine.machine.part import task_of
 from ...engine.place.constraints import PlacementError
 from ..transport.connections import Connection, Identity
+from .clocks import Reading
 
 Done = Callable[["Exception | None"], None]
 
@@ -148,15 +149,23 @@ class MasterStep:
         waiting: the tasks that have not ended it; empty before it has begun.
         values: what was fetched, by position.
         reports: what tasks waited for when its time was over.
+        is_traced: whether tasks record what they do.
+        traces: by task, what it has recorded, and the arrays among which its own are.
+        clocks: of other tasks, before the step.
+        error: why it ends, while what tasks have recorded is gathered.
     """
 
-    def __init__(self, number: int, program: MasterProgram, connection: Connection) -> None:
+    def __init__(self, number: int, program: MasterProgram, connection: Connection, is_traced: bool = False) -> None:
         self.number = number
         self.program = program
         self.connection = connection
         self.waiting: set[str] = set()
         self.values: dict[int, Any] = {}
         self.reports: dict[str, str] = {}
+        self.is_traced = is_traced
+        self.traces: dict[str, tuple[Any, Sequence[Any]]] = {}
+        self.clocks: dict[str, Reading] = {}
+        self.error: Exception | None = None
 
 
 def asked_tasks(operations: Iterable[Operation], tasks: Sequence[str], own: str) -> list[str]:

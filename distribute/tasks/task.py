@@ -25,7 +25,9 @@ from .system import System
 from .watch import Watch
 from .worker import Worker
 
-_FOR_WORKERS = frozenset({Kind.GRAPH, Kind.PROGRAM, Kind.STEP, Kind.ABORT, Kind.FORGET, Kind.TEXT, Kind.RESET})
+_FOR_WORKERS = frozenset(
+    {Kind.GRAPH, Kind.PROGRAM, Kind.STEP, Kind.ABORT, Kind.FORGET, Kind.TEXT, Kind.RESET, Kind.CLOCK}
+)
 
 
 class OwnLink:
@@ -99,7 +101,7 @@ class Task:
         self._peers = Peers(
             self._connection, self._dial, self._take_reply, self._lost_task, self._masters, self._watch.add
         )
-        self._worker = Worker(identity, self._peers, self.loop.wake, self.loop.call, system.compile)
+        self._worker = Worker(identity, self._peers, system)
         self._to_master = OwnLink(identity, self.loop, lambda frame: self._master.take_reply(self._to_master, frame))
         to_worker = OwnLink(identity, self.loop, lambda frame: self._worker.take(self._to_master, frame))
         self._master = Master(

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from ...engine.graph.device import DeviceName
-from ...engine.graph.graph import Graph, Operation
+from ...engine.graph.graph import Graph
 from ...engine.graph.spec import TensorSpec
-from ...engine.machine.part import PartProgram, PartStep, check_tasks, task_of
-from ...engine.machine.program import place_by_cost
+from ...engine.machine.part import PartProgram, PartStep
 from ...engine.machine.report import progress_report, waiting_report
-from ...engine.ops.escape import NumpyFunction
 from ...engine.passes.memory_budget import within_memory_budget
-from ...engine.passes.switches import turned_off
-from ...engine.place.devices import Device
-from ...engine.place.kernels import all_operations
 from ...engine.queues.errors import StateLostError
 from ...engine.saving import rebuild
 from ..transport.connections import Connection, Identity
@@ -26,20 +20,14 @@ from ..transport.failures import describe_error, task_failed
 from ..transport.values import decode_token, decode_value, encode_token, encode_value, step_of
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
 from .doing import Doing, Observer
-from .peers import Address, Peers
+from .peers import Address, Link, Peers
+from .preparing import assigning, check_settings, named_target, read_devices
 from .resources import Resources, place_state
+from .system import System
+from .traces import encode_trace
 
 _SLICE = 500  # nodes of one step that run before others have their turn
 StepKey = tuple[int, int]  # the incarnation of the master, and the number that it gave the step
-
-
-class Link(Protocol):
-    """A way to a master, or to a task: a connection, or this process itself."""
-
-    @property
-    def other(self) -> Identity: ...
-
-    def send(self, kind: int, document: Any, arrays: Any = ()) -> None: ...
 
 
 class _Program:
@@ -60,10 +48,11 @@ class _Program:
 class _Running:
     """A step under way."""
 
-    def __init__(self, key: StepKey, link: Link, program: _Program, step: PartStep) -> None:
+    def __init__(self, key: StepKey, link: Link, program: _Program, part: PartProgram, step: PartStep) -> None:
         self.key = key
         self.link = link
         self.program = program
+        self.part = part  # the program itself, or as it is printed for traces
         self.step = step
         self.held_by: set[Connection] = set()  # by which so much waits to be sent that the step does not go on
 
@@ -74,26 +63,16 @@ class Worker:
     Args:
         identity: who this is.
         peers: connections to other tasks.
-        wake: wakes the loop, from any thread.
-        call: calls a function in the loop, from any thread.
-        beside: calls a function beside the loop, one after the other.
+        system: has the loop, and a thread beside it.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        peers: Peers,
-        wake: Callable[[], None],
-        call: Callable[[Callable[[], Any]], None],
-        beside: Callable[[Callable[[], None]], None],
-    ) -> None:
+    def __init__(self, identity: Identity, peers: Peers, system: System) -> None:
         self.identity = identity
         self.resources = Resources(identity.name)
         self.steps_run = 0
         self._peers = peers
-        self._wake = wake
-        self._call = call
-        self._beside = beside
+        self._loop = system.loop
+        self._beside = system.compile
         self._compiling = 0
         self._graphs: dict[tuple[int, int], Any] = {}  # by master and session: the graph, or why there is none
         self._programs: dict[tuple[int, int], _Program] = {}  # by master and number
@@ -111,6 +90,7 @@ class Worker:
             Kind.FORGET: self._take_forget,
             Kind.TEXT: self._take_text,
             Kind.RESET: self._take_reset,
+            Kind.CLOCK: self._take_clock,
         }
 
     def doing(self, is_waiting: bool) -> Doing:
@@ -188,7 +168,7 @@ class Worker:
                     result = work()
             except Exception as error:
                 result = error
-            self._call(lambda: ended(result))
+            self._loop.call(lambda: ended(result))
 
         try:
             self._beside(run)
@@ -217,7 +197,7 @@ class Worker:
             return
 
         def place(placed: list[str]) -> None:
-            self._call(lambda: link.send(Kind.PREPARED, {"program": key[1], "placement": placed}))
+            self._loop.call(lambda: link.send(Kind.PREPARED, {"program": key[1], "placement": placed}))
 
         self._compile(lambda: self._compiled(link.other.incarnation, document, place), done)
 
@@ -232,7 +212,7 @@ class Worker:
             ]
         check_settings(document["turned_off"])
         devices = read_devices(document["devices"])
-        assign = _assigning(self.identity.name, document["placement"], place)
+        assign = assigning(self.identity.name, document["placement"], place)
         with contextlib.ExitStack() as settings:
             if document["budget"] is not None:
                 settings.enter_context(within_memory_budget(document["budget"]))
@@ -245,6 +225,7 @@ class Worker:
                 devices=devices,
                 exact=bool(document["exact"]),
                 assign=assign,
+                clock=self._loop.now,
             )
         return _Program(program)
 
@@ -335,24 +316,37 @@ class Worker:
         values: list[Any] = [None] * len(program.program.machine.feeds)
         for position, description in document["feeds"]:
             values[position] = decode_value(description, frame.arrays)
-        if program.is_connected:
-            self._begin(link, key, program, values)
+        is_traced = bool(document["trace"])
+        if program.is_connected and not is_traced:
+            self._begin(link, key, program, program.program, values)
             return
         self._reaching.add(key)
+        part = program.program
 
         def done(error: Exception | None) -> None:
             if key not in self._reaching:
                 return  # it was aborted meanwhile
             self._reaching.discard(key)
             if error is None:
-                self._begin(link, key, program, values)
+                self._begin(link, key, program, part, values)
                 return
             self._early.pop(key, None)
             link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
 
-        self._connect(program, done)
+        def printed(found: Any) -> None:
+            nonlocal part
+            if isinstance(found, Exception):
+                done(found)
+            else:
+                part = found
+                self._connect(program, done)
 
-    def _begin(self, link: Link, key: StepKey, program: _Program, values: list[Any]) -> None:
+        if is_traced:
+            self._compile(program.program.with_clocks, printed)
+        else:
+            self._connect(program, done)
+
+    def _begin(self, link: Link, key: StepKey, program: _Program, part: PartProgram, values: list[Any]) -> None:
         ways = program.ways
 
         def send(number: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
@@ -363,11 +357,11 @@ class Worker:
                 step.is_held = True  # until what waits there has gone
 
         try:
-            step = program.program.begin(values, send, self._wake)
+            step = part.begin(values, send, self._loop.wake)
         except Exception as error:
             link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
             return
-        running = self._running[key] = _Running(key, link, program, step)
+        running = self._running[key] = _Running(key, link, program, part, step)
         for early in self._early.pop(key, ()):
             self._deliver(running, early)
 
@@ -403,7 +397,7 @@ class Worker:
             if step.has_work:
                 self._turning = step
                 try:
-                    with running.program.program.room():
+                    with running.part.room():
                         step.turn(_SLICE)
                 except Exception as error:
                     self._fail(running, error)
@@ -422,7 +416,7 @@ class Worker:
         for link in full - running.held_by:
             link.stalls += 1
         running.held_by = full
-        running.step.is_held = bool(full)
+        running.step.hold({link.other.name for link in full})
         return not full
 
     def _end(self, running: _Running) -> None:
@@ -430,19 +424,22 @@ class Worker:
         self.steps_run += 1
         arrays: list[Any] = []
         try:
-            found = running.program.program.end(running.step)
+            found = running.part.end(running.step)
             fetched = [[number, encode_value(value, arrays)] for number, value in found.items()]
         except Exception as error:
             running.link.send(Kind.FAILED, {"step": running.key[1], "error": describe_error(error)})
             return
-        running.link.send(Kind.ENDED, {"step": running.key[1], "fetched": fetched}, arrays)
+        document = {"step": running.key[1], "fetched": fetched, **_recorded(running.step, arrays)}
+        running.link.send(Kind.ENDED, document, arrays)
 
     def _fail(self, running: _Running, error: Exception) -> None:
         """A step has failed here: its master ends it elsewhere."""
         if self._running.pop(running.key, None) is None:
             return
-        running.program.program.failed(running.step, error)
-        running.link.send(Kind.FAILED, {"step": running.key[1], "error": describe_error(error)})
+        running.part.failed(running.step, error)
+        arrays: list[Any] = []
+        document = {"step": running.key[1], "error": describe_error(error), **_recorded(running.step, arrays)}
+        running.link.send(Kind.FAILED, document, arrays)
 
     def _take_abort(self, link: Link, frame: Frame) -> None:
         document = frame.document()
@@ -451,14 +448,20 @@ class Worker:
         self._early.pop(key, None)
         self._reaching.discard(key)
         running = self._running.pop(key, None)
-        text = ""
+        text, recorded, arrays = "", {}, []
         if running is not None:
             if document.get("report"):
                 lines = [waiting_report(running.step, "was not done"), *progress_report(running.step)]
                 text = "\n".join(lines)
             running.step.abort()
+            recorded = _recorded(running.step, arrays)
         if document.get("report"):
-            link.send(Kind.STATUS, {"step": key[1], "report": text})
+            link.send(Kind.STATUS, {"step": key[1], "report": text, **recorded}, arrays)
+
+    def _take_clock(self, link: Link, frame: Frame) -> None:
+        """A master reads the clock of this task."""
+        document = frame.document()
+        link.send(Kind.CLOCK, {**document, "time": self._loop.now()})
 
     # --- others that are gone ---------------------------------------------------------------------------------------
 
@@ -506,66 +509,9 @@ class Worker:
             running.step.abort()
 
 
-# --- what documents say ---------------------------------------------------------------------------------------------
+def _recorded(step: PartStep, arrays: list[Any]) -> dict[str, Any]:
+    """What a step that is over has recorded, for a document; nothing if it is not traced."""
+    return {} if step.recorded is None else {"trace": encode_trace(*step.recorded, arrays)}
 
 
-def named_target(graph: Graph, name: Sequence[int]) -> Any:
-    """The operation, or with a second number the output of it, that a document names."""
-    operation = graph.operations[int(name[0])]
-    return operation if len(name) == 1 else operation.outputs[int(name[1])]
-
-
-def read_devices(described: Sequence[Any]) -> list[Device]:
-    """Devices of several tasks, from their names."""
-    return [Device(DeviceName.parse(name), bandwidth=2e9, latency=2e-5) for name in described]
-
-
-def check_settings(names: Sequence[str]) -> None:
-    """Refuse a client that has other passes turned off than this task.
-
-    Raises:
-        ValueError: it has.
-    """
-    if set(names) != turned_off():
-        raise ValueError(
-            f"The client has turned off the passes {sorted(names)}, and this task {sorted(turned_off())}. Set "
-            "ANABRANCH_PASSES, or call ab.config.set_passes, in the same way everywhere."
-        )
-
-
-def _check_functions(placement: Mapping[Operation, str], task: str) -> None:
-    """Check that a task has the Python functions that it is to call.
-
-    Raises:
-        LookupError: it lacks one.
-    """
-    for operation, device in placement.items():
-        op = operation.op
-        missing = op.missing() if isinstance(op, NumpyFunction) and task_of(device) == task else ""
-        if missing:
-            raise LookupError(
-                f"Operation {operation.name!r}, defined at {operation.location}, lies on {task} and {missing}. Have "
-                "that process import the module that registers it (python -m anabranch worker --import MODULE), or ask "
-                "for another task with ab.device."
-            )
-
-
-def _assigning(task: str, placement: Sequence[str] | None, place: Callable[[list[str]], None]) -> Any:
-    """Return a function that places operations: as the master has placed them, or by cost, which `place` then takes."""
-
-    def assign(operations: Any, feeds: Any) -> Any:
-        check_tasks(operations)
-        every = list(all_operations(list(operations)))
-        if placement is not None:
-            known = dict(zip(every, placement, strict=True))
-            _check_functions(known, task)
-            return known
-        found = place_by_cost(operations, feeds)
-        _check_functions(found, task)
-        place([found[operation] for operation in every])
-        return found
-
-    return assign
-
-
-__all__ = ["Link", "StepKey", "Worker", "named_target", "read_devices"]
+__all__ = ["StepKey", "Worker"]

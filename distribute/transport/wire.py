@@ -20,7 +20,7 @@ import numpy as np
 from ...engine.graph.dtypes import as_dtype, name_of
 from .slabs import SlabError
 
-PROTOCOL = 3  # the version of what tasks and clients say to each other
+PROTOCOL = 4  # the version of what tasks and clients say to each other
 PREFIX = struct.Struct("<BxxxIII")
 _DIRECT = 1 << 16  # arrays with more bytes than this to come are read into their own memory at once
 _SCRATCH = 1 << 18
@@ -65,6 +65,7 @@ class Kind(IntEnum):
     SLAB = 30
     DROPPED = 31
     TAKEN = 32
+    CLOCK = 33
 
 
 # What reading a damaged document raises.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 from ..control_flow.scheduling import Scheduled
 from ..graph.device import DeviceName
@@ -27,11 +27,27 @@ from ..place.constraints import PlacementError
 from ..place.devices import Device, devices_of_cluster
 from ..place.kernels import all_operations
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, deep_calls
+from ..tracing.recorder import End
+from ..tracing.recorder import Event as Recorded
 from .frames import Tag
 from .program import Assign, MachineProgram
 from .step import Event, Step
 
 Send = Callable[[int, Tag, Any, bool], None]  # of the number of an edge, a tag, a value, and whether it is dead
+
+
+class Crossing(NamedTuple):
+    """One end of the arrow of a value between tasks.
+
+    Attributes:
+        key: the value's name, the same in both tasks.
+        is_sent: whether this is where it was sent; else where it has arrived.
+        end: the row and the time.
+    """
+
+    key: str
+    is_sent: bool
+    end: End
 
 
 class _Events(queue.SimpleQueue[Event]):
@@ -49,11 +65,15 @@ class PartStep(Step):
 
     Attributes:
         is_held: set by whoever sends: the step is not to go on until what it has sent has gone.
+        program: that it runs.
+        recorded: of a traced run the events, by the program's clock, and the ends of arrows whose other ends are in
+            other tasks; None of others.
         nodes: by the name of a printed function, the node that it is for.
     """
 
     is_held = False
-
+    program: PartProgram
+    recorded: tuple[Sequence[Recorded], Sequence[Crossing]] | None = None
     nodes: Mapping[str, Node] = MappingProxyType({})
 
     def _namespace(self, bindings: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,6 +105,10 @@ class PartStep(Step):
         events = _Events()
         events.wake = self._wake
         return events
+
+    def hold(self, others: Collection[str]) -> None:
+        """Have the step not go on while too much waits to be sent to these tasks; it goes on if there are none."""
+        self.is_held = bool(others)
 
     @property
     def has_work(self) -> bool:
@@ -152,7 +176,12 @@ class PartStep(Step):
         fetches = self.machine.fetches
         return {number: found[number] for number, node in enumerate(fetches) if self.blueprint.is_here(node)}
 
-    def abort(self) -> None:
+    def abort(self, error: BaseException | None = None) -> None:
+        """Drop all that is under way.
+
+        Args:
+            error: what has failed here; None if the step has failed elsewhere.
+        """
         super().abort()
         self.events = self._new_events()
 
@@ -164,18 +193,21 @@ class PartProgram(MachineProgram):
         graph, targets, feeds, specs, exact, assign, prepared: see `MachineProgram`.
         task: the task: "/job:ps/task:0".
         devices: of all tasks that may take part, the same in each of them; what is fed arrives at the first CPU.
+        clock: gives the seconds in which traces are recorded.
 
     Attributes:
         digest: of the lowered step: tasks that have the same one run the same step.
         tasks: those that take part.
         sends: the number of each value that leaves this task, and the task that takes it.
         sources: the tasks whose values this one takes.
+        printed: of a program with clocks when that was begun and done, until a run has recorded it.
 
     Raises:
         PlacementError: what was asked for can't be kept, or something would cross that does not leave its task.
     """
 
     step_type: ClassVar[type[Step]] = PartStep
+    printed: tuple[float, float] | None = None
 
     def __init__(
         self,
@@ -189,8 +221,10 @@ class PartProgram(MachineProgram):
         exact: bool = False,
         assign: Assign | None = None,
         prepared: PreparedStep | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.task = task
+        self.clock = clock
         with devices_of_cluster(devices):
             super().__init__(graph, targets, feeds, specs, exact=exact, assign=assign, lossy=(), prepared=prepared)
         self.tasks = list(dict.fromkeys(map(task_of, self.machine.devices)))
@@ -221,7 +255,7 @@ class PartProgram(MachineProgram):
             step = self._idle.pop() if self._idle else None
         step = step or self._make_step()
         assert isinstance(step, PartStep)
-        step.nodes = self.printing.nodes
+        step.program, step.nodes = self, self.printing.nodes
         self.statistics.start()
         self.statistics.latest = step
         step.begin_run(values, send, wake)
@@ -238,7 +272,19 @@ class PartProgram(MachineProgram):
     def failed(self, step: PartStep, error: Exception) -> None:
         """Drop a run that has failed, and note on its error where."""
         self._annotate(error, step)
-        step.abort()
+        step.abort(error)
+
+    def with_clocks(self) -> Self:
+        is_new, began = self._traced is None, self.clock()
+        found = super().with_clocks()
+        if is_new:
+            found.printed = (began, self.clock())
+        return found
+
+    def _make_traced_step(self, made: Sequence[Any], nodes: Mapping[str, Node]) -> Step:
+        from .part_tracing import TracedPartStep
+
+        return TracedPartStep(*made, nodes=nodes)
 
     def room(self) -> AbstractContextManager[Any]:
         """Room for recursive functions while a step is turned."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -313,9 +313,9 @@ class MachineProgram:
         targets = ", ".join(target.name for target in self._origin[1])
         return {"program": self.filename, "targets": targets, "devices": ", ".join(self.machine.devices)}
 
-    def with_clocks(self) -> MachineProgram:
+    def with_clocks(self) -> Self:
         """The same machine, printed with clocks, for traces. What it does counts as done by this program."""
-        traced = self._traced
+        traced: Any = self._traced
         if traced is None:
             traced = copy.copy(self)
             traced._has_clocks, traced._idle = True, []
@@ -348,11 +348,12 @@ class MachineProgram:
             printing, code, bindings = self.printing, self._code, self._bindings
         engines = self._make_engines()
         made = (printing.blueprint, printing.names, code, bindings, engines, self.seed)
-        if not self._has_clocks:
-            return self.step_type(*made)
+        return self._make_traced_step(made, printing.nodes) if self._has_clocks else self.step_type(*made)
+
+    def _make_traced_step(self, made: Sequence[Any], nodes: Mapping[str, Node]) -> Step:
         from .tracing import TracedStep
 
-        return TracedStep(*made, nodes=printing.nodes)
+        return TracedStep(*made, nodes=nodes)
 
     def _make_engines(self) -> dict[str, Engine]:
         targets = [node.target for node in self.machine.nodes if node.target]

@@ -23,7 +23,7 @@ from ..ops.fused import Fused
 from ..queues.attempts import note_wait
 from ..runtime.errors import describe_value
 from ..tracing import Recorder, Slice, active, here
-from ..tracing.recorder import Lane
+from ..tracing.recorder import End, Lane
 from .engines import Done, FromThread
 from .frames import FramePlan, FrameRun, Frames, Iteration, Tag
 from .step import Step, Way
@@ -32,7 +32,6 @@ from .stream_engine import StreamEngine
 _STREAMS = {"compute": "compute", "host-to-device": "h2d", "device-to-host": "d2h"}  # as rows are called
 _MOST_NAMED = 4  # operations of a cluster that its name tells
 Key = tuple[int, Tag]  # a transfer: the number of the edge, and the tag
-End = tuple[str, str, float]  # of an arrow
 
 
 _virtual_time: WeakKeyDictionary[Recorder, float] = WeakKeyDictionary()  # that has passed in steps that are over
@@ -135,18 +134,26 @@ class TracedStep(Step):
             if self._virtual is not None:
                 passed = self._offset + self._virtual.now()
                 _virtual_time[self.recorder] = max(_virtual_time.get(self.recorder, 0.0), passed)
-            told = {"devices": ", ".join(self.machine.devices)}
-            self.recorder.span(here("scheduler"), "step", began, self.now(), told)
-            for held in (self.begun, self._sent, self._landed, self._waiting):
-                held.clear()
+            self._note_step(began)
 
-    def _close(self, error: BaseException) -> None:
-        """Record what was under way when `error` ended the step."""
+    def _note_step(self, began: float) -> None:
+        """Record a run, which is over."""
+        told = {"devices": ", ".join(self.machine.devices)}
+        self.recorder.span(self._row("scheduler"), "step", began, self.now(), told)
+        for held in (self.begun, self._sent, self._landed, self._waiting):
+            held.clear()
+
+    def _close(self, error: BaseException | None) -> None:
+        """Record what was under way when `error`, or the failure of another part, ended the step."""
         ended = self.now()
+        how = "failed" if error is not None else "aborted"
         for (plan, _), (began, name) in reversed(self.begun.items()):
-            self.recorder.span(self._lane(plan.device, "iterations"), f"{name} (failed)", began, ended)
+            self.recorder.span(self._lane(plan.device, "iterations"), f"{name} ({how})", began, ended)
         for began, waits_for, node in self._waiting.values():
-            note_wait(self._lane(str(node.device), "waits"), waits_for, began, ended)
+            note_wait(self._lane(str(node.device), "waits"), waits_for, began, ended, self.recorder)
+        if error is None:
+            self.recorder.instant(self._row("scheduler"), how, ended)
+            return
         for name, began in _under_way(error):
             node = self._nodes.get(name)
             if node is not None:
@@ -154,7 +161,7 @@ class TracedStep(Step):
                 lane = self._lane(str(node.device), "compute")
                 self.recorder.span(lane, f"{kernel.name} (failed)", began, ended, kernel.details)
         told = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
-        self.recorder.instant(here("scheduler"), "failed", ended, {"error": told})
+        self.recorder.instant(self._row("scheduler"), how, ended, {"error": told})
 
     # --- kernels ----------------------------------------------------------------------------------------------------
 
@@ -199,7 +206,7 @@ class TracedStep(Step):
             return
         began, waited = self.now(), self._waiting.pop(number, None)
         if waited is not None:
-            note_wait(self._lane(str(wait.node.device), "waits"), waited[1], waited[0], began)
+            note_wait(self._lane(str(wait.node.device), "waits"), waited[1], waited[0], began, self.recorder)
         super()._go_on(number)
         if wait.is_over:
             self.ran(wait.node, began)
@@ -242,8 +249,13 @@ class TracedStep(Step):
             target = (lane.device, lane.stream, began)
             told = {"operation": receive.name, "from": self._send_device(number)}
             self.recorder.kernel(*lane, "recv", began, self.now(), told)
+        self._arrow(number, tag, source, target)
+
+    def _arrow(self, number: int, tag: Tag, source: End | None, target: End) -> None:
+        """Record the arrow of a value that has arrived."""
         if source is not None:
-            self.recorder.flow(f"{receive.name} {'.'.join(map(str, tag))}".rstrip(), source, target)
+            name = self._receives[number][0].name
+            self.recorder.flow(f"{name} {'.'.join(map(str, tag))}".rstrip(), source, target)
 
     def carry(self, number: int, tag: Tag, value: Any) -> None:
         source = self._send_device(number)
@@ -278,6 +290,10 @@ class TracedStep(Step):
         send = self._receives[number][0].peer
         assert send is not None, "every Recv has a Send"
         return str(send.device)
+
+    def _row(self, stream: str) -> Lane:
+        """Return a row of the step itself."""
+        return here(stream)
 
     def _lane(self, device: str, stream: str) -> Lane:
         """A row of a device, and of this thread."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from ..graph.deadlines import requests, waits
 from ..graph.op import Op
-from ..tracing import active, here
+from ..tracing import Recorder, active, here
 from .errors import DeadlineExceededError
 from .stops import check_cancelled
 from .writing import others_go_on
@@ -190,7 +190,14 @@ def _wait(served: threading.Event) -> None:
             check_cancelled()
 
 
-def note_wait(lane: tuple[str, str], waits_for: str, started: float, ended: float) -> None:
-    """Tell a trace, if one was recorded when the wait began (`waits_for` is not empty then), how long it was."""
-    if waits_for and active.recorder is not None:
-        active.recorder.span(lane, waits_for.partition(", ")[0], started, ended, {"what": waits_for})
+def note_wait(
+    lane: tuple[str, str], waits_for: str, started: float, ended: float, recorder: Recorder | None = None
+) -> None:
+    """Tell a trace, if one was recorded when the wait began (`waits_for` is not empty then), how long it was.
+
+    Args:
+        recorder: of the trace; by default of those of this process.
+    """
+    recorder = recorder or active.recorder
+    if waits_for and recorder is not None:
+        recorder.span(lane, waits_for.partition(", ")[0], started, ended, {"what": waits_for})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+End = tuple[str, str, float]  # of an arrow: a device, a stream of it, a time
 Details = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
 
 
@@ -54,7 +55,23 @@ class Instant(NamedTuple):
     details: Details
 
 
-Event = Slice | Flow | Counter | Instant
+class Clock(NamedTuple):
+    """How well the clock of another process is known, by which events of a device were recorded.
+
+    Attributes:
+        device: whose events these are.
+        time: of the reading, by the recorder's own clock.
+        ahead: seconds by which the other clock was ahead.
+        error: the bound, in seconds, of how far events are from their true time; infinite if that is not known.
+    """
+
+    device: str
+    time: float
+    ahead: float
+    error: float
+
+
+Event = Slice | Flow | Counter | Instant | Clock
 
 
 class Recorder:
@@ -88,7 +105,7 @@ class Recorder:
         """
         self.events.append(Slice(Lane(*lane), name, start, end, details, False))
 
-    def flow(self, key: Any, source: tuple[str, str, float], target: tuple[str, str, float]) -> None:
+    def flow(self, key: Any, source: End, target: End) -> None:
         """An arrow, from (device, stream, time) to (device, stream, time), such as a Send and its Recv.
 
         It is drawn between the innermost slices at these times, which are best given as the starts of two slices; where
@@ -101,6 +118,10 @@ class Recorder:
     def counter(self, device: str, name: str, time: float, value: float) -> None:
         """What `name` (bytes alive, say) amounts to on a device from now on."""
         self.events.append(Counter(device, name, time, value))
+
+    def clock(self, device: str, time: float, ahead: float, error: float) -> None:
+        """Note how well the clock of the process is known that has recorded the events of a device."""
+        self.events.append(Clock(device, time, ahead, error))
 
     def instant(self, lane: tuple[str, str], name: str, time: float, details: Details = None) -> None:
         """Something that happened at one moment."""

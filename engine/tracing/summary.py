@@ -41,11 +41,13 @@ def summarise(events: Sequence[Event], top: int = 20) -> str:
 
 
 def _devices(kernels: Sequence[Slice], whole: float) -> list[str]:
-    lines = [f"{'device':<8} {'busy':>8}  {'share':>5}  {'kernels':>7}"]
-    for device in sorted({kernel.lane.device for kernel in kernels}):
+    devices = sorted({kernel.lane.device for kernel in kernels})
+    width = max([8, *map(len, devices)])
+    lines = [f"{'device':<{width}} {'busy':>8}  {'share':>5}  {'kernels':>7}"]
+    for device in devices:
         own = [kernel for kernel in kernels if kernel.lane.device == device]
         busy = _covered((kernel.start, kernel.end) for kernel in own)
-        lines.append(f"{device:<8} {_time(busy):>8}  {_share(busy, whole):>5}  {len(own):>7}")
+        lines.append(f"{device:<{width}} {_time(busy):>8}  {_share(busy, whole):>5}  {len(own):>7}")
     return lines
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .recorder import Counter, Details, Event, Flow, Instant, Lane, Slice
+from .recorder import Clock, Counter, Details, Event, Flow, Instant, Lane, Slice
 
 _STREAMS = ("scheduler", "compute", "h2d", "d2h", "send", "recv")  # in this order; others follow by name
 _FIRST_THREAD = 1000  # a thread with the number of its process would be taken for the main thread
@@ -109,10 +109,11 @@ class _Timeline:
     """The JSON events of a timeline under construction, each with what it is sorted by."""
 
     def __init__(self, events: Sequence[Event]) -> None:
-        self.origin = min((_first_time(event) for event in events), default=0.0)
+        self.origin = min((_first_time(event) for event in events if not isinstance(event, Clock)), default=0.0)
         self.rows: dict[Lane, list[_Row]] = {}
         self.lines: list[tuple[int, int, int, dict[str, Any]]] = []
         self.arrows_left_out = 0
+        self.clocks = _clocks([event for event in events if isinstance(event, Clock)])
         slices = [event for event in events if isinstance(event, Slice)]
         instants = [event for event in events if isinstance(event, Instant)]
         placed = self._place(slices)
@@ -134,7 +135,9 @@ class _Timeline:
         """The document; one event a line, by time, as the importer wants those with flows."""
         self.lines.sort(key=lambda line: line[:3])
         described = ",\n".join(_as_json(time, event) for time, _, _, event in self.lines)
-        other = json.dumps({"arrows left out": self.arrows_left_out})
+        other = json.dumps(
+            {"arrows left out": self.arrows_left_out, **({"clocks": self.clocks} if self.clocks else {})}
+        )
         return f'{{"displayTimeUnit": "ns", "otherData": {other}, "traceEvents": [\n{described}\n]}}\n'
 
     def _nanoseconds(self, time: float) -> int:
@@ -189,14 +192,14 @@ class _Timeline:
             "tid": row.thread,
             "name": event.name,
             "cat": "kernel" if event.is_kernel else "span",
-            "args": _given(event.details),
+            "args": given(event.details),
         }
         self._add(start, _SLICE, described, start - end)
 
     def _add_instant(self, event: Instant) -> None:
         row = self.rows[event.lane][0]
         described = {"ph": "i", "s": "t", "pid": self.devices[event.lane.device], "tid": row.thread, "name": event.name}
-        self._add(self._nanoseconds(event.time), _INSTANT, {**described, "args": _given(event.details)})
+        self._add(self._nanoseconds(event.time), _INSTANT, {**described, "args": given(event.details)})
 
     def _add_counter(self, event: Counter) -> None:
         if not math.isfinite(event.value):
@@ -227,10 +230,25 @@ class _Timeline:
         return max(around, key=lambda pair: pair[0]) if around else None
 
 
-def _first_time(event: Event) -> float:
+def _first_time(event: Slice | Flow | Counter | Instant) -> float:
     if isinstance(event, Slice):
         return event.start
     return event.sent if isinstance(event, Flow) else event.time
+
+
+def _clocks(clocks: Iterable[Clock]) -> dict[str, dict[str, float | None]]:
+    """By device, the largest error of its clock, and how far that was ahead then, in microseconds."""
+    worst: dict[str, Clock] = {}
+    for clock in clocks:
+        if clock.device not in worst or clock.error > worst[clock.device].error:
+            worst[clock.device] = clock
+    return {
+        device: {
+            "error": round(clock.error * 1e6, 3) if math.isfinite(clock.error) else None,
+            "ahead": round(clock.ahead * 1e6, 3),
+        }
+        for device, clock in sorted(worst.items())
+    }
 
 
 def _numbered(names: Iterable[str]) -> dict[str, int]:
@@ -249,8 +267,8 @@ def _lane_order(lane: Lane) -> tuple[Any, ...]:
     return _natural(lane.device), place, _natural(lane.stream)
 
 
-def _given(details: Details) -> dict[str, Any]:
-    """Details as they are written."""
+def given(details: Details) -> dict[str, Any]:
+    """Return details as they are written: texts, and finite numbers."""
     found = details() if callable(details) else details
     return {name: _plain(value) for name, value in (found or {}).items()}
 

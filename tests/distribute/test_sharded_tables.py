@@ -14,7 +14,7 @@ from shared.tasks import WORKER, Running, tasks
 import anabranch as ab
 from anabranch import layers, nn, ops
 from anabranch.distribute import FixedShardsPartitioner, ShardedVariable
-from anabranch.distribute.tasks.worker import _assigning
+from anabranch.distribute.tasks.preparing import assigning
 from anabranch.engine.machine.part import PartProgram
 from anabranch.engine.place.devices import Device, DeviceName
 
@@ -42,7 +42,7 @@ def lowered(graph: ab.Graph, targets: Any) -> str:
         task=WORKER,
         devices=devices,
         exact=False,
-        assign=_assigning(WORKER, None, lambda placed: None),
+        assign=assigning(WORKER, None, lambda placed: None),
     )
     return program.text()
 

@@ -18,9 +18,11 @@ from shared.tasks import PS, TOKEN, WORKER
 import anabranch as ab
 from anabranch.distribute.cluster import ClusterSpec
 from anabranch.distribute.config import ServerConfig
+from anabranch.distribute.tasks import clocks, traces
 from anabranch.distribute.transport.connections import Channel
 from anabranch.distribute.transport.failures import read_error
 from anabranch.distribute.transport.wire import Kind
+from anabranch.engine.tracing.recorder import Flow, Recorder, Slice
 
 ADDRESSES = {PS: "localhost:2201", WORKER: "localhost:2202"}
 CLUSTER = ClusterSpec({"ps": [ADDRESSES[PS]], "worker": [ADDRESSES[WORKER]]})
@@ -105,6 +107,8 @@ class Simulation:
             self.is_prepared = answer is not None and answer.kind == Kind.PREPARED
             if not self.is_prepared:
                 return
+        kind, document, arrays = self.requests[Kind.RUN]
+        self.requests = {**self.requests, Kind.RUN: (kind, {**document, "trace": self.draws_trace()}, arrays)}
         answer = self.ask(Kind.RUN)
         if answer is None:
             self.outcomes.append(None)
@@ -116,6 +120,10 @@ class Simulation:
             if self.outcomes[-1] == "StateLostError":  # another session makes it anew
                 assert self.client.connection is not None
                 self.client.connection.close("the client begins anew")
+
+    def draws_trace(self) -> bool:
+        """Some steps are traced, which must change nothing."""
+        return self.network.random.random() < 0.2
 
     def fault(self) -> None:
         """Let something happen, at a time that is drawn; it is mended later."""
@@ -186,6 +194,7 @@ def check(seed: int, requests: dict[int, Request]) -> list[Any]:
     for task in made.tasks.values():
         assert (task.held["running"], task.held["early"]) == (0, 0), made.outcomes
         assert task.task.statistics()["steps"] == 0
+        assert not len(task.task._master._clocks)
         for connection in task.task.connections:
             assert connection.queued == 0
     return made.outcomes
@@ -225,8 +234,42 @@ def test_what_always_holds_in_many_simulations(chunk: int, requests: dict[int, R
     check_all(range(CHUNK * chunk, CHUNK * chunk + CHUNK), requests)
 
 
+def true_time(node: TaskNode, reading: float) -> float:
+    """The time of the network at which a clock, which goes as it does now, showed something."""
+    then, was = node._read_at
+    return then + (reading - was) / node.rate
+
+
+@pytest.mark.parametrize("rates", [(1.0, 1.0), (1.0001, 0.9999), (1.5, 0.7)])
+def test_traces_are_aligned_within_the_error_that_they_tell(requests: dict[int, Request], rates: Any):
+    for seed in range(3):
+        made = Simulation(seed, requests)
+        for task, rate in zip(made.tasks.values(), rates, strict=True):
+            task.skew(rate)
+        made.step()
+        kind, document, arrays = requests[Kind.RUN]
+        made.requests = {**requests, Kind.RUN: (kind, {**document, "trace": True}, arrays)}
+        answer = made.ask(Kind.RUN)
+        parts = {part.task: part for part in traces.read_traces(answer.document()["trace"], answer.arrays, WORKER)}
+        assert parts.keys() == made.tasks.keys()
+        worker, ps = (made.tasks[name] for name in (WORKER, PS))
+        part = parts[PS]
+        assert 0 < part.clocks.error < 0.1
+        slices = [event for event in part.trace.events if isinstance(event, Slice)]
+        assert {event.name for event in slices} >= {"step", "send", "recv"}
+        for time in [time for event in slices for time in (event.start, event.end)]:
+            wrong = true_time(worker, part.clocks.own(time)) - true_time(ps, time)
+            assert abs(wrong) <= part.clocks.error / worker.rate + 1e-6
+        recorder = Recorder()
+        traces.merge(recorder, list(parts.values()), clocks.same_clock(), 0.0)
+        flows = [event for event in recorder.events if isinstance(event, Flow)]
+        assert len(flows) >= 6
+        assert all(flow.sent <= flow.received for flow in flows)
+
+
 PROTOCOL = (
     *("tasks/master", "tasks/worker", "tasks/task", "tasks/peers", "tasks/watch", "tasks/sessions", "tasks/resources"),
+    *("tasks/clocks", "tasks/preparing", "tasks/resets", "tasks/traces"),
     *("transport/values", "transport/failures"),
 )
 

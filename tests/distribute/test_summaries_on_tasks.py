@@ -12,7 +12,7 @@ from shared.tasks import PS, WORKER, Running
 
 import anabranch as ab
 from anabranch import ops, summary
-from anabranch.distribute.tasks.worker import _assigning
+from anabranch.distribute.tasks.preparing import assigning
 from anabranch.engine.machine.part import PartProgram
 from anabranch.engine.place.devices import Device, DeviceName
 
@@ -57,7 +57,7 @@ def test_the_task_of_the_writer_writes(running: Running, graph: ab.Graph, tmp_pa
 def test_tensors_stay_where_they_are(graph: ab.Graph, tmp_path: Path) -> None:
     found, _ = built(tmp_path / "logs", 1_000_000)
     devices = [Device(DeviceName.parse(f"{task}/device:CPU:0"), bandwidth=2e9, latency=2e-5) for task in (PS, WORKER)]
-    assign = _assigning(WORKER, None, lambda placed: None)
+    assign = assigning(WORKER, None, lambda placed: None)
     program = PartProgram(graph, [found.operation], [], [], task=WORKER, devices=devices, exact=False, assign=assign)
     received = [line for line in program.text().splitlines() if "= recv() @ /job:worker" in line]
     assert len(received) >= 4, "numbers, limits and counts of the buckets, and the mean"

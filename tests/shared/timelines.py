@@ -42,6 +42,7 @@ class Timeline:
     instants: list[dict[str, Any]] = field(default_factory=list)
     streams: list[tuple[str, str]] = field(default_factory=list)
     arrows_left_out: int = 0
+    clocks: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
     def named(self, name: str) -> list[ReadSlice]:
         return [each for each in self.slices if each.name == name]
@@ -65,7 +66,8 @@ def read_text(text: str) -> Timeline:
         assert event["ph"] in KEYS, event
         assert KEYS[event["ph"]] <= event.keys(), event
         assert event["pid"] > 0, "process 0 is the system's"
-    found = Timeline(arrows_left_out=document["otherData"]["arrows left out"])
+    other = document["otherData"]
+    found = Timeline(arrows_left_out=other["arrows left out"], clocks=other.get("clocks", {}))
     names = _names(events, found)
     times = [_nanoseconds(event["ts"]) for event in events]
     assert times == sorted(times), "flows are bound by the order of the file where times are equal"
@@ -156,5 +158,6 @@ class _Reader:
 
     def _read_instant(self, time: int, event: dict[str, Any]) -> None:
         assert event["s"] == "t"
-        stream = self.names["thread", event["tid"]]
-        self.found.instants.append({"name": event["name"], "time": time, "stream": stream, **event["args"]})
+        device, stream = self.names["process", event["pid"]], self.names["thread", event["tid"]]
+        told = {"name": event["name"], "time": time, "device": device, "stream": stream}
+        self.found.instants.append({**told, **event["args"]})
