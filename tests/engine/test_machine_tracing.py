@@ -340,7 +340,7 @@ def test_a_wait_up_to_the_deadline_is_told(x: Symbol):
     program = machine([queue.dequeue(), as_on_other(x)], [x])
     queue.put([np.float32(0)], many=False)
     assert traced_once(program)  # compiled, so that the wait has all the time
-    with ab.trace() as recorded, pytest.raises(DeadlineExceededError), deadline(0.02):
+    with ab.trace() as recorded, pytest.raises(DeadlineExceededError), deadline(0.2):
         program(VALUE)
     found = read_text(timeline(recorded.events))
     (wait,) = [each for each in found.slices if each.stream == "waits"]

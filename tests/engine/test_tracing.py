@@ -49,7 +49,9 @@ def test_slices_counters_and_instants(recorder: Recorder, path: Path):
     assert inner.parent is outer
     assert inner.args == {"operation": "dense/matmul", "size": 3}
     assert found.counters == [("cpu:0", "bytes", 128)]
-    assert found.instants == [{"name": "abort", "time": 625_000_000, "stream": "scheduler", "why": "x"}]
+    assert found.instants == [
+        {"name": "abort", "time": 625_000_000, "device": "cpu:0", "stream": "scheduler", "why": "x"}
+    ]
 
 
 def test_details_may_be_a_function_that_is_called_when_they_are_written(recorder: Recorder, path: Path):
