@@ -457,7 +457,8 @@ class Master:
             self._end(step)
             return
         for name in program.tasks:
-            link = self._link_to(program.ready[name])
+            identity = program.ready.get(name)  # None: the task was lost while clocks were read
+            link = None if identity is None else self._link_to(identity)
             if link is None:
                 self._fail(step, task_failed(name, "the connection to it was lost", step.number))
                 return

@@ -1,4 +1,4 @@
-"""What documents that ask for a step say: its operations, devices, settings and placement."""
+"""Reading of documents that ask for a step: its operations, devices, settings and placement."""
 
 from __future__ import annotations
 

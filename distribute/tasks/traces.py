@@ -68,7 +68,7 @@ def encode_trace(events: Sequence[Event], crossings: Sequence[Crossing], arrays:
 
 
 class TaskTrace(NamedTuple):
-    """What a task has recorded of a step.
+    """The events of a step that a task has recorded.
 
     Attributes:
         events: by its own clock.

@@ -510,7 +510,7 @@ class Worker:
 
 
 def _recorded(step: PartStep, arrays: list[Any]) -> dict[str, Any]:
-    """What a step that is over has recorded, for a document; nothing if it is not traced."""
+    """Give the records of a step that is over, for a document; nothing if it is not traced."""
     return {} if step.recorded is None else {"trace": encode_trace(*step.recorded, arrays)}
 
 
