@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..layers.convolution_base import Convolution
 from ..layers.layer_state import assign_values
+from ..layers.quantizers.adapters import AdaptableLayer
 from ..layers.quantizers.kernels import QuantizableKernel
-from ..layers.quantizers.quantizable import QuantizableLayer
 from ..layers.quantizers.whole_models import Filters, check_filters, is_wanted
 from .archive import SavedFileError, atomic_write
 from .safetensors_files import read_safetensors, write_safetensors
@@ -38,7 +39,7 @@ def enable(model: Model, rank: int, *, alpha: float | None = None, filters: Filt
         rank: of the adapters.
         alpha: they are multiplied by ``alpha / rank``; by default by 1.
         filters: which layers: a pattern of their names, a list of patterns, or a function of the layer; by default all
-            `Dense` and `EinsumDense` layers.
+            `Dense` and `EinsumDense` layers. `Embedding`, `Conv1D`, `Conv2D` and `Conv3D` can have adapters, too.
 
     Returns:
         The paths of the layers that have adapters now.
@@ -54,7 +55,7 @@ def enable(model: Model, rank: int, *, alpha: float | None = None, filters: Filt
     ['lora_kernel_a', 'lora_kernel_b']
     """
     check_filters(filters)
-    kind = QuantizableKernel if filters is None else QuantizableLayer
+    kind = QuantizableKernel if filters is None else AdaptableLayer
     wanted: list[Any] = [
         layer for layer in model._flatten_layers() if isinstance(layer, kind) and is_wanted(layer, filters)
     ]
@@ -108,7 +109,7 @@ def save(model: Model, folder: str | os.PathLike[str]) -> None:
     arrays: dict[str, Any] = {}
     for layer in found:
         for key, factor in zip(_keys(layer, modules[id(layer)]), layer._lora_factors(), strict=True):
-            arrays[key] = np.ascontiguousarray(factor.numpy().T)
+            arrays[key] = np.ascontiguousarray(_as_in_file(layer, factor.numpy()))
     names = [modules[id(layer)] for layer in found]
     (rank, alpha), _ = Counter((layer.lora_rank, layer.lora_alpha) for layer in found).most_common(1)[0]
     config = {
@@ -174,8 +175,8 @@ def _load_adapters(model: Model, path: Path, config: Mapping[str, Any], arrays: 
             continue
         used.update(keys)
         a, b = arrays[keys[0]], arrays[keys[1]]
-        rank = a.shape[0] if a.ndim == 2 else 0
-        shapes = [tuple(reversed(shape)) for shape in layer._lora_shapes(rank)]
+        rank = a.shape[0] if a.ndim else 0
+        shapes = [_as_in_file(layer, np.empty(shape)).shape for shape in layer._lora_shapes(rank)]
         if [tuple(a.shape), tuple(b.shape)] != shapes:
             differences.append(
                 f"{name}: shapes {a.shape} and {b.shape} in the file, expected {shapes[0]} and {shapes[1]}"
@@ -183,7 +184,7 @@ def _load_adapters(model: Model, path: Path, config: Mapping[str, Any], arrays: 
         elif layer.lora_enabled and layer.lora_rank != rank:
             differences.append(f"{name}: rank {rank} in the file, {layer.lora_rank} in the model")
         else:
-            found.append((layer, rank, _alpha(config, name), np.array(a.T), np.array(b.T)))
+            found.append((layer, rank, _alpha(config, name), _from_file(layer, a, 0), _from_file(layer, b, 1)))
     differences += [f"unknown: {key}" for key in arrays if key not in used]
     if differences or not found:
         text = "".join(f"\n  {line}" for line in differences[:_SHOWN]) or " it holds no adapters."
@@ -225,7 +226,7 @@ def _modules(model: Model) -> dict[str, Any]:
     Models of public architectures have those of their tables; in others paths stand for modules.
     """
     table = getattr(model, "names", None)
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, QuantizableLayer)]
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, AdaptableLayer)]
     if table is None:
         prefix = f"{model.name}/"
         return {layer.path.removeprefix(prefix).replace("/", "."): layer for layer in layers}
@@ -236,16 +237,34 @@ def _modules(model: Model) -> dict[str, Any]:
         place, _, attribute = name.place.rpartition(".")
         if attribute in ("_kernel", "_embeddings"):
             layer = weight_at(model, place)
-            if isinstance(layer, QuantizableLayer):
+            if isinstance(layer, AdaptableLayer):
                 found[name.file.removesuffix(".weight")] = layer
     return found
 
 
-def _keys(layer: QuantizableLayer, name: str) -> tuple[str, str]:
+def _keys(layer: AdaptableLayer, name: str) -> tuple[str, str]:
     """The names of the two factors in a file."""
     if layer.main_weight == "kernel":
         return f"{_PREFIX}{name}.lora_A.weight", f"{_PREFIX}{name}.lora_B.weight"
     return f"{_PREFIX}{name}.lora_embedding_A", f"{_PREFIX}{name}.lora_embedding_B"
+
+
+def _as_in_file(layer: AdaptableLayer, factor: Any) -> Any:
+    """A factor with its axes as PyTorch has them: the outputs first, of convolutions the windows last."""
+    if not isinstance(layer, Convolution):
+        return factor.T
+    ordered = np.moveaxis(factor, (-1, -2), (0, 1))
+    return ordered.reshape(*ordered.shape, *[1] * (layer.rank + 2 - ordered.ndim))
+
+
+def _from_file(layer: AdaptableLayer, array: Any, place: int) -> Any:
+    """The first or second factor, which `_as_in_file` ordered."""
+    array = np.asarray(array)
+    if not isinstance(layer, Convolution):
+        return np.array(array.T)
+    if place == 1:
+        return np.array(array.reshape(array.shape[:2]).T)
+    return np.array(np.moveaxis(array, (0, 1), (-1, -2)))
 
 
 __all__ = ["enable", "load", "merge", "save"]

@@ -19,6 +19,7 @@ from ..engine.place.devices import devices_version
 from ..engine.session.inside import fetched_from
 from ..engine.session.programs import make_program
 from ..engine.summaries.scopes import recording
+from ..layers.layer_state import replacements
 from ..layers.shape_programs import STATIC_PROGRAMS, ShapePrograms
 from .carried_steps import StepGraph, carried_loop
 from .data import Batch, Layout
@@ -39,6 +40,7 @@ class StepPrograms:
         self._build = build
         self._devices = devices_version()
         self._recording = recording()
+        self._replacements = replacements()
         self._programs: dict[Any, Program] = {}
         self._families: dict[Any, ShapePrograms] = {}
         self._loops: dict[Any, tuple[int, Program]] = {}
@@ -75,11 +77,13 @@ class StepPrograms:
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._find(batch)
+            self._replacements = replacements()  # layers that are built in the step may get adapters there
         return program
 
     def _check_scopes(self) -> None:
-        """Forget the programs if other devices have been declared, or summaries go to another writer."""
-        if self._devices != devices_version() or self._recording != recording():
+        """Forget the programs if devices were declared, summaries go to another writer, or weights were replaced."""
+        made_for = (self._devices, self._recording, self._replacements)
+        if made_for != (devices_version(), recording(), replacements()):
             self.clear()
 
     @property
@@ -96,6 +100,7 @@ class StepPrograms:
         """Forget all programs, because what they were built from has changed."""
         self._devices = devices_version()
         self._recording = recording()
+        self._replacements = replacements()
         self._programs.clear()
         self._families.clear()
         self._loops.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..engine import ops
@@ -9,10 +10,15 @@ from ..engine.graph import Tensor
 from ..engine.objects import constraints, initializers, regularizers
 from .convolution_base import Convolution, check_dilation
 from .dense import positive_int
+from .quantizers.adapters import AdaptableLayer
+from .weight import Weight
 
 
-class _Conv(Convolution):
+class _Conv(Convolution, AdaptableLayer):
     """The base of `Conv1D`, `Conv2D` and `Conv3D`; see `Conv2D`."""
+
+    untracked = AdaptableLayer.untracked | {"kernel"}  # what it comes to is no part of the layer
+    _kernel: Any = None
 
     def __init__(
         self,
@@ -65,7 +71,7 @@ class _Conv(Convolution):
                 f"Layer {self.name!r} ({type(self).__name__}): the number of input channels must be a multiple of "
                 f"groups={self.groups}, got {channels} channels in input shape {input_shape}."
             )
-        self.kernel = self.add_weight(
+        self._kernel = self.add_weight(
             shape=(*self.kernel_size, channels // self.groups, self.filters),
             initializer=self.kernel_initializer,
             regularizer=self.kernel_regularizer,
@@ -73,6 +79,24 @@ class _Conv(Convolution):
             name="kernel",
         )
         self._add_bias(self.filters)
+        self._enable_given_lora()
+
+    @property
+    def kernel(self) -> Weight:
+        """The kernel: a weight; with adapters the tensor that they come to."""
+        kernel: Any = self._kernel
+        if self.lora_enabled:
+            a, b = self._lora_factors()
+            kernel = ops.cast(kernel + ops.matmul(a, b) * self._lora_scale, self.compute_dtype)
+        return kernel
+
+    @kernel.setter
+    def kernel(self, value: Any) -> None:
+        self._kernel = value
+
+    def _lora_shapes(self, rank: int) -> tuple[Sequence[int], Sequence[int]]:
+        *sizes, filters = self._kernel.shape
+        return (*sizes, rank), (rank, filters)
 
     def convolution_op(self, inputs: Any, kernel: Any) -> Tensor:
         """The convolution alone, without bias and activation; what subclasses may override.
@@ -94,6 +118,7 @@ class _Conv(Convolution):
             "kernel_initializer": initializers.serialize(self.kernel_initializer),
             "kernel_regularizer": regularizers.serialize(self.kernel_regularizer),
             "kernel_constraint": constraints.serialize(self.kernel_constraint),
+            **self._lora_config(),
         }
 
 
@@ -141,7 +166,7 @@ class Conv2D(_Conv):
         kernel_initializer, bias_initializer: first values.
         kernel_regularizer, bias_regularizer, activity_regularizer: penalties.
         kernel_constraint, bias_constraint: projections after each update.
-        **kwargs: see `Layer`.
+        **kwargs: see `Layer`; and ``lora_rank``, ``lora_alpha``, see `enable_lora`.
 
     Shapes: ``(batch, height, width, channels)`` to ``(batch, new_height, new_width, filters)``, or both with the
     channels in front of the sizes. Weights: ``kernel (*kernel_size, channels // groups, filters)``, ``bias

@@ -34,6 +34,13 @@ from .step_sums import collects, sum_over_steps
 from .tracking import held_by_attributes
 from .weight import Weight
 
+_replacements = 0
+
+
+def replacements() -> int:
+    """Return how often layers of this process have had weights replaced by others: quantised, or given adapters."""
+    return _replacements
+
 
 class LayerState:
     """The holding half of `Layer`; see there."""
@@ -417,7 +424,9 @@ class LayerState:
 
     def _weights_changed(self) -> None:
         """Note that weights are others than before, so that nothing compiled with the old ones is used again."""
+        global _replacements
         self._weights_version += 1
+        _replacements += 1
         self._functions.clear()
 
     @property

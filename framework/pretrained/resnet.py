@@ -67,7 +67,7 @@ class ConvolutionLayer(Layer):
         """The table of names."""
         parts = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
         return [
-            Name(f"{file}.convolution.weight", f"{place}.convolution.kernel", CONVOLUTION),
+            Name(f"{file}.convolution.weight", f"{place}.convolution._kernel", CONVOLUTION),
             *[Name(f"{file}.normalization.{part}", f"{place}.normalization.{own}") for part, own in parts.items()],
         ]
 

@@ -92,7 +92,7 @@ class ViTForImageClassification(PretrainedModel):
         found = [
             Name(f"{file}.cls_token", "patches.token"),
             Name(f"{file}.position_embeddings", "patches.positions"),
-            Name(f"{file}.patch_embeddings.projection.weight", "patches.projection.kernel", CONVOLUTION),
+            Name(f"{file}.patch_embeddings.projection.weight", "patches.projection._kernel", CONVOLUTION),
             Name(f"{file}.patch_embeddings.projection.bias", "patches.projection.bias"),
         ]
         norms = ("layernorm_before", "layernorm_after")

@@ -96,13 +96,6 @@ class QuantizableKernel(QuantizableLayer):
             name="kernel",
         )
 
-    def _enable_given_lora(self) -> None:
-        """Enable the adapters that the constructor was asked for, once all weights are made."""
-        if self.lora_rank and not self.lora_enabled:
-            rank, alpha = self.lora_rank, self.lora_alpha
-            self.built = True
-            self.enable_lora(rank, alpha)
-
     def _matrix_sizes(self) -> tuple[int, int]:
         """The kernel as a matrix: how many terms, and how many outputs."""
         reduced = self._reduced_axes()

@@ -93,12 +93,6 @@ class QuantizableTable(QuantizableLayer):
     def _lora_shapes(self, rank: int) -> tuple[Sequence[int], Sequence[int]]:
         return (self.input_dim, rank), (rank, self.output_dim)
 
-    def _enable_given_lora(self) -> None:
-        if self.lora_rank and not self.lora_enabled:
-            rank, alpha = self.lora_rank, self.lora_alpha
-            self.built = True
-            self.enable_lora(rank, alpha)
-
     # --- computing ------------------------------------------------------------------------------------------
 
     def _dequantized(self) -> Tensor:

@@ -71,6 +71,20 @@ def test_nothing_but_adapters_is_trained(quantize: str | None, tmp_path: Path):
     np.testing.assert_allclose(model.predict(x, verbose=0), found, atol=tolerance)
 
 
+def test_steps_of_before_are_not_run_again():
+    model, x = small(), np.array([[1, 2, 3]])
+    head, before = model.get_layer("head"), model.predict(x, verbose=0)
+    head.enable_lora(2)
+    head.lora_kernel_b.assign(np.ones((2, 5)))
+    adapted = model.predict(x, verbose=0)
+    assert np.abs(adapted - before).max() > 1e-3
+    np.testing.assert_allclose(adapted, model(x), rtol=1e-5, atol=1e-6)
+    head.merge_lora()
+    np.testing.assert_allclose(model.predict(x, verbose=0), adapted, rtol=1e-5, atol=1e-6)
+    head.quantize("int8")
+    np.testing.assert_array_equal(model.predict(x, verbose=0), model(x))
+
+
 def test_ranks_may_differ(tmp_path: Path):
     model = small()
     model.get_layer("table").enable_lora(1)

@@ -24,6 +24,11 @@ def dense() -> tuple[Any, Any]:
     return keras.Sequential([keras.Input((6,)), *layers]), normal(3, 6)
 
 
+def convolutions() -> tuple[Any, Any]:
+    layers = [keras.layers.Conv2D(4, 3, groups=2, name="first"), keras.layers.Conv2D(3, (1, 2), use_bias=False)]
+    return keras.Sequential([keras.Input((5, 6, 2)), *layers]), normal(2, 5, 6, 2)
+
+
 def attention() -> tuple[Any, Any]:
     tokens = keras.Input((4,), dtype="int32")
     x = keras.layers.Embedding(9, 6, name="table")(tokens)
@@ -130,6 +135,11 @@ def main() -> None:
     model.layers[0].enable_lora(2, lora_alpha=3)
     model.layers[0].lora_kernel_b.assign(normal(2, 5))
     save(model, "dense_lora", x)
+    model, x = randomised(convolutions)
+    for layer in model.layers[:2]:
+        layer.enable_lora(2, lora_alpha=3)
+        layer.lora_kernel_b.assign(normal(*layer.lora_kernel_b.shape))
+    save(model, "convolutions_lora", x)
 
 
 if __name__ == "__main__":
