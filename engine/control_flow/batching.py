@@ -2,7 +2,7 @@
 
 A value is either *batched* (an example of it for each element of the map, along a new first axis; an array of tensors
 has it in each element) or the same for all. What depends on no batched value is built once. Everything else goes by a
-table of rules (`batching_rules`); an operation without one is looped over alone.
+table of rules (`batching_rules`), or by the axis map of its op; an operation that neither serves is looped over alone.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ class Rules:
             for base in kind.__mro__:
                 if base in table:
                     return table[base]
-        return self._default if operation.op.elementwise else None
+        return None if isinstance(operation.op, RegionOp) or self.is_structural(operation) else self._default
 
     def is_structural(self, operation: Operation) -> bool:
         """Test whether an operation deals with regions and frames, and looks its inputs up by itself."""

@@ -6,24 +6,25 @@ values of the outputs, or None where it does not apply: then the operation is lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..graph.axis_maps import axis_map_of
 from ..graph.graph import Operation
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, StoreSpec, TensorSpec
 from ..graph.tensor import Tensor, symbol_of
 from ..ops.axes import Flip, Roll, Transpose, moveaxis
 from ..ops.base import apply, apply_multi, convert_to_tensor, make_constant
-from ..ops.creation import Diagonal, Fill, PutDiagonal, Triangle, arange
+from ..ops.creation import Diagonal, Fill, PutDiagonal, arange
 from ..ops.einsum import Contraction
 from ..ops.gathering import AddRows, PutAlongAxis, PutRows, Take, TakeAlongAxis, take
 from ..ops.indexing import GetItems
 from ..ops.joining import Concatenate, Split, Stack, Unstack, concatenate
 from ..ops.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows, matmul, product_of_rows
-from ..ops.matrices import Cholesky, Determinant, Inverse, LowerHalf, Solve
+from ..ops.matrices import Solve
 from ..ops.padding import Pad
 from ..ops.positions import OneHot
 from ..ops.quantized import QuantizedMatMul
@@ -48,12 +49,9 @@ from ..ops.shaping import (
 )
 from ..ops.softmax import (
     PlaceClass,
-    SelectClass,
-    SparseCrossEntropy,
-    SparseCrossEntropyGrad,
     _Normalised,  # pyright: ignore[reportPrivateUsage]
 )
-from ..ops.sorting import ArgSort, SearchSorted, Sort, TopK
+from ..ops.sorting import ArgSort, SearchSorted, Sort
 from ..ops.tensor_arrays import (
     ArrayAddAt,
     ArrayClear,
@@ -68,7 +66,7 @@ from ..ops.tensor_arrays import (
     ArrayWrite,
 )
 from ..ops.tensor_stores import StoreContains, StoreGather, StoreRead, StoreSize, StoreWrite
-from ..ops.triangular import CholeskyGradient, SolveTriangular
+from ..ops.triangular import SolveTriangular
 from ..ops.windows import Slice, SliceUpdate
 from . import batching_items as items
 from . import batching_stacks as stacks
@@ -96,9 +94,41 @@ def elementwise(batch: Batch, node: Operation, values: Values) -> Found:
     return batched(*apply_multi(node.op, *tensors))
 
 
+def by_axes(batch: Batch, node: Operation, values: Values) -> Found:
+    """Ops that work on a batch as they are: their axis maps say that they treat an axis in front index by index."""
+    differing = {k for k, value in enumerate(values) if value.batched}
+    for takes in (differing, set(range(len(values)))):
+        if _treats_front_by_index(node, takes):
+            tensors = [batch.batched(value) if k in takes else value.tensor for k, value in enumerate(values)]
+            return batched(*apply_multi(node.op, *tensors))
+    return None
+
+
+def _treats_front_by_index(node: Operation, takes: Collection[int]) -> bool:
+    """Test whether an op does the same for each index of a further axis in front of some of its inputs."""
+    specs = [tensor.spec for tensor in node.inputs]
+    before = axis_map_of(node.op, specs)
+    if before is None:
+        return False
+    wider = [
+        TensorSpec((None, *(spec.shape or ())), spec.dtype) if k in takes else spec for k, spec in enumerate(specs)
+    ]
+    after = axis_map_of(node.op, wider)
+    if not after:
+        return False
+    front = {(each.input, each.axis) for each in after[0] if each.by_index}
+    behind = tuple(tuple(each._replace(axis=each.axis + (each.input in takes)) for each in own) for own in before)
+    return front == {(k, 0) for k in takes} and after[1:] == behind
+
+
+def general(batch: Batch, node: Operation, values: Values) -> Found:
+    """Ops that have no rule of their own."""
+    return (elementwise if node.op.elementwise else by_axes)(batch, node, values)
+
+
 @dataclass(frozen=True)
 class Shifted:
-    """An op over axes: they lie one further back. Also ops over the last axes, which may have any before them.
+    """An op over axes, which are one further back.
 
     Attributes:
         axes: the names of the attributes that hold axes: an int, several, or None for all.
@@ -135,9 +165,6 @@ class Shifted:
 def _shape_attribute(node: Operation) -> Any:
     op: Any = node.op
     return op.shape
-
-
-LAST_AXES = Shifted(takes=None)
 
 
 def first_place(batch: Batch, node: Operation, values: Values) -> Found:
@@ -506,11 +533,7 @@ RULES: dict[type[Any], Rule] = {
     Stack: stacked,
     Pad: padded,
     **dict.fromkeys([Slice, SliceUpdate], window),
-    # the last axes, with any before them
-    **dict.fromkeys([Cholesky, CholeskyGradient, Determinant, Inverse, LowerHalf, Triangle, TopK], LAST_AXES),
-    **dict.fromkeys([SelectClass, SparseCrossEntropy, SparseCrossEntropyGrad], LAST_AXES),
-    **dict.fromkeys(stacks.OF_LAST_AXES, LAST_AXES),
-    **dict.fromkeys(stacks.OF_FIRST_INPUT, Shifted()),
+    # the last axes, with any before them: where the shape is an input; for others see `by_axes`
     **dict.fromkeys(stacks.TO_SHAPE, Shifted(shape=1)),
     PlaceClass: Shifted(takes=(0, 1), shape=2),
     **stacks.RULES,
@@ -539,4 +562,4 @@ RULES: dict[type[Any], Rule] = {
     StoreWrite: array_op,
 }
 
-__all__ = ["RULES", "Shifted", "batched", "elementwise"]
+__all__ = ["RULES", "Shifted", "batched", "elementwise", "general"]

@@ -11,39 +11,16 @@ from ..graph.tensor import Tensor
 from ..ops.axes import moveaxis
 from ..ops.base import apply, convert_to_tensor
 from ..ops.comparison import maximum
-from ..ops.complex_numbers import Conjugate, ImaginaryPart, RealPart
 from ..ops.convolution import Conv, ConvFilterGrad, ConvInputGrad
 from ..ops.creation import zeros
-from ..ops.factorisations import LuFactor, PseudoInverse, Qr, SlogDet
 from ..ops.fourier import (
-    FourierTransform,
-    InverseRealTransform,
     InverseRealTransformBack,
-    RealTransform,
     RealTransformBack,
 )
 from ..ops.joining import concatenate
 from ..ops.pooling import AveragePool, AveragePoolGrad, MaxPool, MaxPoolGather, MaxPoolGrad, MaxPoolPlaces
 from ..ops.shaping import dim, reshape
-from ..ops.spectral import Eig, Eigh, SingularValues, Svd
 from .batching import Batch, Rule, Value, changed
-
-# Ops over the last axes, with any before them; they need nothing but the batch in front.
-OF_LAST_AXES: tuple[type[Any], ...] = (
-    Conjugate,
-    Eig,
-    Eigh,
-    FourierTransform,
-    ImaginaryPart,
-    InverseRealTransform,
-    LuFactor,
-    Qr,
-    RealPart,
-    RealTransform,
-    SingularValues,
-    SlogDet,
-    Svd,
-)
 
 
 @dataclass(frozen=True)
@@ -146,7 +123,5 @@ RULES: dict[type[Any], Rule] = {
 
 # Ops over the last axes, with the result's shape as an input.
 TO_SHAPE: tuple[type[Any], ...] = (InverseRealTransformBack, RealTransformBack)
-# Ops over the last axes of their first input.
-OF_FIRST_INPUT: tuple[type[Any], ...] = (PseudoInverse,)
 
-__all__ = ["OF_FIRST_INPUT", "OF_LAST_AXES", "RULES", "TO_SHAPE", "Merged"]
+__all__ = ["RULES", "TO_SHAPE", "Merged"]

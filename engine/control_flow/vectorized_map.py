@@ -19,7 +19,7 @@ from ..ops.comparison import equal, where
 from ..ops.shaping import DimLike, broadcast_to, dim, expand_dims, reshape
 from .batching import Batch, CannotBatchError, Rules, Value, check_effects
 from .batching_regions import STRUCTURAL
-from .batching_rules import RULES, elementwise
+from .batching_rules import RULES, general
 from .scan import _of_length, map_fn  # pyright: ignore[reportPrivateUsage]
 
 _logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def _batched_map(
         parameters = [region.add_parameter(_element_spec(leaf), "element") for leaf in leaves]
         result = map_structure(convert_to_tensor, dense(function(pack_as(elements, list(parameters)))))
         region.results = [region.capture(leaf) for leaf in flatten(result)]
-    rules = Rules(RULES, STRUCTURAL, elementwise)
+    rules = Rules(RULES, STRUCTURAL, general)
     batch = Batch(size, rules)
     for parameter, leaf in zip(parameters, leaves, strict=True):
         batch.values[parameter] = Value(leaf, batched=True)

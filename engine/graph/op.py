@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 
+from .axis_maps import AxisMap, broadcast_map, leading_map
 from .dtypes import string
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class Op:
         never_fails: whether `run` gives a result for all values of inputs that `infer` took, where all shapes are known
             and none is empty. See `cannot_fail`.
         takes_slices: whether `grad` takes a cotangent that is an `IndexedSlices` as it is; otherwise it gets it dense.
+        last_axes: for ops over the last axes of their inputs, with any before them: how many, one number for all inputs
+            or one for each. All axes before are treated index by index; see `axis_map`.
+        shape_input: the position of the input that holds the result's shape, an int32 vector, where there is one.
         host_only: whether `run` computes with NumPy alone, so that no GPU can run it.
         no_samples: why the op has no samples, and which tests it has instead; empty where it has some.
     """
@@ -91,6 +95,8 @@ class Op:
     needs_known: ClassVar[Mapping[int, str]] = MappingProxyType({})
     never_fails: ClassVar[bool] = False
     takes_slices: ClassVar[bool] = False
+    last_axes: ClassVar[int | tuple[int, ...] | None] = None
+    shape_input: ClassVar[int | None] = None
     host_only: ClassVar[bool] = False
     no_samples: ClassVar[str] = ""
 
@@ -128,6 +134,23 @@ class Op:
             inputs: tensors of known shapes, none of them empty. Those that are constants may be looked at.
         """
         return self.elementwise or self.never_fails
+
+    def axis_map(self, *inputs: Any) -> AxisMap | None:
+        """Return for each axis of a result the axes of inputs that it follows; None where nothing is known.
+
+        Of several outputs all follow the same axes. By default elementwise ops broadcast, and ops with `last_axes`
+        treat the axes before these index by index.
+
+        Args:
+            inputs: specs of inputs, whose ranks are known.
+        """
+        ranks = [len(spec.shape) for spec in inputs]
+        if self.elementwise:
+            return broadcast_map(ranks)
+        if self.last_axes is None:
+            return None
+        last = self.last_axes
+        return leading_map(ranks, (last,) * len(ranks) if isinstance(last, int) else last)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         """Cotangents of the inputs, from those of the outputs; None where nothing flows."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.axis_maps import AxisMap, Follows
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
@@ -35,6 +36,10 @@ class Transpose(Op):
         if sorted(self.axes) != list(range(len(x.shape))):
             raise ValueError(f"transpose: axes={self.axes} is no permutation of the {len(x.shape)} axes of {x}.")
         return TensorSpec(tuple(x.shape[axis] for axis in self.axes), x.dtype)
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        axes = range(len(inputs[0].shape))[::-1] if self.axes is None else self.axes
+        return tuple([(Follows(0, axis),) for axis in axes])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return inputs[0].transpose() if self.axes is None else inputs[0].transpose(self.axes)

@@ -81,6 +81,7 @@ class RealPart(Op):
 
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_complex(self, inputs[0])
@@ -112,6 +113,7 @@ class ImaginaryPart(Op):
 
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_complex(self, inputs[0])
@@ -186,6 +188,7 @@ class Conjugate(Op):
     """Complex numbers with the sign of their imaginary parts changed."""
 
     never_fails: ClassVar[bool] = True
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_complex(self, inputs[0])

@@ -347,6 +347,7 @@ class Triangle(Op):
     offset: int
     upper: bool
     never_fails: ClassVar[bool] = True
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..graph.axis_maps import AxisMap, leading_map
 from ..graph.dtypes import int32
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, shape_text
@@ -69,6 +70,7 @@ class Qr(Op):
     """
 
     complete: bool
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs
@@ -151,6 +153,8 @@ class LuFactor(Op):
     The second result says with which row each row was exchanged in turn (LAPACK's pivots, from 0), the third which row
     of A each row of L U is.
     """
+
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs
@@ -262,6 +266,9 @@ class PseudoInverse(Op):
         *batch, rows, columns = x.shape
         return TensorSpec((*batch, columns, rows), x.dtype)
 
+    def axis_map(self, *inputs: Any) -> AxisMap | None:
+        return leading_map([len(inputs[0].shape)], [2])
+
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, ratio = inputs
         return xp.linalg.pinv(x, ratio)
@@ -301,6 +308,7 @@ class SlogDet(Op):
 
     type_name: ClassVar[str] = "slogdet"
     never_fails: ClassVar[bool] = True
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.axis_maps import AxisMap, leading_map
 from ..graph.dtypes import DType
 from ..graph.nest import is_integer, is_sequence
 from ..graph.quick_dataclass import dataclass
@@ -83,6 +84,9 @@ class FourierTransform(Op):
         _check_complex(self, inputs[0], self.rank)
         return inputs[0]
 
+    def axis_map(self, *inputs: Any) -> AxisMap | None:
+        return leading_map([len(inputs[0].shape)], [self.rank])
+
     def run(self, xp: Any, *inputs: Any) -> Any:
         transform = xp.fft.ifftn if self.inverse else xp.fft.fftn
         return transform(inputs[0], axes=tuple(range(-self.rank, 0)))
@@ -122,6 +126,7 @@ class RealTransform(Op):
 
     length: int | None = None
     never_fails: ClassVar[bool] = True
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 1
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -210,6 +215,7 @@ class InverseRealTransform(Op):
 
     length: int | None = None
     never_fails: ClassVar[bool] = True
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 1
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

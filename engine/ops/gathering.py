@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.axis_maps import AxisMap, Follows
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
@@ -100,6 +101,12 @@ class Take(Op):
             return TensorSpec(None, x.dtype)
         axis = normalize_axis(self.axis, len(x.shape))
         return TensorSpec(x.shape[:axis] + indices.shape + x.shape[axis + 1 :], x.dtype)
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank, places = (len(spec.shape) for spec in inputs)
+        axis = self.axis % rank
+        taken = [(Follows(1, place),) for place in range(places)]
+        return (*[(Follows(0, k),) for k in range(axis)], *taken, *[(Follows(0, k),) for k in range(axis + 1, rank)])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, indices = inputs

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.axis_maps import AxisMap, Follows
 from ..graph.graph import Operation
 from ..graph.nest import is_integer
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
@@ -350,6 +351,15 @@ class GetItem(_Indexing):
     """The first input indexed by integers, slices and new axes; further inputs fill the places in `items`."""
 
     view: ClassVar[bool] = True
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        found: list[tuple[Follows, ...]] = []
+        axis = 0
+        for item in _expand(self.items, inputs[1:], inputs[0]):
+            if item is None or isinstance(item, SliceItem):
+                found.append((Follows(0, axis),) if item == _WHOLE else ())
+            axis += item is not None
+        return tuple(found)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.axis_maps import AxisMap, Follows
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample
 from ..graph.quick_dataclass import dataclass
@@ -69,6 +70,12 @@ class Concatenate(Op):
 
     def _mismatch(self, specs: Iterable[TensorSpec], rule: str) -> str:
         return f"concatenate(axis={self.axis}): the inputs {rule}; got {', '.join(str(spec) for spec in specs)}."
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        joined = self.axis % rank if len(inputs) > 1 else None
+        listed = range(len(inputs))
+        return tuple([() if k == joined else tuple([Follows(part, k) for part in listed]) for k in range(rank)])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return xp.concatenate(inputs, self.axis)
@@ -156,6 +163,10 @@ class Split(Op):
 
     def cannot_fail(self, *inputs: Tensor) -> bool:
         return len(inputs) == 1  # no size of a part is an input
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        return tuple([() if k == self.axis % rank else (Follows(0, k),) for k in range(rank)])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, *given = inputs

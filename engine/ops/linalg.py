@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.axis_maps import AxisMap, Follows, broadcast_map
 from ..graph.dtypes import DType
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, Shape, broadcast_shapes, shape_text
@@ -69,6 +70,13 @@ class _Product(Op):
                 f"has {inner_a} elements, each column of the second {inner_b}."
             )
         return rows, columns
+
+    def axis_map(self, *inputs: Any) -> AxisMap | None:
+        a, b = (len(spec.shape) for spec in inputs)
+        if a < 2 or b < 2:
+            return None
+        rows, columns = a - 1 if self.transpose_a else a - 2, b - 2 if self.transpose_b else b - 1
+        return (*broadcast_map([a - 2, b - 2]), (Follows(0, rows),), (Follows(1, columns),))
 
     def _check_dtypes(self, a: TensorSpec, b: TensorSpec) -> None:
         check_numbers(self, a, b)

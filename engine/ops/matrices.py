@@ -93,6 +93,8 @@ def matrix_product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b:
 class Inverse(Op):
     """The inverses of square matrices."""
 
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+
     def infer(self, *inputs: Any) -> TensorSpec:
         check_factorised(self, "inv", inputs[0])
         return inputs[0]
@@ -168,6 +170,7 @@ class Determinant(Op):
     """The determinants of square matrices. The gradient exists where the matrix can be inverted."""
 
     never_fails: ClassVar[bool] = True
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -197,6 +200,8 @@ class Determinant(Op):
 @dataclass(frozen=True)
 class Cholesky(Op):
     """The lower triangular L with L L^H = A for Hermitian, positive definite A (of which the Hermitian part counts)."""
+
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_factorised(self, "cholesky", inputs[0])
@@ -240,6 +245,7 @@ class LowerHalf(Op):
     """The lower triangle with its diagonal halved (the function Phi of Murray's paper)."""
 
     never_fails: ClassVar[bool] = True
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_floating(self, inputs[0])

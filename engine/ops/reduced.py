@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.axis_maps import AxisMap, Follows, axes_from_front
 from ..graph.dtypes import DType
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, Shape
@@ -74,6 +75,13 @@ class _Reduction(Op):
         (x,) = inputs
         check_numbers(self, x)
         return TensorSpec(reduced_shape(x.shape, self.axes, self.keepdims), self.output_dtype(x.dtype))
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        gone = axes_from_front(self.axes, rank)
+        return tuple(
+            [() if axis in gone else (Follows(0, axis),) for axis in range(rank) if self.keepdims or axis not in gone]
+        )
 
 
 def accumulator_of(dtype: DType) -> DType | None:
@@ -140,6 +148,7 @@ class BroadcastReduced(Op):
     shape: Shape
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    shape_input: ClassVar[int | None] = 1
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.axis_maps import AxisMap, Follows, axes_from_front, same_axes_map
 from ..graph.dtypes import DType
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import shape_text
@@ -186,6 +187,12 @@ class TieShare(_Reduction):
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return inputs[0]
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        of_y = {own[0].axis: Follows(1, axis) for axis, own in enumerate(super().axis_map(inputs[0])) if own}
+        same = same_axes_map(rank, axes_from_front(self.axes, rank))
+        return tuple([(*own, of_y[axis]) if axis in of_y else own for axis, own in enumerate(same)])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, y = inputs

@@ -62,6 +62,7 @@ class SumToShape(Op):
     shape: Shape
     view: ClassVar[bool] = True  # x itself, if it has that shape
     never_fails: ClassVar[bool] = True
+    shape_input: ClassVar[int | None] = 1
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)
@@ -101,6 +102,7 @@ class BroadcastToShape(Op):
     shape: Shape
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    shape_input: ClassVar[int | None] = 1
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)
@@ -142,6 +144,7 @@ class ZerosOfShape(Op):
     shape: Shape
     dtype: DType
     never_fails: ClassVar[bool] = True
+    shape_input: ClassVar[int | None] = 0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, self.dtype)
@@ -179,6 +182,7 @@ class ReshapeToShape(Op):
     shape: Shape
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    shape_input: ClassVar[int | None] = 1
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

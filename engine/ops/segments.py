@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.axis_maps import AxisMap, Follows
 from ..graph.dtypes import DType
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample
@@ -147,6 +148,10 @@ class SegmentSum(_SegmentReduction):
 @dataclass(frozen=True)
 class GatherSegments(Op):
     """Inputs: one row for each segment [k, ...], ids [n]. Each id's row; zeros where the id names no segment."""
+
+    def axis_map(self, *inputs: Any) -> AxisMap | None:
+        rank, places = (len(spec.shape) for spec in inputs)
+        return ((Follows(1, 0),), *[(Follows(0, axis),) for axis in range(1, rank)]) if places == 1 else None
 
     def infer(self, *inputs: Any) -> TensorSpec:
         rows, ids = inputs

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.axis_maps import AxisMap, Follows, axes_from_front
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
@@ -344,6 +345,11 @@ class ExpandDims(Op):
         remaining = iter(x.shape)
         return TensorSpec(tuple(1 if axis in added else next(remaining) for axis in range(rank)), x.dtype)
 
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape) + len(self.axes)
+        added, remaining = axes_from_front(self.axes, rank), iter(range(rank))
+        return tuple([() if axis in added else (Follows(0, next(remaining)),) for axis in range(rank)])
+
     def _index(self) -> tuple[Any, ...]:
         if self.axes[0] >= 0:
             return tuple(None if axis in self.axes else slice(None) for axis in range(self.axes[-1] + 1))
@@ -424,6 +430,13 @@ class Squeeze(Op):
             if x.shape[axis] not in (None, 1):
                 raise ValueError(f"Axis {axis} of {x} can't be squeezed: its size is {x.shape[axis]}, not 1.")
         return TensorSpec(tuple(d for axis, d in enumerate(x.shape) if axis not in dropped), x.dtype)
+
+    def axis_map(self, *inputs: Any) -> AxisMap | None:
+        if self.axes is None:
+            return None
+        rank = len(inputs[0].shape)
+        dropped = axes_from_front(self.axes, rank)
+        return tuple([(Follows(0, axis),) for axis in range(rank) if axis not in dropped])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return as_scalar_or_array(inputs[0].squeeze(self.axes))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.axis_maps import AxisMap, axes_from_front, same_axes_map
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, shape_text, shapes_compatible
 from .base import ErrorSample, Op, Operation, Sample, Tensor, TensorSpec, apply, as_scalar_or_array
@@ -41,6 +42,10 @@ class _Normalised(Op):
         if not dtypes.is_floating(x.dtype):
             raise TypeError(f"{self.type_name} takes floating-point numbers; got {x}. Cast it with ops.cast.")
         return x
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        return same_axes_map(rank, axes_from_front(self.axes, rank))
 
     @classmethod
     def _samples(cls, reference: Any) -> Iterable[Sample]:
@@ -168,6 +173,8 @@ class SparseCrossEntropy(Op):
     Inputs: scores x [..., classes] and class numbers [...]. The gradient is ``softmax(x) - one_hot(label)``.
     """
 
+    last_axes: ClassVar[int | tuple[int, ...] | None] = (1, 0)
+
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         x, labels = inputs
         check_floating(self, x)
@@ -222,6 +229,8 @@ class SparseCrossEntropy(Op):
 class SparseCrossEntropyGrad(Op):
     """``(softmax - one_hot(label)) * dloss``, from softmax [..., classes], class numbers [...] and dloss [...]."""
 
+    last_axes: ClassVar[int | tuple[int, ...] | None] = (1, 0, 0)
+
     def infer(self, *inputs: Any) -> TensorSpec:
         check_floating(self, inputs[0])
         return inputs[0]
@@ -253,6 +262,8 @@ class SparseCrossEntropyGrad(Op):
 @dataclass(frozen=True)
 class SelectClass(Op):
     """The score of one class of each row: from scores [..., classes] and class numbers [...], shape [...]."""
+
+    last_axes: ClassVar[int | tuple[int, ...] | None] = (1, 0)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x, labels = inputs

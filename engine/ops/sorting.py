@@ -114,6 +114,7 @@ class TopK(Op):
 
     k: int
     never_fails: ClassVar[bool] = True
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 1
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, TensorSpec]:
         shape: Shape = inputs[0].shape

@@ -94,6 +94,8 @@ def _eigenvalue_specs(op: Op, name: str, x: TensorSpec, values: Any, vectors: An
 class Eigh(Op):
     """The eigenvalues, in ascending order, and eigenvectors, as columns, of the Hermitian parts of matrices."""
 
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs
         return _eigenvalue_specs(self, "eigh", x, part_type(x.dtype), x.dtype)
@@ -134,6 +136,8 @@ class Eigh(Op):
 @dataclass(frozen=True)
 class Eig(Op):
     """The eigenvalues and eigenvectors, as columns of length 1, of square matrices; complex in any case."""
+
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs
@@ -195,6 +199,7 @@ class Svd(Op):
 
     full_matrices: bool
     type_name: ClassVar[str] = "svd"
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs
@@ -292,6 +297,8 @@ def _add(terms: Sequence[Tensor]) -> Tensor:
 @dataclass(frozen=True)
 class SingularValues(Op):
     """The singular values alone, in descending order, which are quicker to find than the vectors."""
+
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

@@ -7,7 +7,7 @@ inverted but the blocks on the diagonal, and nothing that is known to be triangu
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -120,6 +120,8 @@ class CholeskyGradient(Op):
 
     Of both only the lower triangles count.
     """
+
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_factorised(self, "cholesky_gradient", inputs[0])

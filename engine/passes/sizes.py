@@ -1,8 +1,8 @@
 """An analysis of equal dimensions, for sizes that are known at run time only.
 
-A size is an integer, or a name for what is not known: the value and the axis where it was met first. What an operation
-says of its result's shape carries names on: the rows of ``take(x, i)`` and of ``take(y, i)`` are as many as `i` has, so
-that both have the same name, and so has what is computed of either. Dimensions with the same name are equal in every
+A size is an integer, or a name for what is not known: the value and the axis where it comes first. The axis maps of ops
+(`Op.axis_map`) carry names on: the rows of ``take(x, i)`` and of ``take(y, i)`` are as many as `i` has, so that both
+have the same name, and so has what is computed of either. Dimensions with the same name are equal in every
 run; of those with different names nothing is known.
 """
 
@@ -12,27 +12,21 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..control_flow.region_op import RegionOp
+from ..graph.axis_maps import axis_map_of
 from ..graph.graph import Operation
 from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
-from ..ops.axes import Transpose
 from ..ops.creation import Fill
-from ..ops.gathering import Take
-from ..ops.joining import Concatenate, Split
-from ..ops.linalg import BatchMatMul, MatMul
+from ..ops.joining import Split
 from ..ops.partitioning import DynamicPartition
-from ..ops.reduced import BroadcastReduced, Sum
-from ..ops.reduction import LogSumExp, Max, Mean, Min
-from ..ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, SumToShape, ZerosOfShape
-from ..ops.segments import GatherSegments
-from ..ops.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, Squeeze
-from ..ops.softmax import LogSoftmax, Softmax
+from ..ops.run_time_shapes import ShapeOf
+from ..ops.shaping import BroadcastTo, DimOf, Reshape
 
-Name = tuple[Any, ...]  # of a size that is not known: what it was met at first
+Name = tuple[Any, ...]  # of a size that is not known: the value and the axis where it comes first
 Size = int | Name
 Sizes = tuple[Size, ...]
-_Told = Sequence[Size | None] | None  # None: nothing is told
+_Inferred = Sequence[Size | None] | None  # None: nothing is known
 
 
 class KnownSizes:
@@ -69,42 +63,49 @@ class KnownSizes:
         if all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in operation.outputs):
             return
         self.is_open = True
-        tell = _TABLE.get(type(operation.op))
-        if tell is None and operation.op.elementwise:
-            tell = _broadcast
-        told = [None] * len(operation.outputs) if tell is None else tell(operation.op, operation, self)
-        for tensor, sizes in zip(operation.outputs, told, strict=True):
+        infer = _TABLE.get(type(operation.op), _followed)
+        inferred = infer(operation.op, operation, self)
+        for tensor, sizes in zip(operation.outputs, inferred, strict=True):
             if tensor not in self._sizes:
                 self._sizes[tensor] = _filled(tensor, sizes)
 
 
-def _filled(tensor: Symbol, told: _Told) -> Sizes | None:
-    """Return the sizes of a tensor: integers where its spec has them, then those of `told`, and names for the rest."""
+def _filled(tensor: Symbol, inferred: _Inferred) -> Sizes | None:
+    """Return the sizes of a tensor: integers of its spec, then those that were inferred, and names for the rest."""
     spec = tensor.spec
     if not isinstance(spec, TensorSpec) or spec.shape is None:
         return None
-    if told is None or len(told) != len(spec.shape):
-        told = (None,) * len(spec.shape)
+    if inferred is None or len(inferred) != len(spec.shape):
+        inferred = (None,) * len(spec.shape)
     sizes: list[Size] = []
-    for axis, (dim, size) in enumerate(zip(spec.shape, told, strict=True)):
+    for axis, (dim, size) in enumerate(zip(spec.shape, inferred, strict=True)):
         sizes.append(dim if dim is not None else (tensor, axis) if size is None else size)
     return tuple(sizes)
 
 
-# --- what operations tell -------------------------------------------------------------------------------------------
+# --- the sizes of results -------------------------------------------------------------------------------------------
 
 
-def _broadcast(op: Op, operation: Operation, known: KnownSizes) -> list[_Told]:
-    """Elementwise operations."""
-    operands = [known.of(tensor) for tensor in operation.inputs]
-    found = broadcast_sizes([sizes for sizes in operands if sizes is not None]) if None not in operands else None
-    return [found] * len(operation.outputs)
+def _followed(op: Op, operation: Operation, known: KnownSizes) -> list[_Inferred]:
+    """Return the sizes of the axes of inputs that results follow, or of the value that gives them their shape."""
+    if op.shape_input is not None:
+        like = shaped_like(operation.inputs[op.shape_input])
+        return [None if like is None else known.of(like)] * len(operation.outputs)
+    axes = axis_map_of(op, [tensor.spec for tensor in operation.inputs])
+    if axes is None:
+        return [None] * len(operation.outputs)
+    operands = [known.of(tensor) or () for tensor in operation.inputs]
+    found = [_size_of([(operands[each.input][each.axis], each.may_broadcast) for each in own]) for own in axes]
+    ranks = [len(tensor.shape or ()) for tensor in operation.outputs]
+    return [[*found, *[None] * (rank - len(found))] for rank in ranks]
 
 
-def broadcast_sizes(operands: Sequence[Sizes]) -> list[Size | None]:
-    """The sizes of what operands are broadcast to; None for an axis of which they do not tell."""
-    rank = max(map(len, operands), default=0)
-    return [_common([sizes[axis] for sizes in operands if len(sizes) >= -axis]) for axis in range(-rank, 0)]
+def _size_of(sizes: Sequence[tuple[Size, bool]]) -> Size | None:
+    """Return the size of an axis that follows others, each with whether it may be broadcast."""
+    fixed = [size for size, may_broadcast in sizes if not may_broadcast]
+    if fixed:
+        return next((size for size in fixed if isinstance(size, int)), fixed[0])
+    return _common([size for size, _ in sizes]) if sizes else None
 
 
 def _common(sizes: Sequence[Size]) -> Size | None:
@@ -115,83 +116,12 @@ def _common(sizes: Sequence[Size]) -> Size | None:
     return next(iter(others), 1) if len(others) < 2 else None
 
 
-def _take(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    x, indices = (known.of(tensor) for tensor in operation.inputs)
-    if x is None or indices is None:
-        return [None]
-    axis = op.axis % len(x)
-    return [(*x[:axis], *indices, *x[axis + 1 :])]
-
-
-def _gather(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    rows, ids = (known.of(tensor) for tensor in operation.inputs)
-    return [None if rows is None or ids is None else (*ids, *rows[1:])]
-
-
-def _product(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    a, b = (known.of(tensor) for tensor in operation.inputs)
-    if a is None or b is None or len(a) < 2 or len(b) < 2:
-        return [None]
-    rows, columns = a[-1 if op.transpose_a else -2], b[-2 if op.transpose_b else -1]
-    return [(*broadcast_sizes([a[:-2], b[:-2]]), rows, columns)]
-
-
-def _same(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    return [known.of(operation.inputs[0])]
-
-
-def _expanded(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    sizes = known.of(operation.inputs[0])
-    if sizes is None:
-        return [None]
-    rank = len(sizes) + len(op.axes)
-    new = {axis % rank for axis in op.axes}
-    remaining = iter(sizes)
-    return [[1 if axis in new else next(remaining) for axis in range(rank)]]
-
-
-def _squeezed(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    sizes = known.of(operation.inputs[0])
-    if sizes is None or op.axes is None:
-        return [None]
-    gone = {axis % len(sizes) for axis in op.axes}
-    return [[size for axis, size in enumerate(sizes) if axis not in gone]]
-
-
-def _transposed(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    sizes = known.of(operation.inputs[0])
-    if sizes is None:
-        return [None]
-    return [sizes[::-1] if op.axes is None else [sizes[axis] for axis in op.axes]]
-
-
-def _reduced(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    sizes = known.of(operation.inputs[0])
-    if sizes is None:
-        return [None]
-    gone = set(range(len(sizes)) if op.axes is None else [axis % len(sizes) for axis in op.axes])
-    if op.keepdims:
-        return [[1 if axis in gone else size for axis, size in enumerate(sizes)]]
-    return [[size for axis, size in enumerate(sizes) if axis not in gone]]
-
-
-def _to_shape(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    """Return the sizes of the value that gives a result its shape."""
-    like = shaped_like(operation.inputs[1])
-    return [None if like is None else known.of(like)]
-
-
-def _zeros(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    like = shaped_like(operation.inputs[0])
-    return [None if like is None else known.of(like)]
-
-
-def _filled_in(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
+def _filled_in(op: Any, operation: Operation, known: KnownSizes) -> list[_Inferred]:
     """Return the sizes of a shape of which further inputs fill the Nones; -1 stands for the rest."""
     given = iter(operation.inputs[1:])
-    told = [_dimension(next(given), known) if size is None else size for size in op.shape]
+    filled = [_dimension(next(given), known) if size is None else size for size in op.shape]
     is_exact = not isinstance(op, Reshape)  # there a number may turn out to be -1, too
-    return [[size if size != -1 and (is_exact or _is_met(size)) else None for size in told]]
+    return [[size if size != -1 and (is_exact or _is_met(size)) else None for size in filled]]
 
 
 def _is_met(size: Size) -> bool:
@@ -204,19 +134,7 @@ def shaped_like(shape: Symbol) -> Symbol | None:
     return shape.operation.inputs[0] if type(shape.operation.op) is ShapeOf else None
 
 
-def _joined(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    """Parts joined along an axis agree on the others."""
-    parts = [known.of(tensor) for tensor in operation.inputs]
-    first = parts[0]
-    if first is None or None in parts:
-        return [None]
-    if len(parts) == 1:
-        return [first]
-    axis = op.axis % len(first)
-    return [[None if k == axis else size for k, size in enumerate(first)]]
-
-
-def _parted(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
+def _parted(op: Any, operation: Operation, known: KnownSizes) -> list[_Inferred]:
     sizes, given = known.of(operation.inputs[0]), iter(operation.inputs[1:])
     if sizes is None or op.equal:
         return [None] * len(operation.outputs)
@@ -232,7 +150,7 @@ def _dimension(size: Symbol, known: KnownSizes) -> Size:
     return (size,) if sizes is None or not isinstance(op, DimOf) else sizes[op.axis]
 
 
-def _partitioned(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
+def _partitioned(op: Any, operation: Operation, known: KnownSizes) -> list[_Inferred]:
     """By the same numbers all is parted alike."""
     data, numbers = operation.inputs[0].shape, operation.inputs[1].shape
     if data is None or numbers is None:
@@ -242,27 +160,10 @@ def _partitioned(op: Any, operation: Operation, known: KnownSizes) -> list[_Told
     return [(known.part_of(operation.inputs[1], op.count, k, output), *rest) for k, output in numbered]
 
 
-_REDUCTIONS: tuple[type[Op], ...] = (Sum, Mean, Max, Min, LogSumExp)
-_TABLE: dict[type[Op], Callable[[Any, Operation, KnownSizes], list[_Told]]] = {
-    BatchMatMul: _product,
-    BroadcastReduced: _to_shape,
+_TABLE: dict[type[Op], Callable[[Any, Operation, KnownSizes], list[_Inferred]]] = {  # sizes that are numbers
     BroadcastTo: _filled_in,
-    BroadcastToShape: _to_shape,
-    Concatenate: _joined,
     DynamicPartition: _partitioned,
-    ExpandDims: _expanded,
     Fill: _filled_in,
-    GatherSegments: _gather,
-    LogSoftmax: _same,
-    MatMul: _product,
     Reshape: _filled_in,
-    ReshapeToShape: _to_shape,
-    Softmax: _same,
     Split: _parted,
-    Squeeze: _squeezed,
-    SumToShape: _to_shape,
-    Take: _take,
-    Transpose: _transposed,
-    ZerosOfShape: _zeros,
-    **dict.fromkeys(_REDUCTIONS, _reduced),
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.axis_maps import Follows, axis_map_of
 from ..graph.dtypes import as_dtype, is_dtype, is_floating, is_integer
 from ..graph.op import Op, Sample, as_scalar_or_array, is_array
 from ..graph.spec import TensorSpec
@@ -88,6 +89,42 @@ def check_specs(sample: Sample) -> int:
             assert_fits(value, spec)
             fail_unless(spec.accepts(least), f"{least} became {spec} when less was known: {[str(s) for s in specs]}")
     return len(weakened)
+
+
+def check_axes(sample: Sample) -> int:
+    """Check that axes of results are as long as those that they follow by `axis_map`, and whether index by index."""
+    op, inputs = sample.op, list(sample.inputs)
+    axes = axis_map_of(op, [spec_of(x) for x in inputs])
+    if axes is None:
+        return 0
+    results = as_tuple(op.run(np, *inputs))
+    for value in results:
+        fail_unless(len(axes) <= value.ndim, f"axis_map lists {len(axes)} axes of a result of shape {value.shape}")
+        for axis, each in [(axis, each) for axis, own in enumerate(axes) for each in own]:
+            size = inputs[each.input].shape[each.axis]
+            fail_unless(
+                size == value.shape[axis] or (each.may_broadcast and size == 1),
+                f"axis {axis} of the result is {value.shape[axis]} long, axis {each.axis} of input {each.input}, which "
+                f"it follows by axis_map, {size}",
+            )
+    return sum(_check_reversed(sample, axis, own, results) for axis, own in enumerate(axes))
+
+
+def _check_reversed(sample: Sample, axis: int, followed: Sequence[Follows], results: Sequence[Any]) -> int:
+    """Check that a result is reversed along an axis where those axes of inputs are that it follows index by index."""
+    if not any(each.by_index for each in followed):
+        return 0
+    inputs = list(sample.inputs)
+    for each in followed:
+        if each.by_index:
+            inputs[each.input] = np.flip(inputs[each.input], each.axis)
+    for value, again in pairs([np.flip(value, axis) for value in results], sample.op.run(np, *inputs)):
+        try:
+            assert_close(again, value, sample.tolerance, sample.op.elementwise)
+        except AssertionError as error:
+            message = f"axis {axis} of the result does not follow {followed} index by index: {error}"
+            raise AssertionError(message) from error
+    return 1
 
 
 # --- emitted source, layouts ----------------------------------------------------------------------------------------

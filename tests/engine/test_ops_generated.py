@@ -30,6 +30,11 @@ SAVED = [pytest.param(sample, id=name, marks=MARKS[name]) for name, sample in NA
 IN_CONTROL_FLOW = [
     pytest.param(sample, name.split("-")[1] == "0", id=name, marks=MARKS[name]) for name, sample in NAMED
 ]
+WITH_AXES = [
+    pytest.param(sample, id=name)
+    for name, sample in NAMED
+    if type(sample.op).axis_map is not Op.axis_map or sample.op.last_axes is not None or name.split("-")[1] == "0"
+]
 ERRORS = [pytest.param(sample, id=name) for name, sample in op_check.all_error_samples()]
 
 
@@ -58,6 +63,11 @@ def test_value(sample: Any, cases: Any):
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_specs(sample: Any, cases: Any):
     cases(checks.check_specs(sample))
+
+
+@pytest.mark.parametrize("sample", WITH_AXES)
+def test_axes(sample: Any, cases: Any):
+    cases(checks.check_axes(sample))
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

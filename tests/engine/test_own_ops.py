@@ -12,6 +12,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.graph import TensorSpec
+from anabranch.engine.graph.axis_maps import Follows
 from anabranch.engine.graph.op import _registry
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
@@ -293,6 +294,26 @@ class WrongSource(_Broken):
         return f"{arguments[0]} * 2.5"
 
 
+class MixesRows(_Broken):
+    """It says that it treats the axes in front of the last one index by index."""
+
+    last_axes = 1
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return inputs[0] * 2 * xp.arange(len(inputs[0]), dtype=inputs[0].dtype)[:, None]
+
+    @classmethod
+    def samples(cls) -> Any:
+        yield ab.ops.Sample(cls(), [SAMPLES[0]], SAMPLES[0] * [[0], [2]])
+
+
+class HasLongerRows(_Broken):
+    """It says that the first axis of its result is the last one of its input."""
+
+    def axis_map(self, *inputs: Any) -> Any:
+        return ((Follows(0, len(inputs[0].shape) - 1),),)
+
+
 class TooFewSamples(_Broken):
     pass
 
@@ -337,6 +358,11 @@ BROKEN = [
     (WrongValue, r"sample 0, value: Not equal to tolerance"),
     (TwoResults, r"sample 0, value: 2 results, but 1 are expected"),
     (WrongSource, r"sample 0, emission: Arrays are not equal"),
+    (MixesRows, r"sample 0, axes: axis 0 of the result does not follow .* index by index"),
+    (
+        HasLongerRows,
+        r"sample 0, axes: axis 0 of the result is 2 long, axis 1 of input 0, which it follows by axis_map, 3",
+    ),
     (TooFewSamples, r"samples: 1, expected at least 3"),
     (RefusesFloat64, r"sample 0, dtypes: infer refuses float64"),
     (

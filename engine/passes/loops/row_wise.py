@@ -11,21 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.axis_maps import axis_map_of
 from ...graph.graph import Operation, Parameter
 from ...graph.identity import is_among, place_among
 from ...graph.op import Op
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol
-from ...ops.axes import Transpose
-from ...ops.base import Cast, Constant
+from ...ops.base import Constant
 from ...ops.gathering import Take
-from ...ops.indexing import GetItem, Place, SliceItem
-from ...ops.joining import Concatenate, Split
+from ...ops.indexing import GetItem, Place
 from ...ops.linalg import MatMul
-from ...ops.reduced import _Reduction  # pyright: ignore[reportPrivateUsage]
 from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ZerosOfShape
-from ...ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
-from ...ops.softmax import _Normalised  # pyright: ignore[reportPrivateUsage]
+from ...ops.shaping import BroadcastTo, Reshape
 from ...ops.tensor_arrays import ArrayNew, ArrayRead, ArrayWrite
 from .batches import is_heavy
 from .linear import array_size
@@ -49,7 +46,6 @@ from .view import LoopView, is_static, may_lack_elements
 
 _RESHAPING = (Reshape, ReshapeToShape)
 _OF_A_SHAPE = (*_RESHAPING, BroadcastTo, BroadcastToShape)
-_AXES_KEPT = (Concatenate, ExpandDims, GetItem, Split, Squeeze, Transpose, _Normalised, _Reduction)
 
 
 @dataclass
@@ -282,8 +278,7 @@ def _role(loop: LoopView, found: RowWise, roles: dict[Symbol, bool | None], user
         if tensor not in found.in_rows and _is_aligned(found, user, tensor):
             found.uniform[tensor] = _only_number(tensor)
         return tensor in found.in_rows
-    is_weight = isinstance(user.op, MatMul) and tensor is user.inputs[1]
-    has_rows = not is_weight and _is_aligned(found, user, tensor)
+    has_rows = _is_aligned(found, user, tensor)
     _note_role(roles, tensor, has_rows)
     return has_rows
 
@@ -317,8 +312,10 @@ def _is_aligned(found: RowWise, user: Operation, tensor: Symbol) -> bool:
     """Test whether the first axis of an input is that of the result."""
     if not isinstance(tensor.spec, TensorSpec) or not _has_rows(tensor, found):
         return False
-    rank = max(len(output.shape or ()) for output in user.outputs)
-    return not user.op.elementwise or len(tensor.shape or ()) == rank
+    axes = axis_map_of(user.op, [operand.spec for operand in user.inputs])
+    if axes is None:
+        return True
+    return any(each.axis == 0 and user.inputs[each.input] is tensor for own in axes[:1] for each in own)
 
 
 def _keeps_rows(found: RowWise, operation: Operation) -> bool:
@@ -328,28 +325,13 @@ def _keeps_rows(found: RowWise, operation: Operation) -> bool:
     if isinstance(op, _OF_A_SHAPE):
         ranks = [len(tensor.shape or ()) for tensor in (inputs[0], operation.outputs[0])]
         return _has_rows(inputs[0], found) and (isinstance(op, _RESHAPING) or ranks[0] == ranks[1])
-    if op.elementwise or isinstance(op, Cast):
-        ranks = {len(tensor.shape or ()) for tensor in (*inputs, *operation.outputs) if tensor in found.in_rows}
-        return len(ranks) <= 1
-    if isinstance(op, MatMul):
-        return not op.transpose_a and inputs[0] in found.in_rows and inputs[1] not in found.in_rows
-    return isinstance(op, _AXES_KEPT) and _keeps_first_axis(operation)
-
-
-def _keeps_first_axis(operation: Operation) -> bool:
-    op, rank = operation.op, len(operation.inputs[0].shape or ())
-    if isinstance(op, (Concatenate, Split)):
-        return op.axis % rank != 0
-    if isinstance(op, Transpose):
-        return op.axes is not None and op.axes[0] % rank == 0
-    if isinstance(op, ExpandDims):
-        return all(axis % (rank + len(op.axes)) for axis in op.axes)
-    if isinstance(op, Squeeze):
-        return op.axes is not None and all(axis % rank for axis in op.axes)
-    if isinstance(op, GetItem):
-        return len(op.items) > 0 and op.items[0] == SliceItem(None, None, None)
-    assert isinstance(op, (_Normalised, _Reduction))
-    return op.axes is not None and all(axis % rank for axis in op.axes)
+    axes = axis_map_of(op, [tensor.spec for tensor in inputs])
+    by_rows = {position for position, tensor in enumerate(inputs) if tensor in found.in_rows}
+    if not axes or (isinstance(op, MatMul) and not by_rows):  # products of captured values alone are of weights, mostly
+        return False
+    followed = {each.input for each in axes[0] if each.axis == 0 and each.by_index}
+    elsewhere = {each.input for own in axes[1:] for each in own if each.axis == 0}
+    return by_rows <= followed and by_rows.isdisjoint(elsewhere)
 
 
 def resized(found: RowWise, operation: Operation, rows: int) -> tuple[Op, tuple[Symbol, ...]]:

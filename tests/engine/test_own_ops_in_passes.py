@@ -1,0 +1,214 @@
+"""A toy op of each kind, from outside the package: passes need nothing but the facts that it states about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch.engine.control_flow.vectorized_map import batched_map
+from anabranch.engine.graph.axis_maps import AxisMap, same_axes_map
+from anabranch.engine.graph.spec import TensorSpec
+from anabranch.engine.ops.base import apply
+from anabranch.engine.passes import live_rows
+from anabranch.engine.passes.log import recording
+from anabranch.engine.passes.prepare import prepare
+from anabranch.engine.passes.sizes import KnownSizes
+from anabranch.engine.runtime.interpreter import Interpreter
+from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.runtime.program import Program
+
+ops = ab.ops
+ROWS, STEPS, UNITS = 20, 17, 4
+X = np.random.default_rng(0).uniform(-0.9, 0.9, (2, 3, 4)).astype("float32")
+
+
+class _Toy(ab.ops.Op):
+    reference: ClassVar[Callable[..., Any]]
+
+    def infer(self, *inputs: Any) -> Any:
+        if any(spec.dtype.kind != "f" for spec in inputs):
+            raise TypeError("toys take floating-point numbers.")
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return type(self).reference(*inputs)
+
+    @classmethod
+    def samples(cls) -> Any:
+        count = 2 if cls is RowProducts else 1
+        for x in (X, X[0], X[:, :0]):
+            yield ab.ops.Sample(cls(), [x] * count, cls.reference(*[x] * count))
+
+
+@dataclass(frozen=True)
+class Cubed(_Toy):
+    """Elementwise."""
+
+    elementwise: ClassVar[bool] = True
+    reference = staticmethod(lambda x: x * x * x)
+
+    def expression(self, e: Any, x: Any) -> Any:
+        return x * x * x
+
+    def grad(self, node: Any, *cotangents: Any) -> Any:
+        return (cotangents[0] * 3 * node.inputs[0] ** 2,)
+
+
+@dataclass(frozen=True)
+class Ordered(_Toy):
+    """Over the last axis: each row in order."""
+
+    last_axes: ClassVar[int] = 1
+    reference = staticmethod(lambda x: np.sort(x, axis=-1))
+
+    def grad(self, node: Any, *cotangents: Any) -> Any:
+        back = ops.argsort(ops.argsort(node.inputs[0], axis=-1), axis=-1)
+        return (ops.take_along_axis(cotangents[0], back, axis=-1),)
+
+
+@dataclass(frozen=True)
+class Energy(_Toy):
+    """A reduction of the last axis, which stays."""
+
+    last_axes: ClassVar[int] = 1
+    reference = staticmethod(lambda x: np.sum(x * x, axis=-1, keepdims=True))
+
+    def infer(self, *inputs: Any) -> Any:
+        return _with_one_column(super().infer(*inputs))
+
+    def grad(self, node: Any, *cotangents: Any) -> Any:
+        return (cotangents[0] * 2 * node.inputs[0],)
+
+
+@dataclass(frozen=True)
+class Backwards(_Toy):
+    """A view, which is its own gradient."""
+
+    view: ClassVar[bool] = True
+    reference = staticmethod(lambda x: x[..., ::-1])
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        return same_axes_map(rank, {rank - 1})
+
+    def grad(self, node: Any, *cotangents: Any) -> Any:
+        return (apply(Backwards(), cotangents[0]),)
+
+
+@dataclass(frozen=True)
+class RowProducts(_Toy):
+    """A contraction of two inputs: the inner product of each row of one with that of the other."""
+
+    last_axes: ClassVar[int] = 1
+    reference = staticmethod(lambda a, b: np.sum(a * b, axis=-1, keepdims=True))
+
+    def infer(self, *inputs: Any) -> Any:
+        spec = super().infer(*inputs)
+        return _with_one_column(inputs[1] if spec.shape is None else spec)
+
+    def grad(self, node: Any, *cotangents: Any) -> Any:
+        a, b = node.inputs
+        return cotangents[0] * b, cotangents[0] * a
+
+
+def _with_one_column(spec: Any) -> TensorSpec:
+    return TensorSpec(None if spec.shape is None else (*spec.shape[:-1], 1), spec.dtype)
+
+
+OTHERS = [Ordered, Energy, Backwards]
+KINDS = [Cubed, RowProducts, *OTHERS]
+
+
+def make(kind: Any, x: Any) -> Any:
+    return apply(kind(), x, x * 0.5) if kind is RowProducts else apply(kind(), x)
+
+
+@pytest.fixture(autouse=True)
+def graph(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(live_rows, "_LEAST_WORK", 0)
+    with ab.Graph().as_default() as graph:
+        yield graph
+
+
+@pytest.mark.parametrize("kind", [Cubed, RowProducts, *[pytest.param(each, marks=pytest.mark.slow) for each in OTHERS]])
+def test_values_derivatives_specs_axes_control_flow_and_saving(kind: Any):
+    counts = ab.testing.check_op(kind, verbose=False)
+    assert all(counts[name] for name in ("value", "specs", "axes", "derivatives", "control flow", "session", "saving"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_not_looped_over(graph: Any, kind: Any):
+    x = ab.placeholder(X.shape, "float32")
+    found, looped = batched_map(lambda row: make(kind, row), x)
+    assert looped == []
+    values = Program(graph, [found], [x], exact=True)(X)[0]
+    half = [X * np.float32(0.5)] if kind is RowProducts else []
+    np.testing.assert_array_equal(values, kind.reference(X, *half))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gradient_for_each_example_is_not_looped_over(graph: Any, kind: Any):
+    x = ab.placeholder(X.shape, "float32")
+
+    def slope(row: Any) -> Any:
+        return ab.gradients(ops.sum(ops.sin(make(kind, row))), [row])[0]
+
+    _, looped = batched_map(slope, x)
+    assert [name for name in looped if kind.type_name in name] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unknown_sizes_are_those_of_the_input(graph: Any, kind: Any):
+    x = ab.placeholder((None, UNITS), "float32")
+    y = make(kind, x)
+    known = KnownSizes()
+    known.note_all(graph.operations)
+    assert (known.of(y) or ())[:1] == ((x, 0),)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loop_over_sequences_computes_the_rows_that_are_not_finished(graph: Any, kind: Any, no_compiler: None):
+    x, mask = ab.placeholder((ROWS, STEPS, UNITS), "float64"), ab.placeholder((ROWS, STEPS), "bool")
+    w = ab.placeholder((UNITS, UNITS), "float64")
+
+    def body(t: Any, h: Any) -> Any:
+        return t + 1, ops.where(mask[:, t, None], ops.tanh(x[:, t] @ w + h * make(kind, h @ w)), h)
+
+    _, last = ab.while_loop(lambda t, _: t < STEPS, body, (0, ops.ones((ROWS, UNITS), "float64")))
+    fetches = [last, *ab.gradients(ops.sum(last), [w])]
+    with recording() as log:
+        prepare(graph, fetches, [x, mask, w])
+    assert log.of("live_rows")[0], log.of("live_rows")[1]
+    rng = np.random.default_rng(0)
+    values = [rng.uniform(-1, 1, (ROWS, STEPS, UNITS)), rng.random((ROWS, STEPS)) < 0.5, rng.uniform(-1, 1, (4, 4))]
+    expected = Interpreter().run(graph, fetches, dict(zip((x, mask, w), values, strict=True)))
+    for result, wanted in zip(Program(graph, fetches, [x, mask, w])(*values), expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.kernels
+@pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
+@pytest.mark.parametrize("kind", KINDS)
+def test_fused_compiled_and_explained(graph: Any, kind: Any, native_whatever_the_size: None, loops_stay: None):
+    """Machine code is a file of its own: an expression is all that kernels need; of another op the call is printed."""
+    x = ab.placeholder((8, 8), "float32")
+    _, y = ab.while_loop(lambda i, _: i < 9, lambda i, y: (i + 1, ops.tanh(make(kind, y) + y)), (0, x))
+    with recording() as log:
+        program = Program(graph, [y], [x])
+    if kind is Cubed:
+        assert [note.text for note in log.of("fuse")[0]] == ["3 operations are one kernel: cubed, add, tanh"]
+        assert "# native: " in program.source
+    else:
+        assert f"run_{kind.type_name}(" in program.source
+        assert f"'{kind.type_name}' " in ab.explain(y, [x], passes=True).split("\nnative: ")[1].split("\nparallel: ")[0]
+    value = np.random.default_rng(0).uniform(-0.5, 0.5, (8, 8)).astype("float32")
+    (found,) = program(value)
+    for _ in range(9):
+        half = [value * np.float32(0.5)] if kind is RowProducts else []
+        value = np.tanh(kind.reference(value, *half) + value)
+    np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
