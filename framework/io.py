@@ -6,6 +6,7 @@ from ..engine.checkpoint.files import CheckpointReader
 from ..engine.checkpoint.ops import restore, save
 from ..engine.readers import (
     FixedLengthRecordReader,
+    HDF5Reader,
     Reader,
     ReaderStatistics,
     TextLineReader,
@@ -16,7 +17,6 @@ from ..engine.readers import (
     string_input_producer,
     tf_record_iterator,
 )
-from .hdf5_reader import HDF5Reader
 
 
 def checkpoint_reader(path: str | os.PathLike[str]) -> CheckpointReader:

@@ -12,11 +12,12 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ...engine.graph.device import DeviceName
-from ...engine.graph.graph import Graph
+from ...engine.graph.graph import Graph, Operation
 from ...engine.graph.resource import NamedResource
 from ...engine.graph.spec import TensorSpec
 from ...engine.graph.variable import Variable
 from ...engine.ops.keys import SeedGenerator
+from ...engine.place.constraints import PlacementError
 from ...engine.queues.errors import StateLostError
 from ...engine.saving import made_resource
 
@@ -237,6 +238,22 @@ def place_state(graph: Graph, resources: list[Any], devices: list[str]) -> None:
         seen.add(block)
         for operation in block.operations:
             waiting.extend(operation.op.regions)
-            touched = [places[id(effect.resource)] for effect in operation.effects if id(effect.resource) in places]
-            if touched and not operation.op.regions:
-                operation.device = touched[0]
+            known = [effect.resource for effect in operation.effects if id(effect.resource) in places]
+            if known and not operation.op.regions:
+                operation.device = _together(operation, {repr(each): places[id(each)] for each in known})
+
+
+def _together(operation: Operation, devices: dict[str, str]) -> str:
+    """Return the device of an operation that touches several states, by what these are called.
+
+    Raises:
+        PlacementError: they lie in several tasks.
+    """
+    tasks = {name: str(DeviceName.parse(device).of_task()) for name, device in devices.items()}
+    if len(set(tasks.values())) > 1:
+        told = " and ".join([f"{name}, which lies on {task}" for name, task in tasks.items()])
+        raise PlacementError(
+            f"Operation {operation.name!r}, defined at {operation.location}, uses {told}. Make all of them inside one "
+            "ab.device."
+        )
+    return next(iter(devices.values()))

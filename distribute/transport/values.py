@@ -43,7 +43,7 @@ def encode_value(value: Any, arrays: list[Any]) -> Any:
         return {"text": [value], "shape": []}
     if isinstance(value, (np.ndarray, np.generic, bool, int, float)):
         array = np.asarray(value)
-        if array.dtype.kind == "T":
+        if array.dtype.kind in "TU":
             return {"text": array.reshape(-1).tolist(), "shape": list(array.shape)}
         if not array.dtype.hasobject:
             arrays.append(array)

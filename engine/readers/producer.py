@@ -5,44 +5,64 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.graph import Operation, get_default_graph
 from ..graph.op import Effect, Op
+from ..graph.resource import NamedResource
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import as_array
 from ..ops.keys import SeedGenerator, key_words
-from ..queues.errors import OutOfRangeError
+from ..queues.errors import OutOfRangeError, check_held
 from ..queues.queue import FIFOQueue, Queue
 from ..queues.runner import QueueRunner, add_queue_runner
 
 
-class Epochs:
+class Epochs(NamedResource):
     """Strings, once an epoch, in their order or in a new random one each time.
 
     Args:
         strings: the strings.
         count: how many epochs there are; None for no end.
-        generator: gives the keys of the orders; None for no shuffling.
+        shuffle: whether each epoch has another order.
+        seed: of the orders; by default one is drawn, by the task where this lies.
+        name: for messages and tasks.
     """
 
-    def __init__(self, strings: Any, count: int | None, generator: SeedGenerator | None) -> None:
-        self._strings = strings
+    kind: ClassVar[str] = "epochs"
+
+    def __init__(
+        self, strings: Any, count: int | None, shuffle: bool = False, seed: int | None = None, name: str = "epochs"
+    ) -> None:
+        self.name = name
+        self.place_here()
+        self._strings = as_array(strings, dtypes.string)
         self._count = count
-        self._generator = generator
+        self._seed = seed
+        self._generator = SeedGenerator(seed) if shuffle else None
         self._lock = threading.Lock()
         self._done = 0
+
+    def definition(self) -> dict[str, Any]:
+        shuffle = self._generator is not None
+        return {"strings": self._strings.tolist(), "count": self._count, "shuffle": shuffle, "seed": self._seed}
+
+    @classmethod
+    def from_definition(cls, name: str, definition: dict[str, Any]) -> Self:
+        return cls(**definition, name=name)
 
     def next(self) -> Any:
         """The strings of the next epoch.
 
         Raises:
             OutOfRangeError: there was the last.
+            StateLostError: the task that counted them was started anew.
         """
+        check_held(self)
         with self._lock:
             if self._done == self._count:
                 raise OutOfRangeError(f"string_input_producer: all {self._count} epochs were produced.")
@@ -110,7 +130,7 @@ def string_input_producer(
     if num_epochs is not None and num_epochs < 1:
         raise ValueError(f"string_input_producer: num_epochs must be at least 1, or None; got {num_epochs}.")
     queue = FIFOQueue(capacity, "string", (), name=name)
-    epochs = Epochs(strings, num_epochs, SeedGenerator(seed) if shuffle else None)
+    epochs = Epochs(strings, num_epochs, shuffle, seed, f"{name}/epochs")
     graph = get_default_graph()
     with graph.as_default():
         produced = graph.add(ProduceStrings(epochs), (), f"{name}/epoch").outputs[0]

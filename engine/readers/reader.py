@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.graph import get_default_graph, in_explicit_graph
-from ..graph.op import Effect
+from ..graph.op import Effect, as_scalar_or_array
+from ..graph.resource import NamedResource
 from ..graph.spec import TensorSpec
 from ..queues.attempts import Course, WaitingOp, wait_through
-from ..queues.errors import DataLossError, OutOfRangeError
+from ..queues.errors import DataLossError, OutOfRangeError, check_held
 from ..queues.queue import Queue
 from ..queues.turns import Turns
 from .tf_record import check_compression, numbered_records
@@ -67,8 +68,52 @@ class ReaderRead(WaitingOp):
         return (Effect(self.reader, writes=True), Effect(self.queue, writes=True))
 
 
-class Reader:
+@dataclass(frozen=True, eq=False)
+class _ReaderOp(WaitingOp):
+    """Base: ops on a reader alone."""
+
+    no_samples: ClassVar[str] = "holds a reader: test_readers"
+    reader: Reader
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return ()
+
+    def effects(self) -> tuple[Effect, ...]:
+        return (Effect(self.reader, writes=True),)
+
+
+@dataclass(frozen=True, eq=False)
+class ReaderReset(_ReaderOp):
+    """Leave the file that a reader is in."""
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        return ()
+
+    def course(self, *inputs: Any) -> Course:
+        yield from self.reader.resetting()
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class ReaderCounts(_ReaderOp):
+    """The number of records that a reader has given, that of files that it has ended, and its file, or ""."""
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        number = TensorSpec((), np.dtype("int64"))
+        return (number, number, TensorSpec((), dtypes.string))
+
+    def course(self, *inputs: Any) -> Course:
+        found = self.reader.statistics()
+        return np.int64(found.records), np.int64(found.files), found.current or ""
+        yield  # a course, though it waits for nothing
+
+
+class Reader(NamedResource):
     """Base of the readers: gives the records of files whose names come from a queue.
+
+    A reader lies where ``with ab.device(...)`` around its making asks for, together with its queue. On a task of a
+    cluster it is found by its name: a second client that builds the same graph goes on where the first one is. It reads
+    the files of the task's machine. Subclasses of your own stay in their process.
 
     Like a queue's methods, `read` and `read_up_to` build operations where a graph is being built and act at once from
     plain Python. When the queue is closed and empty and the last file is at its end, they raise `OutOfRangeError`.
@@ -78,17 +123,22 @@ class Reader:
 
     Args:
         specs: what a record is made of, besides its key.
-        name: for messages, and the names of the operations.
+        name: for messages, the names of the operations, and tasks.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], name: str) -> None:
         self.specs = tuple(specs)
         self.name = name
+        self.place_here()
         in_use = "is in use by another thread, which may wait for a file name."
         self._turns = Turns(f"{self._label()} {in_use}")
         self._current: Iterator[Record] | None = None
         self._path: str | None = None
         self._records = self._files = 0
+
+    @classmethod
+    def from_definition(cls, name: str, definition: dict[str, Any]) -> Self:
+        return cls(**definition, name=name)
 
     def records(self, path: str) -> Iterator[Record]:
         """The records of a file: pairs of key and values."""
@@ -110,7 +160,7 @@ class Reader:
         """
         self._check_queue(queue)
         if not in_explicit_graph():
-            key, values = wait_through(self.reading(queue))
+            key, values = wait_through(self.reading(queue)) if self._is_here(queue) else self._read_at_home(queue)
             return key, self._packed(values)
         return self._build(queue, None, name or f"{self.name}/read")
 
@@ -126,9 +176,35 @@ class Reader:
         if not all(spec.is_static for spec in self.specs):
             raise ValueError(f"{self._label()}: its records differ in shape and can't be stacked; use read().")
         if not in_explicit_graph():
-            keys, *values = wait_through(self.reading_stacked(queue, num_records))
+            if self._is_here(queue):
+                keys, *values = wait_through(self.reading_stacked(queue, num_records))
+            else:
+                keys, *values = self._at_home(queue, num_records)
             return keys, self._packed(values)
         return self._build(queue, num_records, name or f"{self.name}/read_up_to")
+
+    def _is_here(self, queue: Queue) -> bool:
+        """Test whether plain Python reads here, and not in a task.
+
+        Raises:
+            ValueError: reader and queue are not in one place.
+        """
+        here, there = ("this process" if each.home is None else each.home.task for each in (self, queue))
+        if here != there:
+            raise ValueError(
+                f"{self._label()} lies in {here}, and queue {queue.name!r} in {there}: make both inside one ab.device, "
+                "and run both in a session of that cluster first."
+            )
+        return self.home is None
+
+    def _at_home(self, queue: Queue, count: int | None) -> list[Any]:
+        assert self.home is not None, "it lies in a task"
+        action = f"read {count} from {queue.container}/{queue.path or queue.name}"
+        return self.home.run(action, self.adding(ReaderRead(self, queue, count)), is_repeatable=False)
+
+    def _read_at_home(self, queue: Queue) -> Record:
+        key, *values = self._at_home(queue, None)
+        return str(np.asarray(key)[()]), tuple([as_scalar_or_array(value) for value in values])
 
     def _build(self, queue: Queue, count: int | None, name: str) -> tuple[Any, Any]:
         key, *values = get_default_graph().add(ReaderRead(self, queue, count), (), name).outputs
@@ -151,17 +227,20 @@ class Reader:
 
     def reading(self, queue: Queue) -> Course:
         """The next record; `read` is the public form."""
+        check_held(self)
         with self._turns.turn() as turn:
             yield turn.request
             return (yield from self._next(queue))
 
     def reading_stacked(self, queue: Queue, count: int) -> Course:
         """The next keys and values, stacked; `read_up_to` is the public form."""
+        check_held(self)
         with self._turns.turn() as turn:
             yield turn.request
             found: list[Record] = yield from self._next_ones(queue, count)
         keys = np.array([key for key, _ in found], dtypes.string)
-        return [keys, *[np.stack(column) for column in zip(*[values for _, values in found], strict=True)]]
+        columns = zip(*[values for _, values in found], strict=True)
+        return [keys, *[_stacked(column, spec) for column, spec in zip(columns, self.specs, strict=True)]]
 
     def _next_ones(self, queue: Queue, count: int) -> Course:
         found: list[Record] = []
@@ -192,16 +271,32 @@ class Reader:
 
     def reset(self) -> None:
         """Leave the current file; the next record is the first of the next file."""
+        if self.home is not None:
+            self.home.run("reset", self.adding(ReaderReset(self)))
+        else:
+            wait_through(self.resetting())
+
+    def resetting(self) -> Course:
+        """Leave the current file; `reset` is the public form."""
+        check_held(self)
         with self._turns.turn() as turn:
-            turn.request.wait()
+            yield turn.request
             self._current = self._path = None
 
     def statistics(self) -> ReaderStatistics:
-        """What the reader has done."""
+        """Return what the reader has done."""
+        if self.home is not None:
+            records, files, current = self.home.run("statistics", self.adding(ReaderCounts(self)))
+            return ReaderStatistics(int(records), int(files), str(np.asarray(current)[()]) or None)
+        check_held(self)
         return ReaderStatistics(self._records, self._files, self._path)
 
     def __repr__(self) -> str:
         return f"<{self._label()}>"
+
+
+def _stacked(values: Sequence[Any], spec: TensorSpec) -> Any:
+    return np.array(values, dtypes.string) if spec.dtype == dtypes.string else np.stack(values)
 
 
 class TextLineReader(Reader):
@@ -221,9 +316,14 @@ class TextLineReader(Reader):
     (('poem.txt:1', 'one'), ('poem.txt:2', 'two'))
     """
 
+    kind: ClassVar[str] = "text_line_reader"
+
     def __init__(self, skip_header_lines: int | None = None, name: str = "text_line_reader") -> None:
         super().__init__([TensorSpec((), dtypes.string)], name)
         self._skipped = skip_header_lines or 0
+
+    def definition(self) -> dict[str, Any]:
+        return {"skip_header_lines": self._skipped}
 
     def records(self, path: str) -> Iterator[Record]:
         with Path(path).open("rb") as file:
@@ -252,6 +352,8 @@ class FixedLengthRecordReader(Reader):
         name: for messages, and the names of the operations.
     """
 
+    kind: ClassVar[str] = "fixed_length_record_reader"
+
     def __init__(
         self,
         record_bytes: int,
@@ -268,6 +370,14 @@ class FixedLengthRecordReader(Reader):
                 f"{self._label()}: record_bytes must be at least 1 and the others not negative; got record_bytes="
                 f"{record_bytes}, header_bytes={header_bytes}, footer_bytes={footer_bytes}, hop_bytes={hop_bytes}."
             )
+
+    def definition(self) -> dict[str, Any]:
+        return {
+            "record_bytes": self._size,
+            "header_bytes": self._header,
+            "footer_bytes": self._footer,
+            "hop_bytes": self._hop,
+        }
 
     def records(self, path: str) -> Iterator[Record]:
         with Path(path).open("rb") as file:
@@ -293,10 +403,15 @@ class TFRecordReader(Reader):
         compression_type: None or "GZIP".
     """
 
+    kind: ClassVar[str] = "tf_record_reader"
+
     def __init__(self, name: str = "tf_record_reader", compression_type: str | None = None) -> None:
         super().__init__([TensorSpec((None,), np.dtype("uint8"))], name)
         check_compression(compression_type)
         self._compression_type = compression_type
+
+    def definition(self) -> dict[str, Any]:
+        return {"compression_type": self._compression_type}
 
     def records(self, path: str) -> Iterator[Record]:
         for place, record in numbered_records(path, self._compression_type):

@@ -1,10 +1,11 @@
-"""Ops whose modules are imported when a graph that has them is read: few programs need them."""
+"""Ops and state whose modules are imported when a graph that has them is read: few programs need them."""
 
 from __future__ import annotations
 
 import importlib
 
 from ..graph.op import Op, registered_ops
+from ..graph.resource import NamedResource
 
 _MODULES = (
     "..checkpoint.ops",
@@ -24,3 +25,8 @@ def late_op(name: str) -> type[Op] | None:
     for module in _MODULES:
         importlib.import_module(module, __package__)
     return registered_ops().get(name)
+
+
+def late_resource(kind: str) -> type[NamedResource] | None:
+    """Return the class of a reader, or of what makes names for readers; None if there is none of that kind."""
+    return importlib.import_module("..readers", __package__).KINDS.get(kind)

@@ -22,7 +22,7 @@ from ..queues.accumulators import ConditionalAccumulator, SparseConditionalAccum
 from ..queues.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
 from ..queues.replica_steps import ReplicaGradients, ReplicaSteps
 from ..summaries.writer import SummaryWriter
-from .late import late_op
+from .late import late_op, late_resource
 from .values import SavedGraphError, ValueReader, field_names, read_spec, restored
 from .writing import FORMAT, VERSION
 
@@ -203,8 +203,9 @@ _RESOURCES: dict[str, type[NamedResource]] = {
 def made_resource(description: Any, array: Callable[[int], Any]) -> Any:
     """A new variable, generator or named resource, as it was described; the last one is empty."""
     kind = description["kind"]
-    if kind in _RESOURCES:
-        resource = _RESOURCES[kind].from_definition(description["name"], description["definition"])
+    cls = None if kind in ("generator", "variable") else _RESOURCES.get(kind) or late_resource(kind)
+    if cls is not None:
+        resource = cls.from_definition(description["name"], description["definition"])
         resource.device = description.get("device", "")
         return resource
     if kind == "generator":

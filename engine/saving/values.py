@@ -126,7 +126,8 @@ class ValueWriter:
             return {"tensor": self._tensor(value)}
         if isinstance(value, Region):
             return {"region": self._region(value)}
-        if isinstance(value, (Variable, SeedGenerator, NamedResource)):
+        is_named = isinstance(value, NamedResource) and "kind" in vars(type(value))  # no subclass is taken for its base
+        if is_named or isinstance(value, (Variable, SeedGenerator)):
             return {"resource": self._resource(value)}
         if isinstance(value, RegisteredFunction):
             return {"function": value.name}

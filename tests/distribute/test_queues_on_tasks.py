@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from shared.tasks import PATIENCE, PS, WORKER, Running
 
 import anabranch as ab
+from anabranch.engine.graph.graph import eagerly
+from anabranch.engine.place.constraints import PlacementError
 from anabranch.engine.queues.replica_state import NO_TICKET, Receipt
 from anabranch.engine.queues.replica_steps import Part, ReplicaGradients, ReplicaSteps
 
@@ -116,6 +119,78 @@ def test_accumulators_take_gradients_of_several_clients(clients: Any):
         client(lambda: make_sparse().apply_grad([3], [[1.0]]))
     indices, values, shape = first(lambda: make_sparse().take_grad(2))
     assert (indices.tolist(), values.tolist(), shape.tolist()) == ([3], [[2.0]], [4, 1])
+
+
+# --- readers ---------------------------------------------------------------------------------------------------------
+
+
+def paths(tmp_path: Path) -> list[str]:
+    found = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    found[0].write_text("a\nb\nc\n")
+    found[1].write_text("d\n")
+    return [str(path) for path in found]
+
+
+def test_a_second_client_goes_on_where_a_reader_is(clients: Any, tmp_path: Path):
+    def names() -> Any:
+        return ab.queues.FIFOQueue(9, "string", (), name="names")
+
+    def read(count: int | None = None) -> Any:
+        reader = ab.io.TextLineReader(name="lines")
+        return reader.read(names()) if count is None else reader.read_up_to(names(), count)
+
+    first, second = clients(), clients()
+    first(lambda: names().enqueue_many([paths(tmp_path)]))
+    assert first(read)[1] == "a"
+    assert second(read)[1] == "b"
+    keys, values = second(lambda: read(2))
+    assert ([key.rpartition("/")[2] for key in keys], values.tolist()) == (["one.txt:3", "two.txt:1"], ["c", "d"])
+    with pytest.raises(ValueError, match=r"'lines' on /job:ps/task:0 was made by another client as .*skip_header"):
+        first(lambda: ab.io.TextLineReader(2, "lines").read(names()))
+
+
+def test_plain_python_reads_and_counts_where_a_reader_lies(running: Running, graph: ab.Graph, tmp_path: Path):
+    with ab.device(PS):
+        names = ab.queues.FIFOQueue(9, "string", (), name="other names")
+        reader = ab.io.TextLineReader(name="other lines")
+    elsewhere = ab.queues.FIFOQueue(9, "string", ())
+    fill, read = names.enqueue_many([paths(tmp_path)]), reader.read(names)
+    with ab.Session(graph, target=running[WORKER].target) as session:
+        session.run(fill)
+        assert session.run(read)[1] == "a"
+    with eagerly():
+        assert reader.read(names)[1] == "b"
+        assert reader.statistics() == (2, 0, str(tmp_path / "one.txt"))
+        reader.reset()
+        names.close()
+        assert reader.read_up_to(names, 5)[1].tolist() == ["d"]
+        with pytest.raises(ValueError, match="lies in /job:ps/task:0, and queue 'fifo_queue' in this process"):
+            reader.read(elsewhere)
+
+
+def test_a_reader_and_its_queue_have_to_lie_together(running: Running, graph: ab.Graph):
+    with ab.device(PS):
+        names = ab.queues.FIFOQueue(9, "string", ())
+    with ab.device(WORKER):
+        read = ab.io.TextLineReader().read(names)
+    with (
+        ab.Session(graph, target=running[WORKER].target) as session,
+        pytest.raises(PlacementError, match=r"lies on /job:worker/task:0 and .* lies on /job:ps/task:0"),
+    ):
+        session.run(read)
+
+
+def test_names_are_produced_on_a_task_for_all_clients(clients: Any, tmp_path: Path):
+    def produce() -> Any:
+        ab.io.string_input_producer(paths(tmp_path), num_epochs=1, seed=3, name="produced")
+        return ab.get_default_graph().queue_runners[0].enqueue_ops
+
+    first, second = clients(), clients()
+    first(produce)
+    with pytest.raises(ab.errors.OutOfRangeError, match="all 1 epochs were produced"):
+        second(produce)
+    queue = lambda: ab.queues.FIFOQueue(32, "string", (), name="produced")  # noqa: E731
+    assert sorted(second(lambda: queue().dequeue_many(2)).tolist()) == paths(tmp_path)
 
 
 # --- replicas -------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from anabranch.engine.queues import Coordinator, DeadlineExceededError, FIFOQueu
 from anabranch.engine.queues.errors import DataLossError
 from anabranch.engine.readers.crc32c import crc32c, masked_crc32c
 from anabranch.engine.readers.decoding import DecodeCsv, DecodeRaw
+from anabranch.engine.saving import SavedGraphError, graph_from_dict, graph_to_dict
 from anabranch.engine.session import Session, placeholder
 from anabranch.engine.testing import check_op
 
@@ -463,3 +464,35 @@ def test_columns_that_cannot_be():
         fields("1,2", [1, 2], ", ")
     with pytest.raises(TypeError, match=r"decode_csv takes strings; got int32\[\]"):
         fields(1, [1])
+
+
+# --- saved graphs ---------------------------------------------------------------------------------------------------
+
+
+def test_readers_in_saved_graphs_begin_anew(tmp_path: Path):
+    path = tmp_path / "lines.txt"
+    path.write_text("skipped\na\nb\n")
+    readers = [
+        (lambda: io.TextLineReader(1), "a"),
+        (lambda: io.FixedLengthRecordReader(2, 1, 3, 4), list(b"ki")),
+    ]
+    for make, first in readers:
+        with Graph().as_default() as graph:
+            queue = io.string_input_producer([str(path)], num_epochs=2, shuffle=False)
+            value = make().read(queue)[1]
+            fill = graph.queue_runners[0].enqueue_ops[0]
+        for _ in range(2):
+            again = graph_from_dict(graph_to_dict(graph))
+            session = Session(again)
+            session.run(again.operations[fill.index])
+            assert np.asarray(session.run(f"{value.name}")).tolist() == first
+
+
+def test_a_reader_of_a_users_own_class_is_not_taken_for_another(tmp_path: Path):
+    class Shouting(io.TextLineReader):
+        pass
+
+    with Graph().as_default() as graph:
+        Shouting().read(FIFOQueue(3, "string", ()))
+    with pytest.raises(SavedGraphError, match="'reader' holds a value of type Shouting"):
+        graph_to_dict(graph)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from ..engine.graph.dtypes import as_dtype, name_of
-from ..engine.graph.op import as_scalar_or_array
-from ..engine.graph.spec import TensorSpec, as_shape, shape_accepts, shape_text
-from ..engine.queues.errors import DataLossError
-from ..engine.readers.reader import Reader, Record
-
-if TYPE_CHECKING:
-    import h5py
+from ..graph.dtypes import as_dtype, name_of
+from ..graph.op import as_scalar_or_array
+from ..graph.spec import TensorSpec, as_shape, shape_accepts, shape_text
+from ..queues.errors import DataLossError
+from .reader import Reader, Record
 
 _ROWS_AT_ONCE = 256
 
@@ -25,7 +23,7 @@ class HDF5Reader(Reader):
             one row of each.
         dtypes: the dtype of the data set, or a list with one for each.
         shapes: the shape of a row, or a list with one for each; what is not known is None.
-        name: for messages, and the names of the operations.
+        name: for messages, the names of the operations, and tasks.
 
     >>> import h5py
     >>> import numpy as np
@@ -38,6 +36,8 @@ class HDF5Reader(Reader):
     >>> ab.io.HDF5Reader(["x", "y"], ["float32", "int32"], [(2,), ()]).read(names)
     ('rows.h5:0', [array([0., 1.], dtype=float32), np.int32(7)])
     """
+
+    kind: ClassVar[str] = "hdf5_reader"
 
     def __init__(self, datasets: Any, dtypes: Any, shapes: Any = None, name: str = "hdf5_reader") -> None:
         single = isinstance(datasets, str)
@@ -52,8 +52,13 @@ class HDF5Reader(Reader):
         specs = [TensorSpec(as_shape(shape), as_dtype(dtype)) for shape, dtype in zip(sizes, types, strict=True)]
         super().__init__(specs, name)
 
+    def definition(self) -> dict[str, Any]:
+        shapes = [None if spec.shape is None else list(spec.shape) for spec in self.specs]
+        dtypes = [name_of(spec.dtype) for spec in self.specs]
+        return {"datasets": list(self._datasets), "dtypes": dtypes, "shapes": shapes}
+
     def records(self, path: str) -> Iterator[Record]:
-        import h5py
+        h5py: Any = importlib.import_module("h5py")  # which has no types
 
         with open(path, "rb") as stream:  # whose errors name the file; h5py's are of many kinds
             try:
@@ -63,7 +68,7 @@ class HDF5Reader(Reader):
             with file:
                 yield from self._rows(file, path)
 
-    def _rows(self, file: h5py.File, path: str) -> Iterator[Record]:
+    def _rows(self, file: Any, path: str) -> Iterator[Record]:
         found = [self._dataset(file, path, name) for name in self._datasets]
         for dataset, spec in zip(found, self.specs, strict=True):
             self._check(dataset, spec, path)
@@ -75,8 +80,8 @@ class HDF5Reader(Reader):
             for row in range(len(block[0])):
                 yield f"{path}:{start + row}", tuple(as_scalar_or_array(values[row].copy()) for values in block)
 
-    def _dataset(self, file: h5py.File, path: str, name: str) -> Any:
-        import h5py
+    def _dataset(self, file: Any, path: str, name: str) -> Any:
+        h5py: Any = importlib.import_module("h5py")  # which has no types
 
         found = file.get(name)
         if not isinstance(found, h5py.Dataset):
