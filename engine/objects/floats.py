@@ -31,7 +31,7 @@ def set_floatx(dtype: Any) -> None:
 
 
 def is_mixed(name: Any) -> bool:
-    """Whether `name` is that of a policy that computes in another dtype than that of the weights."""
+    """Test whether `name` is that of a policy that computes in another dtype than that of the weights."""
     return isinstance(name, str) and name in _MIXED
 
 

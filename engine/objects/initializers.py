@@ -517,7 +517,7 @@ def get(identifier: Any) -> Callable[..., Any]:
 
 
 def first_value(initializer: Any, shape: Sequence[int], dtype: Any = None) -> Any:
-    """What an initializer gives: a `Draw`, to be computed when and where it is needed, or else the values.
+    """Return what an initializer gives: a `Draw`, computed when and where it is needed, or else the values.
 
     Args:
         initializer: a function of shape and dtype, or what `get` takes.

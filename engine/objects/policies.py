@@ -76,7 +76,7 @@ class DTypePolicy:
 
     @property
     def quantization_mode(self) -> str | None:
-        """How weights are quantised; None if they are not."""
+        """The name of the way in which weights are quantised; None if they are not."""
         return None
 
     def get_config(self) -> dict[str, Any]:

@@ -355,14 +355,14 @@ def _config_of(obj: Any) -> Any:
 
 
 def is_serialized(value: Any) -> bool:
-    """Whether `value` is a dict that `serialize_keras_object` made out of an object."""
+    """Test whether `value` is a dict that `serialize_keras_object` made out of an object."""
     return isinstance(value, dict) and {"class_name", "config"} <= cast("dict[str, Any]", value).keys()
 
 
 def deserialize_keras_object(
     config: Any, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool | None = None
 ) -> Any:
-    """What `config` describes.
+    """Return the object that `config` describes.
 
     Args:
         config: what `serialize_keras_object` gave, perhaps read from JSON.

@@ -1,4 +1,4 @@
-"""What a file may ask for while it is read: code, other files, memory.
+"""Limits of what a file may ask for while it is read: code, other files, memory.
 
 A file is untrusted unless its user says otherwise (``safe_mode=False``). What it asks for is then refused before it is
 done: code in lambdas, paths of other files, classes that nobody registered. `graph.claims` is about memory.
@@ -23,7 +23,7 @@ def allow_code_in_files(allowed: bool = True) -> None:
 
 @contextmanager
 def safe_mode_scope(safe_mode: bool) -> Generator[None]:
-    """Whether what a file could do harm with is refused inside the block."""
+    """Refuse, or allow, inside the block what a file could do harm with."""
     token = _safe_mode.set(safe_mode)
     try:
         yield
@@ -32,17 +32,17 @@ def safe_mode_scope(safe_mode: bool) -> Generator[None]:
 
 
 def reads_a_file() -> bool:
-    """Whether a config is being read, trusted or not."""
+    """Test whether a config is being read, trusted or not."""
     return _safe_mode.get() is not None
 
 
 def refuses_code() -> bool:
-    """Whether code in configs is refused; it is, unless somebody said that it is trusted."""
+    """Test whether code in configs is refused; it is, unless somebody said that it is trusted."""
     return _safe_mode.get() is not False and not _code_allowed
 
 
 def distrusts_files() -> bool:
-    """Whether a config is being read that nobody said is trusted."""
+    """Test whether a config is being read that nobody said is trusted."""
     return _safe_mode.get() is True and not _code_allowed
 
 

@@ -35,7 +35,7 @@ _WORDS: Words = np.array(_TABLE, "uint32")
 
 @cache
 def _zeros_table(count: int) -> Words:
-    """What `count` zero bytes behind it make of a register, for each value of each of its 4 bytes; ``[4, 256]``."""
+    """Return what `count` zero bytes make of a register, for each value of each of its 4 bytes; ``[4, 256]``."""
     if count > 1:
         half = _zeros_table(count // 2)
         return _with_zeros(half, half)

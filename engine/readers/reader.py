@@ -28,7 +28,7 @@ Record = tuple[str, tuple[Any, ...]]  # the key, and one value a component
 
 
 class ReaderStatistics(NamedTuple):
-    """What a reader has done.
+    """The counts of what a reader has done.
 
     Attributes:
         records: how many it gave so far.

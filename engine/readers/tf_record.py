@@ -26,7 +26,7 @@ _COMPRESSIONS = (None, "", "GZIP")
 
 
 def check_compression(compression_type: str | None) -> bool:
-    """Whether a file is packed by gzip.
+    """Test whether a file is packed by gzip.
 
     Raises:
         ValueError: the type is not known.

@@ -128,7 +128,7 @@ class _GraphReader:
             raise SavedGraphError(f"{what}, which can't be made again from its attributes: {error}.") from error
 
     def _check(self, op: Op, description: Any, inputs: list[Symbol], specs: tuple[Spec, ...]) -> None:
-        """What the op infers now goes with what was saved."""
+        """Check that what the op infers now goes with what was saved."""
         inferred: Any = op.infer(*[tensor.spec for tensor in inputs])
         now: list[Spec] = list(inferred) if is_sequence(inferred) else [inferred]
         fits = len(now) == len(specs) and all(

@@ -102,7 +102,7 @@ class _GraphWriter:
         return number
 
     def _calls(self, body: Body) -> dict[str, Any]:
-        """What calls of a recursive body have to know of it."""
+        """Return what calls of a recursive body need of it."""
         return {
             "results": [write_spec(spec) for spec in body.result_specs or ()],
             "effects": [[self._effect_on(resource), writes] for resource, writes in body.taken_effects],
@@ -157,7 +157,7 @@ class _GraphWriter:
         return number
 
     def _held(self, held: Any) -> Any:
-        """What an operation is to be with: a number, or a variable."""
+        """Return what an operation is to be with: a number, or a variable."""
         if isinstance(held, Colocation):
             return self._colocations.setdefault(held, len(self._colocations))
         return {"resource": self._resource(held)}

@@ -78,7 +78,7 @@ class EventFile:
         self._summary(name, float_field(2, float(np.float32(value.reshape(())))), step)
 
     def histogram(self, name: str, data: Any, step: int = 0, buckets: int = BINS) -> None:
-        """How the values of an array are spread. NaN and infinities are left out; without others nothing is written.
+        """Write how the values of an array are spread, without NaN and infinities; nothing where there are no others.
 
         Args:
             name: its tag.
@@ -187,7 +187,7 @@ class EventFile:
 
 
 def bucketed(values: Array, buckets: int = BINS) -> tuple[Array, Array, Array]:
-    """How the finite values of an array are spread over buckets of one width.
+    """Return how the finite values of an array are spread over buckets of one width.
 
     Args:
         values: of any shape.

@@ -32,7 +32,7 @@ class _SummaryOp(Op):
 
 @dataclass(frozen=True)
 class HistogramBuckets(_SummaryOp):
-    """How the finite numbers of a tensor are spread; see `bucketed`."""
+    """Count the finite numbers of a tensor by buckets; see `bucketed`."""
 
     buckets: int
 

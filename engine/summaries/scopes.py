@@ -1,4 +1,4 @@
-"""Where summaries go that are written now, at which step, and whether at all: what scopes around say."""
+"""The writer and the step of summaries that are written now, and whether any are: scopes around say it."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def record_if(condition: Any) -> Generator[None]:
 
 
 def should_record_summaries() -> Any:
-    """Whether a summary would be written here: a boolean, or a tensor where a graph's condition is around."""
+    """Test whether a summary would be written here: a boolean, or a tensor where a graph's condition is around."""
     if _scopes.writer is None:
         return False
     return _scopes.condition() if callable(_scopes.condition) else _scopes.condition
 
 
 def recording() -> Any:
-    """What tells programs apart in which summaries were built under other scopes; None where none are."""
+    """Return a key that differs between programs whose summaries have other scopes around; None where none are."""
     return None if _scopes.writer is None else (id(_scopes.writer), _scopes.condition is not False)
 
 

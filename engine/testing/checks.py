@@ -72,7 +72,7 @@ def _frozen(x: Any) -> Any:
 
 
 def check_specs(sample: Sample) -> int:
-    """What is inferred from less still describes the result, and is no more than what is inferred from more."""
+    """Check that what is inferred from less still describes the result, and is no more than what more gives."""
     op = sample.op
     results = as_tuple(op.run(np, *sample.inputs))
     full = [spec_of(x) for x in sample.inputs]
@@ -131,7 +131,7 @@ def _check_reversed(sample: Sample, axis: int, followed: Sequence[Follows], resu
 
 
 class _NumpyExpressions:
-    """What `expression` is evaluated over: NumPy, and the functions of the expression language that NumPy lacks."""
+    """The namespace of `expression`: NumPy, and the functions of the expression language that NumPy lacks."""
 
     def cast(self, x: Any, dtype: Any) -> Any:
         return x.astype(dtype)
@@ -306,7 +306,7 @@ def _check_integers(sample: Sample) -> int:
 
 
 def _is_determined(sample: Sample) -> bool:
-    """Whether the values are the same in any precision: random numbers are not."""
+    """Test whether the values are the same in any precision: random numbers are not."""
     finite = all(np.isfinite(x).all() for x in sample.inputs if x.dtype.kind in "biufcV")
     return finite and sample.expected is not None and not sample.op.type_name.startswith("random_")
 

@@ -1,4 +1,4 @@
-"""How values are compared with what is expected: to the bit, within rounding, and with what was inferred of them."""
+"""Comparisons of values with what is expected: to the bit, within rounding, and with what was inferred of them."""
 
 from __future__ import annotations
 
@@ -116,10 +116,10 @@ def weak_spec(sample: Sample, position: int, known: str) -> TensorSpec:
 
 
 def same_values(first: Any, second: Any) -> bool:
-    """Whether two arrays hold the same bits, or the same strings."""
+    """Test whether two arrays hold the same bits, or the same strings."""
     return bool(np.array_equal(first, second)) if first.dtype.kind == "T" else first.tobytes() == second.tobytes()
 
 
 def all_floating(values: Sequence[Any]) -> bool:
-    """Whether all values are floating-point numbers."""
+    """Test whether all values are floating-point numbers."""
     return all(is_floating(value.dtype) for value in values)

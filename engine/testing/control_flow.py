@@ -88,7 +88,7 @@ def add_controls(graph: Graph) -> Controls:
 
 
 def _inside(probe: Probe, controls: Controls, step: Callable[[Any, Sequence[Tensor]], Any], start: Any) -> list[Any]:
-    """What `step` makes of `start` and the inputs in a branch, in a loop that captures them, and one that carries them.
+    """Build `step` of `start` and the inputs in a branch, in a loop that captures them, and one that carries them.
 
     The loops repeat it.
     """

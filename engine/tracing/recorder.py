@@ -38,7 +38,7 @@ class Flow(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """What something amounted to, from a moment on."""
+    """The value of something, from a moment on."""
 
     device: str
     name: str
@@ -56,7 +56,7 @@ class Instant(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """How well the clock of another process is known, by which events of a device were recorded.
+    """The clock of another process, by which events of a device were recorded, and how well it is known.
 
     Attributes:
         device: whose events these are.
@@ -99,7 +99,7 @@ class Recorder:
         self.events.append(Slice(Lane(device, stream), name, start, end, details, True))
 
     def span(self, lane: tuple[str, str], name: str, start: float, end: float, details: Details = None) -> None:
-        """What is no work of its own: an iteration, a step, a wait. `lane` is a device and a stream of it.
+        """Record a span that is no work of its own: an iteration, a step, a wait. `lane` is a device and a stream.
 
         Spans of one lane may contain each other, and kernels. Those that overlap otherwise are written side by side.
         """
@@ -116,7 +116,7 @@ class Recorder:
         self.events.append(Flow(key, Lane(*source[:2]), source[2], Lane(*target[:2]), target[2]))
 
     def counter(self, device: str, name: str, time: float, value: float) -> None:
-        """What `name` (bytes alive, say) amounts to on a device from now on."""
+        """Record the value of `name` (bytes alive, say) on a device from now on."""
         self.events.append(Counter(device, name, time, value))
 
     def clock(self, device: str, time: float, ahead: float, error: float) -> None:

@@ -12,7 +12,7 @@ _UNITS = [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")]
 
 
 def summarise(events: Sequence[Event], top: int = 20) -> str:
-    """How busy each device was, and the kernels that took longest, by name and operation.
+    """Return how busy each device was, and the kernels that took longest, by name and operation.
 
     >>> from .recorder import Recorder
     >>> recorder = Recorder()

@@ -98,7 +98,7 @@ class _Row:
         return True
 
     def start_of_slice(self, time: int) -> int | None:
-        """Where the innermost slice around `time` begins: the one that begins there, rather than one that ends."""
+        """Return where the innermost slice around `time` begins: one that begins there, rather than one that ends."""
         place = bisect.bisect_right(self._starts, time) - 1
         while place >= 0 and self._ends[place] < time:
             place = self._around[place]
@@ -224,7 +224,7 @@ class _Timeline:
         self._add(received, _FLOW_END, end)
 
     def _bound(self, lane: Lane, time: int) -> tuple[int, _Row] | None:
-        """Where the innermost slice around `time` begins, and the row of it."""
+        """Return where the innermost slice around `time` begins, and its row."""
         starts = [(row.start_of_slice(time), row) for row in self.rows.get(lane, ())]
         around = [(start, row) for start, row in starts if start is not None]
         return max(around, key=lambda pair: pair[0]) if around else None
@@ -257,7 +257,7 @@ def _numbered(names: Iterable[str]) -> dict[str, int]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """What puts "cpu:2" before "cpu:10"."""
+    """Return a sort key that puts "cpu:2" before "cpu:10"."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 

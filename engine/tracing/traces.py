@@ -17,7 +17,7 @@ HOST = "cpu:0"
 
 
 class Active:
-    """What is recorded into now.
+    """The traces that are recorded now.
 
     One for the whole process and not a context variable: a step runs on the threads of executors, queue runners and
     data pipelines too, which were started before the trace and inherit no context.
@@ -75,7 +75,7 @@ def here(stream: str) -> Lane:
 
 
 class Trace:
-    """What happened in the block of a `trace`: given by it, and complete when the block is over."""
+    """The record of the block of a `trace`: given by it, and complete when the block is over."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._source = recorder.events
@@ -83,11 +83,11 @@ class Trace:
 
     @property
     def events(self) -> Sequence[Event]:
-        """What was recorded, so far."""
+        """Return what was recorded, so far."""
         return self._source[self._begin :]
 
     def stop(self) -> None:
-        """What comes from now on belongs to other traces."""
+        """End the trace: what comes from now on belongs to other traces."""
         self._source, self._begin = self._source[self._begin :], 0
 
     def summary(self, top: int = 20) -> str:

@@ -42,10 +42,16 @@ OPENINGS = (  # folders: of these the openings of docstrings are checked
     "engine/graph",
     "engine/lower",
     "engine/machine",
+    "engine/objects",
     "engine/ops",
     "engine/passes",
     "engine/queues",
+    "engine/readers",
     "engine/runtime",
+    "engine/saving",
+    "engine/summaries",
+    "engine/testing",
+    "engine/tracing",
 )
 HEADLESS = ("What", "Whether", "Of", "Which", "Where", "How", "Why", "That")
 RETIRED = re.compile(r"\b(tells?|told|met|meets?|knows?|anew|lies?|had rather|nothing to tell)\b", re.IGNORECASE)
