@@ -1,4 +1,4 @@
-"""Values of a step as a description and arrays, and back: numbers, arrays, strings, and TensorArrays of these."""
+"""Values of a step as a description and arrays, and back: numbers, arrays, strings, TensorArrays and TensorStores."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from ...engine.graph.dtypes import as_dtype
 from ...engine.ops.array_value import ArrayValue
+from ...engine.ops.store_value import StoreValue, as_key
 from .wire import DAMAGE, FrameError
 
 _TAG = struct.Struct(
@@ -39,6 +40,8 @@ def encode_value(value: Any, arrays: list[Any]) -> Any:
         return None
     if isinstance(value, ArrayValue):
         return _encode_elements(value, arrays)
+    if isinstance(value, StoreValue):
+        return {"store": [[key, encode_value(item, arrays)] for key, item in value.items()]}
     if isinstance(value, str):
         return {"text": [value], "shape": []}
     if isinstance(value, (np.ndarray, np.generic, bool, int, float)):
@@ -90,6 +93,11 @@ def _decoded(description: Any, arrays: Sequence[Any]) -> Any:
         return np.array(description["text"], as_dtype("string")).reshape(description["shape"])
     if "stacked" in description:
         return ArrayValue.from_stacked(_decoded(description["stacked"], arrays))
+    if "store" in description:
+        store = StoreValue.empty()
+        for key, item in description["store"]:
+            store = store.write(as_key(key), _decoded(item, arrays))
+        return store
     items = {int(index): _decoded(item, arrays) for index, item in description["elements"]}
     size = int(description["size"])
     if not 0 <= size <= _MOST_SLOTS or not all(0 <= index < size for index in items):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ..graph.device import DeviceName
 from ..graph.graph import Operation
 from ..graph.spec import StoreSpec
 from ..ops.tensor_stores import StoreContains, StoreGather, StoreNew, StoreRead, StoreSize, StoreWrite
@@ -72,6 +73,7 @@ class _Stores:
         written: set[Node] = set()  # groups that loops write
         made: set[Node] = set()  # that begin with what some operation made
         apart: set[Node] = set()  # that come where only kernels can look into what was made
+        tasks: dict[Node, set[str]] = {}  # where they come, of a cluster; what crosses between tasks is whole
         for node in machine.nodes:
             taken = [value.node for value in node.inputs if _is_store(value)]
             if node.kind in _MOVING or _is(node, StoreWrite):
@@ -82,9 +84,13 @@ class _Stores:
                 written.update([self._root(node)] if node.frame.parent is not None else [])
             elif _makes_store(node):
                 made.add(self._root(node))
+            groups = [self._root(value.node) for value in (*node.inputs, *node.outputs) if _is_store(value)]
             if node.device is not None and has_own_memory(node.device):
-                apart.update(self._root(value.node) for value in (*node.inputs, *node.outputs) if _is_store(value))
-        self._narrowed = written - (made & apart)
+                apart.update(groups)
+            for group in groups if node.device is not None else ():
+                tasks.setdefault(group, set()).add(str(DeviceName.parse(str(node.device)).of_task()))
+        spread = {group for group, found in tasks.items() if len(found) > 1}
+        self._narrowed = written - (made & apart) - spread
 
     def is_narrowed(self, node: Node) -> bool:
         """Test whether the store that a node takes or makes belongs to a group that is narrowed."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from ..control_flow.scheduling import Scheduled
 from ..graph.device import DeviceName
 from ..graph.graph import Graph, Operation
-from ..graph.spec import ArraySpec, FrameSpec, Spec, StoreSpec
+from ..graph.spec import ArraySpec, FrameSpec, Spec
 from ..graph.tensor import Symbol
 from ..lower.nodes import Node
 from ..lower.show import dump_machine
@@ -323,13 +323,13 @@ def _check_crossings(nodes: Sequence[Node]) -> None:
         if not _can_cross(spec):
             raise PlacementError(
                 f"{send.name!r} ({spec}) is made on {send.device} and taken on {receive.device}, but values of this "
-                "kind do not leave their task: only numbers, strings and TensorArrays do. Put what makes it and what "
-                "takes it on devices of one task."
+                "kind do not leave their task: only numbers, strings, TensorArrays and TensorStores do. Put what makes "
+                "it and what takes it on devices of one task."
             )
 
 
 def _can_cross(spec: Spec | None) -> bool:
     """Test whether values of a spec, or controls, have a form in which they travel."""
     if isinstance(spec, ArraySpec):
-        return not isinstance(spec, StoreSpec) and _can_cross(spec.element)
+        return _can_cross(spec.element)
     return not isinstance(spec, FrameSpec)

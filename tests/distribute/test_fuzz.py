@@ -21,6 +21,7 @@ from anabranch.distribute.transport.values import decode_token, decode_value, en
 from anabranch.distribute.transport.wire import Decoder, Frame, FrameError, Kind, encode, encode_document
 from anabranch.engine.checkpoint import files
 from anabranch.engine.ops.array_value import ArrayValue
+from anabranch.engine.ops.store_value import StoreValue
 
 FEW, MANY = 3000, 100_000
 SIZES = [pytest.param(FEW), pytest.param(MANY, marks=pytest.mark.slow)]
@@ -104,6 +105,7 @@ VALUES = [
     np.arange(20, dtype="int16").reshape(4, 5),
     np.array(["a", "ä"], dtype=np.dtypes.StringDType()),
     ArrayValue.from_written(3, {0: np.float32(1), 2: np.arange(3)}),
+    StoreValue.empty().write((1, "a"), np.arange(3)).write((2, "b"), np.float32(1)),
     None,
 ]
 

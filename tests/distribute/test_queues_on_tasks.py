@@ -121,6 +121,16 @@ def test_accumulators_take_gradients_of_several_clients(clients: Any):
     assert (indices.tolist(), values.tolist(), shape.tolist()) == ([3], [[2.0]], [4, 1])
 
 
+def test_a_store_is_fetched_from_tasks(running: Running, graph: ab.Graph):
+    with ab.device(PS):
+        store = ab.TensorStore("float32", key_shape=2).write((1, 2), ab.constant([1.0, 2.0]))
+    with ab.device(WORKER):
+        more = store.write((3, 4), store.read((1, 2)) * 2.0)
+    with ab.Session(graph, target=running[WORKER].target) as session:
+        found = session.run(more)
+    assert {key: value.tolist() for key, value in found.items()} == {(1, 2): [1, 2], (3, 4): [2, 4]}
+
+
 # --- readers ---------------------------------------------------------------------------------------------------------
 
 

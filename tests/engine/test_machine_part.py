@@ -16,6 +16,7 @@ from shared.parts import Parts, devices_of, tasks_of
 from shared.placed_steps import at_random
 
 import anabranch as ab
+from anabranch.engine.graph.spec import StoreSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.place.constraints import PlacementError
 from anabranch.engine.place.devices import devices_of_cluster, list_devices
@@ -157,14 +158,28 @@ def test_an_operation_that_fails_is_named_with_its_device(graph: ab.Graph):
     assert PS in notes
 
 
-def test_stores_and_recursions_do_not_leave_their_task(graph: ab.Graph):
+def test_stores_cross_as_a_whole_also_in_loops(graph: ab.Graph):
     with graph.as_default():
-        with ab.device(PS):
-            store = ab.TensorStore("float32").write(1, 2.0)
+        x = ab.placeholder((2,), "float32", "x")
+
+        def body(i: Any, store: Any) -> Any:
+            with ab.device(PS):
+                doubled = store.read(i) * 2.0
+            with ab.device(WORKER):
+                return i + 1, store.write(i + 1, doubled + x)
+
         with ab.device(WORKER):
-            value = store.read(1)
-    with pytest.raises(PlacementError, match="values of this kind do not leave their task"):
-        Parts(graph, [value], [], devices_of(2))
+            first = ab.TensorStore("float32", (2,)).write(0, x)
+        last = ab.while_loop(lambda i, _: i < 3, body, (0, first))[1]
+        with ab.device(PS):
+            found = [last.gather([0, 3]), last.size(), last.contains(9)]
+            slope = ab.gradients(ab.ops.sum(found[0]), [x])[0]
+    parts = Parts(graph, [*found, slope], [x], devices_of(2))
+    assert any(node.kind == "recv" and isinstance(node.specs[0], StoreSpec) for node in parts.programs[0].machine.nodes)
+    for number in range(3):
+        gathered, size, contains, slopes = parts.run([np.array([1.0, 2.0], "float32")], seed=number)
+        assert gathered.tolist() == [[1, 2], [15, 30]]
+        assert (size, bool(contains), slopes.tolist()) == (4, False, [16, 16])
 
 
 def test_devices_of_a_cluster_hold_inside_the_block_only():
