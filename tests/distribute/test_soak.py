@@ -1,0 +1,79 @@
+"""A cluster that runs for long, with steps that are given up now and then: what it holds stays the same."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shared.tasks import PS, WORKER, Running, TaskProcess
+
+import anabranch as ab
+
+pytestmark = pytest.mark.xdist_group("tasks")
+STEPS, ABORTS, WARM = 10_000, 100, 1000
+_MOST_GROWTH = 8 << 20  # bytes: of a task that warms up, far below what a leak of one array a step would take
+_ELEMENTS = 2048
+
+
+def resident(pid: int) -> int:
+    """Bytes that a process has in memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def held(tasks: list[TaskProcess]) -> list[dict[str, int]]:
+    """The counts of what tasks hold, without that of steps."""
+    found = [ab.distribute.status(task.target).held for task in tasks]
+    return [{name: count for name, count in each.items() if name != "steps"} for each in found]
+
+
+def check_soak(running: Running, graph: ab.Graph, steps: int, aborts: int, warm: int) -> None:
+    """Run steps over two tasks, some of which are given up in the middle, and compare what is held."""
+    with ab.device(PS):
+        w = ab.Variable([0.0] * _ELEMENTS, name="soaked")
+        never = ab.queues.FIFOQueue(1, "float32", shapes=(), name="soaked, never filled").dequeue()
+    x = ab.placeholder((_ELEMENTS,), "float32", "x")
+
+    def body(i: Any, h: Any) -> Any:
+        with ab.device(PS):
+            z = h * 0.5
+        return i + 1, z + x
+
+    last = ab.while_loop(lambda i, _: i < 2, body, (0, x))[1]
+    with ab.device(PS):
+        train, stuck = w.assign_add(last), w.assign_add(last * never)
+    value = [1.0] * _ELEMENTS
+    tasks = [running[name] for name in (PS, WORKER)]
+    pids = [*[task.pid for task in tasks], os.getpid()]
+    with ab.Session(graph, target=running[WORKER].target) as session:
+        step = session.make_callable(train, [x])
+        before: Any = None
+        for number in range(steps + warm):
+            if number == warm:
+                gc.collect()
+                before = [descriptors(pid) for pid in pids], [resident(pid) for pid in pids], held(tasks)
+            if number % (steps // aborts) == 0:
+                with pytest.raises(ab.errors.DeadlineExceededError):
+                    session.run(stuck, {x: value}, timeout=0.005)
+            step(value)
+        gc.collect()
+        after = [descriptors(pid) for pid in pids], [resident(pid) for pid in pids], held(tasks)
+        count = (steps + warm) * 1.75
+        assert float(w.numpy()[0]) == count
+    assert after[0] == before[0]
+    assert after[2] == before[2]
+    growth = [now - then for then, now in zip(before[1], after[1], strict=True)]
+    print("grown by", growth, "bytes, of", before[1])
+    assert max(growth) < _MOST_GROWTH, growth
+
+
+@pytest.mark.slow
+def test_ten_thousand_steps_and_a_hundred_aborts_leave_nothing(running: Running, graph: ab.Graph):
+    check_soak(running, graph, STEPS, ABORTS, WARM)
