@@ -119,6 +119,27 @@ def test_what_is_prepared_is_compiled_once_by_another_thread(tmp_path: Path, emi
     assert emitted[0].startswith("anabranch compiler")
 
 
+def test_quick_kernels_take_the_least_effort_and_are_kept_apart(tmp_path: Path, monkeypatch: Any) -> None:
+    efforts: list[Effort] = []
+    emit = Compiler.emit
+
+    def noted(self: Compiler, text: str, effort: Effort) -> bytes:
+        efforts.append(effort)
+        return emit(self, text, effort)
+
+    monkeypatch.setattr(Compiler, "emit", noted)
+    for quick in ("quick", "1"):
+        monkeypatch.setenv("ANABRANCH_KERNELS", quick)
+        library = Library(tmp_path)
+        library.prepare("squares", text)
+        assert call(library.load("squares", text)) == 385
+    assert efforts == [Effort.LEAST, Effort.FULL]
+    assert len([*tmp_path.glob("*.o")]) == 2
+    library.quick = True  # a kernel that was loaded is another's, too
+    assert call(library.load("squares", text)) == 385
+    assert len(efforts) == 2
+
+
 def test_prepared_and_loaded_code_are_the_same_bytes(tmp_path: Path) -> None:
     for name, prepared in (("a", True), ("b", False)):
         library = Library(tmp_path / name)
@@ -182,7 +203,7 @@ def test_kernels_that_were_begun_give_the_same_bits(tmp_path: Path, monkeypatch:
 
     def run(folder: str, is_begun: bool) -> Any:
         monkeypatch.setattr(library_module.library, "_files", ObjectFiles(tmp_path / folder))
-        monkeypatch.setattr(library_module.library, "_functions", {})
+        monkeypatch.setattr(library_module.library, "_loaded", {False: {}, True: {}})
         if not is_begun:
             monkeypatch.setattr(Library, "begin", lambda *_: None)
         with ab.Graph().as_default():
@@ -311,7 +332,7 @@ def test_what_runs_on_sizes_not_known_yet_is_compiled_before_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emitted: list[str]
 ) -> None:
     monkeypatch.setattr(library_module.library, "_files", ObjectFiles(tmp_path))
-    monkeypatch.setattr(library_module.library, "_functions", {})
+    monkeypatch.setattr(library_module.library, "_loaded", {False: {}, True: {}})
     rows._function.cache_clear()
     graph, fetches, feeds = _open_step()
     program = Program(graph, fetches, feeds)

@@ -61,6 +61,7 @@ class Effort(Enum):
     FULL = "loops of scalars, to be made loops of vectors"
     LARGE = "much code, which runs well without being unrolled"
     PRINTED = "code as it is to run: vectors already, no variables in memory but what registers hold"
+    LEAST = "code of which the results matter, and not the time: compiled in a tenth of the time, as for tests"
 
 
 class Compiler:
@@ -83,14 +84,15 @@ class Compiler:
         triple = self.binding.get_process_triple()
         self.host = f"{triple} {self._processor} {self._features} {self.binding.llvm_version_info}"
 
-    def machine(self, **options: Any) -> Any:
+    def machine(self, level: int = 3, **options: Any) -> Any:
         """A new target machine; an engine takes over the one that it is given, and a thread needs its own."""
         target = self.binding.Target.from_default_triple()
-        return target.create_target_machine(cpu=self._processor, features=self._features, opt=3, jit=True, **options)
+        host = {"cpu": self._processor, "features": self._features}
+        return target.create_target_machine(**host, opt=level, jit=True, **options)
 
     def emit(self, text: str, effort: Effort) -> bytes:
         """Optimise and assemble a module."""
-        binding, machine = self.binding, self.machine(reloc="pic")
+        binding, machine = self.binding, self.machine(0 if effort is Effort.LEAST else 3, reloc="pic")
         module = binding.parse_assembly(text, binding.create_context())
         module.triple = machine.triple
         module.data_layout = self._data_layout
@@ -103,7 +105,7 @@ class Compiler:
         options.loop_vectorization = True
         options.loop_unrolling = effort is Effort.FULL
         builder = binding.create_pass_builder(machine, options)
-        if effort is Effort.PRINTED:
+        if effort in (Effort.PRINTED, Effort.LEAST):
             passes = binding.create_new_module_pass_manager()
             passes.add_sroa_pass()
             passes.add_always_inliner_pass()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _MOST_WORKERS = 4  # threads that compile
 _MOST_MODULES = 4  # of which kernels that are asked for together make so many
 _MODULE_WORK = 40_000  # characters of descriptions: LLVM takes about a fifth of a second for that
+_SWITCH = "ANABRANCH_KERNELS"  # "0": none; "quick": compiled with the least effort
 _LEAST_WORK = {Effort.LARGE: 20_000}  # of a kernel; code that is printed by hand is long, and is described in short
 
 
@@ -52,13 +53,17 @@ class LaterFunction:
 class Library:
     """The compiled kernels of this process. Without a working llvmlite it says so, and programs run on NumPy.
 
+    Attributes:
+        quick: kernels are compiled with the least effort, and kept apart from the others.
+
     Args:
         folder: where object code is kept, if not in the user's own (`object_files.cache_folder`).
     """
 
     def __init__(self, folder: Path | None = None) -> None:
+        self.quick = os.environ.get(_SWITCH) == "quick"
         self._files = ObjectFiles(folder)
-        self._functions: dict[Kernel, Any] = {}
+        self._loaded: dict[bool, dict[Kernel, Any]] = {False: {}, True: {}}  # callable entries, by `quick`
         self._begun: list[list[Kernel]] = []  # modules of kernels that are being compiled
         self._coming: dict[str, Future[bytes]] = {}  # object code that is being compiled
         self._workers: Any = None
@@ -71,7 +76,7 @@ class Library:
     def usable(self) -> bool:
         """Test whether kernels can be compiled and NumPy's objects are laid out as they expect."""
         if self._usable is None:
-            self._usable = os.environ.get("ANABRANCH_KERNELS", "1") != "0" and _layout_is_known() and self._start()
+            self._usable = os.environ.get(_SWITCH) != "0" and _layout_is_known() and self._start()
             if self._usable:
                 threads.prepare(self)
         return self._usable
@@ -80,6 +85,14 @@ class Library:
     def has_half(self) -> bool:
         """Test whether the processor has instructions that convert float16; elsewhere LLVM would call functions."""
         return "+f16c" in self.host or "aarch64" in self.host or "arm64" in self.host
+
+    @property
+    def _functions(self) -> dict[Kernel, Any]:
+        return self._loaded[self.quick]
+
+    def _named(self, key: str) -> str:
+        """The name of the file with the object code of a module."""
+        return self._files.name(f"{self.host} quick" if self.quick else self.host, key)
 
     def get(self, specs: Sequence[Kernel]) -> list[Any]:
         """Callable entries for `specs`; those that are new are compiled together."""
@@ -125,30 +138,30 @@ class Library:
         assert self.usable
         if not key.startswith(threads.SYMBOL):
             threads.start(library)
-        name = self._files.name(self.host, key)
+        name = self._named(key)
         coming = self._coming.pop(name, None)
         if coming is not None:
             return self._load(coming.result())
         machine_code = self._files.read(name)
         if machine_code is None:
-            machine_code = self._emit(name, text(), effort)
+            machine_code = self._emit(name, text(), self._at_most(effort))
         return self._load(machine_code)
 
     def knows(self, key: str) -> bool:
         """Test whether the object code of a module is on the disk, or is being compiled."""
-        name = self._files.name(self.host, key)
+        name = self._named(key)
         return name in self._coming or self._files.has(name)
 
     def prepare(self, key: str, text: Callable[[], str], effort: Effort = Effort.FULL) -> None:
         """Compile a module that `load` will be asked for in another thread, if its object code is not known."""
-        name = self._files.name(self.host, key)
+        name = self._named(key)
         if name in self._coming or self._files.has(name):
             return
         if self._workers is None:
             from concurrent.futures import ThreadPoolExecutor  # with a warm cache nothing needs it
 
             self._workers = ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="anabranch compiler")
-        self._coming[name] = self._workers.submit(self._emit, name, text(), effort)
+        self._coming[name] = self._workers.submit(self._emit, name, text(), self._at_most(effort))
 
     def later(self, key: str, text: Callable[[], str], name: str) -> LaterFunction:
         """The function called `name` of a module, which takes an address; it need not be compiled yet.
@@ -191,6 +204,9 @@ class Library:
             return False
         self.host = self._compiler.host
         return True
+
+    def _at_most(self, effort: Effort) -> Effort:
+        return Effort.LEAST if self.quick else effort
 
     def _compile(self, specs: list[Kernel]) -> None:
         engine = self.load(repr(specs), lambda: _print_all(specs), entry.effort_of(specs[0]))
