@@ -4,6 +4,7 @@ import doctest
 import importlib
 import re
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -14,11 +15,12 @@ FOLDERS = ["engine", "layers", "optim", "distribute", "framework"]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def module_names() -> list[str]:
+def module_names(examples: bool) -> list[str]:
+    """The modules whose files have examples, or the others: most of the time would go into looking for them."""
     # From the files, not from pkgutil: a module that cannot be imported is then one failing test, not no tests.
-    files = [path.relative_to(ROOT).with_suffix("") for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
-    names = {".".join(["anabranch", *path.parts]).removesuffix(".__init__") for path in files}
-    return ["anabranch", *sorted(names)]
+    files = [ROOT / "__init__.py", *[path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]]
+    chosen = [path.relative_to(ROOT).with_suffix("") for path in files if (">>> " in path.read_text()) == examples]
+    return sorted(".".join(["anabranch", *path.parts]).removesuffix(".__init__") for path in chosen)
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +35,27 @@ def page_names() -> list[str]:
     return ["README.md", *pages]
 
 
-@pytest.mark.parametrize("name", module_names())
+@pytest.mark.parametrize("name", module_names(examples=True))
 def test_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
     result = doctest.testmod(importlib.import_module(name), optionflags=OPTIONS)
 
     assert result.failed == 0
+
+
+def test_the_other_modules_have_no_examples():
+    found: list[str] = []
+    for name in module_names(examples=False):
+        own = [each for each in vars(importlib.import_module(name)).values() if _is_made_in(each, name)]
+        methods = [each for made in own if isinstance(made, type) for each in vars(made).values()]
+        own += [each for each in methods if isinstance(each, FunctionType | property | classmethod | staticmethod)]
+        found += [f"{name}: {each}" for each in own if ">>> " in (each.__doc__ or "")]
+    assert found == []
+
+
+def _is_made_in(value: object, module: str) -> bool:
+    return isinstance(value, type | FunctionType) and value.__module__ == module
 
 
 @pytest.mark.parametrize("name", page_names())
