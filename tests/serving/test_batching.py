@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from shared.served_models import LETTERS, letters, some_text, two_in_two_out
 from shared.serving_clients import ask, call
+from shared.waiting import until
 
 import anabranch as ab
 from anabranch.framework.serving.batching import Batcher
@@ -49,10 +50,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 def waiting(server: ab.serving.Server, count: int) -> None:
     """Come back when so many requests are under way."""
     line = f'anabranch_requests_under_way{{model="m"}} {float(count)}'
-    for _ in range(10_000):
-        if line in ask(server.rest_url, "/metrics").body.decode().splitlines():
-            return
-    raise AssertionError(ask(server.rest_url, "/metrics").body.decode())
+    until(lambda: line in ask(server.rest_url, "/metrics").body.decode().splitlines())
 
 
 def pairs(rows: int, start: float = 0.0) -> dict[str, Any]:

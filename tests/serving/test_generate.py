@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from shared.served_decoders import circle
 from shared.serving_clients import ask
+from shared.waiting import until
 
 import anabranch as ab
 
@@ -124,13 +125,13 @@ def test_who_leaves_gives_the_slot_free(served: Served) -> None:
         for client in clients:
             client.leave()
     assert ask(served.server.rest_url, "/v2/models/m/generate", body()).status == 200
-    for _ in range(10_000):
-        metrics = ask(served.server.rest_url, "/metrics").body.decode()
-        if 'anabranch_slots_busy{model="m"} 0.0' in metrics:
-            break
-    assert 'anabranch_slots_busy{model="m"} 0.0' in metrics
-    assert f'anabranch_slots{{model="m"}} {float(SLOTS)}' in metrics
-    assert 'anabranch_tokens_total{model="m"}' in metrics
+
+    def metrics() -> str:
+        return ask(served.server.rest_url, "/metrics").body.decode()
+
+    until(lambda: 'anabranch_slots_busy{model="m"} 0.0' in metrics())
+    assert f'anabranch_slots{{model="m"}} {float(SLOTS)}' in metrics()
+    assert 'anabranch_tokens_total{model="m"}' in metrics()
 
 
 def test_time_that_is_over_ends_a_sequence(served: Served) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.serving_clients import ask
+from shared.waiting import until
 
 import anabranch as ab
 from anabranch.framework.serving.servable import Servable
@@ -108,9 +109,7 @@ def test_several_lengths_are_computed_together(tmp_path: Path, monkeypatch: pyte
         asked = [clients.submit(predict, texts[0])]
         assert began.acquire(timeout=PATIENCE)
         asked += [clients.submit(predict, text) for text in texts[1:]]
-        for _ in range(10_000):
-            if 'under_way{model="m"} 5.0' in ask(server.rest_url, "/metrics").body.decode():
-                break
+        until(lambda: 'under_way{model="m"} 5.0' in ask(server.rest_url, "/metrics").body.decode())
         free.set()
         found = [each.result() for each in asked]
     assert sorted(shapes) == [(1, 8), (1, 16), (4, 8)]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from shared.served_decoders import circle
 from shared.serving_clients import ask, call, call_stream, triton_python
+from shared.waiting import until
 
 import anabranch as ab
 
@@ -186,10 +187,7 @@ def test_who_leaves_a_stream_gives_the_slots_free(server: Any) -> None:
         answers = stub(iter([method.request(**asked("a", [2])) for _ in range(2)]), timeout=60)
         next(answers)
         answers.cancel()
-    for _ in range(10_000):
-        if slots_busy() == 0:
-            break
-    assert slots_busy() == 0
+    until(lambda: slots_busy() == 0)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from shared.serving_clients import Reply, ask, call
+from shared.waiting import until
 
 import anabranch as ab
 from anabranch.framework.serving.workers.merging import merged_metrics, merged_statistics
@@ -25,7 +26,6 @@ from anabranch.framework.serving.workers.merging import merged_metrics, merged_s
 for _name in ("uvicorn", "httptools", "orjson", "uvloop"):
     pytest.importorskip(_name)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-MOST_LOOKS = 2000
 ROW = {"instances": [[1.0, 2.0]]}
 
 
@@ -119,14 +119,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     yield Running(process, found[1], found[2])
     process.kill()
     process.communicate()
-
-
-def until(holds: Any) -> None:
-    """Come back when it holds; each look waits for a request."""
-    for _ in range(MOST_LOOKS):
-        if holds():
-            return
-    raise AssertionError("It never holds.")
 
 
 def is_ready(running: Running) -> bool:

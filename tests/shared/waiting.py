@@ -1,6 +1,7 @@
 """Threads in tests: work that may wait, and waiting for it without sleeping."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,17 @@ class Waiting:
         if self._error:
             raise self._error[0]
         return self._outcome[0]
+
+
+def until(holds: Callable[[], Any], seconds: float = 60.0) -> None:
+    """Ask again and again until something holds. `holds` itself waits for an answer, so that nothing spins.
+
+    Raises:
+        AssertionError: it does not hold after so many seconds.
+    """
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"it does not hold after {seconds:g} s"
 
 
 def wait_until(queue: Queue, pending_enqueues: int = 0, pending_dequeues: int = 0) -> None:
