@@ -76,6 +76,25 @@ def rendezvous_from_environment(environment: Mapping[str, str] | None = None) ->
     return Rendezvous(rank, size, address)
 
 
+def restarts_allowed(environment: Mapping[str, str] | None = None) -> int:
+    """Read from ``ANABRANCH_MAX_RESTARTS`` how often within an hour a launcher starts tasks again; 3 without it.
+
+    Args:
+        environment: in place of ``os.environ``.
+
+    Raises:
+        ValueError: it is no number.
+
+    >>> restarts_allowed({"ANABRANCH_MAX_RESTARTS": "1"}), restarts_allowed({})
+    (1, 3)
+    """
+    text = (os.environ if environment is None else environment).get("ANABRANCH_MAX_RESTARTS", "3")
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"ANABRANCH_MAX_RESTARTS={text!r} has to be a number.") from None
+
+
 def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Place | None:
     """Read the cluster that a launcher describes in ``TF_CONFIG``; None if there is none.
 

@@ -286,8 +286,11 @@ class BackupAndRestore(RunCallback):
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self._counter = _BatchCounter(self.save_freq)
+        self.take_up()
+
+    def take_up(self) -> bool:
         if self.run is None or not (self._path.exists() or self._earlier_path.exists()):
-            return
+            return False
         try:
             self.run.load(self._path)
         except (SavedFileError, FileNotFoundError) as error:
@@ -295,6 +298,11 @@ class BackupAndRestore(RunCallback):
                 raise
             warnings.warn(f"BackupAndRestore takes the backup before the latest: {error}", stacklevel=2)
             self.run.load(self._earlier_path)
+        return True
+
+    def save_first(self, epoch: int) -> None:
+        if not (self._path.exists() or self._earlier_path.exists()):
+            self._save(epoch, 0)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._epoch = epoch

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +176,13 @@ class RunCallback(Callback):
     runs_last = True
     run: TrainingRun | None = None
 
+    def take_up(self) -> bool:
+        """Load what was saved last, so that the run goes on there; gives whether there is something."""
+        return False
+
+    def save_first(self, epoch: int) -> None:
+        """Save the state before an epoch, unless something is saved already."""
+
 
 class TrainingRun:
     """A `fit` under way, which can be saved, or go on where a saved one was.
@@ -190,6 +197,8 @@ class TrainingRun:
         self.model = model
         self.hooks = hooks
         self.data = data
+        self.rows: Callable[[], State] | None = None
+        """What gives an account of the rows of the epoch that are done, where workers share them in any order."""
         self._loaded: State | None = None
         self._path = Path()
         for callback in hooks.callbacks:
@@ -205,6 +214,7 @@ class TrainingRun:
             "batch": batch,
             "steps": self.data.steps,
             "data": self.data.position,
+            "rows": self.rows() if batch and self.rows is not None else None,
             "stop_training": bool(self.model.stop_training),
             "variables": {
                 path: part.read_value() for path, part in parts.items() if not isinstance(part, SeedGenerator)
@@ -233,10 +243,14 @@ class TrainingRun:
             self._restore(state)
         return range(state["epoch"], state["epoch"] if state["stop_training"] and not state["batch"] else epochs)
 
-    def enter_epoch(self) -> None:
-        """Restore what was saved in the midst of the epoch that has just begun."""
-        if self._loaded is not None:
-            self._restore(self._loaded)
+    def enter_epoch(self) -> State | None:
+        """Restore what was saved in the midst of the epoch that has just begun; gives the account of its rows."""
+        if self._loaded is None:
+            return None
+        state = self._loaded
+        self._restore(state)
+        rows = state.get("rows")
+        return None if rows is None else {**rows, "batch": state["batch"]}
 
     def _restore(self, state: State) -> None:
         self._loaded = None

@@ -3,9 +3,9 @@
 Each worker runs the same script; worker 0 is the chief, whose output is shown as it is. Lines of the others begin with
 their task. The exit status is the chief's.
 
-With ``--max-restarts`` a worker that fails is started again, and takes part in the training that goes on. What the
-chief and ps tasks hold can't be had elsewhere: when one of them fails, all tasks are started again. So they are where
-there are no ps tasks.
+With ``--max-restarts`` a task that fails is started again. A worker takes part in the training that goes on. When a ps
+task is lost, workers that make backups wait for it, and go on from the last one. When the chief fails, all tasks are
+started again. So they are where there are no ps tasks.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import IO, Any
 
+from ..restarts import Restarts
+
 _POLL_SECONDS = 0.2  # how often tasks are looked at
 _END_SECONDS = 10.0  # how long a process has to end when it is asked to
 _OUTPUT = threading.Lock()  # held while a line is written
@@ -34,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--workers", type=int, default=1, metavar="N", help="how many workers run the script")
     parser.add_argument("--ps", type=int, default=1, metavar="N", help="how many ps tasks keep the parameters")
     parser.add_argument(
-        "--max-restarts", type=int, default=0, metavar="N", help="how often, in all, tasks that fail are started again"
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often, within an hour, tasks that fail are started again",
     )
     parser.add_argument("script", help="the Python script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
@@ -62,20 +68,19 @@ class Launch:
     Args:
         workers, ps: how many there are.
         script: the script and its arguments.
-        max_restarts: how often, in all, tasks that fail are started again.
+        max_restarts: how often, within an hour, tasks that fail are started again.
 
     Attributes:
         workers, ps: their processes.
-        max_restarts: as given.
         restarts: how often tasks were started again.
     """
 
     def __init__(self, workers: int, ps: int, script: Sequence[str], max_restarts: int = 0) -> None:
         self._counts = workers, ps
-        self.max_restarts = max_restarts
-        self.restarts = 0
+        self.restarts = Restarts(max_restarts)
         self._script = [sys.executable, *script]
         self._environment = {**os.environ, "ANABRANCH_TOKEN": secrets.token_hex(16)}
+        self._environment["ANABRANCH_MAX_RESTARTS"] = str(max_restarts)
         threads = str(max((os.cpu_count() or 1) // workers, 1))
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             self._environment.setdefault(name, threads)
@@ -149,7 +154,7 @@ class Launch:
                 if running:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         running[0].wait(_POLL_SECONDS)
-                elif self.restarts >= self.max_restarts or not any(self._failed()):
+                elif not self.restarts.are_left or not any(self._failed()):
                     break
         except KeyboardInterrupt:
             print("anabranch launch: interrupted.", file=sys.stderr)
@@ -174,17 +179,18 @@ class Launch:
     def _restart_failed(self) -> bool:
         """Start again what has failed; gives whether anything was."""
         name, status = next(self._failed(), ("", 0))
-        if not name or self.restarts >= self.max_restarts:
+        if not name or not self.restarts.take():
             return False
-        self.restarts += 1
         # Without ps tasks all workers hold the state together, and end when one of them is lost.
-        is_alone = bool(self.ps) and name.startswith("worker") and name != "worker 0"
+        is_alone = bool(self.ps) and name != "worker 0"
         again = "it is started again" if is_alone else "all tasks are started again"
-        count = f"restart {self.restarts} of {self.max_restarts}"
+        count = f"restart {self.restarts.count} of {self.restarts.limit}"
         print(f"anabranch launch: {_what_ended(name, status)}; {again} ({count}).", file=sys.stderr, flush=True)
-        if is_alone:
-            index = int(name.removeprefix("worker "))
-            self.workers[index] = self._started_worker(index)
+        job, _, number = name.partition(" ")
+        if is_alone and job == "ps":
+            self.ps[int(number)] = self._started_ps(int(number))
+        elif is_alone:
+            self.workers[int(number)] = self._started_worker(int(number))
         else:
             self._end_all()
             self._start_all()

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ...engine.graph.partitioners import partitioning
 from ..cluster import ClusterSpec
-from ..environment import WORKER_JOBS, Place, cluster_from_environment, rendezvous_from_environment
+from ..environment import (
+    WORKER_JOBS,
+    Place,
+    cluster_from_environment,
+    rendezvous_from_environment,
+    restarts_allowed,
+)
 
 if TYPE_CHECKING:
     from ..tasks.client import Client
@@ -106,6 +112,8 @@ class ParameterServer(Strategy):
         variable_partitioner: cuts the weights of layers that are made in the scope into shards, which the ps tasks
             share, such as ``MinSizePartitioner(256 << 10, max_shards=4)``. A weight with a constraint, or with a
             regularizer that is no sum over rows, stays whole.
+        max_restarts: how often within an hour training may go on from its last backup after a ps task was lost, if it
+            has the callback `BackupAndRestore`. By default what ``launch --max-restarts`` was given, elsewhere 3.
         cluster: the tasks, in place of those in the environment: a `ClusterSpec`, or what makes one.
         job_name, task_index: which task this process is; with `cluster`.
 
@@ -132,6 +140,7 @@ class ParameterServer(Strategy):
         on_drop: str = "requeue",
         max_staleness: int | None = None,
         variable_partitioner: Any = None,
+        max_restarts: int | None = None,
         cluster: ClusterSpec | dict[str, Any] | None = None,
         job_name: str | None = None,
         task_index: int | None = None,
@@ -141,6 +150,7 @@ class ParameterServer(Strategy):
         self.on_drop = on_drop
         self.max_staleness = max_staleness
         self.variable_partitioner = variable_partitioner
+        self.max_restarts = restarts_allowed() if max_restarts is None else max_restarts
         place = place_of("ParameterServer", cluster, job_name, task_index)
         self.cluster = None if place is None else place.cluster
         self.workers = [] if place is None else _tasks(place.cluster, WORKER_JOBS)
@@ -162,6 +172,8 @@ class ParameterServer(Strategy):
             raise ValueError(
                 f"ParameterServer: max_staleness={self.max_staleness} is a number of steps, at least 0, for sync=False."
             )
+        if self.max_restarts < 0:
+            raise ValueError(f"ParameterServer: max_restarts={self.max_restarts} must be at least 0.")
         if self.backup_workers < 0 or (self.backup_workers and not self.sync):
             raise ValueError(
                 f"ParameterServer: backup_workers={self.backup_workers} must be at least 0, and 0 where sync=False: "

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import bisect
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from .attempts import Attempt
-from .errors import CancelledError
+from .errors import CancelledError, StateLostError
 
 NO_TICKET = -1  # in place of a ticket's number: the epoch is over
+_TICKET_BITS = 31  # tickets of a generation are numbered from its number times two to the power of this
 
 
 class Receipt(IntEnum):
@@ -97,6 +98,9 @@ class ReplicaStepsState:
     Attributes:
         step: the step that is under way: so many have been applied.
         epoch: the number of the epoch that is under way or was last, counted from 1.
+        leader: the worker that leads: it begins epochs and has sets applied. None before one does.
+        token: the fencing token of the leader, a number that grows: requests with a smaller one are refused.
+        generation: the token with which training began, or began anew from a backup; 0 before that.
     """
 
     def __init__(
@@ -104,6 +108,12 @@ class ReplicaStepsState:
     ) -> None:
         self.step = 0
         self.epoch = 0
+        self.leader: int | None = None
+        self.token = 0
+        self.generation = 0
+        self._abandoned: str | None = None  # why what the generation knew is lost
+        self._enrolments: list[tuple[Attempt, int, str, int, int]] = []  # worker, task, incarnation, generation before
+        self._total = 0  # how many shares the epoch has
         self._shares = shares
         self._synchronous = synchronous
         self._requeue = requeue
@@ -114,13 +124,14 @@ class ReplicaStepsState:
         self._counted: dict[int, tuple[int, int, int]] = {}  # by share: ticket, rows and worker
         self._out: dict[int, _Out] = {}
         self._sets: collections.deque[Chosen] = collections.deque()
-        self._unapplied: dict[int, list[tuple[int, int, int]]] = {}  # by step: those of chosen sets
+        self._unapplied: dict[int, list[tuple[int, int, int]]] = {}  # by step: ticket, share, worker of chosen sets
         self._takes: list[tuple[Attempt, int, int, int]] = []  # with worker, incarnation and epoch
         self._chooses: collections.deque[Attempt] = collections.deque()
         self._announcements: list[str] = []
-        self._hears: list[tuple[Attempt, int]] = []
+        self._hears: list[tuple[Attempt, int, int]] = []  # with number and worker
         self._is_running = False
         self._closed: str | None = None
+        self._has_ended = False
         self._next_ticket = 0
         self._chosen = 0  # how many sets were chosen
         self._receipts: dict[int, collections.Counter[Receipt]] = {}
@@ -130,24 +141,127 @@ class ReplicaStepsState:
 
     def join(self, worker: int, task: str, incarnation: int) -> None:
         """Take in a worker; an earlier incarnation of it is out."""
+        self._take_in(worker, task, incarnation)
+        self._settle()
+
+    def _take_in(self, worker: int, task: str, incarnation: int) -> None:
         known = self._workers.get(worker)
         if known is not None and known.incarnation != incarnation:
             self._drop(worker)
         if known is None or known.incarnation != incarnation:
             self._workers[worker] = _Worker(task, incarnation)
-        self._settle()
 
     def leave(self, worker: int, incarnation: int) -> None:
-        """Let a worker go; what it has out is handed out again."""
+        """Let a worker go; what it has out is handed out again. With the leader training has come to its end."""
         if self._is_member(worker, incarnation):
             self._drop(worker)
+            if worker == self.leader:
+                self._has_ended = True
             self._settle()
+
+    # --- generations ------------------------------------------------------------------------------------------------
+
+    def lead(self, worker: int, task: str, incarnation: int, least: int = 0) -> int:
+        """Begin training, or begin anew: what was known of steps is forgotten, and all workers have to enrol again.
+
+        Args:
+            worker, task, incarnation: who leads from now on.
+            least: what the token has to be at least, as a state that was lost may have given larger ones.
+
+        Returns:
+            The leader's token, which also is the number of the generation.
+
+        Raises:
+            CancelledError: everything has ended.
+        """
+        if self._closed is not None:
+            raise CancelledError(self._closed)
+        self._forget("training begins anew from a backup")
+        self._workers.clear()
+        self._receipts.clear()
+        self._staleness.clear()
+        self._announcements.clear()
+        self._sets.clear()
+        self._unapplied.clear()
+        self.end_epoch()
+        self.step = self.epoch = self._chosen = 0
+        self._abandoned, self._has_ended = None, False
+        self.leader, self.token = worker, max(self.token + 1, least)
+        self.generation = self.token
+        self._next_ticket = self.generation << _TICKET_BITS
+        self.join(worker, task, incarnation)
+        return self.token
+
+    def enrol(self, worker: int, task: str, incarnation: int, after: int) -> Attempt:
+        """Ask to take part; it waits for a generation that is led, and is another one than `after`.
+
+        If the worker takes part, it does not any more until then. The outcome is the number of the generation.
+        """
+        attempt = Attempt(1)
+        if self._closed is not None:
+            attempt.fail(CancelledError(self._closed))
+        else:
+            if worker in self._workers and worker != self.leader:
+                self._drop(worker)
+            self._enrolments.append((attempt, worker, task, incarnation, after))
+            self._settle()
+        return attempt
+
+    def withdraw_enrol(self, attempt: Attempt) -> None:
+        """Forget a request to take part."""
+        self._enrolments = [each for each in self._enrolments if each[0] is not attempt]
+
+    def abandon(self, reason: str) -> None:
+        """Note that state is lost: all who ask or wait get a `StateLostError`, until training begins anew."""
+        if self._closed is None:
+            self._abandoned = self._abandoned or reason
+            self._forget(self._abandoned)
+
+    def _forget(self, reason: str) -> None:
+        waiting = [*[take[0] for take in self._takes], *self._chooses, *[hear[0] for hear in self._hears]]
+        self._takes.clear()
+        self._chooses.clear()
+        self._hears.clear()
+        for attempt in waiting:
+            attempt.fail(StateLostError(reason))
+
+    def check_leader(self, token: int) -> None:
+        """Check the token of somebody who leads.
+
+        Raises:
+            CancelledError: another worker leads.
+        """
+        if token != self.token:
+            raise CancelledError(
+                f"token {token} does not lead any more: worker {self.leader} leads with token {self.token}, since the "
+                "one before was taken for dead. What it does now changes nothing"
+            )
+
+    def check_whole(self) -> None:
+        """Check that the state of the generation is not lost.
+
+        Raises:
+            StateLostError: it is.
+        """
+        if self._abandoned is not None:
+            raise StateLostError(self._abandoned)
+
+    def _refusal(self, worker: int, incarnation: int) -> Exception | None:
+        """Give the reason to refuse a worker's request; None if there is none."""
+        if self._closed is not None:
+            return CancelledError(self._closed)
+        if self._abandoned is not None:
+            return StateLostError(self._abandoned)
+        if not self._is_member(worker, incarnation):
+            return StateLostError(f"worker {worker} does not take part any more")
+        return None
 
     def lost(self, task: str, incarnation: int) -> list[int]:
         """Let the workers of a task go that is gone; gives their numbers."""
         gone = [n for n, each in self._workers.items() if (each.task, each.incarnation) == (task, incarnation)]
         for worker in gone:
             self._drop(worker)
+        self._enrolments = [each for each in self._enrolments if (each[2], each[3]) != (task, incarnation)]
         self._settle()
         return gone
 
@@ -163,9 +277,12 @@ class ReplicaStepsState:
     def _drop(self, worker: int) -> None:
         del self._workers[worker]
         self._void(worker)
-        for take in [take for take in self._takes if take[1] == worker]:
-            self._takes.remove(take)
-            take[0].fail(CancelledError(f"worker {worker} does not take part any more"))
+        waiting = [take[0] for take in self._takes if take[1] == worker]
+        waiting += [hear[0] for hear in self._hears if hear[2] == worker]
+        self._takes = [take for take in self._takes if take[1] != worker]
+        self._hears = [hear for hear in self._hears if hear[2] != worker]
+        for attempt in waiting:
+            attempt.fail(StateLostError(f"worker {worker} does not take part any more"))
 
     def _void(self, worker: int) -> None:
         """Hand out again what a worker has out."""
@@ -174,10 +291,22 @@ class ReplicaStepsState:
 
     # --- epochs -----------------------------------------------------------------------------------------------------
 
-    def begin_epoch(self, batches: int) -> int:
-        """Begin an epoch of so many global batches; gives its number."""
+    def begin_epoch(self, batches: int, shares: int | None = None, done: Sequence[int] = ()) -> int:
+        """Begin an epoch, or go on with one that was interrupted.
+
+        Args:
+            batches: how many global batches it has.
+            shares: how many shares make a step of it, if that has changed.
+            done: the shares that are done.
+
+        Returns:
+            Its number.
+        """
         self.epoch += 1
-        self._pool = list(range(batches * self._shares))
+        self._shares = self._shares if shares is None else shares
+        self._total = batches * self._shares
+        before = set(done)
+        self._pool = [share for share in range(self._total) if share not in before]
         self._undone = set(self._pool)
         self._counted.clear()
         self._out.clear()
@@ -200,13 +329,19 @@ class ReplicaStepsState:
         """End everything: whoever asks or waits gets a `CancelledError` with the reason."""
         self._closed = self._closed or reason
         self._is_running = False
-        for attempt, *_ in self._takes:
+        for attempt, *_ in [*self._takes, *self._enrolments]:
             attempt.fail(CancelledError(self._closed))
-        for attempt in [*self._chooses, *[attempt for attempt, _ in self._hears]]:
+        for attempt in [*self._chooses, *[hear[0] for hear in self._hears]]:
             attempt.fail(CancelledError(self._closed))
         self._takes.clear()
+        self._enrolments.clear()
         self._chooses.clear()
         self._hears.clear()
+
+    def account(self) -> list[int]:
+        """The shares of the epoch that are done: their rows are in the parameters, or were skipped."""
+        waiting = {share for chosen in self._unapplied.values() for _, share, _ in chosen}
+        return [share for share in range(self._total) if share not in self._undone and share not in waiting]
 
     # --- announcements ----------------------------------------------------------------------------------------------
 
@@ -214,27 +349,28 @@ class ReplicaStepsState:
         """Add an announcement for all workers. It is kept for those that come later."""
         self._announcements.append(text)
         hears, self._hears = self._hears, []
-        for attempt, number in hears:
-            self._serve(attempt, number)
+        for hear in hears:
+            self._serve(*hear)
 
-    def hear(self, number: int) -> Attempt:
+    def hear(self, worker: int, incarnation: int, number: int) -> Attempt:
         """Ask for the announcement of a number, counted from 0; it waits until there is one."""
         attempt = Attempt(1)
-        if self._closed is not None and number >= len(self._announcements):
-            attempt.fail(CancelledError(self._closed))
+        refusal = self._refusal(worker, incarnation)
+        if refusal is not None and not (self._closed is not None and number < len(self._announcements)):
+            attempt.fail(refusal)
         else:
-            self._serve(attempt, number)
+            self._serve(attempt, number, worker)
         return attempt
 
     def withdraw_hear(self, attempt: Attempt) -> None:
         """Forget a request for an announcement."""
         self._hears = [hear for hear in self._hears if hear[0] is not attempt]
 
-    def _serve(self, attempt: Attempt, number: int) -> None:
+    def _serve(self, attempt: Attempt, number: int, worker: int) -> None:
         if number < len(self._announcements):
             attempt.finish((self._announcements[number],))
         else:
-            self._hears.append((attempt, number))
+            self._hears.append((attempt, number, worker))
 
     # --- what workers ask -------------------------------------------------------------------------------------------
 
@@ -244,10 +380,9 @@ class ReplicaStepsState:
         A ticket that the worker still has out is void.
         """
         attempt = Attempt(1)
-        if self._closed is not None:
-            attempt.fail(CancelledError(self._closed))
-        elif not self._is_member(worker, incarnation):
-            attempt.fail(CancelledError(f"worker {worker} does not take part any more"))
+        refusal = self._refusal(worker, incarnation)
+        if refusal is not None:
+            attempt.fail(refusal)
         else:
             self._void(worker)
             self._takes.append((attempt, worker, incarnation, epoch))
@@ -304,7 +439,9 @@ class ReplicaStepsState:
         self._undone.difference_update(shares)
         self._counted.clear()
         step, self._chosen = self._chosen, self._chosen + 1
-        self._unapplied[step] = chosen
+        self._unapplied[step] = [
+            (number, share, worker) for share, (number, _, worker) in zip(shares, chosen, strict=True)
+        ]
         in_use = [*self._out, *(number for each in self._unapplied.values() for number, *_ in each)]
         tickets, rows = [number for number, *_ in chosen], [rows for _, rows, _ in chosen]
         self._sets.append(Chosen(step, tickets, rows, min(in_use, default=self._next_ticket)))
@@ -341,6 +478,7 @@ class ReplicaStepsState:
             self._chooses.popleft().finish(self._sets.popleft())
         if self._closed is not None:
             return
+        self._let_in()
         again = True
         while again:
             again = False
@@ -351,6 +489,19 @@ class ReplicaStepsState:
                     self._takes.remove(take)
                     attempt.finish(ticket)
                     again = True
+
+    def _let_in(self) -> None:
+        """Let workers take part that wait for it."""
+        if self.generation == 0 or self._abandoned is not None:
+            return
+        waiting, self._enrolments = self._enrolments, []
+        for each in waiting:
+            attempt, worker, task, incarnation, after = each
+            if after == self.generation and not self._has_ended:
+                self._enrolments.append(each)
+            else:
+                self._take_in(worker, task, incarnation)
+                attempt.finish((self.generation,))
 
     def _ticket_for(self, worker: int, epoch: int) -> Ticket | None:
         """A ticket; None if the worker has to wait."""

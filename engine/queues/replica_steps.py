@@ -21,7 +21,7 @@ from ..graph.resource import NamedResource
 from ..graph.spec import Shape, TensorSpec
 from ..ops.base import convert_to_tensor
 from .attempts import Attempt, Course, Gate, Request, WaitingOp
-from .errors import check_held
+from .errors import CancelledError, check_held
 from .replica_state import ReplicaStepsState
 
 if TYPE_CHECKING:
@@ -46,28 +46,54 @@ class _ReplicaOp(Op):
 
 
 class _Method(NamedTuple):
-    """The inputs and outputs of a request of `ReplicaSteps`: integers, but for the text that some take or give."""
+    """The inputs and outputs of a request of `ReplicaSteps`.
 
-    inputs: int
+    Attributes:
+        inputs: a letter for each: "i" an integer, "v" a vector of integers, "s" a text.
+        outputs: their specs.
+        is_leaders: whether only the leader may ask; its token comes before the other inputs.
+    """
+
+    inputs: str
     outputs: tuple[TensorSpec, ...] = ()
-    takes_text: bool = False
+    is_leaders: bool = False
 
 
 _METHODS = {
-    "join": _Method(2),
-    "leave": _Method(2),
-    "begin_epoch": _Method(1, (_NUMBER,)),
-    "end_epoch": _Method(0),
-    "close": _Method(1, takes_text=True),
-    "commit": _Method(4, (_NUMBER,)),
-    "applied": _Method(1),
-    "end_choosing": _Method(0),
-    "announce": _Method(1, takes_text=True),
-    "hear": _Method(1, (_TEXT,)),
-    "statistics": _Method(0, (_TEXT,)),
-    "take": _Method(3, (_NUMBER, _NUMBER, _NUMBER)),
-    "choose": _Method(0, (_NUMBER, _NUMBERS, _NUMBERS, _NUMBER)),
+    "join": _Method("ii"),
+    "leave": _Method("ii"),
+    "lead": _Method("iii", (_NUMBER,)),
+    "enrol": _Method("iii", (_NUMBER,)),
+    "current": _Method("", (_NUMBER,)),
+    "abandon": _Method("s", is_leaders=True),
+    "begin_epoch": _Method("iiv", (_NUMBER,), is_leaders=True),
+    "end_epoch": _Method("", is_leaders=True),
+    "account": _Method("", (_NUMBERS,), is_leaders=True),
+    "close": _Method("s", is_leaders=True),
+    "commit": _Method("iiii", (_NUMBER,)),
+    "applied": _Method("i", is_leaders=True),
+    "end_choosing": _Method("", is_leaders=True),
+    "announce": _Method("s", is_leaders=True),
+    "hear": _Method("iii", (_TEXT,)),
+    "statistics": _Method("", (_TEXT,)),
+    "take": _Method("iii", (_NUMBER, _NUMBER, _NUMBER)),
+    "choose": _Method("", (_NUMBER, _NUMBERS, _NUMBERS, _NUMBER), is_leaders=True),
 }
+_WORDS = {"i": "an integer", "v": "a vector of integers", "s": "a text"}
+_WAITING = ("take", "choose", "hear", "enrol")
+
+
+def _fits(letter: str, given: Any) -> bool:
+    """Test whether the spec of an input fits a letter of `_Method.inputs`."""
+    rank = 1 if letter == "v" else 0
+    return given.dtype.kind in ("T" if letter == "s" else "iu") and (given.shape is None or len(given.shape) == rank)
+
+
+def _read(letter: str, value: Any) -> Any:
+    """The Python value of an input."""
+    if letter == "v":
+        return np.asarray(value).tolist()
+    return str(value) if letter == "s" else int(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +115,10 @@ class _ReplicaStepsOp(_ReplicaOp):
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         method = _METHODS[self.method]
-        kinds = "T" if method.takes_text else "iu"
-        if len(inputs) != method.inputs or any(x.dtype.kind not in kinds or x.shape not in ((), None) for x in inputs):
-            what = "text" if method.takes_text else "integers"
-            raise TypeError(f"ReplicaSteps.{self.method} takes {method.inputs} scalars, {what}; got {inputs}.")
+        wanted = "i" * method.is_leaders + method.inputs
+        if len(inputs) != len(wanted) or not all(map(_fits, wanted, inputs)):
+            what = ", ".join(_WORDS[letter] for letter in wanted)
+            raise TypeError(f"ReplicaSteps.{self.method} takes ({what}); got {list(map(str, inputs))}.")
         return method.outputs
 
 
@@ -109,7 +135,7 @@ class ReplicaStepsWait(_ReplicaStepsOp, WaitingOp):
     """A request that may have to wait: for a ticket, the set of a step, or an announcement."""
 
     def course(self, *inputs: Any) -> Course:
-        parts = yield self.steps.asking(self.method, inputs)
+        parts = yield self.steps.asking(self.method, self.task, inputs)
         specs = _METHODS[self.method].outputs
         found = [np.asarray(part, spec.dtype) for part, spec in zip(parts, specs, strict=True)]
         return found[0] if len(found) == 1 else tuple(found)
@@ -165,31 +191,51 @@ class ReplicaSteps(NamedResource):
     def answer(self, method: str, task: str, inputs: Sequence[Any]) -> Any:
         """Answer a request at once."""
         check_held(self)
-        given: list[Any] = [str(value) if _METHODS[method].takes_text else int(value) for value in inputs]
         with self._gate.lock:
-            if method == "join":
-                self._state.join(given[0], task, given[1])
-                return ()
-            found = getattr(self._state, method)(*given)
+            given = self._checked(method, inputs)
+            if method in ("join", "lead"):
+                given.insert(1, task)
+            found = self._state.generation if method == "current" else getattr(self._state, method)(*given)
         if method == "statistics":
             return np.asarray(json.dumps(found), dtypes.string)
-        return () if found is None else np.int64(found)
+        return () if not _METHODS[method].outputs else np.asarray(found, np.int64)
 
-    def asking(self, method: str, inputs: Sequence[Any]) -> Request:
-        """The request for a ticket, a set or an announcement."""
+    def _checked(self, method: str, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs of a request but for the token, which is checked.
+
+        Raises:
+            CancelledError: another worker leads.
+            StateLostError: state is lost, and the request needs it.
+        """
+        known = _METHODS[method]
+        letters = "i" * known.is_leaders + known.inputs
+        given = [_read(letter, value) for letter, value in zip(letters, inputs, strict=True)]
+        if known.is_leaders:
+            self._state.check_leader(given.pop(0))
+            if method != "close":
+                self._state.check_whole()
+        return given
+
+    def asking(self, method: str, task: str, inputs: Sequence[Any]) -> Request:
+        """The request for a ticket, a set, an announcement or to take part."""
         check_held(self)
-        state, given = self._state, [int(value) for value in inputs]
-        if method == "take":
-            return Request(self._gate, lambda: state.take(*given), state.withdraw_take, self._describe_take)
-        if method == "hear":
-            return Request(self._gate, lambda: state.hear(*given), state.withdraw_hear, self._describe_hear)
-        return Request(self._gate, state.choose, state.withdraw_choose, self._describe_choose)
+        state = self._state
+        withdraw = getattr(state, f"withdraw_{method}")
+
+        def ask() -> Attempt:
+            given = self._checked(method, inputs)
+            return getattr(state, method)(*given[:1], task, *given[1:]) if task else getattr(state, method)(*given)
+
+        return Request(self._gate, ask, withdraw, getattr(self, f"_describe_{method}"))
 
     def _describe_take(self, attempt: Attempt) -> str:
         return f"a ticket of {self.name!r} for {self._state.describe(_worker)}."
 
     def _describe_hear(self, attempt: Attempt) -> str:
         return f"what the chief announces next, of {self.name!r}."
+
+    def _describe_enrol(self, attempt: Attempt) -> str:
+        return f"training to begin, or to begin anew from a backup, of {self.name!r}."
 
     def _describe_choose(self, attempt: Attempt) -> str:
         return f"the set of {self._state.describe(_worker)}, of {self.name!r}."
@@ -204,17 +250,37 @@ class ReplicaSteps(NamedResource):
         """Take part no more."""
         return self._add("leave", [worker, incarnation])
 
-    def begin_epoch(self, batches: Any) -> Tensor:
-        """Begin an epoch of so many global batches; gives its number, counted from 1."""
-        return self._add("begin_epoch", [batches]).outputs[0]
+    def lead(self, worker: Any, incarnation: Any, least: Any, task: str) -> Tensor:
+        """Begin training, or begin anew, as the worker of this number; gives the leader's token."""
+        return self._add("lead", [worker, incarnation, least], task).outputs[0]
 
-    def end_epoch(self) -> Operation:
+    def enrol(self, worker: Any, incarnation: Any, after: Any, task: str) -> Tensor:
+        """Take part in a generation that is another one than `after`; gives its number. Waits for it."""
+        return self._add("enrol", [worker, incarnation, after], task).outputs[0]
+
+    def current(self) -> Tensor:
+        """The number of the generation; 0 before training has begun."""
+        return self._add("current", []).outputs[0]
+
+    def abandon(self, token: Any, reason: Any) -> Operation:
+        """Note that state is lost: all who ask or wait get a `StateLostError`, until training begins anew."""
+        return self._add("abandon", [token, reason])
+
+    def begin_epoch(self, token: Any, batches: Any, shares: Any, done: Any) -> Tensor:
+        """Begin an epoch of so many global batches in shares, of which some are done; gives its number."""
+        return self._add("begin_epoch", [token, batches, shares, done]).outputs[0]
+
+    def end_epoch(self, token: Any) -> Operation:
         """End the epoch now."""
-        return self._add("end_epoch", [])
+        return self._add("end_epoch", [token])
 
-    def close(self, reason: Any) -> Operation:
+    def account(self, token: Any) -> Tensor:
+        """The shares of the epoch that are done."""
+        return self._add("account", [token]).outputs[0]
+
+    def close(self, token: Any, reason: Any) -> Operation:
         """Have all that wait, and all that ask later, fail with `CancelledError` and this reason."""
-        return self._add("close", [reason])
+        return self._add("close", [token, reason])
 
     def take(self, worker: Any, incarnation: Any, epoch: Any) -> Sequence[Tensor]:
         """Take a ticket: its number (-1: the epoch is over), step and share. Waits for the step before."""
@@ -224,32 +290,32 @@ class ReplicaSteps(NamedResource):
         """Count what was put under a ticket; gives a `Receipt`."""
         return self._add("commit", [worker, incarnation, ticket, rows]).outputs[0]
 
-    def choose(self) -> Sequence[Tensor]:
+    def choose(self, token: Any) -> Sequence[Tensor]:
         """The next set: step, tickets, rows of each, and the horizon. Waits for it."""
-        return self._add("choose", []).outputs
+        return self._add("choose", [token]).outputs
 
-    def applied(self, step: Any) -> Operation:
+    def applied(self, token: Any, step: Any) -> Operation:
         """Note that the set of a step has been applied."""
-        return self._add("applied", [step])
+        return self._add("applied", [token, step])
 
-    def end_choosing(self) -> Operation:
+    def end_choosing(self, token: Any) -> Operation:
         """Have whoever waits for a set fail with `CancelledError`."""
-        return self._add("end_choosing", [])
+        return self._add("end_choosing", [token])
 
-    def announce(self, text: Any) -> Operation:
+    def announce(self, token: Any, text: Any) -> Operation:
         """Tell all workers something, those that come later, too."""
-        return self._add("announce", [text])
+        return self._add("announce", [token, text])
 
-    def hear(self, number: Any) -> Tensor:
+    def hear(self, worker: Any, incarnation: Any, number: Any) -> Tensor:
         """The announcement of a number, counted from 0. Waits until there is one."""
-        return self._add("hear", [number]).outputs[0]
+        return self._add("hear", [worker, incarnation, number]).outputs[0]
 
     def statistics(self) -> Tensor:
         """Return what was done, as JSON."""
         return self._add("statistics", []).outputs[0]
 
     def _add(self, method: str, inputs: Sequence[Any], task: str = "") -> Operation:
-        kind = ReplicaStepsWait if method in ("take", "choose", "hear") else ReplicaStepsCall
+        kind = ReplicaStepsWait if method in _WAITING else ReplicaStepsCall
         tensors = [convert_to_tensor(value) for value in inputs]
         return get_default_graph().add(kind(self, method, task), tensors, f"{self.name}/{method}")
 
@@ -310,6 +376,18 @@ class ReplicaGradientsPut(_ReplicaGradientsOp):
 
 
 @dataclass(frozen=True, eq=False)
+class ReplicaGradientsFence(_ReplicaGradientsOp):
+    """Refuse what a leader does whose token, the input, is smaller than one that came before."""
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        return ()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        self.gradients.fence_now(int(inputs[0]))
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
 class ReplicaGradientsTake(_ReplicaGradientsOp):
     """Take the values of a set, reduced over its workers. Inputs: tickets, rows, horizon."""
 
@@ -340,6 +418,7 @@ class ReplicaGradients(NamedResource):
         self.specs = tuple([spec for part in self.parts for spec in part.specs])
         self._held: dict[int, list[Any]] = {}
         self._horizon = 0
+        self._token = 0
         self._gate = Gate()
 
     def definition(self) -> dict[str, Any]:
@@ -394,6 +473,24 @@ class ReplicaGradients(NamedResource):
             found += _reduced(part, columns, weights)
             position += width
         return found
+
+    def fence_now(self, token: int) -> None:
+        """Refuse a token that is smaller than one that came before.
+
+        Raises:
+            CancelledError: it is.
+        """
+        check_held(self)
+        with self._gate.lock:
+            if token < self._token:
+                raise CancelledError(
+                    f"token {token} does not lead any more, since {self._token} does. What it does now changes nothing"
+                )
+            self._token = token
+
+    def fence(self, token: Any) -> Operation:
+        """Refuse a leader whose token is smaller than one that came before."""
+        return get_default_graph().add(ReplicaGradientsFence(self), [convert_to_tensor(token)], f"{self.name}/fence")
 
     def put(self, ticket: Any, values: Sequence[Any]) -> Operation:
         """Put the values of all parts, rows as indices and values, under a ticket's number."""

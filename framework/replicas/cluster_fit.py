@@ -40,6 +40,7 @@ class ClusterFit:
         self.validate = validate
         self.hooks = hooks
         self.verbosity = verbosity
+        self.is_backed_up = False  # whether the chief has a callback that saves runs
         self._applied = 0  # how many steps were applied in epochs that are over
         self._known: dict[Variable, Any] = {}  # what the chief knows that variables have on the ps tasks
 

@@ -43,13 +43,14 @@ def fit_replicas(
             f"fit(steps_per_epoch={data.steps_per_epoch}) on a cluster: an epoch is one pass over the data there. "
             "Leave steps_per_epoch out, and give the rows of one epoch."
         )
-    given = CallbackList(callbacks).callbacks
+    given = everywhere = CallbackList(callbacks).callbacks
     if not strategy.is_chief:
         given = [callback for callback in given if callback.on_all_workers]
+    is_parallel = isinstance(strategy, DataParallel)
     for callback in given:
-        if isinstance(callback, RunCallback) and callback.wants_batches("train"):
+        if is_parallel and isinstance(callback, RunCallback) and callback.wants_batches("train"):
             raise ValueError(
-                f"{type(callback).__name__} within epochs: on a cluster a run is taken up at the beginning of an "
+                f"{type(callback).__name__} within epochs: under DataParallel a run is taken up at the beginning of an "
                 "epoch. Leave save_freq out."
             )
     params = {"verbose": verbosity, "epochs": epochs.stop, "steps": data.steps}
@@ -57,8 +58,10 @@ def fit_replicas(
     history = next(item for item in hooks.callbacks if isinstance(item, History))
     model.history, model.stop_training = history, False
     shown = 0 if hooks.shows_progress else verbosity
-    kind = ParallelFit if isinstance(strategy, DataParallel) else ReplicaFit
-    kind(model, strategy, data, lambda epoch: validate(epoch, hooks), hooks, shown).run(epochs)
+    kind = ParallelFit if is_parallel else ReplicaFit
+    made = kind(model, strategy, data, lambda epoch: validate(epoch, hooks), hooks, shown)
+    made.is_backed_up = any(isinstance(callback, RunCallback) for callback in everywhere)
+    made.run(epochs)
     return history
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ _NUMBER, _NUMBERS, _PART, _TEXT = (
     TensorSpec((), dtypes.string),
 )
 _GIVEN = ((_NUMBER, "ticket"), (_PART, "part"))
+_NOTHING = np.zeros(0, "int64")
 Run = Callable[..., tuple[Any, ...]]
 
 
@@ -39,6 +41,9 @@ class ReplicaPrograms:
 
     Args:
         plan: what lies where.
+
+    Attributes:
+        token: the fencing token with which this worker leads; 0 where it does not.
     """
 
     def __init__(self, plan: ReplicaPlan) -> None:
@@ -47,6 +52,7 @@ class ReplicaPrograms:
         self.client.places = plan.places
         self._worker = plan.strategy.task_index
         self._incarnation = plan.strategy.incarnation
+        self.token = 0
         self._heard = 0  # how many announcements
         self._known: dict[Any, Run] = {}
 
@@ -56,10 +62,34 @@ class ReplicaPrograms:
 
     # --- tickets ----------------------------------------------------------------------------------------------------
 
-    def join(self) -> None:
-        """Take part from now on."""
+    def lead(self) -> None:
+        """Begin training, or begin it anew: this worker leads, and all state that it pushes from now on counts."""
         task = self.plan.strategy.workers[self._worker]
-        self._run("join", lambda: self.plan.steps.join(self._worker, self._incarnation, task))
+        # A ps task that was started anew has forgotten what tokens it gave: so they are made of the time, in seconds.
+        (token,) = self._run(
+            "lead",
+            lambda least: [self.plan.steps.lead(self._worker, self._incarnation, least, task)],
+            (_NUMBER, int(time.time())),
+        )
+        self.token = int(token)
+        self._run("fence", self._fences, (_NUMBER, self.token))
+
+    def _fences(self, token: Any) -> list[Any]:
+        return [each.fence(token) for each in self.plan.gradients]
+
+    def enrol(self, after: int) -> int:
+        """Take part in training that has another number than `after`, and wait for it; gives its number."""
+        task = self.plan.strategy.workers[self._worker]
+        (found,) = self._run(
+            "enrol",
+            lambda after: [self.plan.steps.enrol(self._worker, self._incarnation, after, task)],
+            (_NUMBER, after),
+        )
+        return int(found)
+
+    def abandon(self, reason: str) -> None:
+        """Have all workers know that state is lost."""
+        self._lead_on("abandon", self.plan.steps.abandon, (_TEXT, np.asarray(reason, dtypes.string)))
 
     def leave(self) -> None:
         """Take part no more."""
@@ -113,32 +143,37 @@ class ReplicaPrograms:
 
     # --- what the chief does ----------------------------------------------------------------------------------------
 
-    def begin_epoch(self, batches: int) -> int:
-        """Begin an epoch of so many global batches; gives its number."""
-        return int(self._run("begin", lambda count: [self.plan.steps.begin_epoch(count)], (_NUMBER, batches))[0])
+    def begin_epoch(self, batches: int, shares: int, done: Any = _NOTHING) -> int:
+        """Begin an epoch of so many global batches in shares, of which some are done; gives its number."""
+        given = [(_NUMBER, batches), (_NUMBER, shares), (_NUMBERS, done)]
+        return int(self._lead_on("begin", lambda *asked: [self.plan.steps.begin_epoch(*asked)], *given)[0])
 
     def end_epoch(self) -> None:
         """End the epoch now."""
-        self._run("end", self.plan.steps.end_epoch)
+        self._lead_on("end", self.plan.steps.end_epoch)
 
     def end_all(self, reason: str) -> None:
         """Have all workers that wait, or ask later, fail with this reason."""
-        self._run("close", lambda reason: self.plan.steps.close(reason), (_TEXT, np.asarray(reason, dtypes.string)))
+        self._lead_on("close", self.plan.steps.close, (_TEXT, np.asarray(reason, dtypes.string)))
 
     def choose(self) -> tuple[Any, ...]:
         """Wait for the set of the next step."""
-        return self._run("choose", self.plan.steps.choose)
+        return self._lead_on("choose", self.plan.steps.choose)
 
     def end_choosing(self) -> None:
         """Have whoever waits for a set fail with `CancelledError`."""
-        self._run("end choosing", self.plan.steps.end_choosing)
+        self._lead_on("end choosing", self.plan.steps.end_choosing)
 
     def apply(self, chosen: Sequence[Any]) -> None:
         """Apply the set of a step everywhere; then the next one may begin."""
         specs = [_NUMBER, _NUMBERS, _NUMBERS, _NUMBER]
-        self._run("apply", self._build_apply, *zip(specs, chosen, strict=True))
+        self._lead_on("apply", self._build_apply, *zip(specs, chosen, strict=True))
 
-    def _build_apply(self, step: Any, tickets: Any, rows: Any, horizon: Any) -> Any:
+    def _build_apply(self, token: Any, step: Any, tickets: Any, rows: Any, horizon: Any) -> Any:
+        with control_dependencies(self._fences(token)):
+            return self._build_update(token, step, tickets, rows, horizon)
+
+    def _build_update(self, token: Any, step: Any, tickets: Any, rows: Any, horizon: Any) -> Any:
         plan, graph = self.plan, step.graph
         taken = [iter(each.take(tickets, rows, horizon) if each.parts else ()) for each in plan.gradients]
         values: list[Any] = []
@@ -150,7 +185,7 @@ class ReplicaPrograms:
             values.append(value)
         plan.build_updates(values)
         with control_dependencies([operation for operation in graph.operations if operation.writes]):
-            return plan.steps.applied(step)
+            return plan.steps.applied(token, step)
 
     def statistics(self) -> dict[str, Any]:
         """What was done so far, by worker."""
@@ -165,29 +200,46 @@ class ReplicaPrograms:
         key = ("pull", *map(id, variables))
         return list(self._run(key, lambda: [variable.value for variable in variables]))
 
+    def pull_with_account(self, variables: Sequence[Variable]) -> tuple[list[Any], Any]:
+        """The values that variables have on the ps tasks, and which shares of the epoch are in them."""
+        key = ("pull with account", *map(id, variables))
+        *values, done = self._lead_on(
+            key, lambda token: [*(variable.value for variable in variables), self.plan.steps.account(token)]
+        )
+        return values, done
+
     def push(self, variables: Sequence[Variable], values: Sequence[Any]) -> None:
         """Assign values to variables on the ps tasks."""
         if not variables:
             return
         pairs = [(TensorSpec(np.shape(value), v.dtype), value) for v, value in zip(variables, values, strict=True)]
 
-        def build(*given: Any) -> Any:
-            return [variable.assign(value).operation for variable, value in zip(variables, given, strict=True)]
+        def build(token: Any, *given: Any) -> Any:
+            with control_dependencies(self._fences(token)):
+                return [variable.assign(value).operation for variable, value in zip(variables, given, strict=True)]
 
-        self._run(("push", *map(id, variables)), build, *pairs)
+        self._lead_on(("push", *map(id, variables)), build, *pairs)
 
     def announce(self, message: Any) -> None:
         """Tell all workers something, a value of JSON; those that come later will hear it, too."""
         text = np.asarray(json.dumps(message), dtypes.string)
-        self._run("announce", self.plan.steps.announce, (_TEXT, text))
+        self._lead_on("announce", self.plan.steps.announce, (_TEXT, text))
 
     def hear(self) -> Any:
         """Wait for the next announcement."""
-        (text,) = self._run("hear", lambda number: [self.plan.steps.hear(number)], (_NUMBER, self._heard))
+        (text,) = self._run(
+            "hear",
+            lambda number: [self.plan.steps.hear(self._worker, self._incarnation, number)],
+            (_NUMBER, self._heard),
+        )
         self._heard += 1
         return json.loads(str(text))
 
     # --- building ---------------------------------------------------------------------------------------------------
+
+    def _lead_on(self, key: Any, build: Callable[..., Any], *given: tuple[TensorSpec, Any]) -> tuple[Any, ...]:
+        """Run a step that only the leader may run; its token is the first placeholder."""
+        return self._run(key, build, (_NUMBER, self.token), *given)
 
     def _run(self, key: Any, build: Callable[..., Any], *given: tuple[TensorSpec, Any]) -> tuple[Any, ...]:
         """Run a step on the ps tasks; it is built when it is first run.

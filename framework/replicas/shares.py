@@ -43,11 +43,14 @@ class Shares:
         data: the data.
         parts: how many shares a global batch has.
         seed: the state of the global generator with which the chief begins the pass, so that all draw one order.
+
+    Attributes:
+        parts: as given.
     """
 
     def __init__(self, data: Data, parts: int, seed: list[int]) -> None:
         self._data = data
-        self._parts = parts
+        self.parts = parts
         generator = global_generator()
         generator.state = np.array(seed, "int64")
         self._order = data.order() if isinstance(data, ArrayData) else None
@@ -61,18 +64,18 @@ class Shares:
         Raises:
             ValueError: data that are read in order would have to be read again.
         """
-        number, part = divmod(share, self._parts)
+        number, part = divmod(share, self.parts)
         if isinstance(self._data, ArrayData):
             chosen = self._data.rows_of(self._order, number)
-            first, last = _bounds(len(chosen), part, self._parts)
+            first, last = _bounds(len(chosen), part, self.parts)
             return self._data.gather(chosen[first:last])
         whole = self._whole(number)
-        first, last = _bounds(whole.size, part, self._parts)
+        first, last = _bounds(whole.size, part, self.parts)
         return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
 
     def part(self, share: int, batch: Batch) -> float:
         """Which part of the rows of its global batch a share is, which has been asked for."""
-        return batch.size / max(self.size_of(share // self._parts), 1)
+        return batch.size / max(self.size_of(share // self.parts), 1)
 
     def size_of(self, number: int) -> int:
         """How many rows a global batch has, of which a share has been asked for."""

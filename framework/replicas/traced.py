@@ -128,12 +128,16 @@ class StepTracer:
         for generator, (_, seed) in self._generators.items():
             generator.state = (self.own_seed(seed, epoch), 0)
 
+    def begin_share(self, epoch: int, share: int) -> None:
+        """Give the generators the states of a share of an epoch: whichever worker computes it draws the same."""
+        for generator, (_, seed) in self._generators.items():
+            generator.state = (_mixed(seed, epoch, share), 0)
+
     def own_seed(self, seed: int, *more: int) -> int:
         """The seed of a generator for this worker: another one in each."""
         if self._replica.is_chief:
             return seed
-        mixed = np.random.SeedSequence([seed % 2**64, self._replica.task_index, *more])
-        return int(mixed.generate_state(1, "uint64")[0] >> np.uint64(1))
+        return _mixed(seed, self._replica.task_index, *more)
 
     def trace(self, layout: Any, feeds: list[Any], share: Any = 1.0) -> TracedStep:
         """Build the training step in the current graph.
@@ -248,6 +252,11 @@ class StepTracer:
         if variable in self._resets:
             return "sum"
         return "mean" if variable.spec.differentiable else "first"
+
+
+def _mixed(seed: int, *more: int) -> int:
+    """A seed made of another one and of what distinguishes who uses it."""
+    return int(np.random.SeedSequence([seed % 2**64, *more]).generate_state(1, "uint64")[0] >> np.uint64(1))
 
 
 _ONE_UPDATE = (

@@ -219,7 +219,7 @@ def test_two_workers_make_a_step_together(clients: Any):
     chief, other = clients(), clients()
     for number, client in enumerate((chief, other)):
         client(lambda number=number: steps().join(number, number + 10, f"/job:other/task:{number}"))
-    assert chief(lambda: steps().begin_epoch(1)) == 1
+    assert chief(lambda: steps().begin_epoch(0, 1, 2, np.zeros(0, "int64"))) == 1
     for number, client in reversed(list(enumerate((chief, other)))):
         ticket, step, share = client(lambda number=number: steps().take(number, number + 10, 1))
         assert (step, share) == (0, number)
@@ -230,16 +230,16 @@ def test_two_workers_make_a_step_together(clients: Any):
             lambda number=number, ticket=ticket: steps().commit(number, number + 10, ticket, 1 + 2 * number)
         )
         assert receipt == Receipt.TAKEN
-    step, tickets, rows, horizon = chief(lambda: steps().choose())
+    step, tickets, rows, horizon = chief(lambda: steps().choose(0))
     assert (step, len(tickets), rows.tolist()) == (0, 2, [1, 3])
     mean, total, indices, values = chief(lambda: gradients().take(tickets, rows, horizon))
     assert mean.tolist() == [1.75, 1.75]
     assert total == 3.0
     assert (indices.tolist(), values.ravel().tolist()) == ([0, 4, 1, 4], [0.25, 0.25, 0.75, 0.75])
-    chief(lambda: steps().applied(step))
+    chief(lambda: steps().applied(0, step))
     assert [int(part) for part in other(lambda: steps().take(1, 11, 1))] == [NO_TICKET, 1, 0]
     told = json.loads(chief(lambda: steps().statistics()))
     assert told["receipts"]["1"]["taken"] == 1
-    chief(lambda: steps().close("enough"))
+    chief(lambda: steps().close(0, "enough"))
     with pytest.raises(ab.errors.CancelledError, match="enough"):
         other(lambda: steps().take(1, 11, 2))

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from shared.tasks import PS, TOKEN, WORKER, Running
 
@@ -25,7 +26,7 @@ def trained(running: Running) -> Any:
         with ab.Graph().as_default() as graph, ab.device(PS):
             steps = ReplicaSteps(1, False, name="steps")
             epoch, number = ab.placeholder((), "int64"), ab.placeholder((), "int64")
-            joined, begun = steps.join(3, 1, WORKER), steps.begin_epoch(2)
+            joined, begun = steps.join(3, 1, WORKER), steps.begin_epoch(0, 2, 1, np.zeros(0, "int64"))
             taken, committed = steps.take(3, 1, epoch), steps.commit(3, 1, number, 4)
         with ab.Session(graph, target=running[WORKER].target) as session:
             session.run(joined)

@@ -17,6 +17,7 @@ import anabranch as ab
 from anabranch import callbacks, layers
 from anabranch.distribute import ParameterServer, Server, cluster_from_environment
 from anabranch.distribute.environment import rendezvous_from_environment
+from anabranch.framework.checkpointing import read_state
 
 pytestmark = pytest.mark.xdist_group("tasks")
 RNG = np.random.default_rng(0)
@@ -319,9 +320,26 @@ def test_the_launcher_gives_up_after_so_many_restarts(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, "anabranch launch: --max-restarts must be at least 0.\n")
 
 
-def test_backups_within_epochs_are_refused(strategy: ParameterServer, tmp_path: Path) -> None:
-    with strategy.scope():
-        model = ab.Sequential([layers.Dense(1)])
-        model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match=r"BackupAndRestore within epochs.*Leave save_freq out"):
-        model.fit(X, Y, verbose=0, callbacks=[callbacks.BackupAndRestore(tmp_path, save_freq=2)])
+def test_a_run_is_taken_up_within_an_epoch(strategy: ParameterServer, tmp_path: Path) -> None:
+    def trained(*given: Any) -> Any:
+        ab.utils.set_random_seed(3)
+        model = compiled(strategy)
+        history = model.fit(X, Y, batch_size=len(X) // 5, epochs=2, verbose=0, callbacks=given)
+        return [history.history, *(weight.tolist() for weight in model.get_weights())]
+
+    seen: list[int] = []
+
+    def interrupt(batch: int, logs: Any) -> None:
+        seen.append(batch)
+        if len(seen) == 9:
+            raise InterruptedError
+
+    backup = callbacks.BackupAndRestore(tmp_path, save_freq=3)
+    with pytest.raises(InterruptedError):
+        trained(backup, callbacks.LambdaCallback(on_train_batch_end=interrupt))
+    rows = read_state(tmp_path / "training_state.npz")["rows"]
+    assert (rows["shares"], rows["done"].tolist()) == (1, [0]), "after 6 steps of 5 an epoch"
+    again: list[int] = []
+    found = trained(backup, callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: again.append(batch)))
+    assert again == [1, 2, 3, 4]
+    assert found == trained()

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from anabranch.engine.queues.attempts import Attempt
-from anabranch.engine.queues.errors import CancelledError
+from anabranch.engine.queues.errors import CancelledError, StateLostError
 from anabranch.engine.queues.replica_state import NO_TICKET, Receipt, ReplicaStepsState, Ticket
 
 
@@ -104,7 +104,7 @@ def test_a_worker_that_is_back_begins_anew():
     again = state.take(0, 200, 1).outcome()
     assert again.share == old.share
     assert again.number != old.number
-    with pytest.raises(CancelledError, match="does not take part"):
+    with pytest.raises(StateLostError, match="does not take part"):
         state.take(0, 100, 1).outcome()
 
 
@@ -141,20 +141,20 @@ def test_closing_tells_why():
 
 def test_announcements_are_heard_by_number_also_by_those_that_come_later():
     state = joined(1, 2)
-    waits, given_up = state.hear(0), state.hear(0)
+    waits, given_up = state.hear(1, 101, 0), state.hear(1, 101, 0)
     assert not waits.is_done
     state.withdraw_hear(given_up)
     state.announce("first")
     assert waits.outcome() == ("first",)
     assert not given_up.is_done
-    second = state.hear(1)
+    second = state.hear(1, 101, 1)
     state.announce("second")
     assert second.outcome() == ("second",)
-    assert state.hear(0).outcome() == ("first",)
-    waits = state.hear(2)
+    assert state.hear(1, 101, 0).outcome() == ("first",)
+    waits = state.hear(1, 101, 2)
     state.close("the chief is gone")
-    assert state.hear(1).outcome() == ("second",), "what was said before counts"
-    for attempt in (waits, state.hear(2)):
+    assert state.hear(1, 101, 1).outcome() == ("second",), "what was said before counts"
+    for attempt in (waits, state.hear(1, 101, 2)):
         with pytest.raises(CancelledError, match="the chief is gone"):
             attempt.outcome()
 
@@ -171,8 +171,71 @@ def test_asynchronous_gradients_count_one_by_one_and_stale_ones_do_not():
     assert state.statistics()["staleness"] == {"0": 1, "1": 1, "2": 1}
 
 
+def test_training_that_begins_anew_goes_on_with_the_shares_that_are_left():
+    state = ReplicaStepsState(2)
+    early = state.enrol(1, "/job:worker/task:1", 101, 0)
+    assert not early.is_done, "nobody leads yet"
+    assert state.lead(0, "/job:worker/task:0", 100, 7) == 7, "at least so much"
+    assert early.outcome() == (7,)
+    state.begin_epoch(2)
+    before = [ticket(state, worker) for worker in range(2)]
+    for worker, each in enumerate(before):
+        state.commit(worker, 100 + worker, each.number, 1)
+    chosen = state.choose().outcome()
+    assert state.account() == [], "it is not applied"
+    state.applied(chosen.step)
+    assert state.account() == [0, 1]
+    ticket(state, 0)
+    late, waits, hears = ticket(state, 1), state.choose(), state.hear(1, 101, 0)
+    anew = state.enrol(1, "/job:worker/task:1", 101, 7)
+    assert not anew.is_done, "it does not want this generation any more"
+    assert state.members == [0]
+    assert state.lead(0, "/job:worker/task:0", 100, 3) == 8
+    assert anew.outcome() == (8,)
+    for attempt in (waits, hears):
+        with pytest.raises(StateLostError):
+            attempt.outcome()
+    assert state.commit(1, 101, late.number, 1) is Receipt.REFUSED
+    assert state.begin_epoch(2, 2, [0, 1]) == 1
+    after = [ticket(state, worker) for worker in range(2)]
+    assert [each.share for each in after] == [2, 3]
+    assert min(after).number > max(before).number, "what is put late is behind every horizon"
+    with pytest.raises(CancelledError, match="token 7 does not lead any more: worker 0 leads with token 8"):
+        state.check_leader(7)
+
+
+def test_state_that_is_lost_fails_all_requests_until_training_begins_anew():
+    state = ReplicaStepsState(1)
+    token = state.lead(0, "task 0", 100)
+    waits = [state.take(0, 100, 1), state.hear(0, 100, 0), state.choose()]
+    state.abandon("a ps task is gone")
+    for attempt in [*waits, state.take(0, 100, 1), state.hear(0, 100, 0)]:
+        with pytest.raises(StateLostError, match="a ps task is gone"):
+            attempt.outcome()
+    with pytest.raises(StateLostError, match="a ps task is gone"):
+        state.check_whole()
+    assert not state.enrol(1, "task 1", 101, 0).is_done
+    assert state.lead(0, "task 0", 100) == token + 1
+    state.check_whole()
+    assert state.members == [0, 1]
+
+
+def test_who_enrols_when_training_has_ended_hears_all_of_it():
+    state = ReplicaStepsState(1)
+    token = state.lead(0, "task 0", 100)
+    state.begin_epoch(0)
+    state.announce("the end")
+    state.leave(0, 100)
+    assert state.enrol(1, "task 1", 101, token).outcome() == (token,)
+    assert state.hear(1, 101, 0).outcome() == ("the end",)
+    assert ticket(state, 1).number == NO_TICKET
+
+
 class Simulation:
-    """Workers that take, commit, end and come back in any order; sets are applied in between."""
+    """Workers that take, commit, end and come back in any order; sets are applied in between.
+
+    Now and then all state is lost. Then training begins anew from a backup, which is taken at any time.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -188,9 +251,22 @@ class Simulation:
         self.held: dict[int, int] = {}  # what stores keep: by ticket the share
         self.horizon = 0
         self.done: list[int] = []
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Have worker 0 lead a generation, and all enrol."""
+        self.tickets.clear()
+        self.takes.clear()
+        self.token = self.state.lead(0, "task 0", self.incarnations[0])
         self.choosing = self.state.choose()
         for worker in self.incarnations:
             self.join(worker)
+
+    def lose_state(self) -> None:
+        """Go back to the backup."""
+        self.begin_anew()
+        self.done = [share for share in self.done if share in self.backup]
+        self.state.begin_epoch(self.batches, self.shares, sorted(self.backup))
 
     def join(self, worker: int) -> None:
         self.incarnations[worker] += 1
@@ -202,7 +278,13 @@ class Simulation:
         worker = self.rng.choice(list(self.incarnations))
         alive = worker in self.state.members
         draw = self.rng.random()
-        if may_fail and draw < 0.05 and alive:
+        if may_fail and draw < 0.01:
+            self.lose_state()
+        elif may_fail and draw < 0.02:
+            self.backup = set(self.state.account())
+            assert set(self.done) <= self.backup, "what is applied is in the account"
+            assert not self.requeue or set(self.done) == self.backup, "and nothing else is"
+        elif may_fail and draw < 0.05 and alive:
             self.state.lost(f"task {worker}", self.incarnations[worker])
         elif draw < 0.1 and not alive:
             self.join(worker)
@@ -236,7 +318,7 @@ class Simulation:
         self.choosing = self.state.choose()
 
     def epoch(self, batches: int) -> None:
-        self.done = []
+        self.done, self.backup, self.batches = [], set(), batches
         self.state.begin_epoch(batches)
         for count in range(20_000):
             self.event(may_fail=count < 200)

@@ -9,6 +9,8 @@ from anabranch.engine.queues.errors import CancelledError, StateLostError
 from anabranch.engine.queues.replica_steps import Part, ReplicaGradients, ReplicaSteps
 from anabranch.engine.session import Session
 
+NONE = np.zeros(0, "int64")
+
 
 def kept(*parts: Part) -> ReplicaGradients:
     return ReplicaGradients(parts, "kept")
@@ -59,20 +61,20 @@ def test_values_that_are_missing_are_named():
 def test_values_that_do_not_fit_are_refused_while_the_graph_is_built():
     with Graph().as_default(), pytest.raises(TypeError, match=r"'kept' takes .*float32\[3\].*; got"):
         kept(Part("float32", (3,))).put(0, [np.zeros(4, "float32")])
-    with Graph().as_default(), pytest.raises(TypeError, match=r"ReplicaSteps.applied takes 1 scalars, integers"):
-        ReplicaSteps(1).applied(1.5)
+    with Graph().as_default(), pytest.raises(TypeError, match=r"ReplicaSteps.applied takes \(an integer, an integer\)"):
+        ReplicaSteps(1).applied(0, 1.5)
 
 
 def test_a_whole_step_in_one_graph():
     with Graph().as_default() as graph:
         steps, gradients = ReplicaSteps(1), kept(Part("float32", (2,)))
-        begun = [steps.join(0, 7, "/job:worker/task:0"), steps.begin_epoch(1)]
+        begun = [steps.join(0, 7, "/job:worker/task:0"), steps.begin_epoch(0, 1, 1, NONE)]
         ticket, *_ = steps.take(0, 7, 1)
         with control_dependencies([gradients.put(ticket, [np.array([1.0, 2.0], "float32")])]):
             receipt = steps.commit(0, 7, ticket, 4)
-        step, tickets, rows, horizon = steps.choose()
+        step, tickets, rows, horizon = steps.choose(0)
         (found,) = gradients.take(tickets, rows, horizon)
-        done = steps.applied(step)
+        done = steps.applied(0, step)
         value, got, *_ = Session(graph).run([found, receipt, done, *begun], timeout=30)
     assert (value.tolist(), int(got)) == ([1.0, 2.0], 0)
 
@@ -80,11 +82,11 @@ def test_a_whole_step_in_one_graph():
 def test_waiting_in_vain_tells_for_whom():
     with Graph().as_default() as graph:
         steps = ReplicaSteps(2, name="ours")
-        Session(graph).run([steps.join(0, 7, "a task"), steps.begin_epoch(1)])
+        Session(graph).run([steps.join(0, 7, "a task"), steps.begin_epoch(0, 1, 2, NONE)])
     with Graph().as_default() as graph:
         ticket = steps.take(0, 7, 1)
         Session(graph).run(ticket)
-        chosen = steps.choose()
+        chosen = steps.choose(0)
         with pytest.raises(
             DeadlineExceededError,
             match="the set of step 0, which has 0 of 2 gradients; at work on it: worker 0; taking part: worker 0",
@@ -99,13 +101,13 @@ def test_the_loss_of_the_leading_task_ends_the_training():
         steps.task_lost("/job:worker/task:0", 8)  # another incarnation
         steps.task_lost("/job:worker/task:0", 7)
         with pytest.raises(CancelledError, match="/job:worker/task:0, which leads the training, is gone"):
-            Session(graph).run(steps.choose())
+            Session(graph).run(steps.choose(0))
 
 
 def test_lost_state_says_so():
     steps, gradients = ReplicaSteps(1), kept(Part("float32", ()))
     steps.lost = gradients.lost = "What it held is gone."
     with Graph().as_default() as graph, pytest.raises(StateLostError, match="gone"):
-        Session(graph).run(steps.choose())
+        Session(graph).run(steps.choose(0))
     with pytest.raises(StateLostError, match="gone"):
         gradients.put_now(0, [np.float32(1.0)])

@@ -1,0 +1,74 @@
+"""Training that goes on: ps tasks, the chief and other workers that are lost, leave and come while replicas train."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shared.tasks import PATIENCE
+
+from anabranch.distribute.commands.launch import Launch
+
+SCRIPT = str(Path(__file__).parent / "scripts" / "train_elastic.py")
+pytestmark = [
+    pytest.mark.xdist_group("tasks"),
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happens to tasks does not depend on kernels, and compiling them takes most of the time."""
+    monkeypatch.setenv("ANABRANCH_KERNELS", "0")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("reached", "go"):
+        os.mkfifo(tmp_path / name)
+    return tmp_path
+
+
+def found(folder: Path, worker: int) -> Any:
+    return json.loads((folder / f"found-{worker}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What two workers find to whom nothing happens."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    (folder / "was here").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANABRANCH_KERNELS", "0")
+        with Launch(2, 2, [SCRIPT, str(folder)]) as run:
+            assert run.wait() == 0
+    return found(folder, 0)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_training_goes_on_from_the_last_backup_when_a_ps_task_is_lost(
+    lost: int, folder: Path, uninterrupted: Any, capfd: Any
+) -> None:
+    with Launch(2, 2, [SCRIPT, str(folder)], max_restarts=1) as run, ThreadPoolExecutor(1) as pool:
+        assert (folder / "reached").read_text() == "three steps of the second epoch"
+        workers = [worker.pid for worker in run.workers]
+        run.ps[lost].kill()
+        status = pool.submit(run.wait)
+        (folder / "go").write_text("go")
+        assert status.result(2 * PATIENCE) == 0
+        assert [worker.pid for worker in run.workers] == workers, "no worker was started again"
+    for mine in (found(folder, 0), found(folder, 1)):
+        for name in ("history", "epochs", "weights"):
+            assert mine[name] == uninterrupted[name], name
+    mine = found(folder, 0)
+    assert mine["optimizer"] == uninterrupted["optimizer"]
+    assert mine["batches"] == 21, "callbacks go back to the backup, too"
+    assert not (folder / "backup").exists(), "the run has come to its end"
+    printed = capfd.readouterr().err
+    assert f"ps {lost} ended with exit status -9; it is started again (restart 1 of 1)." in printed
+    assert "Training goes on from its last backup" in printed
