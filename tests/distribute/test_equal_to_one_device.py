@@ -1,0 +1,114 @@
+"""Synchronous strategies train models of many kinds as one device does, whatever rows each replica has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.small_models import MODELS, results_of
+from shared.tasks import PATIENCE
+
+import anabranch as ab
+from anabranch.distribute import DataParallel, Pipeline
+
+SCRIPT = Path(__file__).parent / "scripts" / "train_small_models.py"
+PRECISIONS = {"float64": 1e-10, "float32": 1e-5}
+QUICK = ("dense", "table", "GRU, masked")
+
+
+@pytest.fixture(autouse=True)
+def plain(without_kernels: None) -> Iterator[None]:
+    before = ab.config.floatx()
+    yield
+    ab.config.set_floatx(before)
+    ab.config.set_devices()
+
+
+def trained(name: str, floatx: str, strategy: Any = None) -> dict[str, Any]:
+    """What two passes come to; of 10 rows the batches have 7 and 3, so that not all of four replicas have rows."""
+    ab.config.set_floatx(floatx)
+    ab.utils.set_random_seed(5)
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        case = MODELS[name]()
+    history = case.model.fit(case.x, case.y, batch_size=7, epochs=2, verbose=0, **case.options)
+    return results_of(case, history)
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any], precision: float) -> None:
+    assert set(found) == set(expected)
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, precision, precision, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    ("name", "floatx"),
+    [
+        pytest.param(name, floatx, marks=[pytest.mark.slow] * (name not in QUICK or floatx != "float64"))
+        for name in MODELS
+        for floatx in PRECISIONS
+    ],
+)
+def test_replicas_on_devices_of_one_process(name: str, floatx: str) -> None:
+    expected = trained(name, floatx)
+    ab.config.set_devices(cpu=4)
+    for count in (1, 2, 3, 4):
+        found = trained(name, floatx, DataParallel(devices=[f"cpu:{number}" for number in range(count)]))
+        assert_same(found, expected, PRECISIONS[floatx])
+    again = trained(name, floatx, DataParallel())
+    assert {key: value.tobytes() for key, value in again.items()} == {
+        key: value.tobytes() for key, value in found.items()
+    }, "the same bits"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "own step"])  # its layers are in no order
+def test_stages(name: str) -> None:
+    """Microbatches of uneven parts: of 7 rows 3, 2 and 2."""
+    expected = trained(name, "float64")
+    ab.config.set_devices(cpu=2)
+    assert_same(trained(name, "float64", Pipeline(2, microbatches=3)), expected, PRECISIONS["float64"])
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+def run(*command: str) -> None:
+    """Run a script without kernels, of which these results do not depend."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "ANABRANCH_KERNELS": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=12 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("tasks")
+@pytest.mark.parametrize(
+    ("kind", "workers", "ps", "floatx"),
+    [
+        ("DataParallel", 3, 0, "float64"),
+        ("DataParallel", 2, 0, "float32"),
+        ("ParameterServer", 2, 1, "float64"),
+    ],
+)
+def test_workers(kind: str, workers: int, ps: int, floatx: str, tmp_path: Path) -> None:
+    run(str(SCRIPT), kind, str(tmp_path / "alone"), floatx)
+    launch = ["-m", "anabranch", "launch", "-n", str(workers), "--ps", str(ps)]
+    run(*launch, str(SCRIPT), kind, str(tmp_path / "found"), floatx)
+    alone, first, other = (np.load(tmp_path / f"{name}.npz") for name in ("alone-0", "found-0", "found-1"))
+    precision = PRECISIONS[floatx]
+    for name in alone.files:
+        np.testing.assert_allclose(first[name], alone[name], precision, precision, err_msg=name)
+        if ": optimizer " not in name:
+            assert first[name].tobytes() == other[name].tobytes(), f"{name}: workers have other bits"
