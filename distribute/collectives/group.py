@@ -15,7 +15,8 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +25,13 @@ import numpy as np
 from ...engine.graph.dtypes import as_dtype, name_of
 from ...engine.ops.collectives import Group
 from ...engine.queues.errors import CancelledError
+from .begun import Begun
 from .links import Links
 from .segments import IS_AVAILABLE, Segment, opened
 
 _SMALL = 1 << 14  # bytes that are sent with the header
 _MOST_AXES = 16
+_PATIENCE_SECONDS = 5.0  # for how long the end of a group waits for what another thread runs
 _HEADER = struct.Struct(f"<QBbB16s{_MOST_AXES}qqq")
 _INTRODUCTION = struct.Struct("<q16sqq16s")
 _ABORT = 255
@@ -110,6 +113,7 @@ class ProcessGroup(Group):
         self._others = [rank for rank in range(self.size) if rank != self.rank]
         self._number = 0
         self._lock = threading.Lock()
+        self._begun = Begun("anabranch collectives")
         self._segments = [Segment(), Segment()]
         self._maps: dict[tuple[int, int], tuple[tuple[int, int], Any]] = {}
         self.shares_memory = self._introduce(shares_memory and IS_AVAILABLE)
@@ -134,6 +138,23 @@ class ProcessGroup(Group):
     # --- collectives ------------------------------------------------------------------------------------------------
 
     def all_reduce(self, array: Any, reduce_op: str) -> Any:
+        self._begun.drain()
+        return self._all_reduce_in_turn(array, reduce_op)
+
+    def begin_all_reduce(self, array: Any, reduce_op: str) -> int:
+        return self._begun.begin(partial(self._all_reduce_in_turn, array, reduce_op))
+
+    def end_all_reduce(self, number: int, array: Any) -> Any:
+        return self._begun.end(number)
+
+    @contextlib.contextmanager
+    def _turn(self) -> Generator[None]:
+        """Wait for what was begun, and let no other thread begin: all members run collectives in one order."""
+        self._begun.drain()
+        with self._lock:
+            yield
+
+    def _all_reduce_in_turn(self, array: Any, reduce_op: str) -> Any:
         array = np.ascontiguousarray(array).reshape(array.shape)
         with self._lock:
             reduced = self._all_reduce(array, _NAMES.index(reduce_op))
@@ -143,10 +164,7 @@ class ProcessGroup(Group):
         reduce = list(_REDUCTIONS.values())[option]
         if array.nbytes <= _SMALL:
             parts = self._gathered("all_reduce", option, array)
-            found = parts[0].copy() if self.rank else array.copy()
-            for part in parts[1:]:
-                reduce(found, part, out=found)
-            return found
+            return _reduced(parts, reduce, np.empty_like(array))
         if self.shares_memory:
             return self._reduced_in_memory(array, option, reduce)
         return self._reduced_over_sockets(array, option, reduce)
@@ -156,9 +174,7 @@ class ProcessGroup(Group):
         first, last = _share(array.size, self.rank, self.size)
         total = flat[self.rank][first:last]
         running = total if self.rank < 2 else np.empty_like(total)  # in place, unless that comes later in the order
-        reduce(flat[0][first:last], flat[1][first:last], out=running)
-        for other in flat[2:]:
-            reduce(running, other[first:last], out=running)
+        _reduced([other[first:last] for other in flat], reduce, running)
         if running is not total:
             total[:] = running
         self._told(b"\x01")
@@ -174,10 +190,7 @@ class ProcessGroup(Group):
         shares = [slice(*_share(flat.size, rank, self.size)) for rank in range(self.size)]
         parts = self._shares_of_others(flat)
         found = np.empty_like(flat)
-        total = found[shares[self.rank]]
-        total[:] = parts[0]
-        for part in parts[1:]:
-            reduce(total, part, out=total)
+        total = _reduced(parts, reduce, found[shares[self.rank]])
         self.links.exchange(
             {rank: [_bytes(total)] for rank in self._others},
             {rank: _bytes(found[shares[rank]]) for rank in self._others},
@@ -186,7 +199,7 @@ class ProcessGroup(Group):
 
     def reduce_scatter(self, array: Any, reduce_op: str) -> Any:
         array = np.ascontiguousarray(array)
-        with self._lock:
+        with self._turn():
             reduced = self._reduced_share(array.reshape(-1), _NAMES.index(reduce_op))
         if reduce_op == "mean":
             np.divide(reduced, np.asarray(self.size, array.dtype), out=reduced)
@@ -204,10 +217,7 @@ class ProcessGroup(Group):
         else:
             self._agreed(self._header("reduce_scatter", option, flat), {})
             parts = self._shares_of_others(flat)
-        found = parts[0].copy()
-        for part in parts[1:]:
-            reduce(found, part, out=found)
-        return found
+        return _reduced(parts, reduce, np.empty_like(parts[0]))
 
     def _shares_of_others(self, flat: Any) -> list[Any]:
         """Return each member's part of the own share, by rank; send each other member what it is to reduce."""
@@ -221,12 +231,12 @@ class ProcessGroup(Group):
         return parts
 
     def all_gather(self, array: Any, axis: int) -> Any:
-        with self._lock:
+        with self._turn():
             return np.concatenate(self._gathered("all_gather", axis, np.asarray(array, order="C")), axis)
 
     def broadcast(self, array: Any, root: int) -> Any:
         array = np.asarray(array, order="C")
-        with self._lock:
+        with self._turn():
             header = self._header("broadcast", root, array)
             data = _bytes(array)
             self._agreed(header, self._for_others([data]) if self.rank == root else {})
@@ -237,25 +247,29 @@ class ProcessGroup(Group):
             return found
 
     def barrier(self) -> None:
-        with self._lock:
+        with self._turn():
             self._agreed(self._header("barrier", 0, np.zeros(0, "uint8")), {})
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Give each member what each member has, by rank: for what isn't an array of one dtype."""
-        with self._lock:
+        with self._turn():
             return [part.tobytes() for part in self._gathered("all_gather", 0, np.frombuffer(data, "uint8"))]
 
     def abort(self, reason: str) -> None:
         """Have all members that run a collective, or will, fail with this reason; then leave the group."""
-        with self._lock, contextlib.suppress(Exception):
-            text = reason.encode()
-            header = _Header(self._number, _ABORT, 0, 0, b"", (), -1, len(text)).packed()
-            self.links.exchange(self._for_others([header, text]), {})
+        self._begun.close()  # others come to what runs; it does not wait for ever
+        if self._lock.acquire(timeout=_PATIENCE_SECONDS):
+            with contextlib.suppress(Exception):
+                text = reason.encode()
+                header = _Header(self._number, _ABORT, 0, 0, b"", (), -1, len(text)).packed()
+                self.links.exchange(self._for_others([header, text]), {})
+            self._lock.release()
         self.close()
 
     def close(self) -> None:
         """End the connections and give the memory up."""
         self.links.close()
+        self._begun.close()
         self._maps.clear()
         for segment in self._segments:
             segment.close()
@@ -332,6 +346,22 @@ class ProcessGroup(Group):
         into = {rank: bytearray(len(data)) for rank in self._others}
         self.links.exchange({rank: [data] for rank in self._others}, into)
         return into
+
+
+def _reduced(parts: Sequence[Any], reduce: Any, out: Any) -> Any:
+    """Reduce arrays in their order into `out`, which may be one of the first two; half precision is rounded once."""
+    if len(parts) == 1:
+        out[...] = parts[0]
+    elif out.dtype.itemsize == 2 and out.dtype.kind not in "iu":
+        total = parts[0].astype("float32")
+        for part in parts[1:]:
+            reduce(total, part.astype("float32"), out=total)
+        out[...] = total
+    else:
+        reduce(parts[0], parts[1], out=out)
+        for part in parts[2:]:
+            reduce(out, part, out=out)
+    return out
 
 
 def _share(size: int, rank: int, members: int) -> tuple[int, int]:

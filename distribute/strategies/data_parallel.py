@@ -38,6 +38,10 @@ class DataParallel(Strategy):
             part of the parameters, updates that part, and gets the others' parts. None keeps all in each.
         of: a `Pipeline`, by which each worker trains its rows on its own devices: a replica in stages. A process alone
             trains under the pipeline.
+        bucket_bytes: workers sum gradients in buckets of about so many bytes, in the order in which the backward pass
+            makes them, while it goes on. None for one sum behind it. Results have the same bits.
+        gradient_dtype: "bfloat16" (or "float16") to send gradients between workers in half the bytes, rounded; each
+            sum is taken in float32, and rounded once. None sends them as they are.
         cluster: the tasks, in place of those in the environment: a `ClusterSpec`, or what makes one.
         job_name, task_index: which task this process is; with `cluster`.
 
@@ -62,6 +66,8 @@ class DataParallel(Strategy):
         *,
         shard: str | None = None,
         of: Pipeline | None = None,
+        bucket_bytes: int | None = 1 << 20,
+        gradient_dtype: str | None = None,
         cluster: ClusterSpec | dict[str, Any] | None = None,
         job_name: str | None = None,
         task_index: int | None = None,
@@ -72,6 +78,19 @@ class DataParallel(Strategy):
             raise TypeError(f"DataParallel: of must be a Pipeline; got {of!r} of type {type(of).__name__}.")
         if of is not None and (device_mesh is not None or devices is not None):
             raise ValueError("DataParallel: with of= the devices are those of the pipeline. Leave the others out.")
+        if bucket_bytes is not None and bucket_bytes < 1:
+            raise ValueError(f"DataParallel: bucket_bytes must be at least 1, or None; got {bucket_bytes}.")
+        if gradient_dtype not in (None, "bfloat16", "float16"):
+            raise ValueError(
+                f"DataParallel: gradient_dtype must be 'bfloat16' or 'float16', or None for the gradients' own; got "
+                f"{gradient_dtype!r}."
+            )
+        if gradient_dtype is not None and shard is not None:
+            raise ValueError(
+                "DataParallel: with shard='optimizer' gradients are sent as they are. Drop gradient_dtype."
+            )
+        self.bucket_bytes = bucket_bytes
+        self.gradient_dtype = gradient_dtype
         self.shard = shard
         self.of = of
         self.optimizer_bytes = 0  # of the optimizer's variables that are spread, those of this worker

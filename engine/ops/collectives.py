@@ -41,6 +41,14 @@ class Group:
         """Reduce the members' arrays, of one shape and dtype, in the order of ranks; each gets the result."""
         return array
 
+    def begin_all_reduce(self, array: Any, reduce_op: str) -> int:
+        """Begin to reduce the members' arrays, while the caller goes on; gives the number by which it is ended."""
+        return 0
+
+    def end_all_reduce(self, number: int, array: Any) -> Any:
+        """Wait for what was begun with `array`, which nobody has changed since; gives the result."""
+        return array
+
     def reduce_scatter(self, array: Any, reduce_op: str) -> Any:
         """Reduce the members' arrays, whose rows divide by their number; each gets its part of the rows."""
         return array

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..graph.graph import Graph, Operation
@@ -66,3 +66,26 @@ def earlier_effects(operations: Sequence[Operation]) -> dict[Operation, list[Ope
             else:
                 readers.setdefault(resource, []).append(operation)
     return earlier
+
+
+def hoist(graph: Graph, chosen: Iterable[Operation]) -> None:
+    """Put operations behind the latest one that they wait for: inputs, controls, and effects on the same resource.
+
+    Args:
+        graph: the graph.
+        chosen: which of its operations; those that are not chosen keep their order.
+    """
+    wanted = set(chosen)
+    earlier = earlier_effects(graph.operations)
+    places: dict[Operation, tuple[int, int]] = {}
+    for serial, operation in enumerate(graph.operations):
+        if operation not in wanted:
+            places[operation] = (serial, 0)
+            continue
+        before = [*(tensor.operation for tensor in operation.inputs), *operation.control_inputs]
+        before += earlier.get(operation, [])
+        place = max((places[source][0] for source in before if source in places), default=-1)
+        places[operation] = (place, serial + 1)
+    graph.operations = sorted(graph.operations, key=places.__getitem__)
+    for index, operation in enumerate(graph.operations):
+        operation.index = index

@@ -11,6 +11,7 @@ _MODULES = (
     "..checkpoint.ops",
     "..control_flow.scan",
     "..control_flow.scheduling",
+    "..ops.begun_collectives",
     "..ops.collectives",
     "..ops.hashing",
     "..ops.int4",

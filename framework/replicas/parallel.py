@@ -19,13 +19,14 @@ from ...distribute.strategies.data_parallel import DataParallel
 from ...engine import ops
 from ...engine.graph import Graph, IndexedSlices
 from ...engine.graph.dtypes import as_dtype
-from ...engine.ops.collectives import all_gather, all_reduce, replicated
+from ...engine.ops.collectives import all_gather, replicated
 from ...engine.session.programs import make_program
 from ..callbacks_checkpoint import ModelCheckpoint
 from ..checkpointing import RunCallback, TrainingRun
 from ..data import Batch
 from ..progress import make_progress
 from ..steps import StepPrograms
+from .buckets import summed
 from .cluster_fit import ClusterFit, Logs, plain, same, seed_now, told
 from .cut_steps import CutSteps
 from .optimizer_shards import OptimizerShards
@@ -63,6 +64,7 @@ class ParallelFit(ClusterFit):
         self._shares = Shares(self.data, self.strategy.shares, self._seed)
         with replicated():
             self.plan = StepTracer(model, self.strategy, self._shares.batch(0))
+        self._order = self._tell(self.plan.order)  # shares of other sizes might make them in another order
         spread = self.strategy.shard == "optimizer"
         self._shards_of_optimizers = [OptimizerShards(*each) for each in self.plan.applications] if spread else []
         slots = {id(slot) for each in self._shards_of_optimizers for slot in each.slots}
@@ -232,7 +234,8 @@ class ParallelFit(ClusterFit):
                     entries = self.plan.traced_entries(layout, feeds, weight)
             else:
                 entries = parts.entries(self.plan, layout, feeds, weight)
-            self._build_updates([_weighted(entry, given, weight, self.strategy.is_chief) for entry, given in entries])
+            given = [_weighted(entry, tensors, weight, self.strategy.is_chief) for entry, tensors in entries]
+            self._build_updates(given, self.plan.gradients_at if parts is None else None)
         return []
 
     def _build_idle(self) -> Any:
@@ -242,19 +245,29 @@ class ParallelFit(ClusterFit):
             effects = [operation for operation in graph.operations if operation.writes]
         return make_program(graph, effects, [])
 
-    def _build_updates(self, given: list[list[Any]]) -> None:
-        """Build the sums over all workers of what each gives, and the updates by them."""
+    def _build_updates(self, given: list[list[Any]], gradients_at: int | None = None) -> None:
+        """Build the sums over all workers of what each gives, and the updates by them.
+
+        Args:
+            given: for each entry its tensors.
+            gradients_at: how many operations the graph had when the gradients were made, if sums may begin among them.
+        """
         entries, shards = self.plan.entries, self._shards_of_optimizers
-        apart = [entry.part.has_rows or bool(shards and entry.variable is None) for entry in entries]
-        dense = [tensors[0] for is_apart, tensors in zip(apart, given, strict=True) if not is_apart]
-        sums = iter(_summed(dense))
+        dense = [n for n, e in enumerate(entries) if not e.part.has_rows and not (shards and e.variable is None)]
+        order = [dense.index(number) for number in self._order if number in dense]
+        wire = [self.strategy.gradient_dtype if entries[number].variable is None else None for number in dense]
+        most = self.strategy.bucket_bytes if self.strategy.of is None else None
+        sums = iter(summed([given[number][0] for number in dense], order, most, wire, gradients_at))
         values: list[Any] = []
         for entry, tensors in zip(entries, given, strict=True):
             if shards and entry.variable is None:
                 values.append(_whole(entry, tensors))
             elif entry.part.has_rows:
                 whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
-                values.append(IndexedSlices(all_gather(tensors[1]), all_gather(tensors[0]), whole))
+                rows = ops.cast(tensors[1], self.strategy.gradient_dtype or tensors[1].dtype)
+                values.append(
+                    IndexedSlices(ops.cast(all_gather(rows), tensors[1].dtype), all_gather(tensors[0]), whole)
+                )
             else:
                 values.append(ops.cast(next(sums), entry.part.dtype))
         self.plan.build_updates(values, shards)
@@ -296,22 +309,6 @@ def _summable(value: Any) -> Any:
     if kind == "b":
         return ops.cast(value, "int32")
     return ops.cast(value, "float32") if size < 4 and kind not in "iu" else value
-
-
-def _summed(tensors: list[Any]) -> list[Any]:
-    """The sums over all workers, of all tensors of one dtype at once."""
-    found: list[Any] = [None] * len(tensors)
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        numbers = [number for number, tensor in enumerate(tensors) if tensor.dtype == dtype]
-        parts = [ops.reshape(tensors[number], (-1,)) for number in numbers]
-        total = all_reduce(parts[0] if len(parts) == 1 else ops.concatenate(parts))
-        begin = 0
-        for number in numbers:
-            shape = tensors[number].shape
-            end = begin + int(np.prod(shape, dtype="int64"))
-            found[number] = ops.reshape(total[begin:end], shape)
-            begin = end
-    return found
 
 
 __all__ = ["ParallelFit"]

@@ -7,6 +7,7 @@ once. Metrics begin each step with their first values, and what they have added 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.control_flow.grouping import no_op
-from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, TensorSpec, Variable
+from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, Symbol, TensorSpec, Variable
 from ...engine.graph.graph import get_default_graph
 from ...engine.graph.nest import flatten
 from ...engine.ops.keys import SeedGenerator
@@ -34,11 +35,13 @@ class TracedStep:
         applications: each optimizer that was applied, with its gradients and variables.
         state: the new values of other variables; of metrics what they have added.
         logs: what the step logs, by name, where it has a say in that.
+        made: for each application, the places of its gradients in the graph.
     """
 
     applications: list[tuple[Any, list[Any], list[Variable]]]
     state: dict[Variable, Any]
     logs: dict[str, Any]
+    made: list[list[int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +85,8 @@ class StepTracer:
     Attributes:
         variables: all that a step reads or changes, in an order that is the same in all replicas.
         entries: what each replica gives.
+        order: the numbers of the entries, gradients first, in the order in which the backward pass makes them.
+        gradients_at: how many operations the graph of the latest trace had when the first gradients were handed over.
         applications: each optimizer that is applied, with its variables.
         log_variables: what holds the step's logs, by name.
     """
@@ -89,6 +94,7 @@ class StepTracer:
     def __init__(self, model: Any, replica: Replica, batch: Batch) -> None:
         self.model = model
         self._replica = replica
+        self.gradients_at = 0
         _refuse_stateful(model)
         _refuse_sums(model)
         self._resets: dict[Variable, Any] = {}
@@ -111,6 +117,8 @@ class StepTracer:
         with Graph().as_default():
             traced = self.trace(batch.layout, placeholders(batch))
             self.entries = [entry for entry, _ in self.entries_of(traced)]
+        places = [traced.made[e.application][e.position] if e.variable is None else math.inf for e in self.entries]
+        self.order = sorted(range(len(places)), key=places.__getitem__)
         self.applications = [(optimizer, variables) for optimizer, _, variables in traced.applications]
 
     def arrange(self) -> None:
@@ -152,6 +160,7 @@ class StepTracer:
         """
         applications: list[tuple[Any, list[Any], list[Variable]]] = []
         changed: dict[Variable, Any] = {}
+        made: list[list[int]] = []
         scope = StatelessScope(self._resets.items())
         given = {variable: scope.get_current_value(variable) for variable in scope.variables}
 
@@ -159,6 +168,8 @@ class StepTracer:
             twice = [variable.path for variable in variables if variable in changed]
             if twice:
                 raise ValueError(f"train_step of model {self.model.name!r} updates {twice} twice. {_ONE_UPDATE}")
+            self.gradients_at = len(get_default_graph().operations) if not made else self.gradients_at
+            made.append([_place_of(gradient) for gradient in gradients])
             found = [_as_variable(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
             if has_scaled(optimizer):
                 found = [None if gradient is None else _of_whole(gradient, share) for gradient in found]
@@ -178,7 +189,7 @@ class StepTracer:
             if variable not in changed and value is not given.get(variable):
                 first = self._resets.get(variable)
                 state[variable] = value if first is None or not np.any(first) else value - first
-        return TracedStep(applications, state, dict(zip(names, fetches, strict=True)))
+        return TracedStep(applications, state, dict(zip(names, fetches, strict=True)), made)
 
     def entries_of(self, traced: TracedStep) -> list[tuple[Entry, list[Any]]]:
         """What is put, with its tensors."""
@@ -310,6 +321,12 @@ def _log_variable(name: str, value: Any) -> Variable:
     """What holds the mean of a value that steps log: in its dtype if that has fractions."""
     dtype = value.spec.dtype if value.spec.differentiable else "float32"
     return Variable(0.0, dtype=dtype, name=f"logs/{name}", trainable=False)
+
+
+def _place_of(gradient: Any) -> int:
+    """The place in its graph of the operation that makes a gradient; 0 for one that is a value."""
+    values = gradient.values if isinstance(gradient, IndexedSlices) else gradient
+    return values.operation.index if isinstance(values, Symbol) else 0
 
 
 def _as_variable(gradient: Any, variable: Variable) -> Any:

@@ -26,6 +26,7 @@ from anabranch.distribute.collectives.links import Links
 from anabranch.distribute.transport.connections import RefusedError
 from anabranch.engine.ops import collectives
 from anabranch.engine.queues.errors import CancelledError, TaskFailedError
+from anabranch.framework.replicas.buckets import summed
 
 pytestmark = pytest.mark.xdist_group("tasks")
 TOKEN = b"a token for tests, no secret"
@@ -99,11 +100,12 @@ def test_all_reduce_adds_in_the_order_of_ranks(
     rng = np.random.default_rng(seed)
     kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
     arrays = [(rng.normal(size=shape) * 100).astype(kind) for _ in members]
-    want: Any = arrays[0]
-    for array in arrays[1:]:
+    wide = [array.astype("float32") if dtype == "bfloat16" else array for array in arrays]  # and rounded once
+    want: Any = wide[0]
+    for array in wide[1:]:
         want = {"max": np.maximum, "min": np.minimum}.get(reduce_op, np.add)(want, array)
     if reduce_op == "mean":
-        want = want / np.asarray(len(members), kind)
+        want = want.astype(kind) / np.asarray(len(members), kind)
     for found in each(members, lambda member: member.all_reduce(arrays[member.rank], reduce_op)):
         assert (found.dtype, found.shape) == (kind, tuple(shape))
         assert found.tobytes() == want.astype(kind).tobytes()
@@ -364,6 +366,96 @@ def test_synchronized_normalisation_is_that_of_all_rows(members: Members, in_thr
     np.testing.assert_allclose(sum(w * g for w, g in zip(weights, gamma, strict=True)), want[2], 1e-4, 1e-5)
     for each in variance:
         np.testing.assert_allclose(each, want[3], 1e-4)
+
+
+# --- what is begun --------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.sampled_from([0, 1, 300, 9000]), min_size=1, max_size=6), seed=st.integers(0, 1000))
+def test_what_was_begun_is_ended_in_any_order(members: Members, sizes: list[int], seed: int) -> None:
+    """Among others that are run at once, which wait for it, so that all members keep to one order."""
+    rng = np.random.default_rng(seed)
+    arrays = [[rng.normal(size=size) for size in sizes] for _ in members]
+    ends = rng.permutation(len(sizes))
+
+    def run(member: ProcessGroup) -> list[Any]:
+        own = arrays[member.rank]
+        begun = [member.begin_all_reduce(array, "sum") for array in own]
+        between = member.all_reduce(np.float64(member.rank), "sum")
+        assert between == sum(range(len(members)))
+        found: list[Any] = [None] * len(own)
+        for number in ends:
+            found[number] = member.end_all_reduce(begun[number], own[number])
+        return found
+
+    for results in each(members, run):
+        for number, found in enumerate(results):
+            want = sum((arrays[rank][number] for rank in range(1, len(members))), start=arrays[0][number])
+            assert found.tobytes() == want.tobytes()
+
+
+def test_errors_of_what_was_begun_are_raised_where_it_ends() -> None:
+    before = set(threading.enumerate())
+    pair = made(2, True)
+    begun = [member.begin_all_reduce(np.zeros(3 + member.rank), "sum") for member in pair]
+    for member, number in zip(pair, begun, strict=True):
+        with pytest.raises(ValueError, match="Members of the group disagree"):
+            member.end_all_reduce(number, np.zeros(3 + member.rank))
+        member.close()
+        with pytest.raises(RuntimeError, match="The group of processes is closed"):
+            member.begin_all_reduce(np.zeros(3), "sum")
+    assert set(threading.enumerate()) <= before
+
+
+def test_an_abort_ends_what_others_have_begun() -> None:
+    first, second = made(2, False)
+    numbers = [first.begin_all_reduce(np.zeros(3), "sum") for _ in range(3)]
+    second.abort("it was enough")
+    for number in numbers:
+        with pytest.raises((CancelledError, TaskFailedError), match=r"it was enough|task:1"):
+            first.end_all_reduce(number, np.zeros(3))
+    first.close()
+
+
+def test_sums_begin_while_the_backward_pass_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order in which it makes gradients: those of the last layer are on their way before those of the first."""
+    events: list[Any] = []
+
+    class Noting(collectives.Group):
+        def begin_all_reduce(self, array: Any, reduce_op: str) -> int:
+            events.append(array.size)
+            return len(events)
+
+        def end_all_reduce(self, number: int, array: Any) -> Any:
+            events.append("end")
+            return array
+
+    monkeypatch.setattr(collectives, "_current", Noting())
+    weights = [ab.Variable(np.ones((size, size), "float32") / size) for size in (4, 4, 4)]
+    with ab.Graph().as_default() as graph:
+        hidden: Any = ab.ops.ones((2, 4))
+        for number, weight in enumerate(weights):
+            hidden = ab.ops.tanh(hidden @ weight)
+
+            def backward(_: Any, __: Any, upstream: Any, number: int = number) -> Any:
+                def note(value: Any) -> Any:
+                    events.append(f"backward of {number}")
+                    return value
+
+                return [ab.ops.numpy_function(note, upstream, "float32", stateful=False, shape=(2, 4))]
+
+            hidden = ab.ops.numpy_function(np.copy, [hidden], "float32", stateful=False, shape=(2, 4), grad=backward)
+        gradients = ab.gradients(ab.ops.sum(hidden), weights)
+        since = len(graph.operations)
+        order = sorted(range(3), key=lambda number: gradients[number].operation.index)
+        halves = [0.5 * gradient for gradient in gradients]
+        sums = summed(halves, order, 64, [None] * 3, since)
+        assert order == [2, 1, 0]
+        found = ab.Session().run([*sums, *halves])
+    for one, other in zip(found[:3], found[3:], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert events == ["backward of 2", 16, "backward of 1", 16, "backward of 0", 16, "end", "end", "end"]
 
 
 def test_a_process_alone_is_a_group_of_one() -> None:

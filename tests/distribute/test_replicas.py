@@ -31,10 +31,10 @@ def run(*command: str, status: int = 0) -> str:
     return done.stdout
 
 
-def launch(workers: int, ps: int, script: str, *arguments: str, status: int = 0) -> str:
+def launch(workers: int, ps: int, script: str, *arguments: str, status: int = 0, option: str = "") -> str:
     """Run a script in workers: under `ParameterServer` where there are ps tasks, else under `DataParallel`."""
     counts = ["-n", str(workers), "--ps", str(ps)]
-    kind = "ParameterServer" if ps else "DataParallel"
+    kind = ("ParameterServer" if ps else "DataParallel") + option
     return run("-m", "anabranch", "launch", *counts, str(SCRIPTS / script), kind, *arguments, status=status)
 
 
@@ -84,6 +84,20 @@ def test_synchronized_statistics_are_those_of_the_whole_batch(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_gradients_may_be_sent_in_bfloat16(tmp_path: Path) -> None:
+    for name, option in (("exact", ""), ("rounded", ":bfloat16"), ("again", ":bfloat16")):
+        launch(3, 0, "train_models.py", str(tmp_path / name), "table", "averaged", option=option)
+    exact, rounded, again = (np.load(tmp_path / f"{name}-0.npz") for name in ("exact", "rounded", "again"))
+    other = np.load(tmp_path / "rounded-1.npz")
+    for name in exact.files:
+        assert rounded[name].tobytes() == again[name].tobytes(), name
+        np.testing.assert_allclose(rounded[name], exact[name], 2e-2, 2e-2, err_msg=name)
+    for name in other.files:
+        assert rounded[name].tobytes() == other[name].tobytes(), name
+    assert any(rounded[name].tobytes() != exact[name].tobytes() for name in exact.files if "weight" in name)
+
+
+@pytest.mark.slow
 def test_half_precision_leaves_out_the_steps_that_one_process_leaves_out(tmp_path: Path) -> None:
     names = ("mixed_float16", "mixed_bfloat16")
     run(str(SCRIPTS / "train_models.py"), "DataParallel", str(tmp_path / "alone"), *names)
@@ -108,8 +122,9 @@ def test_synchronized_statistics_need_rows_in_each_worker(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("ps", [0, 1])
 def test_two_runs_give_the_same_bits(ps: int, tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        launch(2, ps, "train_models.py", str(tmp_path / name), "table", "clipped")
+    """By all-reduce also in other buckets: one for each gradient."""
+    for name, option in (("first", ""), ("second", "" if ps else ":1")):
+        launch(2, ps, "train_models.py", str(tmp_path / name), "table", "clipped", option=option)
     first, second = (np.load(tmp_path / f"{name}-0.npz") for name in ("first", "second"))
     for name in first.files:
         assert first[name].tobytes() == second[name].tobytes(), name

@@ -125,10 +125,12 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 def main(kind: str, output: str, names: list[str]) -> None:
     ab.utils.set_random_seed(1)
-    kind, _, shards = kind.partition(":")  # "ParameterServer:3" cuts all weights into three shards
+    kind, _, option = kind.partition(":")
     cut: dict[str, Any] = {}
-    if shards:
-        cut = {"variable_partitioner": ab.distribute.FixedShardsPartitioner(int(shards))}
+    if option and kind == "ParameterServer":  # "ParameterServer:3" cuts all weights into three shards
+        cut = {"variable_partitioner": ab.distribute.FixedShardsPartitioner(int(option))}
+    elif option:  # "DataParallel:bfloat16", or "DataParallel:300" for buckets of so many bytes
+        cut = {"bucket_bytes": int(option)} if option.isdecimal() else {"gradient_dtype": option}
     if kind == "ZeRO":
         kind, cut = "DataParallel", {"shard": "optimizer"}
     strategy = getattr(ab.distribute, kind)(**cut)

@@ -1,0 +1,103 @@
+"""Buckets: gradients that workers sum together, in the order in which the backward pass makes them, while it runs.
+
+Each bucket is a vector. Its sum is begun behind the latest of its gradients, and waited for where the update needs it,
+so that the network works while gradients of earlier layers are computed.
+
+Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ...engine import ops
+from ...engine.graph import Operation, Tensor
+from ...engine.graph.dtypes import as_dtype
+from ...engine.graph.graph import get_default_graph
+from ...engine.ops.begun_collectives import begin_all_reduce, end_all_reduce
+from ...engine.ops.collectives import all_reduce
+from ...engine.passes.order import hoist
+
+
+def buckets_of(sizes: Sequence[int], dtypes: Sequence[Any], order: Sequence[int], most: int) -> list[list[int]]:
+    """Part tensors into buckets: each of one dtype, and of at most so many bytes, unless one tensor has more.
+
+    Args:
+        sizes: the bytes of each tensor.
+        dtypes: of each tensor.
+        order: the numbers of the tensors, in the order in which they are made.
+        most: how many bytes a bucket has.
+
+    Returns:
+        The numbers in each bucket, in the order in which the buckets are full.
+
+    >>> buckets_of([4, 4, 8, 4], ["f", "f", "f", "d"], [3, 2, 1, 0], 8)
+    [[2], [1, 0], [3]]
+    """
+    full: list[list[int]] = []
+    open_buckets: dict[Any, list[int]] = {}
+    for number in order:
+        bucket = open_buckets.setdefault(dtypes[number], [])
+        if bucket and sum(sizes[each] for each in bucket) + sizes[number] > most:
+            full.append(bucket)
+            bucket = open_buckets[dtypes[number]] = []
+        bucket.append(number)
+        if sum(sizes[each] for each in bucket) >= most:
+            full.append(open_buckets.pop(dtypes[number]))
+    return [*full, *open_buckets.values()]
+
+
+def summed(
+    tensors: Sequence[Tensor], order: Sequence[int], most: int | None, wire: Sequence[Any], since: int | None = None
+) -> list[Tensor]:
+    """Build the sums of tensors over all workers, of which each gives tensors of the same shapes and dtypes.
+
+    Args:
+        tensors: of known shapes.
+        order: their numbers, in the order in which they are made; it is the same in all workers.
+        most: how many bytes a bucket has; None for all of a dtype, summed where they are built.
+        wire: for each tensor the dtype in which it is sent; None for its own.
+        since: how many operations the graph had when gradients were there; those behind may be put between them.
+    """
+    graph = get_default_graph()
+    kinds = [as_dtype(tensor.dtype if sent is None else sent) for tensor, sent in zip(tensors, wire, strict=True)]
+    sizes = [math.prod(int(size or 0) for size in tensor.shape or ()) for tensor in tensors]
+    nbytes = [size * kind.itemsize for size, kind in zip(sizes, kinds, strict=True)]
+    buckets = buckets_of(nbytes, kinds, order, sum(nbytes) + 1 if most is None else most)
+    vectors: list[Tensor] = []
+    for bucket in buckets:
+        parts = [ops.cast(ops.reshape(tensors[number], (-1,)), kinds[number]) for number in bucket]
+        vectors.append(parts[0] if len(parts) == 1 else ops.concatenate(parts))
+    if most is None:
+        totals = [all_reduce(vector) for vector in vectors]
+    else:
+        begun = [begin_all_reduce(vector) for vector in vectors]
+        if since is not None:
+            hoist(graph, _behind(graph, begun, since))
+        totals = [end_all_reduce(number, vector) for number, vector in zip(begun, vectors, strict=True)]
+    sums: list[Any] = [None] * len(tensors)
+    for bucket, total in zip(buckets, totals, strict=True):
+        begin = 0
+        for number in bucket:
+            tensor, end = tensors[number], begin + sizes[number]
+            sums[number] = ops.cast(ops.reshape(total[begin:end], tensor.shape), tensor.dtype)
+            begin = end
+    return sums
+
+
+def _behind(graph: Any, wanted: Sequence[Any], since: int) -> list[Operation]:
+    """The operations that make some tensors, of those that a graph got later."""
+    later = set(graph.operations[since:])
+    found: dict[Operation, None] = {}
+    left = [tensor.operation for tensor in wanted]
+    while left:
+        operation = left.pop()
+        if operation in later and operation not in found:
+            found[operation] = None
+            left += [tensor.operation for tensor in operation.inputs] + list(operation.control_inputs)
+    return list(found)
+
+
+__all__ = ["buckets_of", "summed"]
