@@ -35,6 +35,13 @@ WITH_AXES = [
     for name, sample in NAMED
     if type(sample.op).axis_map is not Op.axis_map or sample.op.last_axes is not None or name.split("-")[1] == "0"
 ]
+RUNS = {
+    "value": checks.check_value,
+    "specs": checks.check_specs,
+    "emission": checks.check_emission,
+    "layouts": checks.check_layouts,
+    "dtypes": checks.check_dtypes,
+}
 ERRORS = [pytest.param(sample, id=name) for name, sample in op_check.all_error_samples()]
 
 
@@ -56,13 +63,11 @@ def test_exemption_is_needed(name: str):
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_value(sample: Any, cases: Any):
-    cases(checks.check_value(sample))
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_specs(sample: Any, cases: Any):
-    cases(checks.check_specs(sample))
+def test_runs(sample: Any, tell: Any):
+    """Values, specs, emitted code, layouts of memory, and dtypes."""
+    for name, check in RUNS.items():
+        with Graph().as_default():
+            tell("generated op cases", {name: check(sample)})
 
 
 @pytest.mark.parametrize("sample", WITH_AXES)
@@ -70,25 +75,11 @@ def test_axes(sample: Any, cases: Any):
     cases(checks.check_axes(sample))
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_emission(sample: Any, cases: Any):
-    cases(checks.check_emission(sample))
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_layouts(sample: Any, cases: Any):
-    cases(checks.check_layouts(sample))
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_dtypes(sample: Any, cases: Any):
-    cases(checks.check_dtypes(sample))
-
-
-@pytest.mark.parametrize("known", KNOWN)
 @pytest.mark.parametrize("sample", SMOOTH)
-def test_derivatives(sample: Any, known: str, cases: Any):
-    cases(slopes.check_derivatives(sample, known))
+def test_derivatives(sample: Any, cases: Any):
+    for known in KNOWN:
+        with Graph().as_default():
+            cases(slopes.check_derivatives(sample, known))
 
 
 @pytest.mark.parametrize(("sample", "derivatives"), IN_CONTROL_FLOW)
