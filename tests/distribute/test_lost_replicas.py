@@ -153,7 +153,7 @@ def restoring(ps: int, folder: Path) -> list[str]:
     return [RESTORING, str(folder), "ParameterServer" if ps else "DataParallel"]
 
 
-@pytest.fixture(scope="module", params=[2, 0])
+@pytest.fixture(scope="module")
 def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The number of ps tasks, and what a run that is never interrupted finds."""
     folder = tmp_path_factory.mktemp("uninterrupted")
@@ -163,13 +163,21 @@ def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     return request.param, found(folder, 0)
 
 
-@pytest.mark.parametrize("victim", ["worker 0", "worker 1", "ps 1"])
+@pytest.mark.parametrize(
+    ("uninterrupted", "victim"),
+    [
+        (2, "worker 0"),
+        (2, "ps 1"),
+        (0, "worker 0"),
+        pytest.param(2, "worker 1", marks=pytest.mark.slow),
+        pytest.param(0, "worker 1", marks=pytest.mark.slow),
+    ],
+    indirect=["uninterrupted"],
+)
 def test_a_run_that_is_started_again_goes_on_from_its_backup(
     victim: str, folder: Path, uninterrupted: Any, capfd: Any
 ) -> None:
     ps, expected = uninterrupted
-    if victim == "ps 1" and not ps:
-        pytest.skip("there are no ps tasks")
     is_alone = victim != "worker 0" and ps
     with Launch(2, ps, restoring(ps, folder), max_restarts=2) as run:
         assert (folder / "reached").read_text() == "two steps"

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,29 +47,39 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return np.load(f"{output}-0.npz")
 
 
-@pytest.mark.parametrize(("workers", "ps"), [(2, 2), pytest.param(3, 1, marks=pytest.mark.slow), (3, 0)])
-def test_replicas_find_what_one_process_finds(workers: int, ps: int, alone: Any, tmp_path: Path) -> None:
-    launch(workers, ps, "train_models.py", str(tmp_path / "found"))
+def assert_found(folder: Path, workers: int, alone: Any, models: Sequence[str]) -> None:
+    """The workers have found what one process finds of these models, or of all."""
+    expected = {name for name in alone.files if not models or name.partition(":")[0] in models}
+    assert expected
     for worker in range(workers):
-        found = np.load(tmp_path / f"found-{worker}.npz")
-        assert set(found.files) == of_worker(alone.files, worker)
+        found = np.load(folder / f"found-{worker}.npz")
+        assert set(found.files) == of_worker(expected, worker)
         for name in found.files:
             precision = 1e-10 if name.startswith("float64") else 2e-5
             np.testing.assert_allclose(found[name], alone[name], precision, precision, err_msg=name)
 
 
-def test_shards_of_weights_find_what_one_process_finds(tmp_path: Path) -> None:
-    names = ("table", "float64")
-    run(str(SCRIPTS / "train_models.py"), "ParameterServer", str(tmp_path / "alone"), *names)
-    alone = np.load(tmp_path / "alone-0.npz")
+@pytest.mark.parametrize(
+    ("workers", "ps", "models"),
+    [
+        (2, 2, ["accumulated", "several steps a call", "cell", "two outputs", "own step"]),
+        pytest.param(2, 2, [], marks=pytest.mark.slow),
+        pytest.param(3, 1, [], marks=pytest.mark.slow),
+        (3, 0, []),
+    ],
+)
+def test_replicas_find_what_one_process_finds(
+    workers: int, ps: int, models: list[str], alone: Any, tmp_path: Path
+) -> None:
+    launch(workers, ps, "train_models.py", str(tmp_path / "found"), *models)
+    assert_found(tmp_path, workers, alone, models)
+
+
+def test_shards_of_weights_find_what_one_process_finds(alone: Any, tmp_path: Path) -> None:
+    models = ("table", "float64")
     command = ["launch", "-n", "2", "--ps", "2", str(SCRIPTS / "train_models.py"), "ParameterServer:3"]
-    run("-m", "anabranch", *command, str(tmp_path / "found"), *names)
-    for worker in range(2):
-        found = np.load(tmp_path / f"found-{worker}.npz")
-        assert set(found.files) == of_worker(alone.files, worker)
-        for name in found.files:
-            precision = 1e-10 if name.startswith("float64") else 2e-5
-            np.testing.assert_allclose(found[name], alone[name], precision, precision, err_msg=name)
+    run("-m", "anabranch", *command, str(tmp_path / "found"), *models)
+    assert_found(tmp_path, 2, alone, models)
 
 
 def test_synchronized_statistics_are_those_of_the_whole_batch(tmp_path: Path) -> None:
@@ -120,11 +131,18 @@ def test_synchronized_statistics_need_rows_in_each_worker(tmp_path: Path) -> Non
     assert "Batch 4 has no row for worker 6 of 7, but the layers ['batch_normalization'] are synchronized" in printed
 
 
-@pytest.mark.parametrize("ps", [0, 1])
-def test_two_runs_give_the_same_bits(ps: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ps", "models"),
+    [
+        (0, ["clipped"]),
+        (1, ["table"]),
+        *[pytest.param(ps, ["table", "clipped"], marks=pytest.mark.slow) for ps in (0, 1)],
+    ],
+)
+def test_two_runs_give_the_same_bits(ps: int, models: list[str], tmp_path: Path) -> None:
     """By all-reduce also in other buckets: one for each gradient."""
     for name, option in (("first", ""), ("second", "" if ps else ":1")):
-        launch(2, ps, "train_models.py", str(tmp_path / name), "table", "clipped", option=option)
+        launch(2, ps, "train_models.py", str(tmp_path / name), *models, option=option)
     first, second = (np.load(tmp_path / f"{name}-0.npz") for name in ("first", "second"))
     for name in first.files:
         assert first[name].tobytes() == second[name].tobytes(), name

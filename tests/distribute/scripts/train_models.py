@@ -124,7 +124,6 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def main(kind: str, output: str, names: list[str]) -> None:
-    ab.utils.set_random_seed(1)
     kind, _, option = kind.partition(":")
     cut: dict[str, Any] = {}
     if option and kind == "ParameterServer":  # "ParameterServer:3" cuts all weights into three shards
@@ -138,6 +137,7 @@ def main(kind: str, output: str, names: list[str]) -> None:
     known = {**MODELS, "synchronized": synchronized}
     known |= {name: partial(half, name) for name in ("mixed_float16", "mixed_bfloat16")}
     for name in names or MODELS:
+        ab.utils.set_random_seed(1)  # so that a model does not depend on those before it
         with strategy.scope():
             model, x, y, options = known[name]()
         options = {"batch_size": 12, "epochs": 2, "verbose": 0, **options}
