@@ -39,9 +39,9 @@ from anabranch.engine.machine.program import MachineProgram
 
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 CHUNKS = 5
-QUICK_CHUNKS = 1  # of each kind in `make test`; a chunk takes ten seconds
-PROGRAMS_A_CHUNK = 16
-STREAM_PROGRAMS_A_CHUNK = 14
+QUICK_CHUNKS = 1  # of each kind in `make test`
+PROGRAMS_A_CHUNK = examples(8, 16)
+STREAM_PROGRAMS_A_CHUNK = examples(7, 14)
 LARGE_SAMPLE = 90  # programs in which everything below is met at least once
 
 CONSTRUCTS = {

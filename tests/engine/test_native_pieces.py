@@ -167,7 +167,7 @@ def test_element_out_of_bounds_in_a_piece_is_told(plans: list[Plan]):
     assert any("call i1 @NAME_helper" in text for text in texts_of(plans))
 
 
-@pytest.mark.parametrize("operations", [600, 3000])
+@pytest.mark.parametrize("operations", [600, pytest.param(3000, marks=pytest.mark.slow)])
 def test_long_loops_are_native_with_their_gradients(plans: list[Plan], operations: int):
     """One function of so many operations would take LLVM minutes; none of ours has more than some hundred."""
     with ab.Graph().as_default() as graph:
