@@ -54,7 +54,7 @@ _EXPORTS: dict[str, str] = {
     **dict.fromkeys(["batch_jacobian", "hessian", "jacobian"], ".engine.control_flow.jacobian"),
     **dict.fromkeys(["batched_cond", "batched_switch"], ".engine.control_flow.batched_cond"),
     "associative_scan": ".engine.control_flow.associative_scan",
-    "dynamic_rnn": ".layers.dynamic_rnn",
+    "dynamic_rnn": ".layers.recurrent.dynamic_rnn",
     "dynamic_schedule": ".engine.control_flow.scheduling",
     **dict.fromkeys(["vectorize", "vectorized_map"], ".engine.control_flow.vectorized_map"),
     "trace": ".engine.tracing",
@@ -62,14 +62,14 @@ _EXPORTS: dict[str, str] = {
     "function": ".engine.session.function",
     "load_graph": ".engine.saving",
     **dict.fromkeys(["foldl", "foldr", "map_fn", "scan", "fori_loop"], ".engine.control_flow.scan"),
-    **dict.fromkeys(["Input", "Model", "Sequential", "load_model"], ".framework.models"),
-    "GradientTape": ".framework.gradient_tape",
+    **dict.fromkeys(["Input", "Model", "Sequential", "load_model"], ".framework.models.api"),
+    "GradientTape": ".framework.training.gradient_tape",
     **dict.fromkeys(["DTypePolicy", "FloatDTypePolicy"], ".engine.objects.policies"),
     **dict.fromkeys(["InputSpec", "Layer"], ".layers"),
     "Initializer": ".engine.objects.initializers",
     "KerasTensor": ".framework.backend",
-    "Loss": ".framework.losses",
-    "Metric": ".framework.metrics",
+    "Loss": ".framework.losses.api",
+    "Metric": ".framework.metrics.api",
     "Optimizer": ".optim",
     "Regularizer": ".engine.objects.regularizers",
 }
@@ -102,24 +102,24 @@ _MODULES: dict[str, str] = {
     "applications": ".framework.applications",
     **dict.fromkeys([f"applications.{name}" for name in _APPLICATIONS], ".framework.applications"),
     "backend": ".framework.backend",
-    "callbacks": ".framework.callbacks",
+    "callbacks": ".framework.callbacks.api",
     "config": ".framework.config",
     "constraints": ".engine.objects.constraints",
     "datasets": ".framework.public_data",
     **dict.fromkeys([f"datasets.{name}" for name in _DATA_SETS], ".framework.public_data"),
     "debugging": ".engine.runtime.numerics",
-    "decoding": ".layers.decoding",
+    "decoding": ".layers.decoding.search",
     "distribution": ".distribute.strategies.distribution",
     "dtype_policies": ".engine.objects.policies",
     "errors": ".engine.queues.errors",
     "export": ".framework.serving.exporting.public",
     "initializers": ".engine.objects.initializers",
     "io": ".framework.io",
-    "lora": ".framework.lora",
-    "losses": ".framework.losses",
-    "metrics": ".framework.metrics",
+    "lora": ".framework.models.lora",
+    "losses": ".framework.losses.api",
+    "metrics": ".framework.metrics.api",
     "mixed_precision": ".framework.mixed_precision",
-    "models": ".framework.models",
+    "models": ".framework.models.api",
     "nn": ".layers.nn",
     "onnx": ".framework.onnx",
     "ops": ".engine.ops",
@@ -131,16 +131,17 @@ _MODULES: dict[str, str] = {
     "pretrained": ".framework.pretrained",
     "quantizers": ".layers.quantizers",
     "queues": ".engine.queues",
-    "random": ".engine.ops.random",
-    "raw": ".engine.ops.raw",
+    "random": ".engine.ops.random.samplers",
+    "raw": ".engine.ops.internal.raw",
     "regularizers": ".engine.objects.regularizers",
-    "saving": ".framework.saving",
+    "saving": ".framework.saving.api",
     "serving": ".framework.serving",
     "summary": ".engine.summaries.public",
     "testing": ".framework.testing",
-    "tf": ".framework.tensorflow_names",
+    "tf": ".framework.saving.tensorflow_names",
     **dict.fromkeys(
-        [f"tf.{name}" for name in ("data", "image", "linalg", "math", "nn", "random")], ".framework.tensorflow_names"
+        [f"tf.{name}" for name in ("data", "image", "linalg", "math", "nn", "random")],
+        ".framework.saving.tensorflow_names",
     ),
     "tree": ".framework.tree",
     "utils": ".framework.utils",
@@ -179,7 +180,9 @@ if TYPE_CHECKING:
     from .engine.objects.initializers import Initializer
     from .engine.objects.policies import DTypePolicy, FloatDTypePolicy
     from .engine.objects.regularizers import Regularizer
-    from .engine.ops import constant, convert_to_tensor, random, raw
+    from .engine.ops import constant, convert_to_tensor
+    from .engine.ops.internal import raw
+    from .engine.ops.random import samplers as random
     from .engine.place import placement
     from .engine.queues import errors
     from .engine.runtime import numerics as debugging
@@ -195,33 +198,34 @@ if TYPE_CHECKING:
     from .framework import (
         applications,
         backend,
-        callbacks,
         config,
         io,
-        lora,
-        losses,
-        metrics,
         mixed_precision,
-        models,
         onnx,
         preprocessing,
         pretrained,
-        saving,
         serving,
         testing,
         tree,
         utils,
     )
     from .framework import public_data as datasets
-    from .framework import tensorflow_names as tf
     from .framework.backend import KerasTensor
-    from .framework.gradient_tape import GradientTape
-    from .framework.losses import Loss
-    from .framework.metrics import Metric
-    from .framework.models import Input, Model, Sequential, load_model
+    from .framework.callbacks import api as callbacks
+    from .framework.losses import api as losses
+    from .framework.losses.api import Loss
+    from .framework.metrics import api as metrics
+    from .framework.metrics.api import Metric
+    from .framework.models import api as models
+    from .framework.models import lora
+    from .framework.models.api import Input, Model, Sequential, load_model
+    from .framework.saving import api as saving
+    from .framework.saving import tensorflow_names as tf
     from .framework.serving.exporting import public as export
-    from .layers import InputSpec, Layer, decoding, nn, quantizers
-    from .layers.dynamic_rnn import dynamic_rnn
+    from .framework.training.gradient_tape import GradientTape
+    from .layers import InputSpec, Layer, nn, quantizers
+    from .layers.decoding import search as decoding
+    from .layers.recurrent.dynamic_rnn import dynamic_rnn
     from .optim import Optimizer
 
 
@@ -247,8 +251,8 @@ def _import(target: str) -> ModuleType:
 
     The garbage collector waits meanwhile, which would take a quarter of the time.
     """
+    from .engine.codegen.host.forks import importing
     from .engine.runtime.collector import without_collector
-    from .engine.runtime.forks import importing
 
     with importing:
         module = without_collector(importlib.import_module)(target, __name__)

@@ -1,7 +1,7 @@
 """The build step that pyproject.toml can't name: files in the wheel for modules that exist at run time only.
 
-`anabranch.losses` is a name that the package gives `anabranch.framework.losses`. Editors and type checkers look for a
-file of the name, so the wheel has one for each such module. Python never runs them, as the names are there before it
+`anabranch.losses` is a name that the package gives `anabranch.framework.losses.api`. Editors and type checkers look for
+a file of the name, so the wheel has one for each such module. Python never runs them, as the names are there before it
 looks for files.
 """
 
@@ -20,7 +20,7 @@ ALIASES = {
     "ops.linalg": ".engine.ops",
     "ops.nn": ".engine.ops",
     "ops.numpy": ".engine.ops",
-    "preprocessing.image": ".framework.images",
+    "preprocessing.image": ".framework.data.images",
     "preprocessing.sequence": ".framework.utils",
 }
 ANY_NAME = "from typing import Any\n\n\ndef __getattr__(name: str) -> Any: ...\n"

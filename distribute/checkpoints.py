@@ -16,12 +16,12 @@ import numpy as np
 
 from ..engine.checkpoint.files import MANIFEST, CheckpointReader, is_checkpoint, write_manifest, write_shard
 from ..engine.checkpoint.ops import assign_restored, checked, save
+from ..engine.common.dtypes import string
 from ..engine.control_flow.grouping import group
 from ..engine.graph import Graph, Placeholder, ShardedVariable, TensorSpec, Variable
-from ..engine.graph.dtypes import string
 from ..engine.graph.graph import get_default_graph
 from ..engine.graph.sharded import grouped
-from ..engine.ops.keys import SeedGenerator
+from ..engine.ops.random.keys import SeedGenerator
 from ..engine.queues.errors import DataLossError
 
 _HOUR = 3600.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..engine.common.partitioners import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner
 from ..engine.graph.graph import current_device_scope
-from ..engine.graph.partitioners import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner
 from ..engine.graph.sharded import ShardedVariable, set_finder
 from .environment import cluster_from_environment
 from .strategies.strategy import current_strategy

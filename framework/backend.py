@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..engine.common.dtypes import as_dtype, is_floating, is_integer, name_of
+from ..engine.common.dtypes import result_type as _result_type
 from ..engine.graph import Tensor
-from ..engine.graph.dtypes import as_dtype, is_floating, is_integer, name_of
-from ..engine.graph.dtypes import result_type as _result_type
 from ..engine.objects.names import unique_name
 from ..engine.session.placeholder import placeholder
 from .config import backend, epsilon, floatx, image_data_format, set_epsilon, set_floatx, set_image_data_format

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..engine.graph import Tensor, Variable
 from ..engine.ops import convert_to_tensor
-from ..layers.calling import is_symbolic
+from ..layers.core.calling import is_symbolic
 
 
 def as_argument(value: Any) -> Any:

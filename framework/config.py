@@ -5,10 +5,15 @@ from __future__ import annotations
 from ..engine.objects.floats import floatx, set_floatx
 from ..engine.objects.policies import dtype_policy, set_dtype_policy
 from ..engine.objects.trust import allow_code_in_files
-from ..engine.passes.memory_budget import memory_budget, set_memory_budget
-from ..engine.passes.switches import get_passes, set_passes
+from ..engine.passes.framework.switches import get_passes, set_passes
+from ..engine.passes.memory.memory_budget import memory_budget, set_memory_budget
 from ..engine.place.devices import list_devices, set_devices
-from .limits import (
+from .tracebacks import (
+    disable_traceback_filtering,
+    enable_traceback_filtering,
+    is_traceback_filtering_enabled,
+)
+from .training.limits import (
     disable_interactive_logging,
     enable_interactive_logging,
     is_interactive_logging_enabled,
@@ -16,11 +21,6 @@ from .limits import (
     max_steps_per_epoch,
     set_max_epochs,
     set_max_steps_per_epoch,
-)
-from .tracebacks import (
-    disable_traceback_filtering,
-    enable_traceback_filtering,
-    is_traceback_filtering_enabled,
 )
 
 _epsilon = 1e-7

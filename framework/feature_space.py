@@ -10,12 +10,12 @@ import numpy as np
 
 from .. import layers
 from ..engine import ops
+from ..engine.common.dtypes import is_integer, string
 from ..engine.graph import Tensor
-from ..engine.graph.dtypes import is_integer, string
 from ..engine.objects.names import unique_name
 from ..engine.objects.registry import deserialize_keras_object, register_builtins, serialize_keras_object
 from ..engine.ops.base import as_array
-from ..layers.layer import Layer
+from ..layers.core.layer import Layer
 
 
 class Feature:
@@ -381,7 +381,7 @@ class FeatureSpace(Layer):
 
     def save(self, filepath: str | os.PathLike[str]) -> None:
         """Save to a ``.keras`` file, which `load_model` reads."""
-        from .saving import save_model
+        from .saving.api import save_model
 
         save_model(self, filepath)  # pyright: ignore[reportArgumentType] - writes any layer
 

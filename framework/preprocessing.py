@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import images as image
 from . import utils as sequence
-from .datasets import image_dataset_from_directory, text_dataset_from_directory, timeseries_dataset_from_array
+from .data import images as image
+from .data.datasets import image_dataset_from_directory, text_dataset_from_directory, timeseries_dataset_from_array
 
 __all__ = [
     "image",

@@ -10,7 +10,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from ..engine.graph.nest import is_nested
+from ..engine.common.nest import is_nested
 
 Path = tuple[Any, ...]
 

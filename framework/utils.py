@@ -10,29 +10,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine import ops
+from ..engine.common.dtypes import as_dtype, name_of
+from ..engine.common.nest import flatten, map_structure
 from ..engine.graph import Tensor, Value
-from ..engine.graph.dtypes import as_dtype, name_of
 from ..engine.graph.graph import reset_default_graph
-from ..engine.graph.nest import flatten, map_structure
 from ..engine.objects.floats import floatx
 from ..engine.objects.names import reset_names
-from ..engine.ops.keys import set_global_seed
-from .audio_files import audio_dataset_from_directory
-from .data import PyDataset, pack_x_y_sample_weight, unpack_x_y_sample_weight
-from .datasets import (
+from ..engine.ops.random.keys import set_global_seed
+from .callbacks.progbar import Progbar
+from .data.adapters import PyDataset, pack_x_y_sample_weight, unpack_x_y_sample_weight
+from .data.audio_files import audio_dataset_from_directory
+from .data.datasets import (
     Dataset,
     image_dataset_from_directory,
     text_dataset_from_directory,
     timeseries_dataset_from_array,
 )
+from .data.get_file import get_file
+from .data.images import array_to_img, img_to_array, load_img, save_img
+from .data.prefetch import Prefetch
 from .feature_space import FeatureSpace
-from .get_file import get_file
-from .images import array_to_img, img_to_array, load_img, save_img
-from .limits import disable_interactive_logging, enable_interactive_logging, is_interactive_logging_enabled
-from .named_values import Config
-from .prefetch import Prefetch
-from .progbar import Progbar
-from .saving import (
+from .models.visualization import model_to_dot, plot_model
+from .saving.api import (
     CustomObjectScope,
     custom_object_scope,
     deserialize_keras_object,
@@ -42,7 +41,8 @@ from .saving import (
     register_keras_serializable,
     serialize_keras_object,
 )
-from .visualization import model_to_dot, plot_model
+from .training.limits import disable_interactive_logging, enable_interactive_logging, is_interactive_logging_enabled
+from .training.named_values import Config
 
 Array = NDArray[Any]
 

@@ -13,9 +13,20 @@ from ..engine.objects.registry import register_builtins_to_come
 from ..engine.objects.registry import serialize_keras_object as serialize
 
 if TYPE_CHECKING:
-    from .activation import ELU, Activation, LeakyReLU, PReLU, ReLU, Softmax
-    from .adaptive_computation_time import AdaptiveComputationTime
-    from .adaptive_pooling import (
+    from .attention.cached import CachedMultiHeadAttention
+    from .attention.cell import AttentionCell, AttentionRNN
+    from .attention.dot_product import AdditiveAttention, Attention
+    from .attention.grouped import GroupQueryAttention
+    from .attention.multi_head import MultiHeadAttention
+    from .attention.positions import (
+        PositionEmbedding,
+        ReversibleEmbedding,
+        RotaryEmbedding,
+        SinePositionEncoding,
+        TokenAndPositionEmbedding,
+    )
+    from .attention.transformer import TransformerDecoder, TransformerDecoderCell, TransformerEncoder
+    from .convolution.adaptive_pooling import (
         AdaptiveAveragePooling1D,
         AdaptiveAveragePooling2D,
         AdaptiveAveragePooling3D,
@@ -23,33 +34,9 @@ if TYPE_CHECKING:
         AdaptiveMaxPooling2D,
         AdaptiveMaxPooling3D,
     )
-    from .attention import AdditiveAttention, Attention
-    from .attention_cached import CachedMultiHeadAttention
-    from .attention_cell import AttentionCell, AttentionRNN
-    from .attention_grouped import GroupQueryAttention
-    from .attention_multi_head import MultiHeadAttention
-    from .augmentation_adaptive import ContrastLimitedAdaptiveHistogramEqualization
-    from .augmentation_colors import (
-        RandomColorDegeneration,
-        RandomColorJitter,
-        RandomGrayscale,
-        RandomHue,
-        RandomInvert,
-        RandomPosterization,
-        RandomSaturation,
-        RandomSharpness,
-    )
-    from .augmentation_histograms import AutoContrast, Equalization, Solarization
-    from .augmentation_mixing import CutMix, MixUp
-    from .augmentation_policies import AugMix, Pipeline, RandAugment
-    from .augmentation_warps import RandomElasticTransform, RandomGaussianBlur, RandomPerspective, RandomShear
-    from .basic import Identity, Lambda, Masking, Rescaling
-    from .bidirectional import Bidirectional
-    from .cell_wrappers import CellWrapper, DeviceCell, DropoutCell, ResidualCell, ZoneoutCell
-    from .conv_lstm import ConvLSTM1D, ConvLSTM2D, ConvLSTM3D, ConvLSTMCell
-    from .convolution import Conv1D, Conv2D, Conv3D, Convolution1D, Convolution2D, Convolution3D
-    from .convolution_blocks import InceptionBlock, ResidualBlock
-    from .convolution_depthwise import (
+    from .convolution.blocks import InceptionBlock, ResidualBlock
+    from .convolution.convolution import Conv1D, Conv2D, Conv3D, Convolution1D, Convolution2D, Convolution3D
+    from .convolution.depthwise import (
         DepthwiseConv1D,
         DepthwiseConv2D,
         SeparableConv1D,
@@ -57,49 +44,8 @@ if TYPE_CHECKING:
         SeparableConvolution1D,
         SeparableConvolution2D,
     )
-    from .convolution_transpose import (
-        Conv1DTranspose,
-        Conv2DTranspose,
-        Conv3DTranspose,
-        Convolution1DTranspose,
-        Convolution2DTranspose,
-        Convolution3DTranspose,
-    )
-    from .dense import Dense
-    from .dropout import Dropout, GaussianNoise, SpatialDropout1D
-    from .einsum_dense import EinsumDense
-    from .embedding import Embedding
-    from .gru import GRU, GRUCell
-    from .input_layer import Input, InputLayer
-    from .input_spec import InputSpec
-    from .layer import Layer
-    from .lstm import LSTM, LSTMCell
-    from .lstm_variants import LayerNormLSTMCell, PeepholeLSTMCell, ProjectedLSTMCell
-    from .merging import (
-        Add,
-        Average,
-        Concatenate,
-        Dot,
-        Maximum,
-        Minimum,
-        Multiply,
-        Subtract,
-        add,
-        average,
-        concatenate,
-        dot,
-        maximum,
-        minimum,
-        multiply,
-        subtract,
-    )
-    from .mixture_of_experts import MixtureOfExperts
-    from .noise import ActivityRegularization, AlphaDropout, GaussianDropout
-    from .normalization import BatchNormalization, LayerNormalization
-    from .normalization_scale import GroupNormalization, RMSNormalization, UnitNormalization
-    from .normalization_spectral import SpectralNormalization
-    from .padding import Cropping1D, Cropping2D, Cropping3D, ZeroPadding1D, ZeroPadding2D, ZeroPadding3D
-    from .pooling import (
+    from .convolution.padding import Cropping1D, Cropping2D, Cropping3D, ZeroPadding1D, ZeroPadding2D, ZeroPadding3D
+    from .convolution.pooling import (
         AveragePooling1D,
         AveragePooling2D,
         AveragePooling3D,
@@ -125,126 +71,187 @@ if TYPE_CHECKING:
         MaxPooling2D,
         MaxPooling3D,
     )
-    from .positions import (
-        PositionEmbedding,
-        ReversibleEmbedding,
-        RotaryEmbedding,
-        SinePositionEncoding,
-        TokenAndPositionEmbedding,
+    from .convolution.spatial_dropout import SpatialDropout2D, SpatialDropout3D
+    from .convolution.transpose import (
+        Conv1DTranspose,
+        Conv2DTranspose,
+        Conv3DTranspose,
+        Convolution1DTranspose,
+        Convolution2DTranspose,
+        Convolution3DTranspose,
     )
-    from .preprocessing_augmentation import (
+    from .convolution.upsampling import UpSampling1D, UpSampling2D, UpSampling3D
+    from .core.activation import ELU, Activation, LeakyReLU, PReLU, ReLU, Softmax
+    from .core.basic import Identity, Lambda, Masking, Rescaling
+    from .core.dense import Dense
+    from .core.dropout import Dropout, GaussianNoise, SpatialDropout1D
+    from .core.einsum_dense import EinsumDense
+    from .core.embedding import Embedding
+    from .core.input_layer import Input, InputLayer
+    from .core.input_spec import InputSpec
+    from .core.layer import Layer
+    from .core.merging import (
+        Add,
+        Average,
+        Concatenate,
+        Dot,
+        Maximum,
+        Minimum,
+        Multiply,
+        Subtract,
+        add,
+        average,
+        concatenate,
+        dot,
+        maximum,
+        minimum,
+        multiply,
+        subtract,
+    )
+    from .core.noise import ActivityRegularization, AlphaDropout, GaussianDropout
+    from .core.shaping import Flatten, Permute, RepeatVector, Reshape
+    from .core.wrapper import Wrapper
+    from .mixture_of_experts import MixtureOfExperts
+    from .normalization.batch_and_layer import BatchNormalization, LayerNormalization
+    from .normalization.scale import GroupNormalization, RMSNormalization, UnitNormalization
+    from .normalization.spectral import SpectralNormalization
+    from .preprocessing.augmentation import (
         RandomBrightness,
         RandomContrast,
         RandomRotation,
         RandomTranslation,
         RandomZoom,
     )
-    from .preprocessing_hash import HashedCrossing, Hashing
-    from .preprocessing_images import CenterCrop, RandomCrop, RandomErasing, RandomFlip, Resizing
-    from .preprocessing_lookup import IntegerLookup, StringLookup
-    from .preprocessing_numbers import CategoryEncoding, Discretization, Normalization
-    from .preprocessing_text import TextVectorization
-    from .rnn import RNN
-    from .sampled_softmax import SampledSoftmax
-    from .shaping import Flatten, Permute, RepeatVector, Reshape
-    from .sharded_embedding import ShardedEmbedding
-    from .simple_rnn import SimpleRNN, SimpleRNNCell
-    from .spatial_dropout import SpatialDropout2D, SpatialDropout3D
-    from .spectrograms import MelSpectrogram, STFTSpectrogram
-    from .stacked_rnn_cells import StackedRNNCells
-    from .step_rows import live_rows
-    from .time_distributed import TimeDistributed
-    from .transformer import TransformerDecoder, TransformerDecoderCell, TransformerEncoder
-    from .tree_lstm import TreeLSTM
-    from .upsampling import UpSampling1D, UpSampling2D, UpSampling3D
-    from .wrapper import Wrapper
+    from .preprocessing.augmentation_adaptive import ContrastLimitedAdaptiveHistogramEqualization
+    from .preprocessing.augmentation_colors import (
+        RandomColorDegeneration,
+        RandomColorJitter,
+        RandomGrayscale,
+        RandomHue,
+        RandomInvert,
+        RandomPosterization,
+        RandomSaturation,
+        RandomSharpness,
+    )
+    from .preprocessing.augmentation_histograms import AutoContrast, Equalization, Solarization
+    from .preprocessing.augmentation_mixing import CutMix, MixUp
+    from .preprocessing.augmentation_policies import AugMix, Pipeline, RandAugment
+    from .preprocessing.augmentation_warps import (
+        RandomElasticTransform,
+        RandomGaussianBlur,
+        RandomPerspective,
+        RandomShear,
+    )
+    from .preprocessing.hash import HashedCrossing, Hashing
+    from .preprocessing.images import CenterCrop, RandomCrop, RandomErasing, RandomFlip, Resizing
+    from .preprocessing.lookup import IntegerLookup, StringLookup
+    from .preprocessing.numbers import CategoryEncoding, Discretization, Normalization
+    from .preprocessing.spectrograms import MelSpectrogram, STFTSpectrogram
+    from .preprocessing.text import TextVectorization
+    from .recurrent.adaptive_computation_time import AdaptiveComputationTime
+    from .recurrent.bidirectional import Bidirectional
+    from .recurrent.cell_wrappers import CellWrapper, DeviceCell, DropoutCell, ResidualCell, ZoneoutCell
+    from .recurrent.conv_lstm import ConvLSTM1D, ConvLSTM2D, ConvLSTM3D, ConvLSTMCell
+    from .recurrent.gru import GRU, GRUCell
+    from .recurrent.lstm import LSTM, LSTMCell
+    from .recurrent.lstm_variants import LayerNormLSTMCell, PeepholeLSTMCell, ProjectedLSTMCell
+    from .recurrent.rnn import RNN
+    from .recurrent.simple_rnn import SimpleRNN, SimpleRNNCell
+    from .recurrent.stacked_rnn_cells import StackedRNNCells
+    from .recurrent.step_rows import live_rows
+    from .recurrent.time_distributed import TimeDistributed
+    from .recurrent.tree_lstm import TreeLSTM
+    from .vocabulary.sampled_softmax import SampledSoftmax
+    from .vocabulary.sharded_embedding import ShardedEmbedding
 
 # By the file in this folder, the layers that it holds.
 _LAYERS_IN: dict[str, str] = {
-    "activation": "ELU Activation LeakyReLU PReLU ReLU Softmax",
-    "adaptive_computation_time": "AdaptiveComputationTime",
-    "adaptive_pooling": (
+    "core.activation": "ELU Activation LeakyReLU PReLU ReLU Softmax",
+    "recurrent.adaptive_computation_time": "AdaptiveComputationTime",
+    "convolution.adaptive_pooling": (
         "AdaptiveAveragePooling1D AdaptiveAveragePooling2D AdaptiveAveragePooling3D AdaptiveMaxPooling1D "
         "AdaptiveMaxPooling2D AdaptiveMaxPooling3D"
     ),
-    "attention": "AdditiveAttention Attention",
-    "attention_cached": "CachedMultiHeadAttention",
-    "attention_cell": "AttentionCell AttentionRNN",
-    "attention_grouped": "GroupQueryAttention",
-    "attention_multi_head": "MultiHeadAttention",
-    "augmentation_adaptive": "ContrastLimitedAdaptiveHistogramEqualization",
-    "augmentation_colors": (
+    "attention.dot_product": "AdditiveAttention Attention",
+    "attention.cached": "CachedMultiHeadAttention",
+    "attention.cell": "AttentionCell AttentionRNN",
+    "attention.grouped": "GroupQueryAttention",
+    "attention.multi_head": "MultiHeadAttention",
+    "preprocessing.augmentation_adaptive": "ContrastLimitedAdaptiveHistogramEqualization",
+    "preprocessing.augmentation_colors": (
         "RandomColorDegeneration RandomColorJitter RandomGrayscale RandomHue RandomInvert RandomPosterization "
         "RandomSaturation RandomSharpness"
     ),
-    "augmentation_histograms": "AutoContrast Equalization Solarization",
-    "augmentation_mixing": "CutMix MixUp",
-    "augmentation_policies": "AugMix Pipeline RandAugment",
-    "augmentation_warps": "RandomElasticTransform RandomGaussianBlur RandomPerspective RandomShear",
-    "basic": "Identity Lambda Masking Rescaling",
-    "bidirectional": "Bidirectional",
-    "cell_wrappers": "DeviceCell DropoutCell ResidualCell ZoneoutCell",
-    "conv_lstm": "ConvLSTM1D ConvLSTM2D ConvLSTM3D ConvLSTMCell",
-    "convolution": "Conv1D Conv2D Conv3D",
-    "convolution_blocks": "InceptionBlock ResidualBlock",
-    "convolution_depthwise": "DepthwiseConv1D DepthwiseConv2D SeparableConv1D SeparableConv2D",
-    "convolution_transpose": "Conv1DTranspose Conv2DTranspose Conv3DTranspose",
-    "dense": "Dense",
-    "dropout": "Dropout GaussianNoise SpatialDropout1D",
-    "einsum_dense": "EinsumDense",
-    "embedding": "Embedding",
-    "gru": "GRU GRUCell",
-    "input_layer": "InputLayer",
-    "layer": "Layer",
-    "lstm": "LSTM LSTMCell",
-    "lstm_variants": "LayerNormLSTMCell PeepholeLSTMCell ProjectedLSTMCell",
-    "merging": "Add Average Concatenate Dot Maximum Minimum Multiply Subtract",
+    "preprocessing.augmentation_histograms": "AutoContrast Equalization Solarization",
+    "preprocessing.augmentation_mixing": "CutMix MixUp",
+    "preprocessing.augmentation_policies": "AugMix Pipeline RandAugment",
+    "preprocessing.augmentation_warps": "RandomElasticTransform RandomGaussianBlur RandomPerspective RandomShear",
+    "core.basic": "Identity Lambda Masking Rescaling",
+    "recurrent.bidirectional": "Bidirectional",
+    "recurrent.cell_wrappers": "DeviceCell DropoutCell ResidualCell ZoneoutCell",
+    "recurrent.conv_lstm": "ConvLSTM1D ConvLSTM2D ConvLSTM3D ConvLSTMCell",
+    "convolution.convolution": "Conv1D Conv2D Conv3D",
+    "convolution.blocks": "InceptionBlock ResidualBlock",
+    "convolution.depthwise": "DepthwiseConv1D DepthwiseConv2D SeparableConv1D SeparableConv2D",
+    "convolution.transpose": "Conv1DTranspose Conv2DTranspose Conv3DTranspose",
+    "core.dense": "Dense",
+    "core.dropout": "Dropout GaussianNoise SpatialDropout1D",
+    "core.einsum_dense": "EinsumDense",
+    "core.embedding": "Embedding",
+    "recurrent.gru": "GRU GRUCell",
+    "core.input_layer": "InputLayer",
+    "core.layer": "Layer",
+    "recurrent.lstm": "LSTM LSTMCell",
+    "recurrent.lstm_variants": "LayerNormLSTMCell PeepholeLSTMCell ProjectedLSTMCell",
+    "core.merging": "Add Average Concatenate Dot Maximum Minimum Multiply Subtract",
     "mixture_of_experts": "MixtureOfExperts",
-    "noise": "ActivityRegularization AlphaDropout GaussianDropout",
-    "normalization": "BatchNormalization LayerNormalization",
-    "normalization_scale": "GroupNormalization RMSNormalization UnitNormalization",
-    "normalization_spectral": "SpectralNormalization",
-    "padding": "Cropping1D Cropping2D Cropping3D ZeroPadding1D ZeroPadding2D ZeroPadding3D",
-    "pooling": (
+    "core.noise": "ActivityRegularization AlphaDropout GaussianDropout",
+    "normalization.batch_and_layer": "BatchNormalization LayerNormalization",
+    "normalization.scale": "GroupNormalization RMSNormalization UnitNormalization",
+    "normalization.spectral": "SpectralNormalization",
+    "convolution.padding": "Cropping1D Cropping2D Cropping3D ZeroPadding1D ZeroPadding2D ZeroPadding3D",
+    "convolution.pooling": (
         "AveragePooling1D AveragePooling2D AveragePooling3D GlobalAveragePooling1D GlobalAveragePooling2D "
         "GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D MaxPooling1D MaxPooling2D "
         "MaxPooling3D"
     ),
-    "positions": "PositionEmbedding ReversibleEmbedding RotaryEmbedding SinePositionEncoding TokenAndPositionEmbedding",
-    "preprocessing_augmentation": "RandomBrightness RandomContrast RandomRotation RandomTranslation RandomZoom",
-    "preprocessing_hash": "HashedCrossing Hashing",
-    "preprocessing_images": "CenterCrop RandomCrop RandomErasing RandomFlip Resizing",
-    "preprocessing_lookup": "IntegerLookup StringLookup",
-    "preprocessing_numbers": "CategoryEncoding Discretization Normalization",
-    "preprocessing_text": "TextVectorization",
-    "rnn": "RNN",
-    "sampled_softmax": "SampledSoftmax",
-    "shaping": "Flatten Permute RepeatVector Reshape",
-    "sharded_embedding": "ShardedEmbedding",
-    "simple_rnn": "SimpleRNN SimpleRNNCell",
-    "spatial_dropout": "SpatialDropout2D SpatialDropout3D",
-    "spectrograms": "MelSpectrogram STFTSpectrogram",
-    "stacked_rnn_cells": "StackedRNNCells",
-    "time_distributed": "TimeDistributed",
-    "transformer": "TransformerDecoder TransformerDecoderCell TransformerEncoder",
-    "tree_lstm": "TreeLSTM",
-    "upsampling": "UpSampling1D UpSampling2D UpSampling3D",
-    "wrapper": "Wrapper",
+    "attention.positions": (
+        "PositionEmbedding ReversibleEmbedding RotaryEmbedding SinePositionEncoding TokenAndPositionEmbedding"
+    ),
+    "preprocessing.augmentation": "RandomBrightness RandomContrast RandomRotation RandomTranslation RandomZoom",
+    "preprocessing.hash": "HashedCrossing Hashing",
+    "preprocessing.images": "CenterCrop RandomCrop RandomErasing RandomFlip Resizing",
+    "preprocessing.lookup": "IntegerLookup StringLookup",
+    "preprocessing.numbers": "CategoryEncoding Discretization Normalization",
+    "preprocessing.text": "TextVectorization",
+    "recurrent.rnn": "RNN",
+    "vocabulary.sampled_softmax": "SampledSoftmax",
+    "core.shaping": "Flatten Permute RepeatVector Reshape",
+    "vocabulary.sharded_embedding": "ShardedEmbedding",
+    "recurrent.simple_rnn": "SimpleRNN SimpleRNNCell",
+    "convolution.spatial_dropout": "SpatialDropout2D SpatialDropout3D",
+    "preprocessing.spectrograms": "MelSpectrogram STFTSpectrogram",
+    "recurrent.stacked_rnn_cells": "StackedRNNCells",
+    "recurrent.time_distributed": "TimeDistributed",
+    "attention.transformer": "TransformerDecoder TransformerDecoderCell TransformerEncoder",
+    "recurrent.tree_lstm": "TreeLSTM",
+    "convolution.upsampling": "UpSampling1D UpSampling2D UpSampling3D",
+    "core.wrapper": "Wrapper",
 }
 # The same of what no file of a model names: second names, functions, and what is no layer.
 _OTHERS_IN: dict[str, str] = {
-    "cell_wrappers": "CellWrapper",
-    "convolution": "Convolution1D Convolution2D Convolution3D",
-    "convolution_depthwise": "SeparableConvolution1D SeparableConvolution2D",
-    "convolution_transpose": "Convolution1DTranspose Convolution2DTranspose Convolution3DTranspose",
-    "input_layer": "Input",
-    "input_spec": "InputSpec",
-    "merging": "add average concatenate dot maximum minimum multiply subtract",
-    "pooling": (
+    "recurrent.cell_wrappers": "CellWrapper",
+    "convolution.convolution": "Convolution1D Convolution2D Convolution3D",
+    "convolution.depthwise": "SeparableConvolution1D SeparableConvolution2D",
+    "convolution.transpose": "Convolution1DTranspose Convolution2DTranspose Convolution3DTranspose",
+    "core.input_layer": "Input",
+    "core.input_spec": "InputSpec",
+    "core.merging": "add average concatenate dot maximum minimum multiply subtract",
+    "convolution.pooling": (
         "AvgPool1D AvgPool2D AvgPool3D GlobalAvgPool1D GlobalAvgPool2D GlobalAvgPool3D GlobalMaxPool1D "
         "GlobalMaxPool2D GlobalMaxPool3D MaxPool1D MaxPool2D MaxPool3D"
     ),
-    "step_rows": "live_rows",
+    "recurrent.step_rows": "live_rows",
 }
 
 

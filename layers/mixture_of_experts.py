@@ -12,12 +12,12 @@ from ..engine import ops
 from ..engine.graph import Tensor, Variable
 from ..engine.objects import initializers
 from ..engine.objects.registry import serialize_keras_object
-from ..engine.ops import random
-from .dense import known_features, positive_int
-from .layer import Layer
-from .step_rows import live_rows, rows_live
-from .step_sums import sum_over_steps
-from .tracking import optional_metric
+from ..engine.ops.random import samplers as random
+from .core.dense import known_features, positive_int
+from .core.layer import Layer
+from .core.tracking import optional_metric
+from .recurrent.step_rows import live_rows, rows_live
+from .recurrent.step_sums import sum_over_steps
 
 _LEAST_NOISE = 1e-2  # what is divided by; as in the authors' own program
 

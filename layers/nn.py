@@ -1,14 +1,14 @@
 """Functions for very many classes, with the names of ``tf.nn``: `anabranch.nn`. (Of Keras's `nn`: `ops.nn`.)"""
 
-from ..engine.ops.embedding import embedding_lookup
-from .candidate_sampling import (
+from ..engine.ops.neural.embedding import embedding_lookup
+from .vocabulary.candidate_sampling import (
     Candidates,
     fixed_unigram_candidate_sampler,
     log_uniform_candidate_sampler,
     uniform_candidate_sampler,
 )
-from .sampled_losses import nce_loss, sampled_softmax_loss
-from .sharded_softmax import sharded_logits, sharded_softmax_loss, sharded_top_k
+from .vocabulary.sampled_losses import nce_loss, sampled_softmax_loss
+from .vocabulary.sharded_softmax import sharded_logits, sharded_softmax_loss, sharded_top_k
 
 __all__ = [
     "Candidates",

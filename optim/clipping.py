@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine import ops
+from ..engine.common.quick_dataclass import dataclass
 from ..engine.graph import IndexedSlices, Tensor
-from ..engine.graph.quick_dataclass import dataclass
 
 Gradient = Tensor | IndexedSlices
 Bound = float | None

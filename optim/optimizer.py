@@ -34,7 +34,7 @@ from ..engine.objects import initializers
 from ..engine.objects.names import name_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..engine.ops.base import as_array
-from ..engine.ops.indexed_slices import deduplicated
+from ..engine.ops.containers.indexed_slices import deduplicated
 from ..engine.session import Function
 from .clipping import Clipping, Gradient, on_values
 from .replicas import share_of_loss, who_takes

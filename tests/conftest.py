@@ -63,7 +63,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.fixture(autouse=True)
 def same_seeds() -> None:
     """What draws without a seed draws the same in every run, whichever tests ran before in the process."""
-    from anabranch.engine.ops.keys import set_global_seed
+    from anabranch.engine.ops.random.keys import set_global_seed
 
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - the generator that users' own code may draw from
@@ -80,7 +80,7 @@ def verified_in_part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where llvmlite is missing: all of a program runs on NumPy."""
-    from anabranch.engine.runtime.kernels.library import library
+    from anabranch.engine.codegen.llvm.library import library
 
     monkeypatch.setattr(library, "_usable", False)
 
@@ -101,7 +101,7 @@ def few_kernels(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def loops_stay() -> Generator[None]:
     """Short loops are not unrolled: for tests that look into loops of few iterations."""
-    from anabranch.engine.passes.switches import without
+    from anabranch.engine.passes.framework.switches import without
 
     with without("unroll"):
         yield
@@ -110,7 +110,7 @@ def loops_stay() -> Generator[None]:
 @pytest.fixture
 def native_whatever_the_size() -> Generator[None]:
     """Loops become machine code however little they do."""
-    from anabranch.engine.runtime.native.rule import least_work
+    from anabranch.engine.codegen.regions.rule import least_work
 
     with least_work(0):
         yield
@@ -119,7 +119,7 @@ def native_whatever_the_size() -> Generator[None]:
 @pytest.fixture
 def without_kernels() -> Generator[None]:
     """Programs run on NumPy: for tests in which the compiler has no part, but would take most of the time."""
-    from anabranch.engine.passes.switches import without
+    from anabranch.engine.passes.framework.switches import without
 
     with without("fuse", "reductions", "native", "pack", "epilogues"):
         yield

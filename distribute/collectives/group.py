@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine.graph.dtypes import as_dtype, name_of
+from ...engine.common.dtypes import as_dtype, name_of
 from ...engine.ops.collectives import Group
 from ...engine.queues.errors import CancelledError
 from .begun import Begun

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.graph.dtypes import as_dtype
+from ...engine.common.dtypes import as_dtype
 from . import RequestError, TypedArray
 from .dtypes import TENSORFLOW
 from .messages import message_class, pool

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Self
 
-from ...engine.graph.partitioners import partitioning
+from ...engine.common.partitioners import partitioning
 from ..cluster import ClusterSpec
 from ..environment import (
     WORKER_JOBS,

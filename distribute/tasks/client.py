@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from ...engine.common.deadlines import seconds_left
+from ...engine.common.dtypes import name_of
 from ...engine.graph.container import name_of_container
-from ...engine.graph.deadlines import seconds_left
-from ...engine.graph.dtypes import name_of
 from ...engine.graph.graph import Graph, Operation
 from ...engine.graph.spec import Spec, TensorSpec
 from ...engine.graph.tensor import Symbol
 from ...engine.graph.variable import Variable
-from ...engine.passes.memory_budget import memory_budget
-from ...engine.passes.switches import turned_off
+from ...engine.passes.framework.switches import turned_off
+from ...engine.passes.memory.memory_budget import memory_budget
 from ...engine.place.placement import Placement
 from ...engine.queues.errors import TaskFailedError
 from ...engine.runtime.program import Statistics

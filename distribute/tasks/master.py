@@ -8,7 +8,7 @@ from typing import Any
 
 from ...engine.graph.graph import Graph
 from ...engine.machine.part import task_of
-from ...engine.passes.prune import needed_operations
+from ...engine.passes.framework.prune import needed_operations
 from ...engine.place.kernels import all_operations
 from ...engine.queues.errors import DeadlineExceededError
 from ..cluster import ClusterSpec

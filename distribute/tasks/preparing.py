@@ -10,8 +10,8 @@ from ...engine.graph.device import DeviceName
 from ...engine.graph.graph import Graph, Operation
 from ...engine.machine.part import check_tasks, task_of
 from ...engine.machine.program import place_by_cost
-from ...engine.ops.escape import NumpyFunction
-from ...engine.passes.switches import turned_off
+from ...engine.ops.text.escape import NumpyFunction
+from ...engine.passes.framework.switches import turned_off
 from ...engine.place.devices import Device
 from ...engine.place.kernels import all_operations
 

@@ -16,7 +16,7 @@ from ...engine.graph.graph import Graph, Operation
 from ...engine.graph.resource import NamedResource
 from ...engine.graph.spec import TensorSpec
 from ...engine.graph.variable import Variable
-from ...engine.ops.keys import SeedGenerator
+from ...engine.ops.random.keys import SeedGenerator
 from ...engine.place.constraints import PlacementError
 from ...engine.queues.errors import StateLostError
 from ...engine.saving import made_resource

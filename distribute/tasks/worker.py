@@ -12,7 +12,7 @@ from ...engine.graph.graph import Graph
 from ...engine.graph.spec import TensorSpec
 from ...engine.machine.part import PartProgram, PartStep
 from ...engine.machine.report import progress_report, waiting_report
-from ...engine.passes.memory_budget import within_memory_budget
+from ...engine.passes.memory.memory_budget import within_memory_budget
 from ...engine.queues.errors import StateLostError
 from ...engine.saving import rebuild
 from ..transport.connections import Connection, Identity

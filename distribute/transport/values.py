@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.graph.dtypes import as_dtype
-from ...engine.ops.array_value import ArrayValue
-from ...engine.ops.store_value import StoreValue, as_key
+from ...engine.common.dtypes import as_dtype
+from ...engine.ops.containers.array_value import ArrayValue
+from ...engine.ops.containers.store_value import StoreValue, as_key
 from .wire import DAMAGE, FrameError
 
 _TAG = struct.Struct(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine.graph.dtypes import as_dtype, name_of
+from ...engine.common.dtypes import as_dtype, name_of
 from .slabs import SlabError
 
 PROTOCOL = 4  # the version of what tasks and clients say to each other

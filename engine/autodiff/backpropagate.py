@@ -15,7 +15,7 @@ from ..graph.provenance import building_gradient_of
 from ..graph.spec import FrameSpec
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
-from ..ops.cotangent import FrameCotangent, accumulate, resolved
+from ..ops.containers.cotangent import FrameCotangent, accumulate, resolved
 
 
 class DifferentiatesItself:

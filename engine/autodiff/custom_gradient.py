@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from ..common.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import (
     Graph,
     Operation,
@@ -17,17 +19,15 @@ from ..graph.graph import (
     _context,  # pyright: ignore[reportPrivateUsage]
     graph_for,
 )
-from ..graph.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
 from ..graph.op import Op
-from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Spec, TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Symbol, Tensor
 from ..graph.variable import Variable
 from ..ops.base import apply, apply_multi, convert_to_tensor, runs_now
-from ..ops.complex_numbers import conjugated
-from ..ops.elementwise import Identity, StopGradient
+from ..ops.math.complex_numbers import conjugated
+from ..ops.math.elementwise import Identity, StopGradient
 from ..ops.run_time_shapes import zeros_of
 from .tape import Tape
 

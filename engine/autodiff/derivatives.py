@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..common.nest import flatten, flatten_with_path, is_nested, is_sequence, pack_as
 from ..graph.graph import graph_for
-from ..graph.nest import flatten, flatten_with_path, is_nested, is_sequence, pack_as
 from ..graph.spec import TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
 from ..ops.base import apply, convert_to_tensor, runs_now
-from ..ops.elementwise import Identity
+from ..ops.math.elementwise import Identity
 from ..ops.run_time_shapes import zeros_of
 from .gradients import gradients
 from .tape import Tape

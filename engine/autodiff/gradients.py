@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..common.nest import flatten, is_mapping, is_sequence
 from ..graph.graph import Graph, ReadVariable, get_default_graph
-from ..graph.nest import flatten, is_mapping, is_sequence
 from ..graph.region import Region
 from ..graph.sharded import ShardedVariable, expanded, regrouped
 from ..graph.slices import IndexedSlices
@@ -14,8 +14,8 @@ from ..graph.spec import TensorSpec, shapes_compatible
 from ..graph.tensor import Symbol, Tensor
 from ..graph.variable import Variable
 from ..ops.base import convert_to_tensor, runs_now
-from ..ops.complex_numbers import conjugated
-from ..ops.cotangent import accumulate, resolved
+from ..ops.containers.cotangent import accumulate, resolved
+from ..ops.math.complex_numbers import conjugated
 from ..ops.run_time_shapes import broadcast_like, zeros_of
 from .backpropagate import backpropagate, dependent_tensors, reachable_operations, variable_reads
 from .tape import gradients_of_values
@@ -52,7 +52,7 @@ def gradients(
         ValueError: the number or shapes of `grad_ys` do not fit.
 
     The gradient of a real y with respect to a complex x is dy/d(real x) + i dy/d(imag x), as in TensorFlow; see
-    `engine.ops.complex_numbers`. Inside, ops pass on its conjugate, so that none but this function conjugates.
+    `engine.ops.math.complex_numbers`. Inside, ops pass on its conjugate, so that none but this function conjugates.
 
     Gradients may be taken of gradients, through loops and branches, to any order (Yu et al., "Dynamic Control Flow
     in Large-Scale Machine Learning", EuroSys 2018, section 5).

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..graph.dtypes import is_differentiable
+from ..common.dtypes import is_differentiable
 from ..graph.graph import _context  # pyright: ignore[reportPrivateUsage]
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
@@ -21,8 +21,8 @@ from ..graph.tensor import Tensor
 from ..graph.value import Value
 from ..graph.variable import Variable
 from ..ops.base import convert_to_tensor
-from ..ops.complex_numbers import conjugated
-from ..ops.cotangent import accumulate, resolved
+from ..ops.containers.cotangent import accumulate, resolved
+from ..ops.math.complex_numbers import conjugated
 from ..ops.run_time_shapes import broadcast_like, zeros_of
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..graph.dtypes import as_dtype, name_of, string
+from ..common.dtypes import as_dtype, name_of, string
 from ..graph.sharded import Rows
 from ..queues.errors import DataLossError
 from ..saving.atomic import atomic_write

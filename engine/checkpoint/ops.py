@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..common.dtypes import as_dtype, name_of, string
+from ..common.quick_dataclass import dataclass
 from ..graph.device import DeviceName
-from ..graph.dtypes import as_dtype, name_of, string
 from ..graph.op import Effect, as_scalar_or_array
-from ..graph.quick_dataclass import dataclass
 from ..graph.scopes import device
 from ..graph.sharded import Rows, ShardedVariable
 from ..graph.spec import as_shape, shape_accepts, shape_text

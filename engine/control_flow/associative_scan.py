@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph.nest import flatten, flatten_with_path, map_structure, pack_as
+from ..common.nest import flatten, flatten_with_path, map_structure, pack_as
 from ..graph.spec import TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
-from ..ops.axes import flip, moveaxis
+from ..ops.arrays.axes import flip, moveaxis
+from ..ops.arrays.indexing import getitem
+from ..ops.arrays.joining import concatenate, stack
+from ..ops.arrays.shaping import dim, reshape, shape
 from ..ops.base import convert_to_tensor, normalize_axis
 from ..ops.entrance import guard_entrances
-from ..ops.indexing import getitem
-from ..ops.joining import concatenate, stack
-from ..ops.shaping import dim, reshape, shape
 from .scan import _of_length  # pyright: ignore[reportPrivateUsage]
 from .while_loop import while_loop
 

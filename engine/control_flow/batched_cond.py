@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..graph.nest import flatten, flatten_with_path, pack_as
+from ..common.nest import flatten, flatten_with_path, pack_as
 from ..graph.spec import TensorSpec, shape_text
 from ..graph.tensor import Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from ..ops.arrays.creation import arange, zeros
+from ..ops.arrays.partitioning import dynamic_partition, dynamic_stitch
+from ..ops.arrays.shaping import shape
 from ..ops.base import apply, cast, convert_to_tensor, runs_now
-from ..ops.comparison import logical_not
-from ..ops.creation import arange, zeros
-from ..ops.partitioning import dynamic_partition, dynamic_stitch
-from ..ops.shaping import shape
+from ..ops.math.comparison import logical_not
 from .cond import cond
 from .region_op import as_component
 from .scan import OfLength

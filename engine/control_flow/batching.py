@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Graph, Operation, Parameter, get_default_graph
-from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, Spec, StoreSpec, TensorSpec
 from ..graph.tensor import Symbol, Tensor, symbol_of
+from ..ops.arrays.gathering import take
+from ..ops.arrays.joining import concatenate
+from ..ops.arrays.shaping import DimLike, DimOf, SizeOf, broadcast_to, constant_value, dim, expand_dims, reshape
 from ..ops.base import apply, convert_to_tensor, make_constant
-from ..ops.gathering import take
-from ..ops.joining import concatenate
-from ..ops.keys import SeedGenerator, TakeKey
+from ..ops.containers.tensor_arrays import ArrayEmpty, ArrayNew, ArrayRead, ArraySize, ArrayStack, ArrayUnstack
+from ..ops.containers.tensor_stores import StoreNew
+from ..ops.random.keys import SeedGenerator, TakeKey
 from ..ops.run_time_shapes import BroadcastToShape, ShapeOf, runtime_shape
-from ..ops.shaping import DimLike, DimOf, SizeOf, broadcast_to, constant_value, dim, expand_dims, reshape
-from ..ops.tensor_arrays import ArrayEmpty, ArrayNew, ArrayRead, ArraySize, ArrayStack, ArrayUnstack
-from ..ops.tensor_stores import StoreNew
 from .region_op import RegionOp
 from .scan import map_rows
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph import dtypes
+from ..common import dtypes
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation
-from ..graph.quick_dataclass import dataclass
 from ..graph.tensor import Tensor
-from ..ops.axes import moveaxis
+from ..ops.arrays.axes import moveaxis
+from ..ops.arrays.creation import arange
+from ..ops.arrays.indexing import AddItem, GetItem, GetItems, Items, Place, PutItem, SliceItem
+from ..ops.arrays.shaping import expand_dims, reshape
 from ..ops.base import apply
-from ..ops.creation import arange
-from ..ops.indexing import AddItem, GetItem, GetItems, Items, Place, PutItem, SliceItem
-from ..ops.shaping import expand_dims, reshape
 from .batching import Batch, Rule, Value
 
 WHOLE = SliceItem()

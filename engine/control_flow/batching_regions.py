@@ -12,21 +12,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..autodiff.custom_gradient import CustomGradient
+from ..common.identity import is_among
 from ..graph.graph import Operation, get_default_graph
-from ..graph.identity import is_among
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, Spec, shapes_compatible
 from ..graph.tensor import Symbol, Tensor, symbol_of
+from ..ops.arrays.creation import zeros
+from ..ops.arrays.gathering import take
+from ..ops.arrays.joining import concatenate
+from ..ops.arrays.positions import nonzero
+from ..ops.arrays.scattering import ScatterUpdate
+from ..ops.arrays.shaping import dim, expand_dims, reshape
+from ..ops.arrays.sorting import argsort
 from ..ops.base import apply, cast
-from ..ops.comparison import clip, equal, logical_not
-from ..ops.creation import zeros
-from ..ops.gathering import take
-from ..ops.joining import concatenate
-from ..ops.positions import nonzero
-from ..ops.reduction import any as any_true
-from ..ops.scattering import ScatterUpdate
-from ..ops.shaping import dim, expand_dims, reshape
-from ..ops.sorting import argsort
+from ..ops.math.comparison import clip, equal, logical_not
+from ..ops.math.reduction import any as any_true
 from .batching import Batch, CannotBatchError, Record, Rule, Value
 from .batching_gradients import custom_gradient
 from .cond import Branch, build_branch

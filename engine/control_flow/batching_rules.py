@@ -11,30 +11,20 @@ from typing import Any
 
 import numpy as np
 
+from ..common.quick_dataclass import dataclass
 from ..graph.axis_maps import axis_map_of
 from ..graph.graph import Operation
-from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, StoreSpec, TensorSpec
 from ..graph.tensor import Tensor, symbol_of
-from ..ops.axes import Flip, Roll, Transpose, moveaxis
-from ..ops.base import apply, apply_multi, convert_to_tensor, make_constant
-from ..ops.creation import Diagonal, Fill, PutDiagonal, arange
-from ..ops.einsum import Contraction
-from ..ops.gathering import AddRows, PutAlongAxis, PutRows, Take, TakeAlongAxis, take
-from ..ops.indexing import GetItems
-from ..ops.joining import Concatenate, Split, Stack, Unstack, concatenate
-from ..ops.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows, matmul, product_of_rows
-from ..ops.matrices import Solve
-from ..ops.padding import Pad
-from ..ops.positions import OneHot
-from ..ops.quantized import QuantizedMatMul
-from ..ops.random import _Random  # pyright: ignore[reportPrivateUsage]
-from ..ops.reduced import BroadcastReduced, _Reduction  # pyright: ignore[reportPrivateUsage]
-from ..ops.reduction import _ArgExtremum, prod  # pyright: ignore[reportPrivateUsage]
-from ..ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, SumToShape
-from ..ops.running import CumProd, CumSum, LinearScan, Shift
-from ..ops.scattering import GatherLast, GatherNd, ScatterAdd, ScatterUpdate
-from ..ops.shaping import (
+from ..ops.arrays.axes import Flip, Roll, Transpose, moveaxis
+from ..ops.arrays.creation import Diagonal, Fill, PutDiagonal, arange
+from ..ops.arrays.gathering import AddRows, PutAlongAxis, PutRows, Take, TakeAlongAxis, take
+from ..ops.arrays.indexing import GetItems
+from ..ops.arrays.joining import Concatenate, Split, Stack, Unstack, concatenate
+from ..ops.arrays.padding import Pad
+from ..ops.arrays.positions import OneHot
+from ..ops.arrays.scattering import GatherLast, GatherNd, ScatterAdd, ScatterUpdate
+from ..ops.arrays.shaping import (
     BroadcastTo,
     DimOf,
     ExpandDims,
@@ -47,12 +37,9 @@ from ..ops.shaping import (
     reshape,
     squeeze,
 )
-from ..ops.softmax import (
-    PlaceClass,
-    _Normalised,  # pyright: ignore[reportPrivateUsage]
-)
-from ..ops.sorting import ArgSort, SearchSorted, Sort
-from ..ops.tensor_arrays import (
+from ..ops.arrays.sorting import ArgSort, SearchSorted, Sort
+from ..ops.base import apply, apply_multi, convert_to_tensor, make_constant
+from ..ops.containers.tensor_arrays import (
     ArrayAddAt,
     ArrayClear,
     ArrayRead,
@@ -65,9 +52,22 @@ from ..ops.tensor_arrays import (
     ArrayUnstack,
     ArrayWrite,
 )
-from ..ops.tensor_stores import StoreContains, StoreGather, StoreRead, StoreSize, StoreWrite
-from ..ops.triangular import SolveTriangular
-from ..ops.windows import Slice, SliceUpdate
+from ..ops.containers.tensor_stores import StoreContains, StoreGather, StoreRead, StoreSize, StoreWrite
+from ..ops.linear_algebra.einsum import Contraction
+from ..ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows, matmul, product_of_rows
+from ..ops.linear_algebra.matrices import Solve
+from ..ops.linear_algebra.triangular import SolveTriangular
+from ..ops.math.reduced import BroadcastReduced, _Reduction  # pyright: ignore[reportPrivateUsage]
+from ..ops.math.reduction import _ArgExtremum, prod  # pyright: ignore[reportPrivateUsage]
+from ..ops.math.running import CumProd, CumSum, LinearScan, Shift
+from ..ops.neural.quantized import QuantizedMatMul
+from ..ops.neural.softmax import (
+    PlaceClass,
+    _Normalised,  # pyright: ignore[reportPrivateUsage]
+)
+from ..ops.random.samplers import _Random  # pyright: ignore[reportPrivateUsage]
+from ..ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, SumToShape
+from ..ops.signal.windows import Slice, SliceUpdate
 from . import batching_items as items
 from . import batching_stacks as stacks
 from .batching import Batch, Rule, Value, changed

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation
-from ..graph.quick_dataclass import dataclass
 from ..graph.tensor import Tensor
-from ..ops.axes import moveaxis
+from ..ops.arrays.axes import moveaxis
+from ..ops.arrays.creation import zeros
+from ..ops.arrays.joining import concatenate
+from ..ops.arrays.shaping import dim, reshape
 from ..ops.base import apply, convert_to_tensor
-from ..ops.comparison import maximum
-from ..ops.convolution import Conv, ConvFilterGrad, ConvInputGrad
-from ..ops.creation import zeros
-from ..ops.fourier import (
+from ..ops.math.comparison import maximum
+from ..ops.neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
+from ..ops.neural.pooling import AveragePool, AveragePoolGrad, MaxPool, MaxPoolGather, MaxPoolGrad, MaxPoolPlaces
+from ..ops.signal.fourier import (
     InverseRealTransformBack,
     RealTransformBack,
 )
-from ..ops.joining import concatenate
-from ..ops.pooling import AveragePool, AveragePoolGrad, MaxPool, MaxPoolGather, MaxPoolGrad, MaxPoolPlaces
-from ..ops.shaping import dim, reshape
 from .batching import Batch, Rule, Value, changed
 
 

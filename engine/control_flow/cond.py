@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from ..autodiff.backpropagate import Sweep, backpropagate, frame_cotangents
+from ..common.identity import is_among
+from ..common.nest import flatten, flatten_with_path, map_structure, pack_as
 from ..graph.graph import Graph, Operation, get_default_graph, graph_for
-from ..graph.identity import is_among
-from ..graph.nest import flatten, flatten_with_path, map_structure, pack_as
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec, TensorSpec, kind_of
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import convert_to_tensor, runs_now
 from ..ops.checks import assert_true
-from ..ops.cotangent import accumulate, resolved
-from ..ops.elementwise import identity
+from ..ops.containers.cotangent import accumulate, resolved
 from ..ops.entrance import guard_entrances
+from ..ops.math.elementwise import identity
 from ..ops.run_time_shapes import runtime_shape
 from .call import Body, NotKnownYet
 from .frames import BranchMirror

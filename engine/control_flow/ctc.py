@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph import dtypes
+from ..common import dtypes
 from ..graph.spec import shape_text
 from ..graph.tensor import Tensor
-from ..ops.axes import roll, transpose
+from ..ops.arrays.axes import roll, transpose
+from ..ops.arrays.creation import arange, full_like, zeros_like
+from ..ops.arrays.gathering import take_along_axis
+from ..ops.arrays.joining import stack
+from ..ops.arrays.padding import pad
+from ..ops.arrays.shaping import dim, expand_dims, reshape, squeeze
 from ..ops.base import TensorLike, cast, convert_to_tensor, promote
-from ..ops.comparison import greater, less, logical_and, maximum, not_equal, where
-from ..ops.creation import arange, full_like, zeros_like
 from ..ops.entrance import guard_entrances
-from ..ops.gathering import take_along_axis
-from ..ops.joining import stack
-from ..ops.mathematics import logaddexp
-from ..ops.nn import log_softmax
-from ..ops.padding import pad
-from ..ops.shaping import dim, expand_dims, reshape, squeeze
+from ..ops.math.comparison import greater, less, logical_and, maximum, not_equal, where
+from ..ops.math.mathematics import logaddexp
+from ..ops.neural.nn import log_softmax
 from .scan import foldl
 
 _IMPOSSIBLE = -1e5  # the logarithm of a probability of nothing; finite, so that no gradient becomes NaN

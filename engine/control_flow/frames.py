@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ..graph import dtypes
+from ..common import dtypes
 from ..graph.graph import Operation, Parameter
 from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, Spec, TensorSpec
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import Constant
-from ..ops.cotangent import FrameCotangent
-from ..ops.tensor_arrays import ArrayRead
+from ..ops.containers.cotangent import FrameCotangent
+from ..ops.containers.tensor_arrays import ArrayRead
 
 
 class History(Op):

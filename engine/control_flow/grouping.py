@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from ..common.nest import flatten
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Graph, Operation, get_default_graph, in_explicit_graph
-from ..graph.nest import flatten
 from ..graph.op import OUTSIDE_WORLD, Effect, Op
-from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.tensor import Symbol, Tensor, symbol_of
 from ..graph.value import Value

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..autodiff.gradients import gradients
-from ..graph.nest import flatten, map_structure, pack_as
+from ..common.nest import flatten, map_structure, pack_as
 from ..graph.tensor import Tensor
-from ..ops.axes import moveaxis
+from ..ops.arrays.axes import moveaxis
+from ..ops.arrays.creation import eye, zeros
+from ..ops.arrays.joining import concatenate, stack
+from ..ops.arrays.shaping import broadcast_to, ravel, reshape, shape, size
 from ..ops.base import apply, convert_to_tensor, runs_now
-from ..ops.creation import eye, zeros
-from ..ops.joining import concatenate, stack
-from ..ops.reduction import sum as sum_of
+from ..ops.math.reduction import sum as sum_of
 from ..ops.run_time_shapes import ZerosOfShape, runtime_shape
-from ..ops.shaping import broadcast_to, ravel, reshape, shape, size
 from .scan import map_fn
 from .vectorized_map import batched_map, dense
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ..graph.dtypes import name_of
-from ..graph.nest import flatten, flatten_with_path, is_mapping, is_nested, is_sequence, sorted_keys
+from ..common.dtypes import name_of
+from ..common.nest import flatten, flatten_with_path, is_mapping, is_nested, is_sequence, sorted_keys
 from ..graph.spec import ArraySpec, Spec, TensorSpec, as_shape, kind_of, shape_accepts, shape_text
 from ..graph.tensor import Tensor
 from .region_op import as_component, parameter_names

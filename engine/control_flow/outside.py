@@ -9,9 +9,9 @@ from __future__ import annotations
 from ..graph.graph import Graph, Operation
 from ..graph.region import Region
 from ..graph.tensor import Symbol, Tensor, symbol_of
-from ..ops.comparison import clip, equal, logical_not
-from ..ops.creation import zeros
-from ..ops.reduction import sum as sum_of
+from ..ops.arrays.creation import zeros
+from ..ops.math.comparison import clip, equal, logical_not
+from ..ops.math.reduction import sum as sum_of
 from .cond import Branch, cond
 from .frames import History, Saved, from_frame
 from .region_op import RegionOp

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from ..autodiff.backpropagate import DifferentiatesItself
+from ..common.nest import flatten_with_path, pack_as
 from ..graph.graph import graph_for
-from ..graph.nest import flatten_with_path, pack_as
 from ..graph.op import Effect, Op
 from ..graph.region import Region, merged_effects
 from ..graph.spec import ArraySpec, Spec, StoreSpec
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import convert_to_tensor
-from ..ops.records import RecordSpec, empty_record
+from ..ops.containers.records import RecordSpec, empty_record
+from ..ops.containers.tensor_arrays import ArrayEmpty, array_spec
 from ..ops.run_time_shapes import zeros_of
-from ..ops.tensor_arrays import ArrayEmpty, array_spec
 from .tensor_array import TensorArray
 from .tensor_store import TensorStore
 

@@ -7,23 +7,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..graph import dtypes
+from ..common import dtypes
+from ..common.nest import flatten, is_integer, is_sequence, map_structure, pack_as
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Graph, Operation, get_default_graph, in_explicit_graph
 from ..graph.lifting import Creations
-from ..graph.nest import flatten, is_integer, is_sequence, map_structure, pack_as
 from ..graph.op import ErrorSample, Op, Sample
-from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import TensorSpec, shape_text
 from ..graph.tensor import Symbol, Tensor
+from ..ops.arrays.creation import zeros
+from ..ops.arrays.joining import concatenate, stack, unstack
+from ..ops.arrays.shaping import reshape
+from ..ops.arrays.shaping import shape as shape_of
 from ..ops.base import apply, convert_to_tensor
 from ..ops.checks import assert_true
-from ..ops.creation import zeros
 from ..ops.entrance import guard_entrances, symbol_in
-from ..ops.joining import concatenate, stack, unstack
 from ..ops.run_time_shapes import runtime_shape
-from ..ops.shaping import reshape
-from ..ops.shaping import shape as shape_of
 from .cond import cond
 from .loop_variables import LoopVariables
 from .region_op import rebuild

@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from ..autodiff.backpropagate import Sweep, backpropagate, reachable_operations
+from ..common.nest import flatten_with_path, is_sequence
+from ..common.quick_dataclass import dataclass
 from ..graph.device import DeviceName
 from ..graph.graph import Operation, Parameter, get_default_graph, graph_for
-from ..graph.nest import flatten_with_path, is_sequence
 from ..graph.op import Op
-from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Symbol, Tensor, symbol_of
 from ..ops.base import apply, convert_to_tensor, runs_now
-from ..ops.cotangent import accumulate, resolved
+from ..ops.containers.cotangent import accumulate, resolved
 from .cond import Branch, BranchGradient
 from .region_op import rebuild
 

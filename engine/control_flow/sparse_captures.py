@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..common.identity import is_among
 from ..graph.graph import Graph, Operation
-from ..graph.identity import is_among
 from ..graph.region import Region
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol, Tensor
+from ..ops.arrays.creation import zeros
+from ..ops.arrays.gathering import Take
+from ..ops.arrays.indexing import GetItem, GetItems
+from ..ops.arrays.joining import Concatenate
 from ..ops.base import Cast, cast
-from ..ops.creation import zeros
-from ..ops.gathering import Take
-from ..ops.indexed_slices import as_slices
-from ..ops.indexing import GetItem, GetItems
-from ..ops.joining import Concatenate
+from ..ops.containers.indexed_slices import as_slices
 
 
 class Uses:

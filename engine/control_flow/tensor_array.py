@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.dtypes import as_dtype
+from ..common.dtypes import as_dtype
 from ..graph.spec import TensorSpec, as_shape, shape_text, shapes_compatible
 from ..graph.tensor import Symbol, Tensor
-from ..ops.array_rows import ArrayConcat, ArraySplit
+from ..ops.arrays.shape_arguments import split_shape
 from ..ops.base import apply, as_array, convert_to_tensor
-from ..ops.shape_arguments import split_shape
-from ..ops.tensor_arrays import (
+from ..ops.containers.array_rows import ArrayConcat, ArraySplit
+from ..ops.containers.tensor_arrays import (
     ArrayGather,
     ArrayNew,
     ArrayRead,

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.dtypes import as_dtype, is_integer, is_string, name_of
+from ..common.dtypes import as_dtype, is_integer, is_string, name_of
 from ..graph.spec import TensorSpec, as_shape, shape_text, shapes_compatible
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import apply, convert_to_tensor
-from ..ops.tensor_stores import StoreContains, StoreGather, StoreNew, StoreRead, StoreSize, StoreWrite, store_spec
+from ..ops.containers.tensor_stores import (
+    StoreContains,
+    StoreGather,
+    StoreNew,
+    StoreRead,
+    StoreSize,
+    StoreWrite,
+    store_spec,
+)
 
 
 class TensorStore:

@@ -8,15 +8,15 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ..common.nest import flatten, is_mapping, is_sequence, map_structure, pack_as
 from ..graph.graph import Graph, graph_for
-from ..graph.nest import flatten, is_mapping, is_sequence, map_structure, pack_as
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, broadcast_shapes, shape_text
 from ..graph.tensor import Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from ..ops.arrays.shaping import DimLike, broadcast_to, dim, expand_dims, reshape
 from ..ops.base import convert_to_tensor, runs_now
-from ..ops.comparison import equal, where
-from ..ops.shaping import DimLike, broadcast_to, dim, expand_dims, reshape
+from ..ops.math.comparison import equal, where
 from .batching import Batch, CannotBatchError, Rules, Value, check_effects
 from .batching_regions import STRUCTURAL
 from .batching_rules import RULES, general

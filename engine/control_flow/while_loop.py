@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..autodiff.backpropagate import backpropagate, frame_cotangents
+from ..common.nest import is_sequence
 from ..graph.graph import (
     Graph,
     Operation,
@@ -15,17 +16,16 @@ from ..graph.graph import (
     in_explicit_graph,
 )
 from ..graph.lifting import Creations
-from ..graph.nest import is_sequence
 from ..graph.region import Mirror, Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import convert_to_tensor
-from ..ops.comparison import logical_and
-from ..ops.cotangent import accumulate
+from ..ops.containers.cotangent import accumulate
+from ..ops.containers.tensor_arrays import read_or_zeros
 from ..ops.entrance import symbol_in
+from ..ops.math.comparison import logical_and
 from ..ops.run_time_shapes import runtime_shape
-from ..ops.tensor_arrays import read_or_zeros
 from .call import NotKnownYet
 from .frames import LoopMirror, trip_count
 from .loop_variables import LoopVariables

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.nest import is_sequence
+from ..common.nest import is_sequence
 from ..graph.op import is_array
-from ..ops.array_value import ArrayValue
+from ..ops.containers.array_value import ArrayValue
 
 _POISON = 0xA5
 _LISTED = 4  # holders that a message lists

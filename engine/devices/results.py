@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.nest import is_sequence
+from ..common.nest import is_sequence
 
 
 def as_results(result: Any, outputs: int, label: str) -> tuple[Any, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..graph.nest import is_sequence
-from ..ops.array_value import ArrayValue
+from ..common.nest import is_sequence
+from ..ops.containers.array_value import ArrayValue
 
 
 class Parts:

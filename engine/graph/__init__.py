@@ -1,8 +1,9 @@
 """Graph, Operation, Tensor, specs, variables and provenance: what a program is before anything runs."""
 
+from ..common.dtypes import DType, as_dtype, result_type
+from ..common.nest import flatten, map_structure, pack_as
 from .container import Container, container
 from .device import Colocation, DeviceName, State, canonical_device
-from .dtypes import DType, as_dtype, result_type
 from .graph import (
     Graph,
     Operation,
@@ -15,7 +16,6 @@ from .graph import (
     in_explicit_graph,
 )
 from .name_scopes import name_scope
-from .nest import flatten, map_structure, pack_as
 from .op import Effect, ErrorSample, Op, Sample, registered_ops
 from .region import Mirror, Region
 from .scopes import colocate_with, control_dependencies, device

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .dtypes import is_dtype
-from .nest import flatten, is_mapping, is_sequence
+from ..common.dtypes import is_dtype
+from ..common.nest import flatten, is_mapping, is_sequence
 from .op import is_array
 from .spec import FrameSpec
 from .tensor import Symbol

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 
+from ..common.dtypes import string
 from .axis_maps import AxisMap, broadcast_map, leading_map
-from .dtypes import string
 
 if TYPE_CHECKING:
     from .graph import Operation

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import DType
-from .partitioners import FixedShardsPartitioner, shards_along_rows
+from ..common.dtypes import DType
+from ..common.partitioners import FixedShardsPartitioner, shards_along_rows
 from .scopes import device
 from .slices import IndexedSlices
 from .spec import TensorSpec, shape_text

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .dtypes import DType
+from ..common.dtypes import DType
 from .spec import Shape
 from .tensor import Operators, Tensor, _operators, symbol_of  # pyright: ignore[reportPrivateUsage]
 from .value import Value

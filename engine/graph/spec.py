@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from . import dtypes
-from .dtypes import DType
+from ..common import dtypes
+from ..common.dtypes import DType
 
 Dim = int | None
 Shape = tuple[Dim, ...] | None  # None: the rank itself is unknown

@@ -11,7 +11,7 @@ from .operator_table import _operators, define_operators  # pyright: ignore[repo
 from .spec import Shape, Spec
 
 if TYPE_CHECKING:
-    from .dtypes import DType
+    from ..common.dtypes import DType
     from .graph import Graph, Operation
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import name_of
-from .nest import is_mapping, is_sequence
+from ..common.dtypes import name_of
+from ..common.nest import is_mapping, is_sequence
 from .operator_table import _operators  # pyright: ignore[reportPrivateUsage]
 from .spec import Shape, Spec, TensorSpec
 from .tensor import Tensor

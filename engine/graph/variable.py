@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..common.dtypes import DType, as_dtype
 from .container import current_container
 from .device import State, place_state
-from .dtypes import DType, as_dtype
 from .graph import (
     _context,  # pyright: ignore[reportPrivateUsage]
     current_device_scope,

@@ -15,7 +15,7 @@ from math import inf
 from typing import NamedTuple
 
 from ..graph.spec import TensorSpec
-from ..passes.estimates import bytes_of
+from ..passes.framework.estimates import bytes_of
 from ..place.devices import Device
 from .nodes import Machine, Node, Value
 

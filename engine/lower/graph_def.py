@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ..common.dtypes import name_of
+from ..common.nest import is_integer
 from ..graph.device import DeviceName
-from ..graph.dtypes import name_of
-from ..graph.nest import is_integer
 from ..graph.op import is_array
 from ..graph.spec import Shape, Spec, TensorSpec
 from ..ops.base import is_numpy

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ..common.identity import is_same
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter
-from ..graph.identity import is_same
 from ..graph.region import Region
 from ..graph.spec import FrameSpec
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
-from ..passes.prune import frame_users, needed_in_region
+from ..passes.framework.prune import frame_users, needed_in_region
 from ..place.devices import Device
 from .contexts import BranchContext, Context, LoopContext, LoopParts, Switches
 from .narrowing import holds_store_access

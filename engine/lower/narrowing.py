@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from ..graph.device import DeviceName
 from ..graph.graph import Operation
 from ..graph.spec import StoreSpec
-from ..ops.tensor_stores import StoreContains, StoreGather, StoreNew, StoreRead, StoreSize, StoreWrite
-from ..passes.prune import all_operations
+from ..ops.containers.tensor_stores import StoreContains, StoreGather, StoreNew, StoreRead, StoreSize, StoreWrite
+from ..passes.framework.prune import all_operations
 from .nodes import Machine, Node, Value, frame_of, spec_of
 
 STORE_KINDS = frozenset(

@@ -12,8 +12,8 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Operation
 from ..graph.spec import FrameSpec
 from ..graph.tensor import Symbol
-from ..ops.raw import Enter, Exit, Merge, NextIteration, RawOp, back_edges
-from ..passes.prune import frame_users, needed_operations
+from ..ops.internal.raw import Enter, Exit, Merge, NextIteration, RawOp, back_edges
+from ..passes.framework.prune import frame_users, needed_operations
 from .contexts import Context
 from .nodes import Frame, Machine, Node, Value, spec_of
 from .raw_frames import RawFrames, described

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from ..graph.graph import Operation
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
-from ..ops.raw import Enter, Exit, LoopCond, Merge, NextIteration, RawOp, Switch, back_edges
+from ..ops.internal.raw import Enter, Exit, LoopCond, Merge, NextIteration, RawOp, Switch, back_edges
 from .nodes import Frame
 
 Sides = frozenset[tuple[Symbol, int]]  # outputs of Switches, all of which have to be alive

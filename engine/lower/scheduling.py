@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..common.identity import is_among
 from ..control_flow.scheduling import ROWS, Scheduled, ScheduledPart, role_of
 from ..graph.device import DeviceName
 from ..graph.graph import Operation, Parameter, ReadVariable
-from ..graph.identity import is_among
 from ..graph.tensor import Symbol
-from ..passes.estimates import UNKNOWN_DIMENSION
-from ..passes.prune import all_operations, needed_in_region
+from ..passes.framework.estimates import UNKNOWN_DIMENSION
+from ..passes.framework.prune import all_operations, needed_in_region
 from ..place.costs import CostModel
 from ..place.devices import Device
 from .contexts import Context

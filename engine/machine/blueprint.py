@@ -12,7 +12,7 @@ from typing import Any
 
 from ..graph.spec import TensorSpec
 from ..lower.nodes import CONTROL, Frame, Machine, Node, Value, spec_of
-from ..passes.estimates import bytes_of
+from ..passes.framework.estimates import bytes_of
 from .frames import Constant, FramePlan
 
 _IN_PASSING = frozenset({"enter", "exit", "next_iteration", "loop_cond", "merge", "send", "record", "fetch"})

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.array_value import ArrayValue
+from ..ops.containers.array_value import ArrayValue
 from ..queues.writing import borrow_locks, held_locks
 from ..runtime.program import bytes_saved
 

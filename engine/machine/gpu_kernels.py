@@ -18,17 +18,17 @@ from typing import Any
 
 import numpy as np
 
+from ..codegen.elementwise.bound import kernel_spec, loop_extents
+from ..codegen.expression.cuda import OPTIONS, THREADS, print_cuda
+from ..codegen.expression.expression import UnsupportedError
 from ..devices.dispatcher import Dispatcher
 from ..devices.transfer import Parts
 from ..graph.op import Op, is_array
 from ..graph.spec import TensorSpec
 from ..graph.variable import Assign, Variable
-from ..ops.array_value import ArrayValue
-from ..ops.fused import Fused
-from ..ops.indexed_slices import AssignRows
-from ..runtime.kernels.bound import kernel_spec, loop_extents
-from ..runtime.kernels.cuda import OPTIONS, THREADS, print_cuda
-from ..runtime.kernels.expression import UnsupportedError
+from ..ops.containers.array_value import ArrayValue
+from ..ops.containers.indexed_slices import AssignRows
+from ..ops.internal.fused import Fused
 
 _MOST_BLOCKS = 1 << 16
 _SMALL = 8  # elements of an integer vector that stays on the host, as in placement

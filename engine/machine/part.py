@@ -22,7 +22,7 @@ from ..graph.spec import ArraySpec, FrameSpec, Spec
 from ..graph.tensor import Symbol
 from ..lower.nodes import Node
 from ..lower.show import dump_machine
-from ..passes.prepare import Step as PreparedStep
+from ..passes.framework.prepare import Step as PreparedStep
 from ..place.constraints import PlacementError
 from ..place.devices import Device, devices_of_cluster
 from ..place.kernels import all_operations

@@ -18,7 +18,7 @@ from ..lower.narrowing import STORE_KINDS
 from ..lower.nodes import CONTROL, Machine, Node, Value
 from ..lower.scheduling import SCHEDULE_KINDS
 from ..ops.base import Constant
-from ..passes.prune import all_operations
+from ..passes.framework.prune import all_operations
 from ..runtime.printer import Block, Function, Printer
 from .blueprint import Blueprint, is_loop_merge, is_scheduled
 from .frames import DEAD, MASK

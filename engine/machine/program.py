@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..common.blas import on_one_thread
 from ..control_flow.while_loop import While
 from ..devices.cuda import check_gpus
-from ..graph.blas import on_one_thread
 from ..graph.graph import Graph, Operation, Parameter
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Symbol
@@ -28,12 +28,13 @@ from ..lower.nodes import Machine, Node
 from ..lower.raw import contains_raw, lower_raw, with_back_edges
 from ..lower.scheduling import scheduling_of
 from ..ops.base import Constant
-from ..ops.tensor_arrays import ArrayRead
-from ..passes.memory_budget import memory_budget
-from ..passes.prepare import Step as PreparedStep
-from ..passes.prepare import prepare
-from ..passes.prune import needed_operations
-from ..passes.switches import turned_off
+from ..ops.containers.tensor_arrays import ArrayRead
+from ..passes.framework.prepare import Step as PreparedStep
+from ..passes.framework.prepare import prepare
+from ..passes.framework.prune import needed_operations
+from ..passes.framework.switches import turned_off
+from ..passes.memory.memory_budget import memory_budget
+from ..passes.memory.storage import is_fresh
 from ..place.constraints import check_step
 from ..place.costs import CostModel, costs_of_process
 from ..place.devices import Device, declaration, list_devices, steps_are_measured
@@ -48,7 +49,6 @@ from ..runtime.deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls,
 from ..runtime.errors import annotate
 from ..runtime.printer import Printer
 from ..runtime.program import copied_value, evaluated, fusion_rule_of, kernels_of, needs_whole_cores, told
-from ..runtime.storage import is_fresh
 from ..runtime.timing import note_compiled, now
 from ..runtime.writes import written_variables
 from ..tracing import active

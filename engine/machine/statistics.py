@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation
-from ..passes.estimates import made_bytes
+from ..passes.framework.estimates import made_bytes
 from ..place.costs import CostModel
 from ..place.devices import Device
 from ..runtime.program import Statistics

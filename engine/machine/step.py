@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..graph.deadlines import requests, seconds_left, waits
+from ..common.deadlines import requests, seconds_left, waits
 from ..lower.nodes import Node
 from ..queues.errors import DeadlineExceededError
 from ..queues.stops import check_cancelled, listening

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..graph.op import is_array
-from ..ops.store_value import Key, StoreValue, as_key
+from ..ops.containers.store_value import Key, StoreValue, as_key
 
 if TYPE_CHECKING:
     from .frames import Iteration

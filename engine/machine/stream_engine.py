@@ -30,11 +30,11 @@ from ..devices.order import Pending
 from ..graph.op import is_array
 from ..graph.variable import Variable
 from ..lower.nodes import Machine
-from ..ops.array_value import ArrayValue
-from ..ops.tensor_arrays import ArrayRead
-from ..passes.prune import all_operations
+from ..ops.containers.array_value import ArrayValue
+from ..ops.containers.tensor_arrays import ArrayRead
+from ..passes.framework.prune import all_operations
+from ..passes.memory.storage import is_fresh
 from ..place.devices import Device
-from ..runtime.storage import is_fresh
 from .engines import Done, Engine, FromThread
 from .stores import DeferredStore
 

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
+from ..common.descriptions import describe_value
 from ..devices import VirtualClock
 from ..graph.graph import Operation
 from ..graph.spec import TensorSpec
 from ..lower.nodes import Node
-from ..ops.array_value import ArrayValue
-from ..ops.fused import Fused
+from ..ops.containers.array_value import ArrayValue
+from ..ops.internal.fused import Fused
 from ..queues.attempts import note_wait
-from ..runtime.errors import describe_value
 from ..tracing import Recorder, Slice, active, here
 from ..tracing.recorder import End, Lane
 from .engines import Done, FromThread

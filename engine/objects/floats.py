@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from ..graph.dtypes import as_dtype, is_floating, name_of
+from ..common.dtypes import as_dtype, is_floating, name_of
 
 _default = "float32"
 _MIXED = ("mixed_float16", "mixed_bfloat16")

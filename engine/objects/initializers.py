@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from ..common.dtypes import DType, as_dtype
 from ..graph import define_operators, eagerly
-from ..graph.dtypes import DType, as_dtype
 from ..graph.value import Value
-from ..ops.draws import Draw
-from ..ops.random import SeedGenerator, draw_normal, global_generator
+from ..ops.random.draws import Draw
+from ..ops.random.samplers import SeedGenerator, draw_normal, global_generator
 from .floats import floatx
 from .fourier_windows import check_window, window_of
 from .registry import deserialize_keras_object, get_instance, register_builtins, serialize_keras_object

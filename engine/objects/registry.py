@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from ..graph.dtypes import as_dtype, name_of
+from ..common.dtypes import as_dtype, name_of
 from ..graph.tensor import Tensor
 from ..graph.value import Value
 from ..graph.variable import Variable

@@ -8,116 +8,106 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..graph.op import ErrorSample, Op, Sample, registered_ops
-from . import (
-    adaptive_pooling,
-    attention,
+from . import checks, conversion
+from . import operators as operators  # gives tensors their operators
+from .arrays import (
     axes,
-    bitwise,
-    checks,
-    comparison,
-    complex_numbers,
-    conversion,
-    convolution,
-    counting,
     creation,
-    ctc,
-    elementwise,
-    embedding,
-    encoding,
-    escape,
-    factorisations,
-    floats,
-    fourier,
     gathering,
     indexing,
-    integers,
     joining,
-    matching,
-    mathematics,
-    nan_aware,
     padding,
     partitioning,
     patches,
-    pooling,
     positions,
-    quantiles,
     rearranging,
-    reduction,
     scattering,
     segments,
     sequences,
     shaping,
-    short_time,
-    signal_windows,
     sorting,
     spacing,
+)
+from .arrays.axes import *  # noqa: F403
+from .arrays.creation import *  # noqa: F403
+from .arrays.gathering import *  # noqa: F403
+from .arrays.indexing import *  # noqa: F403
+from .arrays.joining import *  # noqa: F403
+from .arrays.padding import *  # noqa: F403
+from .arrays.partitioning import *  # noqa: F403
+from .arrays.patches import *  # noqa: F403
+from .arrays.positions import *  # noqa: F403
+from .arrays.rearranging import *  # noqa: F403
+from .arrays.scattering import *  # noqa: F403
+from .arrays.segments import *  # noqa: F403
+from .arrays.sequences import *  # noqa: F403
+from .arrays.shaping import *  # noqa: F403
+from .arrays.sorting import *  # noqa: F403
+from .arrays.spacing import *  # noqa: F403
+from .base import apply, apply_multi, cast, constant
+from .checks import *  # noqa: F403
+from .containers import sparse as sparse
+from .containers.sparse import SparseTensor, embedding_lookup_sparse
+from .conversion import *  # noqa: F403
+from .entrance import guard_entrances as _guard_entrances
+from .internal import raw as raw  # so that saved graphs know its ops
+from .linear_algebra import factorisations, spectral
+from .linear_algebra import linalg as _linalg
+from .linear_algebra.factorisations import *  # noqa: F403
+from .linear_algebra.linalg import *  # noqa: F403
+from .linear_algebra.spectral import *  # noqa: F403
+from .math import (
+    bitwise,
+    comparison,
+    complex_numbers,
+    counting,
+    elementwise,
+    floats,
+    integers,
+    mathematics,
+    nan_aware,
+    quantiles,
+    reduction,
     special,
-    spectral,
     statistics,
     trigonometry,
-    windows,
 )
-from . import image as image
-from . import linalg as _linalg
-from . import nn as _nn
-from . import operators as operators  # gives tensors their operators
-from . import raw as raw  # so that saved graphs know its ops
-from . import sparse as sparse
-from . import strings as strings
-from .adaptive_pooling import *  # noqa: F403
-from .attention import *  # noqa: F403
-from .axes import *  # noqa: F403
-from .base import apply, apply_multi, cast, constant
-from .bitwise import *  # noqa: F403
-from .checks import *  # noqa: F403
-from .comparison import *  # noqa: F403
-from .complex_numbers import *  # noqa: F403
-from .conversion import *  # noqa: F403
-from .convolution import *  # noqa: F403
-from .counting import *  # noqa: F403
-from .creation import *  # noqa: F403
-from .ctc import *  # noqa: F403
-from .elementwise import *  # noqa: F403
-from .embedding import *  # noqa: F403
-from .encoding import *  # noqa: F403
-from .entrance import guard_entrances as _guard_entrances
-from .escape import *  # noqa: F403
-from .factorisations import *  # noqa: F403
-from .filtering import psnr as psnr
-from .floats import *  # noqa: F403
-from .fourier import *  # noqa: F403
-from .gathering import *  # noqa: F403
-from .indexing import *  # noqa: F403
-from .integers import *  # noqa: F403
-from .joining import *  # noqa: F403
-from .linalg import *  # noqa: F403
-from .matching import *  # noqa: F403
-from .mathematics import *  # noqa: F403
+from .math.bitwise import *  # noqa: F403
+from .math.comparison import *  # noqa: F403
+from .math.complex_numbers import *  # noqa: F403
+from .math.counting import *  # noqa: F403
+from .math.elementwise import *  # noqa: F403
+from .math.floats import *  # noqa: F403
+from .math.integers import *  # noqa: F403
+from .math.mathematics import *  # noqa: F403
+from .math.nan_aware import *  # noqa: F403
+from .math.quantiles import *  # noqa: F403
+from .math.reduction import *  # noqa: F403
+from .math.special import *  # noqa: F403
+from .math.statistics import *  # noqa: F403
+from .math.trigonometry import *  # noqa: F403
 from .namespaces import Namespace
-from .nan_aware import *  # noqa: F403
-from .nn import *  # noqa: F403
-from .padding import *  # noqa: F403
-from .partitioning import *  # noqa: F403
-from .patches import *  # noqa: F403
-from .pooling import *  # noqa: F403
-from .positions import *  # noqa: F403
-from .quantiles import *  # noqa: F403
-from .rearranging import *  # noqa: F403
-from .reduction import *  # noqa: F403
-from .scattering import *  # noqa: F403
-from .segments import *  # noqa: F403
-from .sequences import *  # noqa: F403
-from .shaping import *  # noqa: F403
-from .short_time import *  # noqa: F403
-from .signal_windows import *  # noqa: F403
-from .sorting import *  # noqa: F403
-from .spacing import *  # noqa: F403
-from .sparse import SparseTensor, embedding_lookup_sparse
-from .special import *  # noqa: F403
-from .spectral import *  # noqa: F403
-from .statistics import *  # noqa: F403
-from .trigonometry import *  # noqa: F403
-from .windows import *  # noqa: F403
+from .neural import adaptive_pooling, attention, convolution, ctc, embedding, pooling
+from .neural import nn as _nn
+from .neural.adaptive_pooling import *  # noqa: F403
+from .neural.attention import *  # noqa: F403
+from .neural.convolution import *  # noqa: F403
+from .neural.ctc import *  # noqa: F403
+from .neural.embedding import *  # noqa: F403
+from .neural.nn import *  # noqa: F403
+from .neural.pooling import *  # noqa: F403
+from .signal import fourier, short_time, signal_windows, windows
+from .signal import image as image
+from .signal.filtering import psnr as psnr
+from .signal.fourier import *  # noqa: F403
+from .signal.short_time import *  # noqa: F403
+from .signal.signal_windows import *  # noqa: F403
+from .signal.windows import *  # noqa: F403
+from .text import encoding, escape, matching
+from .text import strings as strings
+from .text.encoding import *  # noqa: F403
+from .text.escape import *  # noqa: F403
+from .text.matching import *  # noqa: F403
 
 if TYPE_CHECKING:
     from ..autodiff.custom_gradient import custom_gradient

@@ -8,8 +8,10 @@ from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
-from ..graph import dtypes
-from ..graph.dtypes import DType, as_dtype, result_type
+from ..common import dtypes
+from ..common.dtypes import DType, as_dtype, result_type
+from ..common.nest import is_sequence
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import (
     Graph,
     Operation,
@@ -17,10 +19,8 @@ from ..graph.graph import (
     get_default_graph,
     graph_for,
 )
-from ..graph.nest import is_sequence
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.provenance import user_stacklevel
-from ..graph.quick_dataclass import dataclass
 from ..graph.sharded import ShardedVariable
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, as_shape, broadcast_shapes
@@ -28,7 +28,7 @@ from ..graph.tensor import Symbol, Tensor
 from ..graph.value import FlowValue, Value
 from ..graph.variable import Variable, VariableRows
 from .immediate import run_now
-from .text import as_strings
+from .text.numbers import as_strings
 
 TensorLike = Any  # a Tensor, a Variable, a NumPy array or scalar, a Python number, or nested sequences of these
 
@@ -229,7 +229,7 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
     array([2, 2], dtype=int32)
     """
     if _holds_symbols(value):
-        from .shaping import filling
+        from .arrays.shaping import filling
 
         return filling(convert_to_tensor(value, dtype), shape)
     array = as_array(value, dtype)
@@ -349,7 +349,7 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic) and name is None:
         return scalar(value, wanted)
     if is_sequence(value) and _holds_symbols(value):
-        from .joining import stack  # a list of tensors becomes their stack
+        from .arrays.joining import stack  # a list of tensors becomes their stack
 
         return convert_to_tensor(stack(value), wanted)
     return make_constant(as_array(value, wanted), name)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..graph import dtypes
+from ..common import dtypes
+from ..common.quick_dataclass import dataclass
 from ..graph.op import OUTSIDE_WORLD, Effect
-from ..graph.quick_dataclass import dataclass
 from .base import Op, Operation, Tensor, TensorSpec, apply
 from .collectives import AllReduce, all_reduce, current_group
 

@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..graph import dtypes
+from ..common import dtypes
+from ..common.nest import is_mapping, is_sequence
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import graph_for
-from ..graph.nest import is_mapping, is_sequence
 from ..graph.op import OUTSIDE_WORLD, Effect
-from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, as_shape, broadcast_shapes, shape_accepts, shape_text, shapes_compatible
 from ..graph.variable import Variable
-from . import text
 from .base import (
     ErrorSample,
     Op,
@@ -38,6 +37,7 @@ from .base import (
     promote,
     runs_now,
 )
+from .text import numbers as text
 
 
 class InvalidArgumentError(ValueError):

@@ -14,13 +14,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..common.quick_dataclass import dataclass
 from ..graph.op import OUTSIDE_WORLD, Effect
-from ..graph.quick_dataclass import dataclass
 from ..graph.spec import shape_text
-from . import comparison, creation, gathering, reduction, run_time_shapes, shaping
+from . import run_time_shapes
+from .arrays import creation, gathering, shaping
 from .base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, apply_effect, cast
 from .base import convert_to_tensor as to_tensor
-from .elementwise import stop_gradient
+from .math import comparison, reduction
+from .math.elementwise import stop_gradient
 from .run_time_shapes import reshape_like
 
 REDUCE_OPS = ("sum", "mean", "max", "min")

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..common.nest import flatten
 from ..graph.graph import Graph, _context  # pyright: ignore[reportPrivateUsage]
-from ..graph.nest import flatten
 from ..graph.tensor import Symbol
 from ..graph.value import Value
 from ..graph.variable import Variable

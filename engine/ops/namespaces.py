@@ -45,7 +45,7 @@ class Namespace(ModuleType):
     """Some names of `ops`, looked up there when they are asked for.
 
     Args:
-        name: of the namespace. A module of `ops` with the same name is covered by it, and lends it its other names.
+        name: of the namespace.
     """
 
     def __init__(self, name: str) -> None:
@@ -56,8 +56,6 @@ class Namespace(ModuleType):
         own = self.__name__.rpartition(".")[2]
         if name in self.__all__:
             return getattr(importlib.import_module(__package__ or ""), name)
-        if own != "numpy" and not name.startswith("__"):
-            return getattr(importlib.import_module(self.__name__), name)
         raise AttributeError(f"ops.{own} has no {name!r}. See dir(ops.{own}) for what it has.")
 
     def __dir__(self) -> list[str]:

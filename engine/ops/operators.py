@@ -9,10 +9,12 @@ import numpy as np
 from ..graph.graph import _context  # pyright: ignore[reportPrivateUsage]
 from ..graph.tensor import Symbol, Tensor, define_operators
 from ..graph.value import Value
-from . import axes, bitwise, comparison, elementwise, indexing, linalg, mathematics, reduction, running, shaping
+from .arrays import axes, indexing, shaping
 from .base import as_array, cast, constant_of, convert_to_tensor
+from .containers.indexed_slices import scatter, take_rows, to_dense
 from .entrance import entering_graphs
-from .indexed_slices import scatter, take_rows, to_dense
+from .linear_algebra import linalg
+from .math import bitwise, comparison, elementwise, mathematics, reduction, running
 from .shards import join_shards, parts_of_shards
 
 

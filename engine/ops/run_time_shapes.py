@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..graph import dtypes
-from ..graph.dtypes import DType
+from ..common import dtypes
+from ..common.dtypes import DType
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation
 from ..graph.op import Op, Sample, as_scalar_or_array
-from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, TensorSpec
 from ..graph.tensor import Symbol, Tensor
 from .base import apply, make_constant, scalar

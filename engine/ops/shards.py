@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.nest import is_sequence
+from ..common.nest import is_sequence
 from ..graph.sharded import ShardedVariable
 from ..graph.slices import IndexedSlices
 from ..graph.tensor import Tensor
+from .arrays.gathering import integers
+from .arrays.joining import concatenate
+from .arrays.partitioning import dynamic_partition, dynamic_stitch
 from .base import TensorLike, convert_to_tensor
-from .comparison import where
-from .embedding import embedding_lookup, find_shards
-from .gathering import integers
-from .indexed_slices import from_the_front
-from .joining import concatenate
-from .partitioning import dynamic_partition, dynamic_stitch
+from .containers.indexed_slices import from_the_front
+from .math.comparison import where
+from .neural.embedding import embedding_lookup, find_shards
 
 
 def join_shards(variable: ShardedVariable) -> Tensor:

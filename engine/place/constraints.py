@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
+from ..common.identity import is_among
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph.device import Colocation, DeviceName, State
 from ..graph.graph import Graph, Operation, Parameter, Placeholder, ReadVariable
-from ..graph.identity import is_among
 from ..graph.op import OUTSIDE_WORLD
 from ..graph.spec import ArraySpec
 from ..graph.tensor import Symbol
-from ..ops.elementwise import Add
-from ..passes.prune import all_blocks, needed_operations
+from ..ops.math.elementwise import Add
+from ..passes.framework.prune import all_blocks, needed_operations
 from .devices import Device, host_of, list_devices, named
 from .kernels import all_operations, is_split, runs_on_host, why_not
 

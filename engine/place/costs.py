@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..graph.graph import Operation
 from ..graph.tensor import Symbol
-from ..passes.estimates import bytes_of, flops_of, made_bytes, traffic_of
+from ..passes.framework.estimates import bytes_of, flops_of, made_bytes, traffic_of
 from .devices import Device, devices_version, typical_device
 
 ASSUMED_ITERATIONS = 16

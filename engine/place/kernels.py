@@ -14,7 +14,7 @@ from ..graph.graph import Operation, Parameter
 from ..graph.op import Op
 from ..graph.spec import FrameSpec, Spec, StoreSpec, TensorSpec
 from ..graph.tensor import Symbol
-from ..passes.prune import frame_users, needed_in_region
+from ..passes.framework.prune import frame_users, needed_in_region
 
 _MOST_ON_HOST = 8  # elements of an integer value that is kept in the host's memory: counters, shapes, keys
 _SHAPES = frozenset({"shape_of", "dim_of", "size_of", "array_size", "store_contains", "store_size", "trip_count"})

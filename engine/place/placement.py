@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..common.identity import is_among
+from ..common.nest import flatten
 from ..graph.device import DeviceName, State
 from ..graph.graph import Graph, Operation, Parameter, Placeholder, get_default_graph
-from ..graph.identity import is_among
-from ..graph.nest import flatten
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from ..ops.base import Constant
-from ..passes.prune import needed_operations
+from ..passes.framework.prune import needed_operations
 from .constraints import PlacementError
 from .costs import CostModel, costs_of_process
 from .devices import Device, list_devices, named

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from ..graph.quick_dataclass import dataclass
+from ..common.quick_dataclass import dataclass
 from .tasks import Layout
 
 _DONE, _READY = 0, 1

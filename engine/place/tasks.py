@@ -17,8 +17,8 @@ from ..graph.region import Region
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from ..ops.base import Constant
-from ..passes.estimates import bytes_of
-from ..passes.prune import frame_users
+from ..passes.framework.estimates import bytes_of
+from ..passes.framework.prune import frame_users
 from .constraints import Constraints
 from .costs import ASSUMED_ITERATIONS, CostModel
 from .devices import Device

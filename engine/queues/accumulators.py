@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph import dtypes
-from ..graph.dtypes import as_dtype, is_differentiable, name_of
+from ..common import dtypes
+from ..common.dtypes import as_dtype, is_differentiable, name_of
 from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..graph.op import Effect, Op, as_scalar_or_array
 from ..graph.resource import NamedResource

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..graph.deadlines import requests, waits
+from ..common.deadlines import requests, waits
 from ..graph.op import Op
 from ..tracing import Recorder, active, here
 from .errors import DeadlineExceededError

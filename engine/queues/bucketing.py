@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..graph import dtypes
+from ..common import dtypes
+from ..common.nest import flatten, is_sequence, pack_as
 from ..graph.graph import Operation, get_default_graph, graph_for
-from ..graph.nest import flatten, is_sequence, pack_as
 from ..graph.op import Effect
 from ..graph.spec import Shape, TensorSpec
 from ..graph.tensor import Tensor

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import DType, as_dtype, is_integer, name_of
-from ..graph.nest import is_mapping, is_sequence
+from ..common.dtypes import DType, as_dtype, is_integer, name_of
+from ..common.nest import is_mapping, is_sequence
 from ..graph.op import as_scalar_or_array, is_array
 from ..graph.spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text, shapes_compatible
 from ..graph.tensor import Tensor

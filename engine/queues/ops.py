@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..graph import dtypes
+from ..common import dtypes
 from ..graph.op import Effect, Op
 from ..graph.spec import TensorSpec
 from .attempts import Course, WaitingOp

@@ -9,16 +9,16 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..graph.dtypes import name_of
+from ..common.dtypes import name_of
+from ..common.nest import is_integer
 from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
-from ..graph.nest import is_integer
 from ..graph.op import as_scalar_or_array
 from ..graph.resource import NamedResource
 from ..graph.value import Value
 from ..graph.variable import Variable
 from ..ops.base import convert_to_tensor
 from ..ops.entrance import entering_graphs
-from ..ops.keys import SeedGenerator, key_words
+from ..ops.random.keys import SeedGenerator, key_words
 from .attempts import Attempt, Gate, Request
 from .components import Components, stacked
 from .errors import check_held

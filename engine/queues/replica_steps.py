@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from ..graph import dtypes
-from ..graph.dtypes import as_dtype
+from ..common import dtypes
+from ..common.dtypes import as_dtype
 from ..graph.graph import get_default_graph
 from ..graph.op import Effect, Op
 from ..graph.resource import NamedResource

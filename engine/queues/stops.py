@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ..graph.deadlines import add_request, drop_request, seconds_left
+from ..common.deadlines import add_request, drop_request, seconds_left
 from .errors import CancelledError, DeadlineExceededError
 
 _stops: ContextVar[tuple[Stop, ...]] = ContextVar("stops", default=())

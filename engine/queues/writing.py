@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ..graph.deadlines import requests, waits
+from ..common.deadlines import requests, waits
 from ..graph.variable import Variable
 from .errors import DeadlineExceededError
 from .stops import check_cancelled

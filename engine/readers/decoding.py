@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..graph import dtypes
-from ..graph.dtypes import DType, as_dtype, name_of
+from ..common import dtypes
+from ..common.dtypes import DType, as_dtype, name_of
 from ..graph.graph import Operation
 from ..graph.op import as_scalar_or_array
 from ..graph.spec import shape_text

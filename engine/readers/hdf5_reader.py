@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from ..graph.dtypes import as_dtype, name_of
+from ..common.dtypes import as_dtype, name_of
 from ..graph.op import as_scalar_or_array
 from ..graph.spec import TensorSpec, as_shape, shape_accepts, shape_text
 from ..queues.errors import DataLossError

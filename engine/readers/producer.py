@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ..graph import dtypes
+from ..common import dtypes
 from ..graph.graph import Operation, get_default_graph
 from ..graph.op import Effect, Op
 from ..graph.resource import NamedResource
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import as_array
-from ..ops.keys import SeedGenerator, key_words
+from ..ops.random.keys import SeedGenerator, key_words
 from ..queues.errors import OutOfRangeError, check_held
 from ..queues.queue import FIFOQueue, Queue
 from ..queues.runner import QueueRunner, add_queue_runner

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from ..graph import dtypes
+from ..common import dtypes
 from ..graph.graph import get_default_graph, in_explicit_graph
 from ..graph.op import Effect, as_scalar_or_array
 from ..graph.resource import NamedResource

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from ..common.identity import place_among
 from ..control_flow.call import Body, Call, Recorded, Recursion
 from ..control_flow.frames import History, Saved
 from ..graph.graph import Operation
-from ..graph.identity import place_among
 from ..graph.spec import ArraySpec, FrameSpec
 from ..graph.tensor import Symbol
-from ..passes.prune import needed_in_region, recorded_tensors
+from ..passes.framework.prune import needed_in_region, recorded_tensors
 
 
 class PrintedBodies:

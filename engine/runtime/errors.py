@@ -7,26 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import name_of
+from ..common.descriptions import describe_value
 from ..graph.graph import Operation
 from ..graph.op import is_array
 from ..graph.spec import TensorSpec
-from ..ops.gathering import Take
-from ..ops.indexing import GetItem, GetItems
-from ..ops.product_then import ProductThen
+from ..ops.arrays.gathering import Take
+from ..ops.arrays.indexing import GetItem, GetItems
+from ..ops.internal.product_then import ProductThen
 
 _MOST_SHOWN = 8  # integers of an index
-
-
-def describe_value(value: Any) -> str:
-    """dtype and shape of a run-time value, in short."""
-    try:
-        dtype = getattr(value, "dtype", None)
-    except RuntimeError:  # what stands for the value of a variable that has none
-        return "no value"
-    if dtype is None:
-        return type(value).__name__
-    return f"{name_of(dtype)}[{','.join(str(dim) for dim in value.shape)}]"
 
 
 def _tell_in_users_words(error: BaseException, operation: Operation, values: Sequence[Any]) -> None:

@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from ..common import dtypes
+from ..common.nest import is_sequence
 from ..control_flow.call import Body, Call, Recorded, Recursion
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
-from ..graph import dtypes
 from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
-from ..graph.nest import is_sequence
 from ..graph.op import Op, as_scalar_or_array, is_array, without_bare_strings
 from ..graph.region import Region
 from ..graph.tensor import Symbol
 from ..graph.variable import Assign
-from ..ops.array_value import ArrayValue
 from ..ops.base import is_numpy
-from ..passes.prune import frame_users, needed_in_region, needed_operations, recorded_tensors
+from ..ops.containers.array_value import ArrayValue
+from ..passes.framework.prune import frame_users, needed_in_region, needed_operations, recorded_tensors
 from .deep_calls import FRAMES_OF_INTERPRETER, deep_calls, too_deep
 from .errors import annotate
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import is_differentiable
+from ..common.dtypes import is_differentiable
 from ..graph.graph import Operation, ReadVariable
 from ..graph.op import Op
 from ..ops.base import is_numpy

@@ -15,24 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..common.dtypes import name_of
 from ..control_flow.call import Call, Recorded, Recursion
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
-from ..graph.dtypes import name_of
 from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
 from ..graph.op import Op, without_bare_strings
 from ..graph.spec import FrameSpec, TensorSpec
 from ..graph.tensor import Symbol
 from ..graph.variable import Assign
-from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
-from ..ops.fused import Fused, FusedTogether
-from ..ops.indexed_slices import AssignRows
-from ..ops.product_then import ProductThen
-from ..ops.tensor_arrays import ArrayRead, ArrayStack
-from ..passes.prune import frame_users
+from ..ops.containers.array_value import ArrayValue
+from ..ops.containers.indexed_slices import AssignRows
+from ..ops.containers.tensor_arrays import ArrayRead, ArrayStack
+from ..ops.internal.fused import Fused, FusedTogether
+from ..ops.internal.product_then import ProductThen
+from ..passes.framework.prune import frame_users
+from ..passes.memory.storage import Buffer, is_fresh, laid_out_first, last_uses
 from ..queues.writing import hold_interrupts
 from .calls import PrintedBodies, print_call
 from .printed import Frame, Origin
@@ -40,11 +41,10 @@ from .records import Record
 from .regions import BranchPrinter, LoopPrinter
 from .side_by_side import print_group
 from .stepwise import Stepwise, can_run
-from .storage import Buffer, is_fresh, laid_out_first, last_uses
 from .timing import Timing, is_timed, now, operation_callback, varying
 
 if TYPE_CHECKING:
-    from .native.region import NativeRegion
+    from ..codegen.regions.region import NativeRegion
 
 _LONG_RUN = 400  # operations, of which machine code is made; no text besides
 _NOT_IN_NAMES = re.compile(r"\W+", re.ASCII)

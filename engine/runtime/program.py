@@ -12,25 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..codegen.natives import has_binder
+from ..common.blas import on_one_thread
 from ..control_flow.cond import Branch
 from ..control_flow.while_loop import While
-from ..graph.blas import on_one_thread
 from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import is_array
 from ..graph.spec import FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Symbol
 from ..graph.variable import OwnMemory
-from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
-from ..ops.fused import Fused
-from ..ops.store_value import StoreValue
-from ..passes.estimates import may_use_blas_threads
-from ..passes.fuse import FusionRule
-from ..passes.log import is_recording, note_change, note_left_out
-from ..passes.memory_budget import memory_budget
-from ..passes.prepare import Step, prepare
-from ..passes.prune import all_blocks, all_operations, holds
-from ..passes.switches import is_on, turned_off
+from ..ops.containers.array_value import ArrayValue
+from ..ops.containers.store_value import StoreValue
+from ..ops.internal.fused import Fused
+from ..passes.framework.estimates import may_use_blas_threads
+from ..passes.framework.log import is_recording, note_change, note_left_out
+from ..passes.framework.prepare import Step, prepare
+from ..passes.framework.prune import all_blocks, all_operations, holds
+from ..passes.framework.switches import is_on, turned_off
+from ..passes.fusion.fuse import FusionRule
+from ..passes.memory.memory_budget import memory_budget
+from ..passes.memory.storage import is_fresh, plan_buffers, tell_buffers
 from ..place.constraints import check_step
 from ..queues.writing import Writing, locks_of
 from ..tracing import active
@@ -39,18 +41,16 @@ from .code import compiled
 from .collector import without_collector
 from .deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from .errors import annotate
-from .kernels.natives import has_binder
 from .printer import Printer
 from .records import recorded_in_rows, written_into_slots
 from .releases import last_reads
 from .row_writes import rows_in_place
 from .side_by_side import arranged
-from .storage import is_fresh, plan_buffers, tell_buffers
 from .timing import SavedBytes, Timing, note_compiled, note_saved_bytes, now, step_span
 from .writes import first_write, written_variables
 
 if TYPE_CHECKING:
-    from .native.region import NativeRegion
+    from ..codegen.regions.region import NativeRegion
 
 
 _LARGE = 1 << 15  # bytes: memory that the system would be asked for in each step
@@ -328,7 +328,7 @@ def fusion_rule_of(graph: Graph) -> FusionRule | None:
     """Return the rule of what may be fused in programs of `graph`; None where nothing is."""
     if not _has_arrays(graph):
         return None
-    from .kernels.rule import begin_products, fusion_rule  # llvmlite loads here, on first use
+    from ..codegen.rule import begin_products, fusion_rule  # llvmlite loads here, on first use
 
     rule = fusion_rule()
     if rule is not None:
@@ -345,7 +345,7 @@ def kernels_of(operations: Sequence[Operation], exact: bool) -> dict[Operation, 
     ]
     if not wanted:
         return {}
-    from .kernels.rule import bind_kernels
+    from ..codegen.rule import bind_kernels
 
     return bind_kernels(wanted)
 
@@ -360,7 +360,7 @@ def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.Abstr
         if tensor.shape != ()
     ):
         return contextlib.nullcontext
-    from .kernels.memory import KeptMemory, prepare  # llvmlite loads here
+    from ..codegen.host.memory import KeptMemory, prepare  # llvmlite loads here
 
     prepare()
     note_change("memory", None, "large arrays of a step lie where those of the step before lay")
@@ -371,7 +371,7 @@ def needs_whole_cores(operations: Sequence[Operation]) -> bool:
     """Test whether threads of BLAS could take the cores that kernels of a step want."""
     if not any(map(may_use_blas_threads, all_operations(operations))):
         return False
-    from .kernels.library import library  # products have loaded it already
+    from ..codegen.llvm.library import library  # products have loaded it already
 
     return library.usable
 
@@ -427,7 +427,7 @@ def natives_of(
     """Return the regions of a step that run as machine code: all of it, or loops and long runs of scalars."""
     if not _may_be_native(operations, compiles_whole):
         return {}
-    from .native.rule import native_regions  # llvmlite loads here
+    from ..codegen.regions.rule import native_regions  # llvmlite loads here
 
     return native_regions(operations, fetches, compiles_whole, runs_often)
 
@@ -444,7 +444,7 @@ def _runs_until_native(operations: Sequence[Operation], compiles_whole: bool, ru
     """Return how many runs make a step's loops worth compiling; 0 if none do, or they are compiled already."""
     if compiles_whole or runs_often or not is_on("native") or not holds(operations, While):
         return 0
-    from .native.rule import steps_until_worth
+    from ..codegen.regions.rule import steps_until_worth
 
     return steps_until_worth(operations)
 

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from ..common.identity import is_among, place_among
 from ..control_flow.call import Recursion
 from ..control_flow.frames import History
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter
-from ..graph.identity import is_among, place_among
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
-from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
-from ..ops.tensor_arrays import ArrayStack, ArrayWrite
-from ..passes.prune import frame_users, holds
-from .storage import blocks, inner_blocks, is_fresh
+from ..ops.containers.array_value import ArrayValue
+from ..ops.containers.tensor_arrays import ArrayStack, ArrayWrite
+from ..passes.framework.prune import frame_users, holds
+from ..passes.memory.storage import blocks, inner_blocks, is_fresh
 
 _SMALLEST = 1 << 10  # bytes of a row: what is smaller is stacked as quickly
 _FIRST_ROWS = 32

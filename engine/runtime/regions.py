@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..common.deadlines import requests
+from ..common.dtypes import name_of
+from ..common.identity import is_same
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
-from ..graph.deadlines import requests
-from ..graph.dtypes import name_of
 from ..graph.graph import Operation, Parameter
-from ..graph.identity import is_same
 from ..graph.region import Region
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
-from ..ops.elementwise import Add, Subtract
-from ..passes.prune import needed_in_region
+from ..ops.math.elementwise import Add, Subtract
+from ..passes.framework.prune import needed_in_region
 from ..queues.stops import check_stop
 from .printed import Frame
 from .records import Record, RecordBeside, recorded_beside
 from .timing import iteration_callback
 
 if TYPE_CHECKING:
-    from .native.region import NativeRegion
+    from ..codegen.regions.region import NativeRegion
     from .printer import Block
 
 _DEEPEST_BLOCK = 12  # more than 20 nested blocks are a SyntaxError in Python

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..common.identity import is_among, place_among
 from ..control_flow.frames import History
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation
-from ..graph.identity import is_among, place_among
 from ..graph.region import Region
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
-from ..ops.elementwise import Subtract
-from ..ops.tensor_arrays import ArrayRead, ArrayStack
-from ..passes.prune import frame_users, holds
-from .storage import inner_blocks
+from ..ops.containers.tensor_arrays import ArrayRead, ArrayStack
+from ..ops.math.elementwise import Subtract
+from ..passes.framework.prune import frame_users, holds
+from ..passes.memory.storage import inner_blocks
 
 
 def last_reads(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> set[Operation]:

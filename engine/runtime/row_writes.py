@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..common.quick_dataclass import dataclass
 from ..control_flow.call import Recursion
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation, ReadVariable
-from ..graph.quick_dataclass import dataclass
 from ..graph.tensor import Symbol
 from ..graph.variable import Assign, Variable
-from ..ops.indexed_slices import AssignRows
-from ..passes.prune import frame_users
-from .storage import inner_blocks
+from ..ops.containers.indexed_slices import AssignRows
+from ..passes.framework.prune import frame_users
+from ..passes.memory.storage import inner_blocks
 
 
 def rows_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> set[Operation]:

@@ -22,15 +22,15 @@ from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from ..codegen.host.threads import wanted_threads
 from ..graph.graph import Operation
 from ..graph.spec import TensorSpec
-from ..passes.estimates import elements, flops_of
-from ..passes.side_by_side import LEAST_SECONDS, Piece, side_by_side
-from ..passes.switches import is_on
-from .kernels.threads import wanted_threads
+from ..passes.framework.estimates import elements, flops_of
+from ..passes.framework.switches import is_on
+from ..passes.fusion.side_by_side import LEAST_SECONDS, Piece, side_by_side
 
 if TYPE_CHECKING:
-    from .native.region import NativeRegion
+    from ..codegen.regions.region import NativeRegion
     from .printer import Block
 
 Result = tuple[Any, ...] | None
@@ -117,7 +117,7 @@ def print_group(block: Block, group: Sequence[Operation]) -> None:
 
 
 def _products_together() -> Any:
-    from .kernels import products_together  # llvmlite loads here
+    from ..codegen.matmul import products_together  # llvmlite loads here
 
     return products_together
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
+from ..common.descriptions import describe_value
 from ..control_flow.call import Call, Recorded
 from ..control_flow.frames import Saved, TripCount
 from ..control_flow.region_op import RegionOp
@@ -17,10 +18,9 @@ from ..graph.graph import Operation, Placeholder, ReadVariable
 from ..graph.spec import FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
-from ..ops.fused import Fused
-from ..ops.product_then import ProductThen
+from ..ops.internal.fused import Fused
+from ..ops.internal.product_then import ProductThen
 from ..tracing import Slice, active, here
-from .errors import describe_value
 
 now = time.perf_counter
 _COMPUTE = "compute"

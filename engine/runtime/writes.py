@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..graph.graph import Operation
 from ..graph.tensor import Symbol
 from ..graph.variable import Assign, Variable
-from .storage import Buffer
+from ..passes.memory.storage import Buffer
 
 
 def written_variables(operations: Iterable[Operation]) -> set[Variable]:

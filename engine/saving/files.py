@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import as_dtype
+from ..common.dtypes import as_dtype
 from ..graph.graph import Graph
 from .atomic import atomic_write
 from .reading import rebuild

@@ -13,9 +13,9 @@ _MODULES = (
     "..control_flow.scheduling",
     "..ops.begun_collectives",
     "..ops.collectives",
-    "..ops.hashing",
-    "..ops.int4",
-    "..ops.quantized",
+    "..ops.text.hashing",
+    "..ops.neural.int4",
+    "..ops.neural.quantized",
     "..readers",
     "..summaries.ops",
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..common.nest import is_sequence
 from ..control_flow.call import Body
 from ..graph.device import Colocation
 from ..graph.graph import Graph
-from ..graph.nest import is_sequence
 from ..graph.op import Effect, Op, registered_ops
 from ..graph.provenance import Location
 from ..graph.region import Region
@@ -16,8 +16,8 @@ from ..graph.resource import NamedResource
 from ..graph.spec import Spec
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
-from ..ops.draws import described_draw
-from ..ops.keys import SeedGenerator
+from ..ops.random.draws import described_draw
+from ..ops.random.keys import SeedGenerator
 from ..queues.accumulators import ConditionalAccumulator, SparseConditionalAccumulator
 from ..queues.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
 from ..queues.replica_steps import ReplicaGradients, ReplicaSteps

@@ -18,8 +18,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from ..graph.dtypes import as_dtype, is_dtype, name_of
-from ..graph.nest import is_mapping, is_sequence
+from ..common.dtypes import as_dtype, is_dtype, name_of
+from ..common.nest import is_mapping, is_sequence
 from ..graph.op import Op, as_scalar_or_array
 from ..graph.region import Region
 from ..graph.resource import NamedResource
@@ -27,8 +27,8 @@ from ..graph.spec import ArraySpec, FrameSpec, Spec, StoreSpec, TensorSpec
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from ..ops.base import is_numpy
-from ..ops.keys import SeedGenerator
-from ..ops.records import RecordSpec
+from ..ops.containers.records import RecordSpec
+from ..ops.random.keys import SeedGenerator
 from ..ops.registered import RegisteredFunction
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from ..common.dtypes import name_of
 from ..control_flow.call import Body
 from ..graph.device import Colocation
-from ..graph.dtypes import name_of
 from ..graph.graph import Graph, Operation
 from ..graph.op import Op, registered_ops
 from ..graph.region import Region
 from ..graph.resource import NamedResource
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
-from ..ops.draws import Draw
-from ..ops.escape import NumpyFunction
+from ..ops.random.draws import Draw
+from ..ops.text.escape import NumpyFunction
 from .values import SavedGraphError, ValueWriter, field_names, write_spec
 
 FORMAT = "anabranch graph"

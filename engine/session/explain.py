@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..graph.nest import flatten
+from ..common.nest import flatten
 from ..graph.provenance import Location
 from ..graph.tensor import Symbol
-from ..passes.log import Note, PassLog, recording
-from ..passes.pipeline import PIPELINE
-from ..passes.switches import PASSES, Switch, is_on
+from ..passes.framework.log import Note, PassLog, recording
+from ..passes.framework.pipeline import PIPELINE
+from ..passes.framework.switches import PASSES, Switch, is_on
 from ..runtime.program import Program
 from .inside import fetched_from
 from .session import Session, graph_of, placeholders_of

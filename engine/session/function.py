@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from ..common.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
 from ..control_flow.region_op import component
 from ..graph.graph import (
     Operation,
@@ -15,14 +16,13 @@ from ..graph.graph import (
     _context,  # pyright: ignore[reportPrivateUsage]
     get_default_graph,
 )
-from ..graph.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
 from ..graph.op import as_scalar_or_array
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
 from ..graph.value import FlowValue, Value
-from ..ops.array_value import ArrayValue
 from ..ops.base import as_array, convert_to_tensor
-from ..ops.store_value import StoreValue
+from ..ops.containers.array_value import ArrayValue
+from ..ops.containers.store_value import StoreValue
 from ..runtime.program import as_fetched
 from .programs import make_variants
 from .recursion import call_on_tensors, meets_itself, mentions, static_key

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..common.identity import is_among
 from ..graph.graph import Graph, Operation
-from ..graph.identity import is_among
 from ..graph.spec import FrameSpec
 from ..graph.tensor import Symbol
-from ..passes.prune import needed_operations
+from ..passes.framework.prune import needed_operations
 from .programs import AS_IT_COMES, Schedule, make_variants
 
 Target = Symbol | Operation

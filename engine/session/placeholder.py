@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.dtypes import as_dtype
+from ..common.dtypes import as_dtype
 from ..graph.graph import Placeholder, get_default_graph
 from ..graph.spec import TensorSpec, as_shape
 from ..graph.tensor import Symbol

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph.dtypes import as_dtype
+from ..codegen.host.refits import refits
+from ..common.dtypes import as_dtype
+from ..common.nest import flatten, is_integer
 from ..graph.graph import Operation
-from ..graph.nest import flatten, is_integer
 from ..graph.provenance import Part
-from ..runtime.refits import refits
 from ..runtime.timing import now, operation_callback, operation_of, varying
 from ..tracing import Slice, trace
 from .session import Session, graph_of

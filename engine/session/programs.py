@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..common.quick_dataclass import dataclass
 from ..control_flow.scheduling import Scheduled
 from ..graph.graph import Graph, Operation, Parameter, Placeholder
-from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Spec
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
-from ..ops.raw import RawOp
+from ..ops.internal.raw import RawOp
 from ..place.devices import has_one_device, list_devices
 from ..place.kernels import all_operations, is_split
 from ..place.placement import Placement

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..common.nest import flatten_with_path, is_mapping, is_sequence, pack_as
 from ..control_flow.call import Body, EndlessRecursionError, build_recursion, call_again
 from ..control_flow.region_op import as_component, component, rebuild, wrapped
 from ..graph.graph import Graph, Operation, get_default_graph
-from ..graph.nest import flatten_with_path, is_mapping, is_sequence, pack_as
 from ..graph.spec import ArraySpec, Spec, StoreSpec, kind_of
 from ..graph.tensor import Tensor
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..common.deadlines import deadline
+from ..common.dtypes import is_integer, name_of
+from ..common.nest import flatten, pack_as
+from ..common.nest import is_integer as is_whole_number
 from ..graph.container import clear_containers
-from ..graph.deadlines import deadline
-from ..graph.dtypes import is_integer, name_of
 from ..graph.graph import Graph, Operation, get_default_graph
-from ..graph.nest import flatten, pack_as
-from ..graph.nest import is_integer as is_whole_number
 from ..graph.spec import TensorSpec, shape_accepts, shape_text
 from ..graph.tensor import Symbol, Tensor
 from ..graph.value import Value
 from ..graph.variable import Variable
 from ..ops.base import as_array, is_numpy
-from ..passes.memory_budget import within_memory_budget
-from ..passes.prune import needed_operations
+from ..passes.framework.prune import needed_operations
+from ..passes.memory.memory_budget import within_memory_budget
 from ..place.placement import Placement
 from ..queues.stops import Stop
 from ..runtime.program import Program, Statistics, as_fetched, copied_value

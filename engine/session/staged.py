@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from ..autodiff.gradients import gradients
+from ..common.nest import flatten, pack_as
 from ..graph.graph import (
     Graph,
     Operation,
@@ -20,7 +21,6 @@ from ..graph.graph import (
     _context,  # pyright: ignore[reportPrivateUsage]
     in_explicit_graph,
 )
-from ..graph.nest import flatten, pack_as
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec

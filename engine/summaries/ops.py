@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..graph import dtypes
+from ..common import dtypes
 from ..graph.graph import Operation
 from ..graph.op import Effect, Op
 from ..graph.spec import TensorSpec, shape_text

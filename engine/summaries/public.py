@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ..common.dtypes import string
 from ..control_flow.cond import cond
-from ..graph.dtypes import string
 from ..graph.graph import Operation, graph_for
 from ..graph.name_scopes import scoped_path
 from ..graph.provenance import layer_being_called

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from ..common.nest import flatten
 from ..graph.dump import dump_operations
 from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
-from ..graph.nest import flatten
 from ..graph.op import is_array
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from ..ops.base import Constant
-from ..passes import limits
-from ..passes.log import Note, recording
-from ..passes.prune import all_operations, needed_operations
-from ..passes.specialise import Specialised
-from ..passes.switches import only
+from ..passes.framework import limits
+from ..passes.framework.log import Note, recording
+from ..passes.framework.prune import all_operations, needed_operations
+from ..passes.framework.specialise import Specialised
+from ..passes.framework.switches import only
 from ..runtime.interpreter import Interpreter
 from ..runtime.program import Program
 from ..saving.files import array_document, graph_to_dict

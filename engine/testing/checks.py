@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ..common.dtypes import as_dtype, is_dtype, is_floating, is_integer
 from ..graph.axis_maps import Follows, axis_map_of
-from ..graph.dtypes import as_dtype, is_dtype, is_floating, is_integer
 from ..graph.op import Op, Sample, as_scalar_or_array, is_array
 from ..graph.spec import TensorSpec
-from ..ops.special import erf_values, erfc_values, erfinv_values
+from ..ops.math.special import erf_values, erfc_values, erfinv_values
 from .comparing import (
     KNOWN,
     all_floating,

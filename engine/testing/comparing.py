@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import is_floating
-from ..graph.nest import is_sequence
+from ..common.dtypes import is_floating
+from ..common.nest import is_sequence
 from ..graph.op import Sample
 from ..graph.spec import TensorSpec, shape_accepts
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from .. import ops
 from ..autodiff import gradients
+from ..common.nest import flatten
 from ..graph import Graph, Placeholder, Tensor
-from ..graph.nest import flatten
 from ..graph.op import Sample
 from ..graph.spec import TensorSpec, shape_accepts
 from ..graph.tensor import Symbol, symbol_of

@@ -11,14 +11,14 @@ from typing import Any
 
 from ...engine.graph import Symbol
 from ...engine.objects import activations
-from ...layers.activation import Activation
-from ...layers.convolution import Conv2D
-from ...layers.dense import Dense
-from ...layers.input_layer import Input
-from ...layers.normalization import BatchNormalization
-from ...layers.pooling import GlobalAveragePooling2D, GlobalMaxPooling2D
-from ..functional import Functional
-from ..get_file import get_file
+from ...layers.convolution.convolution import Conv2D
+from ...layers.convolution.pooling import GlobalAveragePooling2D, GlobalMaxPooling2D
+from ...layers.core.activation import Activation
+from ...layers.core.dense import Dense
+from ...layers.core.input_layer import Input
+from ...layers.normalization.batch_and_layer import BatchNormalization
+from ..data.get_file import get_file
+from ..models.functional import Functional
 from .imagenet_utils import obtain_input_shape
 
 STORE = "https://storage.googleapis.com/tensorflow/keras-applications/"

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ...layers.activation import Activation
-from ...layers.convolution import Conv2D
-from ...layers.dense import Dense
-from ...layers.normalization import LayerNormalization
-from ...layers.pooling import GlobalAveragePooling2D
-from ...layers.preprocessing_numbers import Normalization
-from ..functional import Functional
-from ..layer_scale import LayerScale
-from ..sequential import Sequential
+from ...layers.convolution.convolution import Conv2D
+from ...layers.convolution.pooling import GlobalAveragePooling2D
+from ...layers.core.activation import Activation
+from ...layers.core.dense import Dense
+from ...layers.normalization.batch_and_layer import LayerNormalization
+from ...layers.preprocessing.numbers import Normalization
+from ..models.functional import Functional
+from ..models.layer_scale import LayerScale
+from ..models.sequential import Sequential
 from .building import Options, convolved
 from .imagenet_utils import TORCH_DEVIATION, TORCH_MEAN, decode_predictions
 from .mobilenet_v3 import preprocess_input

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...layers.merging import Concatenate
-from ...layers.padding import ZeroPadding2D
-from ...layers.pooling import AveragePooling2D, MaxPooling2D
-from ..functional import Functional
+from ...layers.convolution.padding import ZeroPadding2D
+from ...layers.convolution.pooling import AveragePooling2D, MaxPooling2D
+from ...layers.core.merging import Concatenate
+from ..models.functional import Functional
 from . import imagenet_utils
 from .building import KERAS_FILE, Options, activated, convolved, normalized
 from .imagenet_utils import decode_predictions

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...engine.objects.initializers import VarianceScaling
-from ...layers.basic import Rescaling
-from ...layers.convolution_depthwise import DepthwiseConv2D
-from ...layers.dropout import Dropout
-from ...layers.merging import Add, Multiply
-from ...layers.pooling import GlobalAveragePooling2D
-from ...layers.preprocessing_numbers import Normalization
-from ...layers.shaping import Reshape
-from ..functional import Functional
+from ...layers.convolution.depthwise import DepthwiseConv2D
+from ...layers.convolution.pooling import GlobalAveragePooling2D
+from ...layers.core.basic import Rescaling
+from ...layers.core.dropout import Dropout
+from ...layers.core.merging import Add, Multiply
+from ...layers.core.shaping import Reshape
+from ...layers.preprocessing.numbers import Normalization
+from ..models.functional import Functional
 from .building import Options, activated, convolved, normalized
 from .imagenet_utils import TORCH_DEVIATION, TORCH_MEAN, decode_predictions
 from .mobilenet_v3 import preprocess_input

@@ -13,7 +13,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.floats import floatx
 from ..config import image_data_format
-from ..get_file import get_file
+from ..data.get_file import get_file
 
 Shape = tuple[int | None, ...]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...layers.activation import ReLU
-from ...layers.convolution_depthwise import DepthwiseConv2D
-from ...layers.merging import Add
-from ...layers.padding import ZeroPadding2D
-from ...layers.pooling import GlobalAveragePooling2D
-from ..functional import Functional
+from ...layers.convolution.depthwise import DepthwiseConv2D
+from ...layers.convolution.padding import ZeroPadding2D
+from ...layers.convolution.pooling import GlobalAveragePooling2D
+from ...layers.core.activation import ReLU
+from ...layers.core.merging import Add
+from ..models.functional import Functional
 from .building import KERAS_FILE, Options, convolved, divisible, halving_margins, normalized, warn_of_size
 from .imagenet_utils import decode_predictions
 from .resnet_v2 import preprocess_input

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...layers.activation import Activation, ReLU
-from ...layers.basic import Rescaling
-from ...layers.convolution_depthwise import DepthwiseConv2D
-from ...layers.dropout import Dropout
-from ...layers.merging import Add, Multiply
-from ...layers.padding import ZeroPadding2D
-from ...layers.pooling import GlobalAveragePooling2D
-from ...layers.shaping import Flatten
-from ..functional import Functional
+from ...layers.convolution.depthwise import DepthwiseConv2D
+from ...layers.convolution.padding import ZeroPadding2D
+from ...layers.convolution.pooling import GlobalAveragePooling2D
+from ...layers.core.activation import Activation, ReLU
+from ...layers.core.basic import Rescaling
+from ...layers.core.dropout import Dropout
+from ...layers.core.merging import Add, Multiply
+from ...layers.core.shaping import Flatten
+from ..models.functional import Functional
 from .building import Options, convolved, divisible, halving_margins, normalized, warn_of_size
 from .imagenet_utils import decode_predictions
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..functional import Functional
+from ..models.functional import Functional
 from . import imagenet_utils
 from .building import Options
 from .imagenet_utils import decode_predictions

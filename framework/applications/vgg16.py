@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...layers.dense import Dense
-from ...layers.pooling import MaxPooling2D
-from ...layers.shaping import Flatten
-from ..functional import Functional
+from ...layers.convolution.pooling import MaxPooling2D
+from ...layers.core.dense import Dense
+from ...layers.core.shaping import Flatten
+from ..models.functional import Functional
 from .building import KERAS_FILE, Options, convolved
 from .imagenet_utils import decode_predictions
 from .resnet import preprocess_input

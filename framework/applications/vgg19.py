@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..functional import Functional
+from ..models.functional import Functional
 from .building import Options
 from .imagenet_utils import decode_predictions
 from .vgg16 import preprocess_input, vgg

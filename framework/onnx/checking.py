@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.common.dtypes import is_string
 from ...engine.graph import flatten
-from ...engine.graph.dtypes import is_string
 from .errors import OnnxError
 from .protos import load_onnx
 

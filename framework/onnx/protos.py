@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.graph.dtypes import is_string, name_of
+from ...engine.common.dtypes import is_string, name_of
 from .errors import OnnxError
 
 

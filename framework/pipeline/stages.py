@@ -12,12 +12,12 @@ from ...engine.graph.device import DeviceName
 from ...engine.graph.scopes import device
 from ...engine.place.costs import ASSUMED_ITERATIONS, CostModel
 from ...engine.place.devices import list_devices, typical_device
-from ...layers.calling import map_leaves
-from ...layers.input_layer import InputLayer
-from ...layers.layer import Layer
-from ...layers.placed import placed_layers, placed_variables
-from ..layer_graph import LayerGraph
-from ..raw_ops import RawOp
+from ...layers.core.calling import map_leaves
+from ...layers.core.input_layer import InputLayer
+from ...layers.core.layer import Layer
+from ...layers.core.placed import placed_layers, placed_variables
+from ..models.layer_graph import LayerGraph
+from ..models.raw_ops import RawOp
 
 
 class Stages:

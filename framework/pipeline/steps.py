@@ -13,13 +13,13 @@ import numpy as np
 
 from ...distribute.strategies.pipeline import Pipeline
 from ...engine import ops
+from ...engine.common.dtypes import as_dtype
 from ...engine.control_flow.tensor_array import TensorArray
 from ...engine.control_flow.while_loop import while_loop
 from ...engine.graph import IndexedSlices, Tensor
-from ...engine.graph.dtypes import as_dtype
 from ...engine.graph.scopes import device
 from ...engine.place.devices import devices_version
-from ..data import Layout
+from ..data.adapters import Layout
 from ..replicas.cut_steps import CutSteps, wide
 from ..replicas.traced import Entry, StepTracer
 from .stages import Stages

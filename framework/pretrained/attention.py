@@ -8,8 +8,8 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.registry import register_keras_serializable
-from ...layers.dense import Dense
-from ...layers.layer import Layer
+from ...layers.core.dense import Dense
+from ...layers.core.layer import Layer
 
 
 @register_keras_serializable(package="anabranch.pretrained")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ...engine import ops
 from ...engine.objects import initializers
-from ..model import Model
+from ..models.model import Model
 from .names import Name
 
 Config = dict[str, Any]

@@ -8,10 +8,10 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.objects.registry import register_keras_serializable
-from ...layers.dense import Dense
-from ...layers.embedding import Embedding
-from ...layers.normalization import LayerNormalization
-from ...layers.positions import ReversibleEmbedding
+from ...layers.attention.positions import ReversibleEmbedding
+from ...layers.core.dense import Dense
+from ...layers.core.embedding import Embedding
+from ...layers.normalization.batch_and_layer import LayerNormalization
 from .base import Config, PretrainedModel, activation, refuse, required, tokens_and_mask
 from .encoder import EncoderBlock
 from .names import Name, linear, normalisation

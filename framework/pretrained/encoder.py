@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...engine.objects.registry import register_keras_serializable
-from ...layers.dense import Dense
-from ...layers.layer import Layer
-from ...layers.normalization import LayerNormalization
+from ...layers.core.dense import Dense
+from ...layers.core.layer import Layer
+from ...layers.normalization.batch_and_layer import LayerNormalization
 from .attention import SelfAttention
 from .base import Config, activation, required
 from .names import Name, linear, normalisation

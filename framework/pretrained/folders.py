@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...layers.layer_state import assign_values
-from ..archive import SavedFileError, atomic_write
-from ..shards import open_arrays, write_arrays
+from ...layers.core.layer_state import assign_values
+from ..saving.archive import SavedFileError, atomic_write
+from ..saving.shards import open_arrays, write_arrays
 from .base import Config, PretrainedModel
 from .names import Name, differences, weight_at
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.objects.registry import register_keras_serializable
-from ...layers.dense import Dense
-from ...layers.embedding import Embedding
-from ...layers.layer import Layer
-from ...layers.normalization import LayerNormalization
-from ...layers.positions import ReversibleEmbedding
+from ...layers.attention.positions import ReversibleEmbedding
+from ...layers.core.dense import Dense
+from ...layers.core.embedding import Embedding
+from ...layers.core.layer import Layer
+from ...layers.normalization.batch_and_layer import LayerNormalization
 from .attention import SelfAttention
 from .base import Config, PretrainedModel, activation, refuse, required, tokens_and_mask
 from .names import Name, linear, normalisation

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...engine.objects.registry import register_keras_serializable
-from ...layers.dense import Dense
-from ...layers.layer import Layer
-from ...layers.normalization_scale import RMSNormalization
-from ...layers.positions import ReversibleEmbedding
+from ...layers.attention.positions import ReversibleEmbedding
+from ...layers.core.dense import Dense
+from ...layers.core.layer import Layer
+from ...layers.normalization.scale import RMSNormalization
 from .attention import SelfAttention
 from .base import Config, PretrainedModel, activation, refuse, required, tokens_and_mask
 from .names import TURNED, Name, linear

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.graph.quick_dataclass import dataclass
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph.variable import Variable
 
 Array = np.ndarray[Any, Any]

@@ -9,10 +9,10 @@ import numpy as np
 from ...engine import ops
 from ...engine.objects import initializers
 from ...engine.objects.registry import register_keras_serializable
-from ...layers.convolution import Conv2D
-from ...layers.dense import Dense
-from ...layers.layer import Layer
-from ...layers.normalization import BatchNormalization
+from ...layers.convolution.convolution import Conv2D
+from ...layers.core.dense import Dense
+from ...layers.core.layer import Layer
+from ...layers.normalization.batch_and_layer import BatchNormalization
 from .base import Config, PretrainedModel, activation, required
 from .bert import class_count
 from .names import CONVOLUTION, Name, linear

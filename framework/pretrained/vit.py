@@ -8,10 +8,10 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.objects.registry import register_keras_serializable
-from ...layers.convolution import Conv2D
-from ...layers.dense import Dense
-from ...layers.layer import Layer
-from ...layers.normalization import LayerNormalization
+from ...layers.convolution.convolution import Conv2D
+from ...layers.core.dense import Dense
+from ...layers.core.layer import Layer
+from ...layers.normalization.batch_and_layer import LayerNormalization
 from .base import Config, PretrainedModel, required
 from .bert import class_count
 from .encoder import EncoderBlock

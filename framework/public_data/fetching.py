@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..get_file import get_file
+from ..data.get_file import get_file
 from .plain_objects import read_objects
 
 Array = NDArray[Any]

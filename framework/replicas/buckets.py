@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...engine import ops
+from ...engine.common.dtypes import as_dtype
 from ...engine.graph import Operation, Tensor
-from ...engine.graph.dtypes import as_dtype
 from ...engine.graph.graph import get_default_graph
 from ...engine.ops.begun_collectives import begin_all_reduce, end_all_reduce
 from ...engine.ops.collectives import all_reduce
-from ...engine.passes.order import hoist
+from ...engine.passes.framework.order import hoist
 
 
 def buckets_of(sizes: Sequence[int], dtypes: Sequence[Any], order: Sequence[int], most: int) -> list[list[int]]:

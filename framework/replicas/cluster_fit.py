@@ -8,10 +8,10 @@ import numpy as np
 
 from ...distribute.strategies.strategy import Strategy
 from ...engine.graph import Variable
-from ...engine.ops.keys import global_generator
-from ..callback import CallbackList
-from ..checkpointing import TrainingRun
-from ..epochs import Epochs
+from ...engine.ops.random.keys import global_generator
+from ..callbacks.base import CallbackList
+from ..saving.checkpointing import TrainingRun
+from ..training.epochs import Epochs
 from .shares import Shares, check_shareable
 
 Logs = dict[str, Any]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ...engine import ops
+from ...engine.common.nest import flatten
 from ...engine.graph import Graph, IndexedSlices, Tensor, eagerly
-from ...engine.graph.nest import flatten
-from ..data import Batch, Layout
+from ..data.adapters import Batch, Layout
 from .traced import Entry, StepTracer, placeholders
 
 

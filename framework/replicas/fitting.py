@@ -7,9 +7,9 @@ from typing import Any
 
 from ...distribute.strategies.data_parallel import DataParallel
 from ...distribute.strategies.strategy import Strategy
-from ..callback import CallbackList, History
-from ..checkpointing import RunCallback
-from ..epochs import Epochs
+from ..callbacks.base import CallbackList, History
+from ..saving.checkpointing import RunCallback
+from ..training.epochs import Epochs
 from .cluster_fit import Logs
 from .parallel import ParallelFit
 from .training import ReplicaFit

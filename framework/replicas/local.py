@@ -14,10 +14,10 @@ import numpy as np
 
 from ...distribute.strategies.data_parallel import DataParallel
 from ...engine import ops
+from ...engine.common.dtypes import as_dtype
 from ...engine.graph import IndexedSlices, Tensor
-from ...engine.graph.dtypes import as_dtype
 from ...engine.graph.scopes import device
-from ..data import Layout
+from ..data.adapters import Layout
 from .cut_steps import CutSteps, wide
 from .traced import Entry, StepTracer
 

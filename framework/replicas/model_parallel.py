@@ -14,14 +14,14 @@ from ...distribute.strategies.model_parallel import ModelParallel
 from ...engine.graph import Tensor, Variable
 from ...engine.graph.device import DeviceName
 from ...engine.graph.scopes import device
-from ...layers.cut_weights import Cut, bias_axes, cut_weights
-from ...layers.dense import Dense
-from ...layers.einsum_dense import EinsumDense
-from ...layers.embedding import Embedding
-from ...layers.placed import placed_variables
-from ...layers.positions import ReversibleEmbedding
+from ...layers.attention.positions import ReversibleEmbedding
+from ...layers.core.cut_weights import Cut, bias_axes, cut_weights
+from ...layers.core.dense import Dense
+from ...layers.core.einsum_dense import EinsumDense
+from ...layers.core.embedding import Embedding
+from ...layers.core.placed import placed_variables
 from ...layers.quantizers.kernels import QuantizableKernel
-from ..data import Layout
+from ..data.adapters import Layout
 from .local import LocalSteps
 
 _PRODUCTS = (Dense.call, EinsumDense.call)

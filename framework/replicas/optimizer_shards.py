@@ -20,7 +20,7 @@ from ... import optim
 from ...engine import ops
 from ...engine.graph import IndexedSlices, Variable
 from ...engine.ops.collectives import all_gather, all_reduce, current_group, reduce_scatter
-from ...engine.ops.draws import Draw
+from ...engine.ops.random.draws import Draw
 from ...optim.clipping import Clipping
 from ...optim.updates import constrain
 

@@ -17,15 +17,15 @@ import numpy as np
 
 from ...distribute.strategies.data_parallel import DataParallel
 from ...engine import ops
+from ...engine.common.dtypes import as_dtype
 from ...engine.graph import Graph, IndexedSlices
-from ...engine.graph.dtypes import as_dtype
 from ...engine.ops.collectives import all_gather, replicated
 from ...engine.session.programs import make_program
-from ..callbacks_checkpoint import ModelCheckpoint
-from ..checkpointing import RunCallback, TrainingRun
-from ..data import Batch
-from ..progress import make_progress
-from ..steps import StepPrograms
+from ..callbacks.checkpoint import ModelCheckpoint
+from ..callbacks.progress import make_progress
+from ..data.adapters import Batch
+from ..saving.checkpointing import RunCallback, TrainingRun
+from ..training.steps import StepPrograms
 from .buckets import summed
 from .cluster_fit import ClusterFit, Logs, plain, same, seed_now, told
 from .cut_steps import CutSteps

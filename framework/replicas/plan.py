@@ -7,9 +7,9 @@ from typing import Any
 from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Variable
 from ...engine.graph.scopes import device
-from ...engine.ops.keys import SeedGenerator
+from ...engine.ops.random.keys import SeedGenerator
 from ...engine.queues.replica_steps import ReplicaGradients, ReplicaSteps
-from ..data import Batch
+from ..data.adapters import Batch
 from .traced import StepTracer
 
 

@@ -10,18 +10,11 @@ from typing import Any
 import numpy as np
 
 from ...engine import ops
-from ...engine.graph import (
-    Graph,
-    IndexedSlices,
-    Placeholder,
-    TensorSpec,
-    Variable,
-    control_dependencies,
-    dtypes,
-)
+from ...engine.common import dtypes
+from ...engine.graph import Graph, IndexedSlices, Placeholder, TensorSpec, Variable, control_dependencies
 from ...engine.graph.scopes import device
 from ...engine.queues.replica_state import Receipt, Ticket
-from ..data import Batch
+from ..data.adapters import Batch
 from .plan import ReplicaPlan
 from .traced import placeholders
 

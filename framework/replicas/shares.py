@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...engine.ops.keys import global_generator
-from ..data import ArrayData, Batch, Data
+from ...engine.ops.random.keys import global_generator
+from ..data.adapters import ArrayData, Batch, Data
 
 
 def check_shareable(data: Data, may_repeat: bool) -> None:

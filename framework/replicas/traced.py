@@ -15,16 +15,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...engine import ops
+from ...engine.common.nest import flatten
 from ...engine.control_flow.grouping import no_op
 from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, Symbol, TensorSpec, Variable
 from ...engine.graph.graph import get_default_graph
-from ...engine.graph.nest import flatten
-from ...engine.ops.keys import SeedGenerator
+from ...engine.ops.random.keys import SeedGenerator
 from ...engine.queues.replica_steps import Part
 from ...optim.clipping import on_values
 from ...optim.replicas import handing_over, has_scaled
-from ..checkpointing import stateful_parts
-from ..data import Batch
+from ..data.adapters import Batch
+from ..saving.checkpointing import stateful_parts
 
 
 @dataclass(eq=False)

@@ -22,12 +22,12 @@ import numpy as np
 from ...distribute.restarts import Restarts
 from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Variable
-from ...engine.ops.keys import global_generator
+from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import CancelledError, StateLostError, TaskFailedError
 from ...engine.queues.replica_state import NO_TICKET, Ticket
-from ..checkpointing import RunCallback, TrainingRun
-from ..data import ArrayData
-from ..progress import Progress, make_progress
+from ..callbacks.progress import Progress, make_progress
+from ..data.adapters import ArrayData
+from ..saving.checkpointing import RunCallback, TrainingRun
 from .cluster_fit import ClusterFit, Logs, plain, same, seed_now, told
 from .plan import ReplicaPlan
 from .programs import ReplicaPrograms

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.graph.quick_dataclass import dataclass
+from ...engine.common.quick_dataclass import dataclass
 from .lengths import padded_length
 from .servable import Servable
 from .signature import DEFAULT

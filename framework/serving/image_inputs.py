@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ...distribute.inference import RequestError
-from ...engine.graph.dtypes import as_dtype
-from ..images import img_to_array, load_img, open_image, resizer
+from ...engine.common.dtypes import as_dtype
+from ..data.images import img_to_array, load_img, open_image, resizer
 from .signature import ImageForm, TensorInfo
 
 MAX_PIXELS = 1 << 25  # of an image: a few bytes can ask for many

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ...distribute.inference import RequestError
+from ...engine.common.dtypes import name_of
 from ...engine.graph import Graph, Operation, Variable, as_dtype
-from ...engine.graph.dtypes import name_of
 from ...engine.ops.base import Constant
-from ...engine.passes.independent_rows import why_rows_depend
-from ...engine.passes.prune import all_operations, needed_operations
+from ...engine.passes.framework.prune import all_operations, needed_operations
+from ...engine.passes.loops.independent_rows import why_rows_depend
 from ...engine.session.programs import make_variants
 from .lengths import Lengths, padded_length
 from .signature import DEFAULT, Signature

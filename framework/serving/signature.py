@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...distribute.inference.dtypes import OPEN_INFERENCE, TENSORFLOW
-from ...engine.graph.quick_dataclass import dataclass
+from ...engine.common.quick_dataclass import dataclass
 
 DEFAULT = "serving_default"  # the signature that a request means that names none
 

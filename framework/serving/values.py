@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...distribute.inference import RequestError
-from ...engine.graph.dtypes import as_dtype, name_of
+from ...engine.common.dtypes import as_dtype, name_of
 from .image_inputs import decoded, is_encoded
 from .signature import TensorInfo
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...engine.testing.comparing import fail_unless
 from ...layers import Dense
-from ..callback import Callback
-from ..models import Sequential
+from ..callbacks.base import Callback
+from ..models.api import Sequential
 from ..utils import set_random_seed
 from .findings import Findings
 

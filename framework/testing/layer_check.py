@@ -19,8 +19,8 @@ from ...engine.session.placeholder import placeholder
 from ...engine.testing.comparing import fail_unless
 from ...layers import Layer
 from .. import tree
-from ..gradient_tape import GradientTape
-from ..models import Input, Model, load_model
+from ..models.api import Input, Model, load_model
+from ..training.gradient_tape import GradientTape
 from .findings import Findings, assert_close
 
 STEP = 1e-6  # of central differences, in float64

@@ -12,7 +12,7 @@ from ...engine.graph import IndexedSlices, Variable
 from ...engine.session.function import function
 from ...engine.testing.comparing import fail_unless
 from ...optim import Optimizer, deserialize, serialize
-from ..gradient_tape import GradientTape
+from ..training.gradient_tape import GradientTape
 from .findings import Findings, assert_close
 
 ROWS, WIDTH = 5, 3

@@ -9,9 +9,9 @@ import numpy as np
 
 from ...engine.graph import Variable, eagerly
 from ...engine.objects import initializers
-from ..layer import Layer
-from ..layer_state import assign_values
-from ..weight import Weight
+from ..core.layer import Layer
+from ..core.layer_state import assign_values
+from ..core.weight import Weight
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..layer import Layer
+from ..core.layer import Layer
 from .data_configs import AWQConfig, GPTQConfig
 from .kernels import QuantizableKernel
 from .observing import observed

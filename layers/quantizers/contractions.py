@@ -7,8 +7,8 @@ from typing import Any
 
 from ...engine import ops
 from ...engine.autodiff import custom_gradient
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import Tensor
-from ...engine.graph.quick_dataclass import dataclass
 from .products import int8_product
 from .quantizable import QuantizableLayer
 

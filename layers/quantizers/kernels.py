@@ -10,8 +10,8 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ..cut_weights import cut_of, product_in_parts
-from ..weight import Weight
+from ..core.cut_weights import cut_of, product_in_parts
+from ..core.weight import Weight
 from .quantizable import Array, QuantizableLayer
 
 INT4_RANGE = (-8, 7)
@@ -213,7 +213,7 @@ class QuantizableKernel(QuantizableLayer):
         return ops.reshape(ops.cast(matrix, dtype), self.kernel_shape)
 
     def _dequantized_int4(self) -> Tensor:
-        from ...engine.ops.int4 import dequantize_int4
+        from ...engine.ops.neural.int4 import dequantize_int4
 
         columns = self._matrix_sizes()[1]
         if self._int4_block_size is None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.common.nest import flatten
 from ...engine.graph import Tensor, Value
-from ...engine.graph.nest import flatten
-from ..layer import Layer
+from ..core.layer import Layer
 from .kernels import QuantizableKernel
 from .quantizable import Array
 from .whole_models import path_in

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ...engine import ops
+from ...engine.common.dtypes import name_of
 from ...engine.graph import Tensor
-from ...engine.graph.dtypes import name_of
 from ...engine.ops.base import as_array
 
 _BYTES = ("int8", "uint8")

@@ -7,7 +7,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.autodiff import custom_gradient
 from ...engine.graph import Tensor
-from ...engine.ops.quantized import quantized_matmul
+from ...engine.ops.neural.quantized import quantized_matmul
 from .quantizable import QuantizableLayer
 from .quantizer import AbsMaxQuantizer
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ...engine.graph import eagerly
-from ..layer_state import assign_values
-from ..weight import Weight
+from ..core.layer_state import assign_values
+from ..core.weight import Weight
 from .adapters import AdaptableLayer, Array
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor, eagerly
-from ..cut_weights import cut_of, rows_in_parts
-from ..weight import Weight
+from ..core.cut_weights import cut_of, rows_in_parts
+from ..core.weight import Weight
 from .quantizable import Array, QuantizableLayer
 
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..layer import Layer
+from ..core.layer import Layer
 from .configs import QuantizationConfig, resolved_config
 from .quantizable import QuantizableLayer
 

@@ -20,8 +20,8 @@ from anabranch.distribute.transport.connections import Channel, Handshake, Ident
 from anabranch.distribute.transport.values import decode_token, decode_value, encode_token, encode_value, step_of
 from anabranch.distribute.transport.wire import Decoder, Frame, FrameError, Kind, encode, encode_document
 from anabranch.engine.checkpoint import files
-from anabranch.engine.ops.array_value import ArrayValue
-from anabranch.engine.ops.store_value import StoreValue
+from anabranch.engine.ops.containers.array_value import ArrayValue
+from anabranch.engine.ops.containers.store_value import StoreValue
 
 FEW, MANY = 3000, 100_000
 SIZES = [pytest.param(FEW), pytest.param(MANY, marks=pytest.mark.slow)]

@@ -17,9 +17,9 @@ import anabranch as ab
 from anabranch import distribution, layers
 from anabranch.distribute import ModelParallel
 from anabranch.distribute.strategies.mesh import DeviceMesh, LayoutMap, TensorLayout
-from anabranch.framework.data import batch_of
+from anabranch.framework.data.adapters import batch_of
 from anabranch.framework.replicas.traced import placeholders
-from anabranch.layers.cut_weights import Cut, cut_weights
+from anabranch.layers.core.cut_weights import Cut, cut_weights
 
 RNG = np.random.default_rng(0)
 X, IDS, Y = RNG.normal(size=(7, 3, 8)), RNG.integers(0, 12, size=(7, 3)), RNG.normal(size=(7, 4))

@@ -21,7 +21,7 @@ import anabranch as ab
 from anabranch.distribute.transport.wire import Kind
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Operation
-from anabranch.engine.passes.prune import all_operations
+from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.place.constraints import PlacementError
 from anabranch.engine.place.kernels import is_split
 from anabranch.engine.saving import SavedGraphError

@@ -17,7 +17,7 @@ import anabranch as ab
 from anabranch import callbacks, layers
 from anabranch.distribute import ParameterServer, Server, cluster_from_environment
 from anabranch.distribute.environment import rendezvous_from_environment
-from anabranch.framework.checkpointing import read_state
+from anabranch.framework.saving.checkpointing import read_state
 
 pytestmark = pytest.mark.xdist_group("tasks")
 RNG = np.random.default_rng(0)

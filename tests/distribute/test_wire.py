@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from anabranch.distribute.transport.values import decode_token, decode_value, encode_token, encode_value, step_of
 from anabranch.distribute.transport.wire import PREFIX, Decoder, Frame, FrameError, encode, encode_document
-from anabranch.engine.graph.dtypes import as_dtype
-from anabranch.engine.ops.array_value import ArrayValue
+from anabranch.engine.common.dtypes import as_dtype
+from anabranch.engine.ops.containers.array_value import ArrayValue
 
 ARRAYS = [
     np.float32(3),

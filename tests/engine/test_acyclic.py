@@ -9,7 +9,7 @@ from shared.fusion_checks import Check, X, groups
 
 import anabranch as ab
 from anabranch.engine.graph import Tensor
-from anabranch.engine.passes.acyclic import Dependent
+from anabranch.engine.passes.framework.acyclic import Dependent
 
 
 def reachable(item: Dependent) -> set[Dependent]:

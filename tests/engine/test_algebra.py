@@ -13,11 +13,11 @@ from hypothesis import given, settings
 import anabranch as ab
 from anabranch.engine.graph import Graph, TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes import algebra, algebra_shapes
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.prune import all_operations
-from anabranch.engine.passes.switches import only, without
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.prune import all_operations
+from anabranch.engine.passes.framework.switches import only, without
+from anabranch.engine.passes.rewrites import algebra, algebra_shapes
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 

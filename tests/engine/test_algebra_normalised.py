@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.prune import all_operations
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 

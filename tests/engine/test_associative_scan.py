@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from programs.loops import assert_same, derivatives, repeat, run
 
 import anabranch as ab
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.passes.framework.prune import needed_operations
 
 ops = ab.ops
 

@@ -10,13 +10,13 @@ import pytest
 import anabranch as ab
 from anabranch.engine.graph import Graph
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.mathematics import Exp
-from anabranch.engine.ops.trigonometry import Cos, Sin
-from anabranch.engine.passes import limits, pipeline
-from anabranch.engine.passes.driver import Change, Rule, apply_rules
-from anabranch.engine.passes.patterns import Match, op
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.rewriter import Rewriter
+from anabranch.engine.ops.math.mathematics import Exp
+from anabranch.engine.ops.math.trigonometry import Cos, Sin
+from anabranch.engine.passes.framework import limits, pipeline
+from anabranch.engine.passes.framework.driver import Change, Rule, apply_rules
+from anabranch.engine.passes.framework.patterns import Match, op
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.rewriter import Rewriter
 
 ops = ab.ops
 

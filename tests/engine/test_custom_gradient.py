@@ -11,7 +11,7 @@ from programs.loops import assert_same, derivatives, number, repeat, run, unroll
 
 import anabranch as ab
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes.prepare import prepare
+from anabranch.engine.passes.framework.prepare import prepare
 
 ops = ab.ops
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from anabranch.engine.graph import deadlines
-from anabranch.engine.graph.deadlines import deadline, waits
+from anabranch.engine.common import deadlines
+from anabranch.engine.common.deadlines import deadline, waits
 
 
 class Clock:

@@ -17,7 +17,7 @@ import pytest
 import anabranch as ab
 from anabranch.engine.graph import Graph, Symbol, Tensor
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes.switches import without
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.interpreter import Interpreter
 
 Build = Callable[[Tensor, int], Tensor]

@@ -18,7 +18,7 @@ from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
 from anabranch.engine.devices.dispatcher import Dispatcher
 from anabranch.engine.devices.gpu import GpuDevice
 from anabranch.engine.devices.pinned import Piece, PinnedSlabs
-from anabranch.engine.ops.array_value import ArrayValue
+from anabranch.engine.ops.containers.array_value import ArrayValue
 from anabranch.engine.place import make_devices
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.engine.devices import Buffer, Clock, DeviceMemoryError, RealClock, SimDevice, VirtualClock
 from anabranch.engine.devices.memory import copy_value, poison, value_bytes
-from anabranch.engine.ops.array_value import ArrayValue
+from anabranch.engine.ops.containers.array_value import ArrayValue
 from anabranch.engine.place import make_devices
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from anabranch.engine import ops
+from anabranch.engine.common.dtypes import is_floating, is_integer, is_string, name_of
 from anabranch.engine.control_flow import cond, while_loop
 from anabranch.engine.graph import Graph, Variable, as_dtype, result_type
-from anabranch.engine.graph.dtypes import is_floating, is_integer, is_string, name_of
 from anabranch.engine.ops.base import as_array
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.session import Session, placeholder

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anabranch.engine.common.dtypes import float_type, is_differentiable, is_floating, is_integer
 from anabranch.engine.graph import as_dtype, result_type
-from anabranch.engine.graph.dtypes import float_type, is_differentiable, is_floating, is_integer
 
 # Type promotion as JAX documents it (docs.jax.dev, "Type promotion semantics"), whose rules keras.ops follows. Each
 # row joins one type with those of the header from its own column on; i*, f* and c* are Python's int, float, complex.

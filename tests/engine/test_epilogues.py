@@ -12,20 +12,21 @@ from hypothesis import strategies as st
 from shared.symbols import symbols_of
 
 import anabranch as ab
+from anabranch.engine.codegen.elementwise import open_sizes
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.matmul import epilogues, gemm_bind
+from anabranch.engine.codegen.rule import fusion_rule
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.elementwise import Add, Multiply
-from anabranch.engine.ops.fused import Fused
-from anabranch.engine.ops.linalg import MatMul
-from anabranch.engine.ops.packed import PackedMatMul
-from anabranch.engine.ops.product_then import ProductThen
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.prune import all_operations
-from anabranch.engine.passes.switches import without
+from anabranch.engine.ops.internal.fused import Fused
+from anabranch.engine.ops.internal.packed import PackedMatMul
+from anabranch.engine.ops.internal.product_then import ProductThen
+from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.math.elementwise import Add, Multiply
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.prune import all_operations
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels import epilogues, gemm_bind, open_sizes
-from anabranch.engine.runtime.kernels.library import library
-from anabranch.engine.runtime.kernels.rule import fusion_rule
 from anabranch.engine.runtime.program import Program
 
 needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

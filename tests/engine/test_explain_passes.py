@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph import Graph
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes import limits
-from anabranch.engine.passes.log import PassLog, note_change, note_kept, recording
-from anabranch.engine.passes.memory_budget import within_memory_budget
-from anabranch.engine.passes.switches import PASSES, without
-from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.passes.framework import limits
+from anabranch.engine.passes.framework.log import PassLog, note_change, note_kept, recording
+from anabranch.engine.passes.framework.switches import PASSES, without
+from anabranch.engine.passes.memory.memory_budget import within_memory_budget
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.session.explain import told_of_passes
 from anabranch.engine.session.profile import Profile, ProfiledLine, _bytes_of, _own_times, _size, _time

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph import Graph
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes import cheap, live_rows
-from anabranch.engine.passes.switches import without
-from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.passes.framework.switches import without
+from anabranch.engine.passes.loops import live_rows
+from anabranch.engine.passes.memory import cheap
 
 ops = ab.ops
 FILE = __file__.rpartition("/")[2]

@@ -11,7 +11,7 @@ from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes import observe
+from anabranch.engine.passes.framework import observe
 from anabranch.engine.runtime.program import Program
 
 

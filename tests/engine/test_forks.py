@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.codegen.llvm.library import library
 
 pytestmark = [
     pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here"),

@@ -16,8 +16,8 @@ from shared.symbols import symbols_of
 import anabranch as ab
 from anabranch.engine.graph import Graph, Symbol, Tensor
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.fused import Fused
-from anabranch.engine.passes.switches import without
+from anabranch.engine.ops.internal.fused import Fused
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 o = ab.ops

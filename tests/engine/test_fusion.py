@@ -13,7 +13,7 @@ from shared.fusion_checks import Check, X, groups, prepared, variable
 import anabranch as ab
 from anabranch.engine.graph import Graph, Operation, Symbol, Tensor
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.fused import Fused
+from anabranch.engine.ops.internal.fused import Fused
 
 pytestmark = pytest.mark.usefixtures("loops_stay")
 

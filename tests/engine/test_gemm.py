@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch import ops
+from anabranch.engine.codegen.elementwise.bound import BoundKernel
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.matmul import gemm, gemm_bind
+from anabranch.engine.codegen.matmul.gemm_driver import print_products
+from anabranch.engine.codegen.matmul.gemm_tile import tiles_of
 from anabranch.engine.graph import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
-from anabranch.engine.ops.linalg import MatMul
-from anabranch.engine.ops.packed import Layout, Pack, PackedMatMul
-from anabranch.engine.runtime.kernels import gemm, gemm_bind
-from anabranch.engine.runtime.kernels.bound import BoundKernel
-from anabranch.engine.runtime.kernels.gemm_driver import print_products
-from anabranch.engine.runtime.kernels.gemm_tile import tiles_of
-from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.ops.internal.packed import Layout, Pack, PackedMatMul
+from anabranch.engine.ops.linear_algebra.linalg import MatMul
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch import ops
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.matmul import gemm_batch_bind
+from anabranch.engine.codegen.matmul.gemm_batch import BatchForm, best_tile, print_batch
+from anabranch.engine.codegen.matmul.gemm_batch_bind import bind_batch, product_of
+from anabranch.engine.codegen.matmul.gemm_strides import Axis, strided_product
 from anabranch.engine.graph import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import Op, apply
-from anabranch.engine.ops.einsum import Contraction
-from anabranch.engine.ops.linalg import BatchMatMul, MatMul
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.runtime.kernels import gemm_batch_bind
-from anabranch.engine.runtime.kernels.gemm_batch import BatchForm, best_tile, print_batch
-from anabranch.engine.runtime.kernels.gemm_batch_bind import bind_batch, product_of
-from anabranch.engine.runtime.kernels.gemm_strides import Axis, strided_product
-from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.ops.linear_algebra.einsum import Contraction
+from anabranch.engine.ops.linear_algebra.linalg import BatchMatMul, MatMul
+from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.runtime.program import Program
 
 needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

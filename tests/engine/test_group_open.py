@@ -12,12 +12,12 @@ from natives.comparing import check_against_numpy, kernel_types
 from shared.symbols import symbols_of
 
 import anabranch as ab
-from anabranch.engine.ops.fused import FusedOpen
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.switches import without
-from anabranch.engine.runtime.kernels import open_sizes
-from anabranch.engine.runtime.kernels.library import library
-from anabranch.engine.runtime.kernels.rule import fusion_rule
+from anabranch.engine.codegen.elementwise import open_sizes
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.rule import fusion_rule
+from anabranch.engine.ops.internal.fused import FusedOpen
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

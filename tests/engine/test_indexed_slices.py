@@ -15,7 +15,7 @@ from shared.symbols import symbols_of
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.graph import IndexedSlices
-from anabranch.engine.ops.indexed_slices import deduplicated
+from anabranch.engine.ops.containers.indexed_slices import deduplicated
 from anabranch.engine.runtime.interpreter import Interpreter
 
 ROWS, WIDTH = 5, 3

@@ -14,8 +14,8 @@ from anabranch.engine import ops as modules
 from anabranch.engine.graph import Graph, TensorSpec
 from anabranch.engine.graph.op import Sample
 from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.passes.loops.view import is_static, size_of
-from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.testing.op_check import all_samples

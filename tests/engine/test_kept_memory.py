@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.runtime.kernels.library import library
-from anabranch.engine.runtime.kernels.memory import KeptMemory, kept_bytes, release_memory
+from anabranch.engine.codegen.host.memory import KeptMemory, kept_bytes, release_memory
+from anabranch.engine.codegen.llvm.library import library
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 ROWS, COLUMNS = 64, 512

@@ -14,14 +14,14 @@ import pytest
 from shared.cuda_compiler import compile_cuda
 
 import anabranch as ab
+from anabranch.engine.codegen.elementwise.bound import BoundKernel
+from anabranch.engine.codegen.expression.cuda import OPTIONS, print_cuda
+from anabranch.engine.codegen.expression.expression import FUNCTIONS, Expression, ExpressionBuilder, UnsupportedError
+from anabranch.engine.codegen.expression.llvm import KernelSpec
+from anabranch.engine.codegen.llvm.entry import Operand
+from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph.spec import TensorSpec
-from anabranch.engine.ops.special import erf_values, erfc_values, erfinv_values
-from anabranch.engine.runtime.kernels.bound import BoundKernel
-from anabranch.engine.runtime.kernels.cuda import OPTIONS, print_cuda
-from anabranch.engine.runtime.kernels.entry import Operand
-from anabranch.engine.runtime.kernels.expression import FUNCTIONS, Expression, ExpressionBuilder, UnsupportedError
-from anabranch.engine.runtime.kernels.library import library
-from anabranch.engine.runtime.kernels.llvm import KernelSpec
+from anabranch.engine.ops.math.special import erf_values, erfc_values, erfinv_values
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "kernels.md"
 LLVM_TYPES = {"float32": "float", "float64": "double"}

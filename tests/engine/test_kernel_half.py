@@ -15,22 +15,22 @@ from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch.engine import ops
+from anabranch.engine.codegen import rule
+from anabranch.engine.codegen.elementwise.bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
+from anabranch.engine.codegen.expression.cuda import OPTIONS, print_cuda
+from anabranch.engine.codegen.expression.expression import UnsupportedError
+from anabranch.engine.codegen.llvm.library import Library, library
+from anabranch.engine.common.identity import is_among
 from anabranch.engine.graph import as_dtype
-from anabranch.engine.graph.identity import is_among
 from anabranch.engine.graph.op import Op, as_scalar_or_array, registered_ops
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import Cast
-from anabranch.engine.ops.comparison import Where
-from anabranch.engine.ops.elementwise import Add, Multiply, Negative, Subtract
-from anabranch.engine.ops.fused import Fused
-from anabranch.engine.ops.mathematics import Exp
+from anabranch.engine.ops.internal.fused import Fused
+from anabranch.engine.ops.math.comparison import Where
+from anabranch.engine.ops.math.elementwise import Add, Multiply, Negative, Subtract
+from anabranch.engine.ops.math.mathematics import Exp
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels import rule
-from anabranch.engine.runtime.kernels.bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
-from anabranch.engine.runtime.kernels.cuda import OPTIONS, print_cuda
-from anabranch.engine.runtime.kernels.expression import UnsupportedError
-from anabranch.engine.runtime.kernels.library import Library, library
 from anabranch.engine.runtime.program import Program
 
 for _module in pkgutil.iter_modules(ops.__path__):

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.codegen.convolution.pooling import PoolingKernel
+from anabranch.engine.codegen.elementwise.bound import BoundKernel, kernel_spec, loop_numbers
+from anabranch.engine.codegen.expression.llvm import KernelSpec
+from anabranch.engine.codegen.gather import rows
+from anabranch.engine.codegen.llvm import library as library_module
+from anabranch.engine.codegen.llvm.compiler import Compiler, Effort
+from anabranch.engine.codegen.llvm.entry import effort_of
+from anabranch.engine.codegen.llvm.library import Library, modules_of
+from anabranch.engine.codegen.llvm.object_files import ObjectFiles
 from anabranch.engine.graph.spec import TensorSpec
-from anabranch.engine.ops.elementwise import Add
-from anabranch.engine.ops.fused import Fused
-from anabranch.engine.runtime.kernels import library as library_module
-from anabranch.engine.runtime.kernels import rows
-from anabranch.engine.runtime.kernels.bound import BoundKernel, kernel_spec, loop_numbers
-from anabranch.engine.runtime.kernels.compiler import Compiler, Effort
-from anabranch.engine.runtime.kernels.entry import effort_of
-from anabranch.engine.runtime.kernels.library import Library, modules_of
-from anabranch.engine.runtime.kernels.llvm import KernelSpec
-from anabranch.engine.runtime.kernels.object_files import ObjectFiles
-from anabranch.engine.runtime.kernels.pooling import PoolingKernel
+from anabranch.engine.ops.internal.fused import Fused
+from anabranch.engine.ops.math.elementwise import Add
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library_module.library.usable, reason="no kernels can be compiled here")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.codegen.llvm.library import library
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be com
 SCRIPT = '''
 import ctypes, os, sys, threading
 import numpy as np
-from anabranch.engine.runtime.kernels import threads
-from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.codegen.host import threads
+from anabranch.engine.codegen.llvm.library import library
 
 TEXT = """
 define void @task(i8* %context, i64 %part) {
@@ -156,7 +156,7 @@ def test_every_part_runs_once(count: int):
     ],
 )
 def test_number_of_threads(variables: dict[str, str], expected: int, monkeypatch: pytest.MonkeyPatch):
-    from anabranch.engine.runtime.kernels import threads
+    from anabranch.engine.codegen.host import threads
 
     for name in ("ANABRANCH_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
@@ -166,7 +166,7 @@ def test_number_of_threads(variables: dict[str, str], expected: int, monkeypatch
 
 
 def test_number_of_processors_unless_told(monkeypatch: pytest.MonkeyPatch):
-    from anabranch.engine.runtime.kernels import threads
+    from anabranch.engine.codegen.host import threads
 
     monkeypatch.delenv("ANABRANCH_NUM_THREADS", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

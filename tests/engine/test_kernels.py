@@ -20,21 +20,21 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch.engine import ops
+from anabranch.engine.codegen.elementwise.bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
+from anabranch.engine.codegen.expression.expression import ExpressionBuilder
+from anabranch.engine.codegen.llvm.library import Library, library
+from anabranch.engine.codegen.rule import bind_kernels
 from anabranch.engine.graph import Operation
 from anabranch.engine.graph.op import Op, as_scalar_or_array, registered_ops
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.ops.base import Cast
-from anabranch.engine.ops.comparison import Greater, Where
-from anabranch.engine.ops.elementwise import Add, Multiply, Negative, Subtract
-from anabranch.engine.ops.floats import Ldexp
-from anabranch.engine.ops.fused import Fused
-from anabranch.engine.ops.mathematics import Exp, Log
-from anabranch.engine.ops.special import Sigmoid
-from anabranch.engine.ops.trigonometry import Tanh
-from anabranch.engine.runtime.kernels.bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
-from anabranch.engine.runtime.kernels.expression import ExpressionBuilder
-from anabranch.engine.runtime.kernels.library import Library, library
-from anabranch.engine.runtime.kernels.rule import bind_kernels
+from anabranch.engine.ops.internal.fused import Fused
+from anabranch.engine.ops.math.comparison import Greater, Where
+from anabranch.engine.ops.math.elementwise import Add, Multiply, Negative, Subtract
+from anabranch.engine.ops.math.floats import Ldexp
+from anabranch.engine.ops.math.mathematics import Exp, Log
+from anabranch.engine.ops.math.special import Sigmoid
+from anabranch.engine.ops.math.trigonometry import Tanh
 
 for _module in pkgutil.iter_modules(ops.__path__):
     importlib.import_module(f"{ops.__name__}.{_module.name}")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.ops.axes import Transpose, TransposedCopy
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.switches import without
-from anabranch.engine.runtime.kernels.library import library
-from anabranch.engine.runtime.kernels.rule import fusion_rule
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.rule import fusion_rule
+from anabranch.engine.ops.arrays.axes import Transpose, TransposedCopy
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 STEPS, BATCH, WIDTH = 3, 30, 40

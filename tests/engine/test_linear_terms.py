@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.passes.switches import without
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.usefixtures("loops_stay")

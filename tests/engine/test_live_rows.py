@@ -12,12 +12,19 @@ import anabranch as ab
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph.graph import Operation
 from anabranch.engine.graph.spec import ArraySpec
-from anabranch.engine.ops.live_rows import JoinSegments, RowPlan, SpansOfLengths, SpansOfMask, SplitSegments, SumOfDead
-from anabranch.engine.passes import live_rows
-from anabranch.engine.passes.live_rows import sizes_of
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.switches import without
+from anabranch.engine.ops.internal.live_rows import (
+    JoinSegments,
+    RowPlan,
+    SpansOfLengths,
+    SpansOfMask,
+    SplitSegments,
+    SumOfDead,
+)
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.switches import without
+from anabranch.engine.passes.loops import live_rows
+from anabranch.engine.passes.loops.live_rows import sizes_of
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 

@@ -10,7 +10,7 @@ import pytest
 from shared.live_rows_checks import ROWS, STEPS, check, draw, lengths_of, loops, why_not
 
 import anabranch as ab
-from anabranch.engine.passes import live_rows
+from anabranch.engine.passes.loops import live_rows
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 

@@ -18,11 +18,11 @@ from shared.examples import examples
 import anabranch as ab
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph.graph import Operation
-from anabranch.engine.passes import live_rows
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.prepare import Step, prepare
-from anabranch.engine.passes.prune import all_operations
-from anabranch.engine.passes.switches import without
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.prepare import Step, prepare
+from anabranch.engine.passes.framework.prune import all_operations
+from anabranch.engine.passes.framework.switches import without
+from anabranch.engine.passes.loops import live_rows
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 

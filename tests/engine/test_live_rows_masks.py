@@ -14,10 +14,10 @@ from shared.live_rows_checks import ROWS, STEPS, check, draw, lengths_of, loops,
 
 import anabranch as ab
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes import live_rows
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.switches import without
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.switches import without
+from anabranch.engine.passes.loops import live_rows
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 

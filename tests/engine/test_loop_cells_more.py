@@ -15,9 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import anabranch as ab
-from anabranch.engine.passes.switches import only, without
+from anabranch.engine.codegen.regions.rule import least_work
+from anabranch.engine.passes.framework.switches import only, without
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.native.rule import least_work
 from anabranch.engine.runtime.program import Program
 
 ops = ab.ops

@@ -14,14 +14,14 @@ from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph.graph import Operation
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import Tensor
-from anabranch.engine.ops.joining import Concatenate
-from anabranch.engine.ops.linalg import MatMul
+from anabranch.engine.ops.arrays.joining import Concatenate
+from anabranch.engine.ops.containers.tensor_arrays import ArrayRead
+from anabranch.engine.ops.linear_algebra.linalg import MatMul
 from anabranch.engine.ops.run_time_shapes import SumToShape
-from anabranch.engine.ops.tensor_arrays import ArrayRead
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.prepare import Step, prepare
-from anabranch.engine.passes.prune import needed_in_region
-from anabranch.engine.passes.switches import without
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.prepare import Step, prepare
+from anabranch.engine.passes.framework.prune import needed_in_region
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 

@@ -12,8 +12,8 @@ import anabranch as ab
 from anabranch import layers, ops
 from anabranch.engine.graph import Symbol
 from anabranch.engine.graph.graph import Operation
+from anabranch.engine.passes.framework.prune import needed_operations
 from anabranch.engine.passes.loops.users import Users
-from anabranch.engine.passes.prune import needed_operations
 
 
 @pytest.fixture

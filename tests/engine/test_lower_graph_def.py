@@ -23,7 +23,7 @@ from anabranch.engine.lower.graph_def import full_device_name, to_graph_def
 from anabranch.engine.lower.lowering import Lowering
 from anabranch.engine.lower.nodes import Frame, Machine, Node, Value
 from anabranch.engine.lower.raw import lower_raw
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.passes.framework.prune import needed_operations
 
 F = descriptor_pb2.FieldDescriptorProto
 # Of TensorFlow's graph.proto, node_def.proto, attr_value.proto, tensor.proto, tensor_shape.proto and versions.proto:

@@ -24,7 +24,7 @@ from anabranch.engine.lower.lowering import Lowering
 from anabranch.engine.lower.nodes import Frame, Machine, Node, Value
 from anabranch.engine.lower.raw import lower_raw
 from anabranch.engine.lower.show import dump_machine, in_order, node_names, to_dot
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.passes.framework.prune import needed_operations
 
 GOLDEN = Path(__file__).parent / "dumps" / "lowered_loop.txt"
 

@@ -37,7 +37,7 @@ from anabranch.engine.machine.frames import FrameRun, Iteration
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.machine.report import StalledError
 from anabranch.engine.machine.step import DeadValueError
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.passes.framework.prune import needed_operations
 from anabranch.engine.runtime.interpreter import Interpreter
 
 SEEDS: list[int | None] = [None, 0, 1]

@@ -18,6 +18,8 @@ from shared.machines import MachineCase, Setting, assert_nothing_left, idle_step
 from shared.placed_steps import Legal
 
 import anabranch as ab
+from anabranch.engine.codegen.elementwise.bound import can_fuse, kernel_spec
+from anabranch.engine.codegen.expression.cuda import OPTIONS, print_cuda
 from anabranch.engine.devices import dispatcher as dispatchers
 from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
 from anabranch.engine.graph import as_dtype
@@ -26,10 +28,8 @@ from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.gpu_kernels import HOST_READS, FusedRunner, OpRunner
 from anabranch.engine.machine.program import MachineProgram
-from anabranch.engine.ops.fused import Fused
+from anabranch.engine.ops.internal.fused import Fused
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels.bound import can_fuse, kernel_spec
-from anabranch.engine.runtime.kernels.cuda import OPTIONS, print_cuda
 
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 OPS = registered_ops()

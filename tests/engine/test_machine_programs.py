@@ -24,7 +24,7 @@ import anabranch as ab
 from anabranch import ops
 from anabranch.engine.graph import Symbol, Tensor
 from anabranch.engine.machine.program import MachineProgram
-from anabranch.engine.ops.strings import join
+from anabranch.engine.ops.text.strings import join
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import as_fetched
 

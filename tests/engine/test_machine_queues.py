@@ -18,8 +18,8 @@ from shared.waiting import PATIENCE, Waiting, wait_until
 
 import anabranch as ab
 from anabranch import ops
+from anabranch.engine.common.deadlines import deadline
 from anabranch.engine.graph import Symbol, Tensor
-from anabranch.engine.graph.deadlines import deadline
 from anabranch.engine.machine import step as machine_step
 from anabranch.engine.machine.program import MachineProgram, may_wait
 from anabranch.engine.queues import CancelledError, DeadlineExceededError, FIFOQueue, OutOfRangeError

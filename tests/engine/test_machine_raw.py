@@ -18,7 +18,7 @@ from anabranch.engine.lower.cluster import cluster
 from anabranch.engine.lower.cut import cut
 from anabranch.engine.lower.raw import lower_raw
 from anabranch.engine.machine.step import Step
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.passes.framework.prune import needed_operations
 
 graph = graph_on(cpu=4)
 n = fed("int32", "n")

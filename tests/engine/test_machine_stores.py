@@ -18,8 +18,8 @@ from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.machine.report import waiting_report
 from anabranch.engine.machine.stores import WAITING, Table
-from anabranch.engine.ops.store_value import StoreValue
-from anabranch.engine.passes.prune import all_operations
+from anabranch.engine.ops.containers.store_value import StoreValue
+from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import as_fetched
 

@@ -17,8 +17,8 @@ from shared.waiting import Waiting, wait_until
 
 import anabranch as ab
 from anabranch import ops
+from anabranch.engine.common.deadlines import deadline
 from anabranch.engine.graph import Symbol, Tensor
-from anabranch.engine.graph.deadlines import deadline
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine import program as machine_program
 from anabranch.engine.machine.program import MachineProgram

@@ -10,12 +10,12 @@ import pytest
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.ops.array_value import ArrayValue
-from anabranch.engine.passes import cheap
+from anabranch.engine.codegen.host import memory
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.ops.containers.array_value import ArrayValue
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.passes.loops import before
-from anabranch.engine.passes.switches import without
-from anabranch.engine.runtime.kernels import memory
-from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.passes.memory import cheap
 from anabranch.engine.runtime.records import RecordBeside
 
 needs_kernels = pytest.mark.skipif(not library.usable, reason="needs compiled kernels")

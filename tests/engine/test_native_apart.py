@@ -9,10 +9,10 @@ import pytest
 
 import anabranch as ab
 from anabranch import ops
+from anabranch.engine.codegen.elementwise import dynamic, open_sizes
+from anabranch.engine.codegen.elementwise.bound import BoundKernel
+from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.runtime.kernels import dynamic, open_sizes
-from anabranch.engine.runtime.kernels.bound import BoundKernel
-from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

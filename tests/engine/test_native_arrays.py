@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.runtime.native.function import Array, Function
+from anabranch.engine.codegen.regions.function import Array, Function
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.usefixtures("loops_stay", "native_whatever_the_size")

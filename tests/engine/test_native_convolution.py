@@ -12,11 +12,11 @@ from natives.comparing import check_against_numpy, kernel_types
 from shared.examples import examples
 
 import anabranch as ab
+from anabranch.engine.codegen.convolution import convolution
+from anabranch.engine.codegen.convolution.correlation import FIELDS
+from anabranch.engine.codegen.convolution.numbers import correlation_numbers
+from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.runtime.kernels import convolution
-from anabranch.engine.runtime.kernels.convolution_numbers import correlation_numbers
-from anabranch.engine.runtime.kernels.correlation import FIELDS
-from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

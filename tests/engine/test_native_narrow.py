@@ -12,12 +12,12 @@ from natives.comparing import check_against_numpy
 from shared.examples import examples
 
 import anabranch as ab
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.matmul import narrow
+from anabranch.engine.codegen.natives import bind_native
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
-from anabranch.engine.ops.linalg import MatMul
-from anabranch.engine.runtime.kernels import narrow
-from anabranch.engine.runtime.kernels.library import library
-from anabranch.engine.runtime.kernels.natives import bind_native
+from anabranch.engine.ops.linear_algebra.linalg import MatMul
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

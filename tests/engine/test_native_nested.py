@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from shared.examples import examples
 
 import anabranch as ab
-from anabranch.engine.ops.array_value import ArrayValue
-from anabranch.engine.passes.switches import without
-from anabranch.engine.runtime.native import rule
-from anabranch.engine.runtime.native.ragged import RaggedArray, rows_and_ends
-from anabranch.engine.runtime.native.rule import LEAST_WORK, least_work
+from anabranch.engine.codegen.regions import rule
+from anabranch.engine.codegen.regions.ragged import RaggedArray, rows_and_ends
+from anabranch.engine.codegen.regions.rule import LEAST_WORK, least_work
+from anabranch.engine.ops.containers.array_value import ArrayValue
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.usefixtures("loops_stay", "native_whatever_the_size")

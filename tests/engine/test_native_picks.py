@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from natives.comparing import kernel_types
 
 import anabranch as ab
+from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
 
 needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

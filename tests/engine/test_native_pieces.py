@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.passes.switches import without
+from anabranch.engine.codegen.regions import forms, pieces, recording, rule
+from anabranch.engine.codegen.regions.compiling import Plan
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.native import forms, pieces, recording, rule
-from anabranch.engine.runtime.native.compiling import Plan
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.usefixtures("loops_stay", "native_whatever_the_size")

@@ -12,8 +12,8 @@ from natives.comparing import check_against_numpy, kernel_types
 from shared.examples import examples
 
 import anabranch as ab
+from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

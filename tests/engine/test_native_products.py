@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.runtime.kernels import gemm
+from anabranch.engine.codegen.matmul import gemm
 from anabranch.engine.runtime.program import Program
 
 pytestmark = [

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anabranch as ab
+from anabranch.engine.codegen.regions import elementwise, forms, rule
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes.switches import without
-from anabranch.engine.runtime.native import elementwise, forms, rule
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.usefixtures("loops_stay", "native_whatever_the_size")

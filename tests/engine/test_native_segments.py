@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
 
 import anabranch as ab
+from anabranch.engine.codegen.gather import segments
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.rule import fusion_rule
 from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.ops.arrays.segments import GatherSegments, SegmentSum
 from anabranch.engine.ops.base import apply
-from anabranch.engine.ops.segments import GatherSegments, SegmentSum
-from anabranch.engine.ops.sum_of_rows import SumOfParts
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.switches import without
-from anabranch.engine.runtime.kernels import segments
-from anabranch.engine.runtime.kernels.library import library
-from anabranch.engine.runtime.kernels.rule import fusion_rule
+from anabranch.engine.ops.internal.sum_of_rows import SumOfParts
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

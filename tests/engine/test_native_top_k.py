@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch import ops
+from anabranch.engine.codegen.elementwise import open_sizes
+from anabranch.engine.codegen.elementwise.bound import BoundKernel
+from anabranch.engine.codegen.elementwise.open_shapes import OpenRunner
+from anabranch.engine.codegen.llvm.entry import print_kernel
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.natives import bind_native
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.sorting import TopK
-from anabranch.engine.runtime.kernels import open_sizes
-from anabranch.engine.runtime.kernels.bound import BoundKernel
-from anabranch.engine.runtime.kernels.entry import print_kernel
-from anabranch.engine.runtime.kernels.library import library
-from anabranch.engine.runtime.kernels.natives import bind_native
-from anabranch.engine.runtime.kernels.open_shapes import OpenRunner
+from anabranch.engine.ops.arrays.sorting import TopK
 from anabranch.engine.runtime.program import Program
 
 KINDS = ["different", "rounded", "nan", "ascending", "forbidden", "zeros"]

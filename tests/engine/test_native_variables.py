@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from shared.examples import examples
 
 import anabranch as ab
+from anabranch.engine.codegen.regions.rule import least_work
 from anabranch.engine.graph.spec import TensorSpec
-from anabranch.engine.passes.switches import without
-from anabranch.engine.runtime.native.rule import least_work
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.usefixtures("loops_stay", "native_whatever_the_size")

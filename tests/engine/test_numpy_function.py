@@ -9,7 +9,7 @@ from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.control_flow import cond, while_loop
 from anabranch.engine.graph import Graph, Symbol, Tensor, Variable, as_dtype
-from anabranch.engine.ops.escape import numpy_function
+from anabranch.engine.ops.text.escape import numpy_function
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.saving import SavedGraphError, graph_to_dict

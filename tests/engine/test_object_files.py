@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.engine.runtime.kernels import object_files
-from anabranch.engine.runtime.kernels.object_files import ObjectFiles, cache_folder, sources_digest
+from anabranch.engine.codegen.llvm import object_files
+from anabranch.engine.codegen.llvm.object_files import ObjectFiles, cache_folder, sources_digest
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes of files are POSIX's")
 
@@ -120,23 +120,23 @@ def test_names_follow_the_sources_of_the_code_generator(monkeypatch: pytest.Monk
     before = ObjectFiles.name("host", "key")
     assert ObjectFiles.name("host", "key") == before
     assert len({before, ObjectFiles.name("other", "key"), ObjectFiles.name("host", "other")}) == 3
-    for folder in ("kernels", "native"):
-        (tmp_path / folder).mkdir()
+    for folder in (".", "llvm", "regions"):
+        (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "print.py").write_text("1")
-    monkeypatch.setattr(object_files, "__file__", str(tmp_path / "kernels" / "object_files.py"))
+    monkeypatch.setattr(object_files, "__file__", str(tmp_path / "llvm" / "object_files.py"))
     digests = []
-    for folder, text in (("kernels", "1"), ("kernels", "2"), ("native", "2")):
+    for folder, text in (("llvm", "1"), ("llvm", "2"), ("regions", "2"), (".", "2")):
         (tmp_path / folder / "print.py").write_text(text)
         sources_digest.cache_clear()
         digests.append(sources_digest())
-    (tmp_path / "native" / "print.py").unlink()
+    (tmp_path / "regions" / "print.py").unlink()
     sources_digest.cache_clear()
     assert sources_digest() is None
     with pytest.warns(RuntimeWarning, match="sources of the modules that print code are not there"):
         assert not ObjectFiles(tmp_path).has(NAME)
     monkeypatch.undo()
     sources_digest.cache_clear()
-    assert len({*digests}) == 3
+    assert len({*digests}) == 4
     assert ObjectFiles.name("host", "key") == before
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anabranch.engine.codegen.elementwise.on_numpy import on_numpy
 from anabranch.engine.graph.op import Op
-from anabranch.engine.ops.comparison import Greater, Where
-from anabranch.engine.ops.elementwise import Add, Multiply, Subtract
-from anabranch.engine.ops.fused import Fused
-from anabranch.engine.ops.trigonometry import Tanh
-from anabranch.engine.runtime.kernels.on_numpy import on_numpy
+from anabranch.engine.ops.internal.fused import Fused
+from anabranch.engine.ops.math.comparison import Greater, Where
+from anabranch.engine.ops.math.elementwise import Add, Multiply, Subtract
+from anabranch.engine.ops.math.trigonometry import Tanh
 
 
 class Half(Op):

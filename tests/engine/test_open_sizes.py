@@ -10,24 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anabranch as ab
+from anabranch.engine.codegen.elementwise import open_sizes
+from anabranch.engine.codegen.elementwise.open_groups import OpenGroup
+from anabranch.engine.codegen.elementwise.open_rows import bind_open_rows
+from anabranch.engine.codegen.elementwise.open_sizes import Met, named_like, read_sizes, shape_of
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.matmul import gemm
+from anabranch.engine.codegen.matmul.epilogues import OpenProductThen
+from anabranch.engine.codegen.matmul.gemm_bind import OpenPackedProduct, OpenProduct, layout_of
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
-from anabranch.engine.ops.elementwise import Add, Multiply
-from anabranch.engine.ops.fused import Fused
-from anabranch.engine.ops.linalg import MatMul
-from anabranch.engine.ops.packed import PackedMatMul
-from anabranch.engine.ops.product_then import ProductThen
-from anabranch.engine.ops.reduced import Sum
-from anabranch.engine.ops.reduction import LogSumExp
-from anabranch.engine.ops.softmax import LogSoftmax, Softmax
-from anabranch.engine.runtime.kernels import gemm, open_sizes
-from anabranch.engine.runtime.kernels.epilogues import OpenProductThen
-from anabranch.engine.runtime.kernels.gemm_bind import OpenPackedProduct, OpenProduct, layout_of
-from anabranch.engine.runtime.kernels.library import library
-from anabranch.engine.runtime.kernels.open_groups import OpenGroup
-from anabranch.engine.runtime.kernels.open_rows import bind_open_rows
-from anabranch.engine.runtime.kernels.open_sizes import Met, named_like, read_sizes, shape_of
+from anabranch.engine.ops.internal.fused import Fused
+from anabranch.engine.ops.internal.packed import PackedMatMul
+from anabranch.engine.ops.internal.product_then import ProductThen
+from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.math.elementwise import Add, Multiply
+from anabranch.engine.ops.math.reduced import Sum
+from anabranch.engine.ops.math.reduction import LogSumExp
+from anabranch.engine.ops.neural.softmax import LogSoftmax, Softmax
 
 FLOAT = np.dtype("float32")
 needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

@@ -10,21 +10,20 @@ from anabranch.engine.control_flow import while_loop
 from anabranch.engine.graph import Graph, Variable
 from anabranch.engine.graph.spec import shape_accepts
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops import (
+from anabranch.engine.ops import base, run_time_shapes
+from anabranch.engine.ops.arrays import (
     axes,
-    base,
     creation,
     gathering,
     indexing,
     joining,
     padding,
     positions,
-    reduction,
-    run_time_shapes,
     scattering,
     shaping,
-    windows,
 )
+from anabranch.engine.ops.math import reduction
+from anabranch.engine.ops.signal import windows
 from anabranch.engine.session import Session
 from anabranch.engine.session.placeholder import placeholder
 

@@ -15,7 +15,7 @@ from anabranch.engine.autodiff.derivatives import jvp
 from anabranch.engine.control_flow import cond, while_loop
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.complex_numbers import Conjugate, complex_type, conjugated, part_type
+from anabranch.engine.ops.math.complex_numbers import Conjugate, complex_type, conjugated, part_type
 from anabranch.engine.session import Session
 from anabranch.engine.testing import check_gradients
 

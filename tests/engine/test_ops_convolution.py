@@ -14,8 +14,8 @@ from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.spec import shape_accepts
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops import correlation
-from anabranch.engine.ops.window_geometry import Window
+from anabranch.engine.ops.neural import correlation
+from anabranch.engine.ops.neural.window_geometry import Window
 from anabranch.engine.session import Session
 
 FIRST = "channels_first"

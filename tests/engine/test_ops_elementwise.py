@@ -10,9 +10,9 @@ import pytest
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops import bitwise, comparison, elementwise, mathematics, special, trigonometry
 from anabranch.engine.ops.base import Constant, constant
 from anabranch.engine.ops.conversion import convert_to_tensor
+from anabranch.engine.ops.math import bitwise, comparison, elementwise, mathematics, special, trigonometry
 from anabranch.engine.session import Session
 from anabranch.engine.testing.comparing import assert_identical
 

@@ -13,7 +13,7 @@ from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.special import bessel_i_values, erfc_values
+from anabranch.engine.ops.math.special import bessel_i_values, erfc_values
 from anabranch.engine.session import Session
 from anabranch.engine.testing import check_gradients
 

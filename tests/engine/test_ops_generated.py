@@ -13,7 +13,7 @@ from shared.op_samples import NAMED, SAMPLES, SMOOTH
 
 from anabranch.engine.graph import Graph, TensorSpec
 from anabranch.engine.graph.op import Op, Sample
-from anabranch.engine.ops import elementwise
+from anabranch.engine.ops.math import elementwise
 from anabranch.engine.testing import checks, op_check, saving
 from anabranch.engine.testing import control_flow as programs
 from anabranch.engine.testing import derivatives as slopes

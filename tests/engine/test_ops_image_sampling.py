@@ -13,7 +13,7 @@ from shared.images import LAYOUTS, evaluate, from_layout, in_layout, run, symbol
 
 from anabranch.engine import ops
 from anabranch.engine.graph import Graph, as_dtype
-from anabranch.engine.ops import image
+from anabranch.engine.ops.signal import image
 from anabranch.engine.testing import check_gradients
 
 rng = np.random.default_rng(0)

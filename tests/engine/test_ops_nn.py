@@ -10,7 +10,7 @@ from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.softmax import SparseCrossEntropy, SparseCrossEntropyGrad
+from anabranch.engine.ops.neural.softmax import SparseCrossEntropy, SparseCrossEntropyGrad
 from anabranch.engine.session import Session
 
 X = np.array([-8, -3, -2.5, -1, -0.5, -0.1, 0, 0.1, 0.5, 1, 2.5, 3, 6, 8], "float32")

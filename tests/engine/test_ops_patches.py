@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from anabranch.engine import ops
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.image import extract_patches, extract_patches_3d
+from anabranch.engine.ops.signal.image import extract_patches, extract_patches_3d
 from anabranch.engine.session import Session
 from anabranch.engine.testing import check_gradients
 

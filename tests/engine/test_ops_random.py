@@ -10,7 +10,7 @@ from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops import random
+from anabranch.engine.ops.random import samplers as random
 from anabranch.engine.session import Session
 
 COUNT = 20_000

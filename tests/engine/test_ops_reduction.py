@@ -9,8 +9,8 @@ from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.reduced import Sum
-from anabranch.engine.ops.reduction import Mean
+from anabranch.engine.ops.math.reduced import Sum
+from anabranch.engine.ops.math.reduction import Mean
 from anabranch.engine.session import Session
 
 

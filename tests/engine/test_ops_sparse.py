@@ -11,7 +11,8 @@ from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.control_flow import cond, while_loop
 from anabranch.engine.graph import Graph, Variable
-from anabranch.engine.ops import SparseTensor, sparse
+from anabranch.engine.ops import SparseTensor
+from anabranch.engine.ops.containers import sparse
 from anabranch.engine.session import Session
 from anabranch.engine.session.placeholder import placeholder
 from anabranch.engine.testing import check_gradients

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anabranch.engine.graph import Graph, Tensor, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops import strings
+from anabranch.engine.ops.text import strings
 from anabranch.engine.session import Session, placeholder
 
 STRING = as_dtype("string")

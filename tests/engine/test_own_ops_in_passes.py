@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.control_flow.vectorized_map import batched_map
 from anabranch.engine.graph.axis_maps import AxisMap, same_axes_map
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.ops.base import apply
-from anabranch.engine.passes import live_rows
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.sizes import KnownSizes
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.sizes import KnownSizes
+from anabranch.engine.passes.loops import live_rows
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
 
 ops = ab.ops

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph.graph import Graph, Operation
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.packed import Layout, Pack, PackedMatMul
-from anabranch.engine.passes.fuse import FusionRule
-from anabranch.engine.passes.prepare import Step, prepare
-from anabranch.engine.passes.prune import all_operations
-from anabranch.engine.passes.switches import without
+from anabranch.engine.ops.internal.packed import Layout, Pack, PackedMatMul
+from anabranch.engine.passes.framework.prepare import Step, prepare
+from anabranch.engine.passes.framework.prune import all_operations
+from anabranch.engine.passes.framework.switches import without
+from anabranch.engine.passes.fusion.fuse import FusionRule
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.usefixtures("loops_stay")

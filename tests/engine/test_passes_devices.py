@@ -30,15 +30,15 @@ from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Operation, Tensor
 from anabranch.engine.graph.graph import Parameter
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.elementwise import Add
-from anabranch.engine.ops.fused import Fused
-from anabranch.engine.ops.linalg import MatMul
-from anabranch.engine.ops.reduced import Sum
+from anabranch.engine.ops.containers.tensor_arrays import ArrayAddAt, ArrayRead, ArrayUnstack
+from anabranch.engine.ops.internal.fused import Fused
+from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.math.elementwise import Add
+from anabranch.engine.ops.math.reduced import Sum
 from anabranch.engine.ops.run_time_shapes import SumToShape
-from anabranch.engine.ops.tensor_arrays import ArrayAddAt, ArrayRead, ArrayUnstack
-from anabranch.engine.passes.prepare import Step, prepare
-from anabranch.engine.passes.prune import all_operations
-from anabranch.engine.passes.switches import without
+from anabranch.engine.passes.framework.prepare import Step, prepare
+from anabranch.engine.passes.framework.prune import all_operations
+from anabranch.engine.passes.framework.switches import without
 
 ops = ab.ops
 RNG = np.random.default_rng(0)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import anabranch as ab
 from anabranch.engine.graph import DeviceName, Operation, Variable
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes.estimates import bytes_of, flops_of, made_bytes, traffic_of
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.passes.framework.estimates import bytes_of, flops_of, made_bytes, traffic_of
+from anabranch.engine.passes.framework.prune import needed_operations
 from anabranch.engine.place import (
     CostModel,
     Device,

@@ -16,8 +16,8 @@ from anabranch.engine.control_flow.frames import History, Saved
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Graph, Operation
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.elementwise import Add
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.ops.math.elementwise import Add
+from anabranch.engine.passes.framework.prune import needed_operations
 from anabranch.engine.place import Device, Placement, PlacementError, make_devices, place
 from anabranch.engine.place.kernels import all_operations
 

@@ -19,7 +19,7 @@ from anabranch.engine.graph import Graph, Symbol, Tensor, TensorSpec
 from anabranch.engine.graph.op import Op
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
-from anabranch.engine.passes.switches import without
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 

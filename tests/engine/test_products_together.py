@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anabranch as ab
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.matmul import products_together
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.side_by_side import Piece, side_by_side
-from anabranch.engine.passes.switches import without
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.switches import without
+from anabranch.engine.passes.fusion.side_by_side import Piece, side_by_side
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels import products_together
-from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
 
 ops = ab.ops
@@ -240,7 +240,7 @@ def test_a_group_is_of_one_kind_and_of_as_many_as_pay():
 
 
 def test_others_are_looked_for_within_reach(monkeypatch: pytest.MonkeyPatch):
-    from anabranch.engine.passes import side_by_side as module
+    from anabranch.engine.passes.fusion import side_by_side as module
 
     monkeypatch.setattr(module, "_REACH", 3)
     with ab.Graph().as_default() as graph:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anabranch as ab
-from anabranch.engine.ops.quantized import QuantizedMatMul, quantized_matmul
-from anabranch.engine.runtime.kernels import quantized
-from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.matmul import quantized
+from anabranch.engine.ops.neural.quantized import QuantizedMatMul, quantized_matmul
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels need llvmlite")
 SIZES = st.sampled_from([1, 2, 3, 15, 16, 17, 31, 63, 64, 65, 100, 130])

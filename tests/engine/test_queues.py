@@ -13,9 +13,9 @@ from shared.waiting import PATIENCE, Waiting, wait_until
 
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
+from anabranch.engine.common.deadlines import deadline, seconds_left
 from anabranch.engine.control_flow import cond, while_loop
 from anabranch.engine.graph import Graph, Tensor, Variable
-from anabranch.engine.graph.deadlines import deadline, seconds_left
 from anabranch.engine.graph.value import Value
 from anabranch.engine.queues import (
     CancelledError,

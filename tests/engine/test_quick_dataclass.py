@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from anabranch import ops
-from anabranch.engine.graph import quick_dataclass
+from anabranch.engine.common import quick_dataclass
 from anabranch.engine.graph.op import Op
 
 MAKERS = {"quick": quick_dataclass.dataclass, "standard": dataclasses.dataclass}

@@ -16,13 +16,13 @@ from shared.examples import examples
 from shared.placed_steps import CPUS, Assigned, B, Placed, at_random, everywhere, run, text, verify
 
 import anabranch as ab
+from anabranch.engine.codegen.rule import fusion_rule
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes.prepare import Step, prepare
-from anabranch.engine.passes.switches import without
+from anabranch.engine.passes.framework.prepare import Step, prepare
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.place.kernels import all_operations as running_operations
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels.rule import fusion_rule
 
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 

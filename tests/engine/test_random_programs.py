@@ -39,7 +39,7 @@ import anabranch as ab
 from anabranch.engine.graph import Symbol, TensorSpec
 from anabranch.engine.graph.slices import IndexedSlices
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.array_value import ArrayValue
+from anabranch.engine.ops.containers.array_value import ArrayValue
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program as CompiledProgram
 

@@ -18,7 +18,7 @@ from anabranch.engine.graph import Graph, Operation
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower.nodes import Machine
 from anabranch.engine.lower.raw import contains_raw, dead_fetch, with_back_edges
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.passes.framework.prune import needed_operations
 from anabranch.engine.runtime.interpreter import Interpreter
 
 wrong: Any = raw  # to give its functions what they do not take

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from shared.waiting import PATIENCE, Waiting, wait_until
 
 from anabranch import io
+from anabranch.engine.common.deadlines import deadline
 from anabranch.engine.graph import Graph
-from anabranch.engine.graph.deadlines import deadline
 from anabranch.engine.queues import Coordinator, DeadlineExceededError, FIFOQueue, OutOfRangeError, start_queue_runners
 from anabranch.engine.queues.errors import DataLossError
 from anabranch.engine.readers.crc32c import crc32c, masked_crc32c

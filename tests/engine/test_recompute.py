@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.passes.memory_budget import memory_budget, set_memory_budget, within_memory_budget
-from anabranch.engine.passes.saved_state import ASSUMED_TRIPS, trips_of
+from anabranch.engine.passes.memory.memory_budget import memory_budget, set_memory_budget, within_memory_budget
+from anabranch.engine.passes.memory.saved_state import ASSUMED_TRIPS, trips_of
 from anabranch.engine.runtime.program import Program
 
 ops = ab.ops

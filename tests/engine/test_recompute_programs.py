@@ -18,8 +18,8 @@ from programs.syntax import Program
 
 import anabranch as ab
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes.cuts import Network
-from anabranch.engine.passes.memory_budget import within_memory_budget
+from anabranch.engine.passes.framework.cuts import Network
+from anabranch.engine.passes.memory.memory_budget import within_memory_budget
 from anabranch.engine.runtime.program import Program as CompiledProgram
 
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

@@ -9,7 +9,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.ops.array_value import ArrayValue
+from anabranch.engine.ops.containers.array_value import ArrayValue
 from anabranch.engine.runtime.records import Record
 
 STEPS, ROWS, UNITS = 5, 8, 64

@@ -11,7 +11,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.ops.array_value import ArrayValue
+from anabranch.engine.ops.containers.array_value import ArrayValue
 from anabranch.engine.runtime.interpreter import Interpreter
 
 

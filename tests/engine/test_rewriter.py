@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.common.identity import is_among
 from anabranch.engine.control_flow.frames import History
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Graph, Operation
-from anabranch.engine.graph.identity import is_among
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.elementwise import Add, Multiply, Negative
-from anabranch.engine.ops.joining import Split
-from anabranch.engine.ops.mathematics import Exp
-from anabranch.engine.ops.trigonometry import Cos, Sin
-from anabranch.engine.passes import limits, verify
-from anabranch.engine.passes.driver import Change, GroupRule, Rule, apply_group_rules, apply_rules
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.patterns import ANY, Match, any_of, only_use, op, outer, tensor
-from anabranch.engine.passes.prune import needed_operations
-from anabranch.engine.passes.rewriter import Rewriter
-from anabranch.engine.passes.specialise import Specialised
+from anabranch.engine.ops.arrays.joining import Split
+from anabranch.engine.ops.math.elementwise import Add, Multiply, Negative
+from anabranch.engine.ops.math.mathematics import Exp
+from anabranch.engine.ops.math.trigonometry import Cos, Sin
+from anabranch.engine.passes.framework import limits, verify
+from anabranch.engine.passes.framework.driver import Change, GroupRule, Rule, apply_group_rules, apply_rules
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.patterns import ANY, Match, any_of, only_use, op, outer, tensor
+from anabranch.engine.passes.framework.prune import needed_operations
+from anabranch.engine.passes.framework.rewriter import Rewriter
+from anabranch.engine.passes.framework.specialise import Specialised
 from anabranch.engine.runtime.interpreter import Interpreter
 
 ops = ab.ops

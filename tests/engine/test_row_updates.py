@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from natives.comparing import check_against_numpy
 
 import anabranch as ab
+from anabranch.engine.codegen.gather import row_sums
+from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
-from anabranch.engine.ops.indexed_slices import AddToRows, deduplicated
-from anabranch.engine.passes.fuse import FusionRule
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.switches import without
-from anabranch.engine.runtime.kernels import row_sums
-from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.ops.containers.indexed_slices import AddToRows, deduplicated
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.switches import without
+from anabranch.engine.passes.fusion.fuse import FusionRule
 from anabranch.engine.runtime.program import Program
 
 needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

@@ -21,9 +21,9 @@ from anabranch.engine.graph.provenance import Location
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import Constant
-from anabranch.engine.ops.mathematics import Exp
-from anabranch.engine.ops.trigonometry import Sin
-from anabranch.engine.passes.prepare import Step, prepare
+from anabranch.engine.ops.math.mathematics import Exp
+from anabranch.engine.ops.math.trigonometry import Sin
+from anabranch.engine.passes.framework.prepare import Step, prepare
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from natives.comparing import check_against_numpy
 
 import anabranch as ab
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.sizes import KnownSizes
-from anabranch.engine.passes.switches import without
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.sizes import KnownSizes
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 

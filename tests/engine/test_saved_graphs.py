@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.common.identity import is_among
 from anabranch.engine.graph import Op, Placeholder, TensorSpec
-from anabranch.engine.graph.identity import is_among
 from anabranch.engine.graph.op import _registry
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply

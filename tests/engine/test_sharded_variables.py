@@ -15,7 +15,7 @@ from anabranch import ops
 from anabranch.distribute import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, ShardedVariable
 from anabranch.engine.graph.sharded import Rows, grouped, rows_of_shards
 from anabranch.engine.objects.initializers import first_value
-from anabranch.engine.ops.draws import described_draw
+from anabranch.engine.ops.random.draws import described_draw
 from anabranch.engine.saving import describe_for_tasks
 
 LAYOUTS = ["div", "mod"]
@@ -178,7 +178,7 @@ def test_shards_begin_as_the_whole_would(name: str, shape: Any, count: int, layo
 
 
 def test_rows_in_turn_of_a_draw_that_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.engine.ops.draws._BLOCK", 64)
+    monkeypatch.setattr("anabranch.engine.ops.random.draws._BLOCK", 64)
     draw = first_value(ab.initializers.RandomNormal(seed=1), (101, 3), "float32")
     np.testing.assert_array_equal(draw.at(Rows(2, 101, 7)).compute(), draw.compute()[2::7])
 

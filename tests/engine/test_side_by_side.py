@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.side_by_side import Piece, side_by_side
-from anabranch.engine.passes.switches import without
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.switches import without
+from anabranch.engine.passes.fusion.side_by_side import Piece, side_by_side
 from anabranch.engine.queues import FIFOQueue
 from anabranch.engine.runtime import side_by_side as running
-from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.runtime.side_by_side import SideBySide, always, run_together
 

@@ -14,9 +14,9 @@ from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.graph.graph import Operation
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.prune import all_operations
-from anabranch.engine.passes.switches import without
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.prune import all_operations
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 ops = ab.ops

@@ -12,8 +12,8 @@ import pytest
 import anabranch as ab
 from anabranch.engine.graph import Graph, Operation, Symbol, Tensor, TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.prune import all_operations
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.runtime.variants import Variants

@@ -12,7 +12,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.graph.deadlines import requests
+from anabranch.engine.common.deadlines import requests
 from anabranch.engine.queues.stops import Stop
 from anabranch.engine.runtime.program import Program
 

@@ -13,8 +13,8 @@ from anabranch.engine.control_flow.scan import map_fn, scan
 from anabranch.engine.graph import Graph, Tensor, Variable, as_dtype
 from anabranch.engine.graph.op import as_scalar_or_array
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops import strings
 from anabranch.engine.ops.base import as_array
+from anabranch.engine.ops.text import strings
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.saving import load_graph

@@ -10,9 +10,9 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes import switches
-from anabranch.engine.passes.log import is_recording, note_change, note_kept, recording
-from anabranch.engine.passes.switches import PASSES, is_on, only, turned_off, without
+from anabranch.engine.passes.framework import switches
+from anabranch.engine.passes.framework.log import is_recording, note_change, note_kept, recording
+from anabranch.engine.passes.framework.switches import PASSES, is_on, only, turned_off, without
 
 
 @pytest.fixture(autouse=True)

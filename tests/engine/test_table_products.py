@@ -9,11 +9,11 @@ import pytest
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.ops.linalg import MatMul
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.prune import all_operations
-from anabranch.engine.passes.switches import without
+from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.prune import all_operations
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 RNG = np.random.default_rng(0)

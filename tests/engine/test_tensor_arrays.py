@@ -13,7 +13,7 @@ from programs.loops import assert_same, derivatives, repeat, run, unrolled
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.ops.array_value import ArrayValue
+from anabranch.engine.ops.containers.array_value import ArrayValue
 from anabranch.engine.runtime.interpreter import Interpreter
 
 X = np.array([[0.5, -1.0], [2.0, 0.25], [-0.75, 1.5], [1.0, 3.0]])

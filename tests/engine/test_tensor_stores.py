@@ -16,7 +16,7 @@ import anabranch as ab
 from anabranch import ops
 from anabranch.engine.graph.spec import ArraySpec, StoreSpec, TensorSpec, kind_of
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.store_value import StoreValue
+from anabranch.engine.ops.containers.store_value import StoreValue
 from anabranch.engine.place.kernels import is_host_value, why_not
 from anabranch.engine.runtime.interpreter import Interpreter
 

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anabranch as ab
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.rule import fusion_rule
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.elementwise import Multiply
-from anabranch.engine.ops.fused import Fused, FusedTogether
-from anabranch.engine.passes import together
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.prune import all_operations
-from anabranch.engine.passes.switches import without
-from anabranch.engine.runtime.kernels.library import library
-from anabranch.engine.runtime.kernels.rule import fusion_rule
+from anabranch.engine.ops.internal.fused import Fused, FusedTogether
+from anabranch.engine.ops.math.elementwise import Multiply
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.prune import all_operations
+from anabranch.engine.passes.framework.switches import without
+from anabranch.engine.passes.fusion import together
 from anabranch.engine.runtime.program import Program
 
 needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

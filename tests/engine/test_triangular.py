@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch import ops
-from anabranch.engine.ops import triangular
 from anabranch.engine.ops.base import apply
-from anabranch.engine.ops.triangular import CholeskyGradient, SolveTriangular
+from anabranch.engine.ops.linear_algebra import triangular
+from anabranch.engine.ops.linear_algebra.triangular import CholeskyGradient, SolveTriangular
 from anabranch.engine.testing import check_gradients
 
 SIZES = st.one_of(st.integers(0, 9), st.integers(60, 140), st.sampled_from([64, 65, 128, 129, 193]))

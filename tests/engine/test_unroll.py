@@ -15,12 +15,12 @@ from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Graph
 from anabranch.engine.graph.graph import Operation
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.array_windows import ArrayOf
-from anabranch.engine.ops.tensor_arrays import ArrayOp
-from anabranch.engine.passes.log import recording
+from anabranch.engine.ops.containers.array_windows import ArrayOf
+from anabranch.engine.ops.containers.tensor_arrays import ArrayOp
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.passes.loops.unroll import MANY_TRIPS, MOST_ELEMENTS, MOST_IN_ALL, MOST_OPERATIONS, MOST_TRIPS
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 

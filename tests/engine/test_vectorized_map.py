@@ -20,9 +20,9 @@ from programs.syntax import ByRow, Grow, Program, SetVariable, Split, Write
 import anabranch as ab
 from anabranch.engine import control_flow
 from anabranch.engine import ops as engine_ops
+from anabranch.engine.common.nest import flatten, pack_as
 from anabranch.engine.control_flow.batching_rules import RULES
 from anabranch.engine.control_flow.vectorized_map import batched_map
-from anabranch.engine.graph.nest import flatten, pack_as
 from anabranch.engine.graph.op import Sample
 from anabranch.engine.runtime.interpreter import Interpreter, as_outputs
 from anabranch.engine.testing import op_check

@@ -15,14 +15,14 @@ from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Graph, Operation
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.linalg import MatMul
-from anabranch.engine.ops.mathematics import Exp
-from anabranch.engine.ops.reduction import Max
-from anabranch.engine.passes import observe, pipeline, verify
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.prune import needed_operations
-from anabranch.engine.passes.rewriter import Rewriter
-from anabranch.engine.passes.specialise import Specialised
+from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.math.mathematics import Exp
+from anabranch.engine.ops.math.reduction import Max
+from anabranch.engine.passes.framework import observe, pipeline, verify
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.prune import needed_operations
+from anabranch.engine.passes.framework.rewriter import Rewriter
+from anabranch.engine.passes.framework.specialise import Specialised
 
 ops = ab.ops
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.engine.graph.blas import BlasThreads
-from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.common.blas import BlasThreads
 
 _SCRIPT = """
 import os, threading

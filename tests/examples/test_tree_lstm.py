@@ -13,7 +13,7 @@ from shared.machines import idle_step
 
 import anabranch as ab
 from anabranch.engine.machine.program import MachineProgram
-from anabranch.engine.passes.prune import all_operations
+from anabranch.engine.passes.framework.prune import all_operations
 
 
 def on_host(operations: Sequence[Any], feeds: Sequence[Any]) -> dict[Any, str]:

@@ -13,8 +13,8 @@ import anabranch as ab
 from anabranch import applications
 from anabranch.engine.objects import initializers
 from anabranch.framework.applications import building, imagenet_utils, mobilenet_v2
-from anabranch.framework.get_file import file_digest
-from anabranch.framework.layer_scale import LayerScale
+from anabranch.framework.data.get_file import file_digest
+from anabranch.framework.models.layer_scale import LayerScale
 from golden import applications as golden
 
 FOLDER = Path(__file__).parent.parent / "golden"

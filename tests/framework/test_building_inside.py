@@ -9,7 +9,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers
-from anabranch.layers.layer import Layer
+from anabranch.layers.core.layer import Layer
 
 ROWS = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
 

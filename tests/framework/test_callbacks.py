@@ -11,7 +11,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers
-from anabranch.framework.callbacks import (
+from anabranch.framework.callbacks.api import (
     Callback,
     CallbackList,
     CSVLogger,

@@ -7,7 +7,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers
-from anabranch.framework.data import (
+from anabranch.framework.data.adapters import (
     ArrayData,
     as_data,
     class_weights_to_sample_weights,
@@ -15,7 +15,7 @@ from anabranch.framework.data import (
     train_validation_split,
     unpack_x_y_sample_weight,
 )
-from anabranch.framework.epochs import Epochs
+from anabranch.framework.training.epochs import Epochs
 
 X = np.arange(20, dtype="float32").reshape(10, 2)
 Y = np.arange(10, dtype="int64")

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.framework.data import as_data, train_validation_split
-from anabranch.framework.lazy_arrays import LazyArray
+from anabranch.framework.data.adapters import as_data, train_validation_split
+from anabranch.framework.data.lazy_arrays import LazyArray
 from anabranch.framework.utils import (
     Dataset,
     get_file,

@@ -16,7 +16,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from anabranch.framework.keras_calls import operations
+from anabranch.framework.saving.keras_calls import operations
 from golden.operations import Sample, samples
 from golden.own_operations import own_samples
 

@@ -13,7 +13,7 @@ from anabranch import layers, ops
 from anabranch.engine.graph.provenance import Location, Part, building_part, location_of_several
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.session.profile import ProfiledLine
-from anabranch.framework.step_report import LayerTime, ModelProfile, layer_times
+from anabranch.framework.training.step_report import LayerTime, ModelProfile, layer_times
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(16, 4, 4)).astype("float32")

@@ -131,7 +131,9 @@ def test_a_shallow_copy_shares_the_weights() -> None:
     assert copy.copy(model).layers[0].kernel is model.layers[0].kernel
 
 
-LOADING = "import sys; from anabranch.framework.saving import load_model; print(load_model(sys.argv[1]).optimizer.name)"
+LOADING = (
+    "import sys; from anabranch.framework.saving.api import load_model; print(load_model(sys.argv[1]).optimizer.name)"
+)
 
 
 def test_a_process_that_imported_nothing_else_loads_a_model(tmp_path: Path) -> None:

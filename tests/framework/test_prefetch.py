@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.framework.data import as_data
-from anabranch.framework.prefetch import Prefetch, in_order, iterate_ahead
+from anabranch.framework.data.adapters import as_data
+from anabranch.framework.data.prefetch import Prefetch, in_order, iterate_ahead
 
 PATIENCE = 20  # seconds; what takes longer hangs
 

@@ -15,8 +15,8 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers
-from anabranch.engine.ops.keys import global_generator
-from anabranch.framework.callbacks import (
+from anabranch.engine.ops.random.keys import global_generator
+from anabranch.framework.callbacks.api import (
     BackupAndRestore,
     Callback,
     CSVLogger,
@@ -26,8 +26,14 @@ from anabranch.framework.callbacks import (
     ModelCheckpoint,
     ReduceLROnPlateau,
 )
-from anabranch.framework.checkpointing import random_state, read_state, set_random_state, stateful_parts, write_state
-from anabranch.framework.saving import SavedFileError
+from anabranch.framework.saving.api import SavedFileError
+from anabranch.framework.saving.checkpointing import (
+    random_state,
+    read_state,
+    set_random_state,
+    stateful_parts,
+    write_state,
+)
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(22, 4)).astype("float32")
@@ -286,7 +292,7 @@ SCRIPT = """
 import os, sys
 import numpy as np
 import anabranch as ab
-from anabranch.framework.callbacks import BackupAndRestore, LambdaCallback
+from anabranch.framework.callbacks.api import BackupAndRestore, LambdaCallback
 ab.utils.set_random_seed(4)
 x = np.linspace(-1, 1, 40, dtype="float32").reshape(20, 2)
 model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(3), ab.layers.Dropout(0.5), ab.layers.Dense(1)])

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import anabranch as ab
-from anabranch.framework.shards import open_arrays, shard_bytes, write_arrays
+from anabranch.framework.saving.shards import open_arrays, shard_bytes, write_arrays
 
 DTYPES = [
     "float64",

@@ -20,7 +20,7 @@ from shared.saved_models import (
 )
 
 import anabranch as ab
-from anabranch.framework.archive import atomic_write
+from anabranch.framework.saving.archive import atomic_write
 
 SavedFileError = ab.saving.SavedFileError
 layers = ab.layers

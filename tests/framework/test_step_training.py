@@ -14,7 +14,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers
-from anabranch.framework.callbacks import (
+from anabranch.framework.callbacks.api import (
     BackupAndRestore,
     Callback,
     CSVLogger,

@@ -12,7 +12,7 @@ from shared.event_files import CLASSES, decoded_png, events, scalars
 
 import anabranch as ab
 from anabranch import layers
-from anabranch.framework.callbacks import Callback, EventWriter, TensorBoard
+from anabranch.framework.callbacks.api import Callback, EventWriter, TensorBoard
 
 # --- the writer -----------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ def test_histograms_and_images_of_weights(tmp_path: Path) -> None:
 
 
 def test_kernels_of_convolutions_are_images() -> None:
-    from anabranch.framework.callbacks_tensorboard import _as_images
+    from anabranch.framework.callbacks.tensorboard import _as_images
 
     assert [np.shape(_as_images(np.ones(shape))) for shape in ((4,), (5, 2), (3, 4, 6), (3, 3, 1, 8))] == [
         (1, 4, 1, 1),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.framework import tensorflow_names as tf
-from anabranch.framework.element_dataset import ElementDataset
+from anabranch.framework.data.element_dataset import ElementDataset
+from anabranch.framework.saving import tensorflow_names as tf
 
 X = np.arange(12, dtype="float32").reshape(3, 4)
 

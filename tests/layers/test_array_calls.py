@@ -10,7 +10,7 @@ import pytest
 import anabranch as ab
 from anabranch import layers
 from anabranch.engine.graph import TensorSpec
-from anabranch.layers.shape_programs import ArrayFunction, ShapePrograms
+from anabranch.layers.core.shape_programs import ArrayFunction, ShapePrograms
 
 RNG = np.random.default_rng(0)
 

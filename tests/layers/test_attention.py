@@ -9,7 +9,7 @@ from shared.layer_gradients import check_layer_gradients
 import anabranch as ab
 from anabranch import layers
 from anabranch.engine.graph.graph import get_default_graph
-from anabranch.framework.state_tree import collect
+from anabranch.framework.saving.state_tree import collect
 
 
 def data(*shape: int) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers as L  # noqa: N812 - short in long tables
-from anabranch.framework.saving import deserialize_keras_object, serialize_keras_object
+from anabranch.framework.saving.api import deserialize_keras_object, serialize_keras_object
 from golden.loader import ImageCase, load_cases
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, size=(3, 6, 8, 3)).astype("float32")

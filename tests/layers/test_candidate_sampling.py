@@ -122,7 +122,7 @@ def test_unique_draws_are_those_of_drawing_one_by_one(name: str) -> None:
 def test_expected_counts_are_tensorflows() -> None:
     """8 of 10 classes in 13 tries: its own figures."""
     law = zipf(10)
-    from anabranch.layers.candidate_sampling import _expected  # pyright: ignore[reportPrivateUsage]
+    from anabranch.layers.vocabulary.candidate_sampling import _expected  # pyright: ignore[reportPrivateUsage]
 
     found = run(_expected(ops.convert_to_tensor(law), 8, ops.convert_to_tensor(13)))
     golden = {0: 0.98814803, 1: 0.91001135, 2: 0.810133, 3: 0.71911204, 4: 0.6422926, 5: 0.5784378, 9: 0.40978372}

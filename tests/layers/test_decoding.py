@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch import decoding, ops
-from anabranch.engine.ops.random import draw_uniform
+from anabranch.engine.ops.random.samplers import draw_uniform
 
 END = 0
 Logs = Callable[[list[int]], np.ndarray]  # tokens so far, the start token first, to log-probabilities

@@ -8,7 +8,7 @@ import pytest
 import anabranch as ab
 from anabranch import layers, ops
 from anabranch.engine.graph.graph import get_default_graph
-from anabranch.framework.state_tree import collect
+from anabranch.framework.saving.state_tree import collect
 
 
 def data(*shape: int) -> Any:

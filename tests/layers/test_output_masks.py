@@ -10,7 +10,7 @@ import pytest
 import anabranch as ab
 from anabranch import layers, ops
 from anabranch.engine.graph import flatten
-from anabranch.layers.layer import Layer
+from anabranch.layers.core.layer import Layer
 
 TOKENS = np.array([[1, 2, 0], [3, 0, 0]])
 

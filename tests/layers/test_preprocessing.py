@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.framework.archive import SavedFileError
-from anabranch.framework.saving import deserialize_keras_object, serialize_keras_object
+from anabranch.framework.saving.api import deserialize_keras_object, serialize_keras_object
+from anabranch.framework.saving.archive import SavedFileError
 
 L = ab.layers
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.framework.saving import deserialize_keras_object, serialize_keras_object
+from anabranch.framework.saving.api import deserialize_keras_object, serialize_keras_object
 
 L = ab.layers
 IMAGES = np.random.default_rng(0).uniform(0, 255, size=(3, 4, 6, 3)).astype("float32")

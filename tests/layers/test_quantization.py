@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch import layers, quantizers
-from anabranch.engine.ops.quantized import exact_product, quantized_matmul
+from anabranch.engine.ops.neural.quantized import exact_product, quantized_matmul
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "files" / "quantized"
 NAMES = sorted(path.stem for path in GOLDEN.glob("*.npz"))

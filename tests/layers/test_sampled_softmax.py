@@ -8,7 +8,7 @@ import pytest
 import anabranch as ab
 from anabranch import layers, ops
 from anabranch.engine.graph import flatten
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.passes.framework.prune import needed_operations
 
 CLASSES, DIM = 13, 4
 

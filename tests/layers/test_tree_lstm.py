@@ -18,8 +18,8 @@ from anabranch import layers
 from anabranch.engine.graph import Operation, Tensor
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.program import MachineProgram
-from anabranch.engine.passes.prune import all_operations
-from anabranch.layers.tree_levels import levels_of, trees_of
+from anabranch.engine.passes.framework.prune import all_operations
+from anabranch.layers.recurrent.tree_levels import levels_of, trees_of
 
 forms = pytest.mark.parametrize("arity", [None, 3], ids=["child-sum", "ternary"])
 implementations = pytest.mark.parametrize("implementation", ["levels", "nodes"])

@@ -21,14 +21,14 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.common.nest import flatten
 from anabranch.engine.graph import Graph
 from anabranch.engine.graph.dump import dump_operations
-from anabranch.engine.graph.nest import flatten
-from anabranch.engine.passes import observe, pipeline
-from anabranch.engine.passes.log import PassLog, recording
-from anabranch.engine.passes.pipeline import PIPELINE
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.passes.framework import observe, pipeline
+from anabranch.engine.passes.framework.log import PassLog, recording
+from anabranch.engine.passes.framework.pipeline import PIPELINE
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.prune import needed_operations
 from anabranch.engine.runtime.program import fusion_rule_of
 
 FOLDER = Path(__file__).parent

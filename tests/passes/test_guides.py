@@ -34,13 +34,15 @@ def test_a_rule_and_a_pass_are_added_by_the_guides(tmp_path: Path):
     package = tmp_path / "anabranch"
     linked(package, ROOT, besides={"engine", "tests", ".venv", ".git"})
     linked(package / "engine", ROOT / "engine", besides={"passes"})
-    linked(package / "engine" / "passes", ROOT / "engine" / "passes", besides={"algebra.py", "pipeline.py"})
+    linked(package / "engine" / "passes", ROOT / "engine" / "passes", besides={"framework", "rewrites"})
+    for room, edited in (("framework", "pipeline.py"), ("rewrites", "algebra.py")):
+        linked(package / "engine/passes" / room, ROOT / "engine/passes" / room, besides={edited})
+        path = Path("engine/passes", room, edited)
+        (package / path).write_text((ROOT / path).read_text())
     linked(package / "tests", ROOT / "tests", besides={"passes"})
     (package / "tests" / "passes" / "specialise").mkdir(parents=True)
     (package / "tests" / "passes" / "expm1").mkdir()
     (package / _COMMAND).write_text((ROOT / _COMMAND).read_text())
-    for name in ("algebra.py", "pipeline.py"):
-        (package / "engine" / "passes" / name).write_text((ROOT / "engine" / "passes" / name).read_text())
 
     blocks = [
         (kind, title, textwrap.dedent(text))

@@ -19,8 +19,8 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import anabranch as ab
-from anabranch.engine.passes.memory_budget import within_memory_budget
-from anabranch.engine.passes.prepare import prepare
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.memory.memory_budget import within_memory_budget
 from anabranch.engine.runtime.program import Program, fusion_rule_of
 
 Make = Callable[[], object]

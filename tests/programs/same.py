@@ -45,9 +45,9 @@ def record(only: str, kept: Path) -> Record:
     from programs.chosen import CHOSEN
     from programs.describe_step import described, digest
 
+    from anabranch.engine.codegen.llvm.compiler import Compiler
+    from anabranch.engine.codegen.llvm.library import library
     from anabranch.engine.runtime import program as running
-    from anabranch.engine.runtime.kernels.compiler import Compiler
-    from anabranch.engine.runtime.kernels.library import library
 
     steps: list[str] = []
     modules: dict[str, str] = {}

@@ -40,52 +40,93 @@ This page is made from the docstrings, by `tests/repository/test_class_pages.py`
 """
 # The sections of docs/layers.md: pages that tell more, and the modules whose classes are listed, in this order.
 SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "The base": ("", ("layer", "input_layer", "input_spec", "wrapper", "basic")),
+    "The base": ("", ("core.layer", "core.input_layer", "core.input_spec", "core.wrapper", "core.basic")),
     "Dense layers and tables": (
         "[large vocabularies](large_vocabularies.md)",
-        ("dense", "einsum_dense", "embedding", "sharded_embedding", "sampled_softmax"),
+        (
+            "core.dense",
+            "core.einsum_dense",
+            "core.embedding",
+            "vocabulary.sharded_embedding",
+            "vocabulary.sampled_softmax",
+        ),
     ),
-    "Activations, shapes, merging": ("", ("activation", "shaping", "merging")),
+    "Activations, shapes, merging": ("", ("core.activation", "core.shaping", "core.merging")),
     "Convolutions": (
         "[convolutions](convolutions.md)",
-        ("convolution", "convolution_depthwise", "convolution_transpose", "convolution_blocks"),
+        ("convolution.convolution", "convolution.depthwise", "convolution.transpose", "convolution.blocks"),
     ),
-    "Pooling, padding, sizes": ("", ("pooling", "adaptive_pooling", "padding", "upsampling")),
+    "Pooling, padding, sizes": (
+        "",
+        ("convolution.pooling", "convolution.adaptive_pooling", "convolution.padding", "convolution.upsampling"),
+    ),
     "Recurrent layers and cells": (
         "[recurrent networks](recurrent.md)",
         (
-            *("rnn", "simple_rnn", "gru", "lstm", "lstm_variants", "conv_lstm", "cell_wrappers", "stacked_rnn_cells"),
-            *("bidirectional", "time_distributed"),
+            *(
+                "recurrent.rnn",
+                "recurrent.simple_rnn",
+                "recurrent.gru",
+                "recurrent.lstm",
+                "recurrent.lstm_variants",
+                "recurrent.conv_lstm",
+                "recurrent.cell_wrappers",
+                "recurrent.stacked_rnn_cells",
+            ),
+            *("recurrent.bidirectional", "recurrent.time_distributed"),
         ),
     ),
     "Models with loops and branches": (
         "[adaptive computation time](adaptive_computation_time.md), [mixtures of experts](mixture_of_experts.md), "
         "[trees](tree_lstm.md)",
-        ("adaptive_computation_time", "mixture_of_experts", "tree_lstm"),
+        ("recurrent.adaptive_computation_time", "mixture_of_experts", "recurrent.tree_lstm"),
     ),
     "Attention": (
         "[transformers](transformers.md), [decoders](seq2seq.md#attention)",
         (
-            *("attention", "attention_cell", "attention_multi_head", "attention_grouped", "attention_cached"),
-            *("transformer", "positions"),
+            *(
+                "attention.dot_product",
+                "attention.cell",
+                "attention.multi_head",
+                "attention.grouped",
+                "attention.cached",
+            ),
+            *("attention.transformer", "attention.positions"),
         ),
     ),
     "Normalisation, dropout, noise": (
         "",
-        ("normalization", "normalization_scale", "normalization_spectral", "dropout", "spatial_dropout", "noise"),
+        (
+            "normalization.batch_and_layer",
+            "normalization.scale",
+            "normalization.spectral",
+            "core.dropout",
+            "convolution.spatial_dropout",
+            "core.noise",
+        ),
     ),
     "Preprocessing": (
         "",
         (
-            *("preprocessing_numbers", "preprocessing_lookup", "preprocessing_hash", "preprocessing_text"),
-            "spectrograms",
+            *("preprocessing.numbers", "preprocessing.lookup", "preprocessing.hash", "preprocessing.text"),
+            "preprocessing.spectrograms",
         ),
     ),
     "Images, augmentation": (
         "",
         (
-            *("preprocessing_images", "preprocessing_augmentation", "augmentation_colors", "augmentation_histograms"),
-            *("augmentation_adaptive", "augmentation_warps", "augmentation_mixing", "augmentation_policies"),
+            *(
+                "preprocessing.images",
+                "preprocessing.augmentation",
+                "preprocessing.augmentation_colors",
+                "preprocessing.augmentation_histograms",
+            ),
+            *(
+                "preprocessing.augmentation_adaptive",
+                "preprocessing.augmentation_warps",
+                "preprocessing.augmentation_mixing",
+                "preprocessing.augmentation_policies",
+            ),
         ),
     ),
 }
@@ -121,7 +162,7 @@ def layers_page() -> str:
 
 
 def module_of(cls: type) -> str:
-    return cls.__module__.rpartition(".")[2]
+    return cls.__module__.partition(".layers.")[2]
 
 
 def is_of(cls: type, modules: tuple[str, ...]) -> bool:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ENGINE = ["engine", "engine/graph", "engine/ops", "engine/devices", "engine/runtime"]
+ENGINE = ["engine", "engine/common", "engine/graph", "engine/ops", "engine/devices", "engine/codegen", "engine/runtime"]
 DISTRIBUTE = ["distribute", "distribute/tasks", "distribute/transport"]
 PACKAGES = ["", *ENGINE, "layers", "optim", *DISTRIBUTE, "framework", "framework/serving"]
 KEPT = {
-    "engine/graph": "import ml_dtypes",
+    "engine/common": "import ml_dtypes",
     "engine/devices": "import cupy, cupyx",
-    "engine/runtime": "import llvmlite",
+    "engine/codegen": "import llvmlite",
     "engine/ops": "from .. import graph",
     "layers": "from ..engine import ops",
     "optim": "from ..engine import ops",

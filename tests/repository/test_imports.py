@@ -126,7 +126,7 @@ def _imported_for_type_checkers(package: str) -> dict[str, str]:
 def test_the_table_of_names_is_what_type_checkers_see(package: str) -> None:
     module = importlib.import_module(f"anabranch.{package}")
     seen = _imported_for_type_checkers(package)
-    assert {name: place.rpartition(".")[2] for name, place in module._NAMES.items()} == seen
+    assert {name: place.removeprefix(f"{module.__name__}.") for name, place in module._NAMES.items()} == seen
     assert set(seen) <= set(module.__all__) <= set(dir(module))
     for name, place in module._NAMES.items():
         assert getattr(module, name) is getattr(sys.modules[place], name)
@@ -145,7 +145,8 @@ import sys
 import anabranch as ab
 model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2, "relu")])
 model.compile("sgd", "mse")
-unused = ["layers.transformer", "layers.lstm", "layers.pooling", "optim.lbfgs", "optim.muon"]
+unused = ["attention.transformer", "recurrent.lstm", "convolution.pooling"]
+unused = [*(f"layers.{name}" for name in unused), "optim.lbfgs", "optim.muon"]
 print([name for name in unused if f"anabranch.{name}" in sys.modules])
 """
     assert run(code) == "[]"
@@ -166,7 +167,7 @@ def test_files_name_layers_and_optimizers_that_were_not_imported_yet():
 import sys
 from anabranch.engine.objects.registry import deserialize_keras_object
 import anabranch.layers, anabranch.optim
-before = "anabranch.layers.pooling" in sys.modules, "anabranch.optim.adaptive" in sys.modules
+before = "anabranch.layers.convolution.pooling" in sys.modules, "anabranch.optim.adaptive" in sys.modules
 pool = {"module": "keras.layers", "class_name": "MaxPooling1D", "config": {"pool_size": 3}, "registered_name": None}
 old = {**pool, "module": "keras.src.layers.pooling.max_pooling1d"}
 lion = {"module": "keras.optimizers", "class_name": "Lion", "config": {}, "registered_name": None}
@@ -177,14 +178,14 @@ print(before, *[type(deserialize_keras_object(config)).__name__ for config in (p
 
 def test_a_class_taken_from_its_own_file_is_written_under_its_public_module():
     code = """
-from anabranch.layers.dense import Dense
+from anabranch.layers.core.dense import Dense
 from anabranch.optim.sgd import SGD
-from anabranch.layers.cell_wrappers import CellWrapper
+from anabranch.layers.recurrent.cell_wrappers import CellWrapper
 from anabranch.engine.objects.registry import serialize_keras_object
 print(serialize_keras_object(Dense(2))["module"], serialize_keras_object(SGD())["registered_name"])
 print(serialize_keras_object(Dense)["module"], serialize_keras_object(CellWrapper)["module"])
 """
-    assert run(code).splitlines() == ["keras.layers None", "keras.layers anabranch.layers.cell_wrappers"]
+    assert run(code).splitlines() == ["keras.layers None", "keras.layers anabranch.layers.recurrent.cell_wrappers"]
 
 
 @pytest.mark.parametrize("name", ["Convolution2D", "Input", "CellWrapper", "add", "LBFG"])

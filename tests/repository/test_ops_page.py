@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 from anabranch import ops
-from anabranch.engine.ops import random
+from anabranch.engine.ops.random import samplers as random
 
 PAGE = Path(__file__).parents[2] / "docs" / "ops.md"
 NAMESPACES = ("image", "sparse", "strings")

@@ -13,7 +13,7 @@ from shared.servable_models import EACH_ROW, inputs_of
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.passes.independent_rows import why_rows_depend
+from anabranch.engine.passes.loops.independent_rows import why_rows_depend
 
 
 @pytest.mark.parametrize("name", EACH_ROW)

@@ -12,9 +12,9 @@ from shared.serving_clients import ask, call
 import anabranch as ab
 from anabranch.distribute.inference.dtypes import OPEN_INFERENCE
 from anabranch.distribute.inference.tensors import array_of, tensor_of
+from anabranch.engine.common.dtypes import name_of
+from anabranch.engine.common.nest import flatten
 from anabranch.engine.graph import as_dtype
-from anabranch.engine.graph.dtypes import name_of
-from anabranch.engine.graph.nest import flatten
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
     pytest.importorskip(_name)

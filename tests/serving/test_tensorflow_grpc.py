@@ -15,7 +15,7 @@ from anabranch.distribute.inference import RequestError
 from anabranch.distribute.inference.dtypes import TENSORFLOW
 from anabranch.distribute.inference.messages import message_class
 from anabranch.distribute.inference.tensors import array_of, number_of, tensor_of
-from anabranch.engine.graph.dtypes import as_dtype
+from anabranch.engine.common.dtypes import as_dtype
 
 PREDICT = "tensorflow.serving.PredictionService/Predict"
 METADATA = "tensorflow.serving.PredictionService/GetModelMetadata"

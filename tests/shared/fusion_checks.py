@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 import anabranch as ab
+from anabranch.engine.codegen.rule import fusion_rule
 from anabranch.engine.graph import Operation, Symbol, Tensor
-from anabranch.engine.ops.fused import Fused
-from anabranch.engine.passes.prepare import Step, prepare
-from anabranch.engine.passes.prune import all_operations
+from anabranch.engine.ops.internal.fused import Fused
+from anabranch.engine.passes.framework.prepare import Step, prepare
+from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels.rule import fusion_rule
 from anabranch.engine.runtime.program import Program
 
 from .symbols import AnyTensor, feeds_of, symbols_of, targets_of

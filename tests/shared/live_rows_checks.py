@@ -9,8 +9,8 @@ import numpy as np
 import anabranch as ab
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph.graph import Operation
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.prepare import prepare
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.runtime.interpreter import Interpreter
 
 ROWS, STEPS = 20, 17

@@ -14,11 +14,12 @@ from programs.building import build
 from programs.syntax import Program
 
 import anabranch as ab
+from anabranch.engine.codegen.rule import fusion_rule
+from anabranch.engine.common.identity import is_among
 from anabranch.engine.control_flow.call import Recursion
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.devices import SimDevice, VirtualClock
 from anabranch.engine.graph import Operation, Symbol, Tensor
-from anabranch.engine.graph.identity import is_among
 from anabranch.engine.graph.spec import ArraySpec
 from anabranch.engine.lower.nodes import CONTROL, Frame, Machine, Node, Value, frame_of
 from anabranch.engine.machine.engines import Engine, WorkerEngine
@@ -28,13 +29,12 @@ from anabranch.engine.machine.program import LONG, MachineProgram
 from anabranch.engine.machine.report import waiting_report
 from anabranch.engine.machine.step import Step
 from anabranch.engine.machine.stream_engine import StreamEngine
-from anabranch.engine.ops.tensor_arrays import ArrayRead
-from anabranch.engine.passes.prepare import Step as PreparedStep
-from anabranch.engine.passes.prepare import prepare
-from anabranch.engine.passes.prune import all_operations
+from anabranch.engine.ops.containers.tensor_arrays import ArrayRead
+from anabranch.engine.passes.framework.prepare import Step as PreparedStep
+from anabranch.engine.passes.framework.prepare import prepare
+from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.place.devices import list_devices
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels.rule import fusion_rule
 from anabranch.engine.runtime.printer import Printer
 from anabranch.engine.runtime.program import Statistics, copied_value, kernels_of
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from anabranch.engine.codegen.rule import fusion_rule
 from anabranch.engine.control_flow.call import Recursion
 from anabranch.engine.control_flow.frames import History, Saved
 from anabranch.engine.graph import Operation, Symbol, Tensor
 from anabranch.engine.graph.device import State
 from anabranch.engine.ops.base import Constant
-from anabranch.engine.ops.fused import Fused
-from anabranch.engine.passes.prepare import Step, prepare
-from anabranch.engine.passes.prune import all_operations
+from anabranch.engine.ops.internal.fused import Fused
+from anabranch.engine.passes.framework.prepare import Step, prepare
+from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.place import place
 from anabranch.engine.place.kernels import all_operations as running_operations
 from anabranch.engine.place.kernels import why_not
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels.rule import fusion_rule
 from anabranch.engine.runtime.printer import Printer
 from anabranch.engine.runtime.program import Statistics, copied_value
 

@@ -11,7 +11,7 @@ from anabranch import raw
 from anabranch.engine.graph import Symbol, Tensor
 from anabranch.engine.lower.nodes import Machine, Node, Value, frame_of
 from anabranch.engine.lower.raw import lower_raw
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.passes.framework.prune import needed_operations
 from anabranch.engine.runtime.interpreter import Interpreter
 
 from .symbols import AnyTensor, feeds_of, symbols_of

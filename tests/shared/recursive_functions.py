@@ -10,7 +10,7 @@ import numpy as np
 import anabranch as ab
 from anabranch.engine.control_flow.call import Call, Recursion
 from anabranch.engine.graph import Graph
-from anabranch.engine.passes.prune import all_operations
+from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 

@@ -48,14 +48,14 @@ MISTAKES: dict[str, tuple[str, str]] = {
 
 # Expressions with the type that both say they have.
 TYPES: dict[str, str] = {
-    "layers.Dense(3)": "anabranch.layers.dense.Dense",
-    "layers.Bidirectional(layers.LSTM(3))": "anabranch.layers.bidirectional.Bidirectional",
-    "model": "anabranch.framework.sequential.Sequential",
-    "ab.Model(inputs, inputs)": "anabranch.framework.model.Model",
-    "ab.Model(inputs, inputs).fit(np.zeros(3))": "anabranch.framework.callback.History",
+    "layers.Dense(3)": "anabranch.layers.core.dense.Dense",
+    "layers.Bidirectional(layers.LSTM(3))": "anabranch.layers.recurrent.bidirectional.Bidirectional",
+    "model": "anabranch.framework.models.sequential.Sequential",
+    "ab.Model(inputs, inputs)": "anabranch.framework.models.model.Model",
+    "ab.Model(inputs, inputs).fit(np.zeros(3))": "anabranch.framework.callbacks.base.History",
     "ops.relu(inputs)": "anabranch.engine.graph.tensor.Tensor",
     "ops.nn.relu(inputs)": "anabranch.engine.graph.tensor.Tensor",
-    "layers.Dense(3).kernel": "anabranch.layers.weight.Weight",
+    "layers.Dense(3).kernel": "anabranch.layers.core.weight.Weight",
     "model.layers[0].kernel": "Any",
     'model.get_layer("dense").units': "Any",
     "model.weights[0].shape": "Any",

@@ -10,14 +10,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ...common.identity import is_among
 from ...control_flow.call import Body
 from ...control_flow.frames import History, LoopMirror, Saved
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation
-from ...graph.identity import is_among
 from ...graph.region import Region
 from ...graph.tensor import Symbol
-from ..prune import all_operations, frame_users, needed_in_region, needed_operations
+from ..framework.prune import all_operations, frame_users, needed_in_region, needed_operations
 from .masks import NotRowWiseError
 from .view import Live, LoopView, building
 

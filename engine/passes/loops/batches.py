@@ -8,16 +8,16 @@ from ...control_flow.batching import Batch, Rules, Value
 from ...control_flow.batching_rules import RULES, elementwise
 from ...graph.graph import Operation, get_default_graph
 from ...graph.tensor import Symbol
-from ...ops.axes import Transpose
+from ...ops.arrays.axes import Transpose
+from ...ops.arrays.indexing import GetItem
+from ...ops.arrays.joining import Concatenate, Split, Stack
+from ...ops.arrays.shaping import BroadcastTo, DimLike, ExpandDims, Reshape, Squeeze, reshape
 from ...ops.base import Cast, build
-from ...ops.einsum import Contraction
-from ...ops.indexing import GetItem
-from ...ops.joining import Concatenate, Split, Stack
-from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
-from ...ops.reduced import BroadcastReduced, _Reduction  # pyright: ignore[reportPrivateUsage]
+from ...ops.linear_algebra.einsum import Contraction
+from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul
+from ...ops.math.reduced import BroadcastReduced, _Reduction  # pyright: ignore[reportPrivateUsage]
+from ...ops.neural.softmax import _Normalised  # pyright: ignore[reportPrivateUsage]
 from ...ops.run_time_shapes import BroadcastToShape, SumToShape
-from ...ops.shaping import BroadcastTo, DimLike, ExpandDims, Reshape, Squeeze, reshape
-from ...ops.softmax import _Normalised  # pyright: ignore[reportPrivateUsage]
 from .view import is_static
 
 _HEAVY = (BatchMatMul, Contraction, MatMul)

@@ -15,17 +15,17 @@ from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation, Parameter
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
-from ...ops.axes import Transpose
+from ...ops.arrays.axes import Transpose
+from ...ops.arrays.creation import arange
+from ...ops.arrays.indexing import GetItem
+from ...ops.arrays.joining import Split
+from ...ops.arrays.shaping import ExpandDims, Reshape, Squeeze
 from ...ops.base import Cast, Constant, build, convert_to_tensor
-from ...ops.creation import arange
-from ...ops.indexing import GetItem
-from ...ops.joining import Split
-from ...ops.linalg import FlattenRows, MatMul
-from ...ops.shaping import ExpandDims, Reshape, Squeeze
-from ...ops.tensor_arrays import ArrayRead, ArrayReadOrZeros, ArrayStackLike, ArrayUnstack
-from ..assign import on_one_device
-from ..log import is_recording, note_change, note_kept
-from ..switches import is_on
+from ...ops.containers.tensor_arrays import ArrayRead, ArrayReadOrZeros, ArrayStackLike, ArrayUnstack
+from ...ops.linear_algebra.linalg import FlattenRows, MatMul
+from ..framework.assign import on_one_device
+from ..framework.log import is_recording, note_change, note_kept
+from ..framework.switches import is_on
 from .batches import can_batch, is_heavy, new_batch, value_in
 from .linear import Linear
 from .sums import summed_products

@@ -16,23 +16,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...common.identity import count_among
 from ...graph.graph import Operation
-from ...graph.identity import count_among
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol, symbol_of
-from ...ops.array_rows import ArrayConcat
-from ...ops.array_windows import CheckedRows
-from ...ops.axes import Transpose
+from ...ops.arrays.axes import Transpose
+from ...ops.arrays.gathering import AddRows, PutRows, Take
+from ...ops.arrays.indexing import AddItem, GetItem, Items, Place, PutItem, SliceItem
+from ...ops.arrays.joining import Concatenate
+from ...ops.arrays.shaping import DimOf, ExpandDims
 from ...ops.base import Cast, Constant, build, convert_to_tensor, make_constant
-from ...ops.elementwise import Add
-from ...ops.gathering import AddRows, PutRows, Take
-from ...ops.indexing import AddItem, GetItem, Items, Place, PutItem, SliceItem
-from ...ops.joining import Concatenate
-from ...ops.shaping import DimOf, ExpandDims
-from ...ops.tensor_arrays import ArrayAddAt, ArrayEmpty, ArrayNew, ArrayRead, ArrayStackLike, ArrayUnstack, ArrayWrite
-from ..assign import on_one_device
-from ..log import note_change
+from ...ops.containers.array_rows import ArrayConcat
+from ...ops.containers.array_windows import CheckedRows
+from ...ops.containers.tensor_arrays import (
+    ArrayAddAt,
+    ArrayEmpty,
+    ArrayNew,
+    ArrayRead,
+    ArrayStackLike,
+    ArrayUnstack,
+    ArrayWrite,
+)
+from ...ops.math.elementwise import Add
+from ..framework.assign import on_one_device
+from ..framework.log import note_change
 from .batches import is_heavy
 from .linear import Linear
 from .sums import accumulation, is_zero

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...common.identity import count_among, is_among
 from ...control_flow.frames import History, Saved, TripCount
 from ...control_flow.region_op import RegionOp
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter
-from ...graph.identity import count_among, is_among
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol, symbol_of
 from ...ops.base import Constant, convert_to_tensor
-from ...ops.elementwise import Identity
-from ...ops.tensor_arrays import ArrayClear, ArrayRead, ArrayReadOrZeros, ArrayUnstack
-from ..assign import capture_late, on_one_device
-from ..log import note_change, note_kept
+from ...ops.containers.tensor_arrays import ArrayClear, ArrayRead, ArrayReadOrZeros, ArrayUnstack
+from ...ops.math.elementwise import Identity
+from ..framework.assign import capture_late, on_one_device
+from ..framework.log import note_change, note_kept
 from .linear import Linear, array_size, inside
 from .view import LoopView, is_static, size_of
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from ...common.identity import is_among, place_among
+from ...common.quick_dataclass import dataclass
 from ...control_flow.frames import History, TripCount
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter
-from ...graph.identity import is_among, place_among
-from ...graph.quick_dataclass import dataclass
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Cast, Constant
-from ...ops.comparison import Greater, GreaterEqual, Less, LessEqual
-from ...ops.elementwise import Add, Negative, Subtract
-from ...ops.tensor_arrays import ArrayNew, ArrayRead
+from ...ops.containers.tensor_arrays import ArrayNew, ArrayRead
+from ...ops.math.comparison import Greater, GreaterEqual, Less, LessEqual
+from ...ops.math.elementwise import Add, Negative, Subtract
 
 
 @dataclass(frozen=True)

@@ -14,23 +14,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...common.identity import is_among
 from ...control_flow.frames import TripCount
 from ...graph.graph import Operation
-from ...graph.identity import is_among
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
-from ...ops.axes import Transpose
+from ...ops.arrays.axes import Transpose
+from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
 from ...ops.base import Constant, build, make_constant
-from ...ops.comparison import where
-from ...ops.einsum import Contraction
-from ...ops.elementwise import Add, Divide, Multiply, Negative
-from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
-from ...ops.reduced import BroadcastReduced, Sum
+from ...ops.linear_algebra.einsum import Contraction
+from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul
+from ...ops.math.comparison import where
+from ...ops.math.elementwise import Add, Divide, Multiply, Negative
+from ...ops.math.reduced import BroadcastReduced, Sum
 from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, SumToShape, ZerosOfShape
-from ...ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
-from ..assign import on_one_device
-from ..log import note_change
+from ..framework.assign import on_one_device
+from ..framework.log import note_change
 from .sums import is_summed_as_whole, is_zero
 from .view import LoopView, is_static, size_of
 

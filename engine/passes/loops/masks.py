@@ -12,23 +12,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...common.identity import is_among, place_among
 from ...control_flow.batching import Batch, Value
 from ...graph.graph import Operation
-from ...graph.identity import is_among, place_among
 from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol, Tensor, symbol_of
-from ...ops.axes import flip
+from ...ops.arrays.axes import flip
+from ...ops.arrays.creation import arange
+from ...ops.arrays.indexing import GetItem
+from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze, reshape
 from ...ops.base import Cast, Constant, apply_multi, cast, convert_to_tensor
-from ...ops.bitwise import BitwiseAnd, BitwiseOr, LogicalNot
-from ...ops.comparison import Greater, GreaterEqual, Less, LessEqual, Where, logical_not, logical_or
-from ...ops.creation import arange
-from ...ops.elementwise import Add, Multiply, Negative, Subtract
-from ...ops.indexing import GetItem
+from ...ops.containers.tensor_arrays import ArrayRead
+from ...ops.math.bitwise import BitwiseAnd, BitwiseOr, LogicalNot
+from ...ops.math.comparison import Greater, GreaterEqual, Less, LessEqual, Where, logical_not, logical_or
+from ...ops.math.elementwise import Add, Multiply, Negative, Subtract
 from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape
-from ...ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze, reshape
-from ...ops.tensor_arrays import ArrayRead
 from .batches import can_batch, is_heavy, new_batch
 from .view import LoopView, is_static, may_lack_elements
 

@@ -13,10 +13,10 @@ from ...graph.graph import Operation, Parameter
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol, symbol_of
 from ...ops.base import Constant, build
-from ...ops.linalg import MatMul
-from ...ops.tensor_arrays import ArrayAddAt, ArrayEmpty, ArrayMatMul, ArrayNew, ArrayUnstack, ArrayWrite
-from ..assign import on_one_device
-from ..log import note_change
+from ...ops.containers.tensor_arrays import ArrayAddAt, ArrayEmpty, ArrayMatMul, ArrayNew, ArrayUnstack, ArrayWrite
+from ...ops.linear_algebra.linalg import MatMul
+from ..framework.assign import on_one_device
+from ..framework.log import note_change
 from .batches import can_batch, is_heavy, new_batch, value_in
 from .linear import array_size, counted
 from .sums import accumulation

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...common.identity import is_among, is_same
 from ...graph.graph import Operation, Parameter
-from ...graph.identity import is_among, is_same
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
+from ...ops.arrays.joining import Concatenate, Split
 from ...ops.base import Constant, build
-from ...ops.elementwise import Add
-from ...ops.joining import Concatenate, Split
-from ...ops.linalg import MatMul
-from ...ops.tensor_arrays import ArrayAddAt, ArrayRead, ArrayWrite
-from ..assign import on_one_device
-from ..log import note_change, note_kept
+from ...ops.containers.tensor_arrays import ArrayAddAt, ArrayRead, ArrayWrite
+from ...ops.linear_algebra.linalg import MatMul
+from ...ops.math.elementwise import Add
+from ..framework.assign import on_one_device
+from ..framework.log import note_change, note_kept
 from .batches import can_batch
 from .view import LoopView, is_static
 

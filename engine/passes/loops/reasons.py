@@ -8,11 +8,11 @@ from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation, Parameter
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
+from ...ops.arrays.gathering import Take
+from ...ops.arrays.indexing import GetItem
 from ...ops.base import Constant
-from ...ops.gathering import Take
-from ...ops.indexing import GetItem
-from ...ops.tensor_arrays import ArrayRead, ArrayReadOrZeros
-from ..assign import on_one_device
+from ...ops.containers.tensor_arrays import ArrayRead, ArrayReadOrZeros
+from ..framework.assign import on_one_device
 from .batches import can_batch
 from .view import LoopView, is_static
 

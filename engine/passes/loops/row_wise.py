@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from ...common.identity import is_among, place_among
 from ...graph.axis_maps import axis_map_of
 from ...graph.graph import Operation, Parameter
-from ...graph.identity import is_among, place_among
 from ...graph.op import Op
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol
+from ...ops.arrays.gathering import Take
+from ...ops.arrays.indexing import GetItem, Place
+from ...ops.arrays.shaping import BroadcastTo, Reshape
 from ...ops.base import Constant
-from ...ops.gathering import Take
-from ...ops.indexing import GetItem, Place
-from ...ops.linalg import MatMul
+from ...ops.containers.tensor_arrays import ArrayNew, ArrayRead, ArrayWrite
+from ...ops.linear_algebra.linalg import MatMul
 from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ZerosOfShape
-from ...ops.shaping import BroadcastTo, Reshape
-from ...ops.tensor_arrays import ArrayNew, ArrayRead, ArrayWrite
 from .batches import is_heavy
 from .linear import array_size
 from .masks import (

@@ -13,22 +13,22 @@ from typing import Any
 
 import numpy as np
 
+from ...common.identity import is_among, place_among
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
-from ...graph.identity import is_among, place_among
 from ...graph.op import Op
-from ...graph.quick_dataclass import dataclass
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol, symbol_of
+from ...ops.arrays.joining import Concatenate
 from ...ops.base import Constant, build, make_constant
-from ...ops.einsum import Contraction
-from ...ops.elementwise import Add, Multiply
-from ...ops.joining import Concatenate
-from ...ops.linalg import FlattenRows, MatMul
+from ...ops.containers.tensor_arrays import ArrayRead
+from ...ops.linear_algebra.einsum import Contraction
+from ...ops.linear_algebra.linalg import FlattenRows, MatMul
+from ...ops.math.elementwise import Add, Multiply
 from ...ops.run_time_shapes import SumToShape, ZerosOfShape
-from ...ops.tensor_arrays import ArrayRead
-from ..assign import on_one_device
-from ..log import is_recording, note_change, note_kept
-from ..order import reorder
+from ..framework.assign import on_one_device
+from ..framework.log import is_recording, note_change, note_kept
+from ..framework.order import reorder
 from .view import LoopView, is_static, may_lack_elements, size_of
 
 _COMPOSING = (Add, Concatenate)

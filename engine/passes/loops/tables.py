@@ -12,14 +12,14 @@ from typing import NamedTuple
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
+from ...ops.arrays.gathering import Take
 from ...ops.base import build
-from ...ops.gathering import Take
-from ...ops.linalg import MatMul
-from ..assign import on_one_device
-from ..estimates import elements
-from ..log import note_change, note_kept
-from ..patterns import op, tensor
-from ..saved_state import known_trips_of
+from ...ops.linear_algebra.linalg import MatMul
+from ..framework.assign import on_one_device
+from ..framework.estimates import elements
+from ..framework.log import note_change, note_kept
+from ..framework.patterns import op, tensor
+from ..memory.saved_state import known_trips_of
 from .view import LoopView, is_static
 
 _LEAST = 1.5  # rows taken for each of the table: how often the loop runs, and on how many rows, is an estimate

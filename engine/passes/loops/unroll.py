@@ -25,14 +25,14 @@ from ...graph.graph import Graph, Operation, Parameter
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
-from ...ops.array_windows import ArrayOf
 from ...ops.base import Constant
-from ...ops.elementwise import Subtract
-from ...ops.tensor_arrays import ArrayRead, array_spec
-from ..algebra_arrays import ARRAYS
-from ..log import note_change, note_kept
-from ..prune import all_operations, frame_users, holds, live_outputs, needed_in_region, needed_operations
-from ..specialise import Specialised
+from ...ops.containers.array_windows import ArrayOf
+from ...ops.containers.tensor_arrays import ArrayRead, array_spec
+from ...ops.math.elementwise import Subtract
+from ..framework.log import note_change, note_kept
+from ..framework.prune import all_operations, frame_users, holds, live_outputs, needed_in_region, needed_operations
+from ..framework.specialise import Specialised
+from ..rewrites.algebra_arrays import ARRAYS
 from .linear import trip_count
 
 MOST_TRIPS = 4

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from operator import attrgetter
 
+from ...common.identity import is_same
 from ...graph.graph import Graph, Operation
-from ...graph.identity import is_same
 from ...graph.tensor import Symbol
 
 

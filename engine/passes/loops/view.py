@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
+from ...common.identity import is_among
 from ...control_flow.frames import History, TripCount
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation, Parameter
-from ...graph.identity import is_among
 from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, Spec, TensorSpec
 from ...graph.tensor import Symbol, symbol_of
-from ...ops.array_windows import ArrayWindow
 from ...ops.base import Constant, build, cast, convert_to_tensor
-from ...ops.comparison import maximum
-from ...ops.tensor_arrays import ArrayNew, ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
-from ..assign import capture_late
-from ..order import reorder
-from ..prune import needed_in_region
+from ...ops.containers.array_windows import ArrayWindow
+from ...ops.containers.tensor_arrays import ArrayNew, ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
+from ...ops.math.comparison import maximum
+from ..framework.assign import capture_late
+from ..framework.order import reorder
+from ..framework.prune import needed_in_region
 from .linear import Linear, array_size, counted, inside, trip_count
 from .users import Users
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....engine.common.quick_dataclass import dataclass
 from ....engine.graph.graph import Operation
-from ....engine.graph.quick_dataclass import dataclass
 from .registry import exports
 from .writer import INT, LONG, Writer
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ....engine.common.identity import is_among
 from ....engine.graph import Graph, Region
 from ....engine.graph.graph import Operation, ReadVariable
-from ....engine.graph.identity import is_among
 from ....engine.graph.op import OUTSIDE_WORLD
 from ....engine.graph.spec import ArraySpec, FrameSpec, StoreSpec, TensorSpec
 from ....engine.graph.tensor import Symbol

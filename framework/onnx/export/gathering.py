@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ....engine.graph import dtypes
+from ....engine.common import dtypes
 from ....engine.graph.graph import Operation
-from ....engine.ops.indexing import Place, SliceItem
+from ....engine.ops.arrays.indexing import Place, SliceItem
 from .registry import exports
 from .shapes import positions, rank_of, shape_input
 from .writer import BOOL, INT, LONG, Writer

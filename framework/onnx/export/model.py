@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ....engine import ops
+from ....engine.common.dtypes import name_of
 from ....engine.graph import Graph, Symbol
-from ....engine.graph.dtypes import name_of
 from ....engine.graph.graph import Placeholder
 from ....engine.graph.spec import TensorSpec
 from ....engine.saving.atomic import atomic_write

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ....engine.graph.tensor import Symbol
-from ....engine.ops.indexing import SliceItem
+from ....engine.ops.arrays.indexing import SliceItem
 from .arrays import Dense
 from .patterns import ACTIVATIONS, Bindings, match, match_any
 from .shapes import reversed_along

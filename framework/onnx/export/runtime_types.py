@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ....engine.graph.dtypes import as_dtype, is_string, name_of
+from ....engine.common.dtypes import as_dtype, is_string, name_of
 
 _TWO = "float16 float32"
 _THREE = "float16 float32 float64"

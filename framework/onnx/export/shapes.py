@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ....engine.graph import dtypes
+from ....engine.common import dtypes
 from ....engine.graph.graph import Operation
 from .registry import exports
 from .writer import BOOL, INT, LONG, Writer

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ....engine.graph import dtypes
+from ....engine.common import dtypes
 from ..protos import element_type, load_onnx
 from .runtime_types import wider_type
 

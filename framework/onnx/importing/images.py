@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ....engine import ops
-from ....engine.graph import dtypes
+from ....engine.common import dtypes
 from .mathematics import rounded_to
 from .node import Node, imports
 from .values import known, rank_of, shape_of, sizes_of, tensor

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ....engine import ops
-from ....engine.graph.dtypes import is_differentiable, name_of
+from ....engine.common.dtypes import is_differentiable, name_of
 from ....engine.objects.registry import register_keras_serializable
-from ....layers.layer import Layer
+from ....layers.core.layer import Layer
 from ..errors import OnnxError
 from ..protos import load_onnx
 from .model import as_value, missing_ops, runner_of

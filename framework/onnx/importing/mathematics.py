@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....engine import ops
-from ....engine.graph import dtypes
+from ....engine.common import dtypes
 from .elementwise import cast_to
 from .node import Node, imports
 from .values import dtype_of, known, rank_of, shape_of, sizes_of, tensor

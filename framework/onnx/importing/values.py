@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ....engine import ops
+from ....engine.common.dtypes import as_dtype, is_string
+from ....engine.common.quick_dataclass import dataclass
 from ....engine.graph import Tensor
-from ....engine.graph.dtypes import as_dtype, is_string
-from ....engine.graph.quick_dataclass import dataclass
 from ....engine.graph.value import Value
 from ....engine.ops.base import known_array
 from ..errors import OnnxError

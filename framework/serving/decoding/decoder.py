@@ -13,8 +13,8 @@ import numpy as np
 
 from ....distribute.inference import RequestError
 from ....engine.graph import Graph
-from ....layers.decoding_steps import Step, check_at_least
-from ....layers.input_spec import InputSpec
+from ....layers.core.input_spec import InputSpec
+from ....layers.decoding.steps import Step, check_at_least
 from ..servable import Servable
 from ..signature import DEFAULT, Signature
 from ..storage import ServableError, pick_version, read_servable, write_servable

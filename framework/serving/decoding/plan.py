@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....engine import ops
+from ....engine.common.dtypes import as_dtype, name_of
+from ....engine.common.nest import map_structure
+from ....engine.common.quick_dataclass import dataclass
 from ....engine.graph import Graph, IndexedSlices, Symbol, Tensor, Variable, flatten, pack_as
-from ....engine.graph.dtypes import as_dtype, name_of
-from ....engine.graph.nest import map_structure
-from ....engine.graph.quick_dataclass import dataclass
 from ....engine.graph.spec import shape_accepts
-from ....engine.passes.independent_rows import why_rows_depend
+from ....engine.passes.loops.independent_rows import why_rows_depend
 from ....engine.session.placeholder import placeholder
-from ....layers.decoding_steps import CheckedStep, Step, check_at_least
-from ....layers.input_spec import InputSpec
+from ....layers.core.input_spec import InputSpec
+from ....layers.decoding.steps import CheckedStep, Step, check_at_least
 from ...config import floatx
 from ..signature import OPEN_INFERENCE, Signature, TensorInfo
 

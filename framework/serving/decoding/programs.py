@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ....engine import ops
+from ....engine.common.dtypes import as_dtype
 from ....engine.graph import Graph, Symbol, Tensor
-from ....engine.graph.dtypes import as_dtype
 from ....engine.session.placeholder import placeholder
 from ....engine.session.programs import make_variants
-from ....layers.decoding_steps import pointed_at
+from ....layers.decoding.steps import pointed_at
 from .plan import Entry, Plan
 
 

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from ....engine.graph import Graph, Symbol, Variable
-from ....engine.passes.prune import needed_operations
-from ...model import Model
+from ....engine.passes.framework.prune import needed_operations
+from ...models.model import Model
 from ..image_inputs import image_forms
 from ..signature import DEFAULT, Signature
 from ..storage import write_servable

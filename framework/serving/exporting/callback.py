@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ...callback import Logs
-from ...callbacks_monitor import MonitorCallback
+from ...callbacks.base import Logs
+from ...callbacks.monitor import MonitorCallback
 
 
 class ExportServable(MonitorCallback):

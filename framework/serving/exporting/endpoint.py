@@ -10,12 +10,12 @@ import numpy as np
 
 from ....distribute.inference import RequestError
 from ....engine import ops
+from ....engine.common.dtypes import as_dtype, name_of
 from ....engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Variable, flatten, pack_as
-from ....engine.graph.dtypes import as_dtype, name_of
-from ....engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
-from ....layers.input_spec import InputSpec
+from ....engine.ops.math.elementwise import identity as pass_on  # ops.identity is the matrix
+from ....layers.core.input_spec import InputSpec
 from ...config import floatx
-from ...layer_graph import history
+from ...models.layer_graph import history
 from ..image_inputs import is_encoded
 from ..signature import OPEN_INFERENCE, Padding, Signature, TensorInfo
 from ..storage import WarmupRequest

@@ -40,7 +40,7 @@ def load_with_weights(path: str | os.PathLike[str], weights: str | os.PathLike[s
     Raises:
         ValueError: the model or the weights can't be loaded.
     """
-    from ...models import load_model
+    from ...models.api import load_model
 
     model = load_model(path, compile=False)
     if weights is None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....engine.common.dtypes import name_of
 from ....engine.graph import Graph, TensorSpec, Variable, flatten, pack_as
-from ....engine.graph.dtypes import name_of
 from ....engine.graph.stateless import StatelessScope
-from ....engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
-from ....engine.passes.independent_rows import why_rows_depend
-from ....layers.rnn import RNN
+from ....engine.ops.math.elementwise import identity as pass_on  # ops.identity is the matrix
+from ....engine.passes.loops.independent_rows import why_rows_depend
+from ....layers.recurrent.rnn import RNN
 from ..signature import Signature, StateInfo
 from .endpoint import Endpoint, WritesVariablesError, check_effects, feed, fetch, info_of, named_inputs, output_names
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ....distribute.inference import RequestError, WireTensor
-from ....engine.graph.dtypes import as_dtype
+from ....engine.common.dtypes import as_dtype
 from ..image_inputs import decoded
 from ..servable import Servable
 from ..signature import OPEN_INFERENCE, Signature, TensorInfo

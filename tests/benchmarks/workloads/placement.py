@@ -18,7 +18,7 @@ import numpy as np
 from common import rss_mb
 
 import anabranch as ab
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.passes.framework.prune import needed_operations
 from anabranch.engine.place import CostModel, Layout, make_devices, on_one_device, search, simulate
 
 Record = dict[str, Any]

@@ -26,7 +26,7 @@ import anabranch as ab
 from anabranch.engine.graph import Operation, Tensor
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.program import MachineProgram
-from anabranch.engine.passes.prune import all_operations
+from anabranch.engine.passes.framework.prune import all_operations
 
 Record = dict[str, Any]
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

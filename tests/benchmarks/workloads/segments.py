@@ -15,7 +15,7 @@ import numpy as np
 from common import bench
 
 import anabranch as ab
-from anabranch.engine.passes.switches import without
+from anabranch.engine.passes.framework.switches import without
 
 Record = dict[str, Any]
 STEPS, BATCH, UNITS, NETS = 200, 16, 64, 4

@@ -20,7 +20,7 @@ import numpy as np
 from common import rss_mb
 
 import anabranch as ab
-from anabranch.engine.passes.prune import needed_operations
+from anabranch.engine.passes.framework.prune import needed_operations
 from anabranch.engine.place import CostModel, Layout, make_devices, search
 
 Record = dict[str, Any]

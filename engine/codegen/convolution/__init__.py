@@ -1,0 +1,1 @@
+"""Kernels of convolutions, correlations and pooling."""

@@ -1,0 +1,369 @@
+"""Kernels of convolutions: tiles of the result, some pixels of a row times some filters, are summed in registers.
+
+Images have planes, rows and columns; those without planes, or rows, have one. The filters of a group see its channels
+only: each panel belongs to one group.
+
+For a tile, each tap and channel adds the outer product of its pixels and its filters. No columns are copied: pixels are
+read where they lie. Filters are laid in panels as wide as a tile beforehand, padded with zeros. Input that is padded is
+copied with its padding, some rows at a time that stay in the cache.
+
+The transpose in the input is the same kernel with taps turned, and channels and filters exchanged; where windows are
+strides apart, once for each place between strides (`phases`).
+
+Source: E. Georganas et al., "Anatomy of high-performance deep learning convolutions on SIMD architectures" (2018).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..llvm.code import Code, Size
+from ..llvm.compiler import Effort
+from ..llvm.entry import Operand
+
+# What the code of each of these kernels reads: sizes, of channels and filters those of a group; how the work is cut up,
+# and where the copies with padding lie.
+GEOMETRY = (
+    *("batch", "groups", "channels", "filters", "planes", "rows", "columns", "depth", "height", "width", "pixel"),
+    *("taps_deep", "taps_down", "taps_across", "step_deep", "step_down", "step_across"),
+    *("stride_deep", "stride_down", "stride_across", "before_deep", "before_down", "before_across"),
+    *("block", "blocks", "block_columns", "column_blocks", "units", "padded_width", "padded_lines"),
+    *("rows_address", "rows_size"),
+)
+WEIGHTS = ("start", "deep", "down", "across", "channel", "filter", "group")
+AXES = ("deep", "down", "across")
+RESULT = ("start", "image", "plane", "row", "pixel")
+# What the code reads of a phase, in this order.
+FIELDS = (
+    *GEOMETRY,
+    *("parts", "panels", "panel_size", "panel_address"),
+    *(f"weight_{step}" for step in WEIGHTS),
+    *(f"out_{step}" for step in RESULT),
+)
+
+
+@dataclass(frozen=True)
+class CorrelationKernel:
+    """A correlation over images, channels last.
+
+    Attributes:
+        operands: x [batch, depth, height, width, channels], the weights, what else is passed, and the result.
+        phases: how many parts of the result, spread over it, are computed one after the other.
+        element: the LLVM type.
+        lanes: elements of a vector.
+        pixels: of a tile.
+        vectors: filters of a tile, in vectors.
+        pixel_step: elements of x from a pixel of a tile to the next.
+        is_padded: whether windows reach out of the input.
+    """
+
+    operands: tuple[Operand, ...]
+    phases: int
+    element: str
+    lanes: int
+    pixels: int
+    vectors: int
+    pixel_step: int
+    is_padded: bool
+
+    effort = Effort.LARGE
+
+    @property
+    def number_count(self) -> int:
+        return self.phases * len(FIELDS)
+
+    def print_run(self, name: str) -> str:
+        printed = [_print_tile(self, name), _print_pack(self, name)]
+        if self.is_padded:
+            printed.append(print_padded_copy(self.element, name))
+        return "".join([*printed, _print_task(self, name), _print_run(self, name)])
+
+
+class Fields:
+    """The numbers of a phase, as values in a function."""
+
+    def __init__(self, code: Code, numbers: str, names: tuple[str, ...] = FIELDS) -> None:
+        self._code, self._numbers, self._names = code, numbers, names
+
+    def __getitem__(self, name: str) -> str:
+        return self._code.load("i64", self._numbers, self._names.index(name))
+
+    def address(self, name: str, kind: str) -> str:
+        """A number as a pointer."""
+        return self._code.value(f"inttoptr i64 {self[name]} to {kind}*")
+
+
+def _print_tile(kernel: CorrelationKernel, name: str) -> str:
+    """One tile: pixels that lie `pixel_step` apart, and the filters of a panel."""
+    kind, lanes, vectors = kernel.element, kernel.lanes, kernel.vectors
+    vector, width = f"<{lanes} x {kind}>", lanes * vectors
+    sizes = ("plane", "row", "step", "taps_deep", "taps_down", "taps_across", "channels", "out_pixel", "left")
+    parameters = [(f"{kind}*", "%x"), (f"{kind}*", "%panel"), (f"{kind}*", "%out")]
+    code = Code(f"{name}_tile", [*parameters, *[("i64", f"%{size}") for size in sizes]])
+    sums = [[code.slot(vector) for _ in range(vectors)] for _ in range(kernel.pixels)]
+    weights = code.slot(f"{kind}*")
+    code.line(f"store {kind}* %panel, {kind}** {weights}")
+    for slot in (slot for row in sums for slot in row):
+        code.line(f"store {vector} zeroinitializer, {vector}* {slot}")
+    taps = code.loop(0, "%taps_deep"), code.loop(0, "%taps_down"), code.loop(0, "%taps_across")
+    with taps[0] as deep, taps[1] as down, taps[2] as across:
+        start = code.add(code.mul(deep, "%plane"), code.mul(down, "%row"), code.mul(across, "%step"))
+        cells = code.at(kind, "%x", start)
+        with code.loop(0, "%channels") as channel:
+            here = code.value(f"load {kind}*, {kind}** {weights}")
+            loaded = [code.load_vector(vector, kind, here, v * lanes) for v in range(vectors)]
+            code.line(f"store {kind}* {code.at(kind, here, width)}, {kind}** {weights}")
+            first = code.at(kind, cells, channel)
+            for pixel, row in enumerate(sums):
+                value = code.broadcast(lanes, kind, code.load(kind, first, pixel * kernel.pixel_step))
+                _add_products(code, vector, row, value, loaded)
+    _print_tile_result(code, kernel, sums)
+    return code.text()
+
+
+def _add_products(code: Code, vector: str, sums: list[str], value: str, factors: list[str]) -> None:
+    for slot, factor in zip(sums, factors, strict=True):
+        total = code.value(f"load {vector}, {vector}* {slot}")
+        code.line(f"store {vector} {code.multiply_add(vector, value, factor, total)}, {vector}* {slot}")
+
+
+def _print_tile_result(code: Code, kernel: CorrelationKernel, sums: list[list[str]]) -> None:
+    """Store the sums: as vectors, or if the filters end inside of the tile, by way of the stack."""
+    kind, lanes, width = kernel.element, kernel.lanes, kernel.lanes * kernel.vectors
+    vector = f"<{lanes} x {kind}>"
+    with code.when(code.compare("sge", "%left", width)):
+        for pixel, row in enumerate(sums):
+            target = code.at(kind, "%out", code.mul("%out_pixel", pixel))
+            for v, slot in enumerate(row):
+                code.store_vector(vector, kind, code.value(f"load {vector}, {vector}* {slot}"), target, v * lanes)
+    with code.when(code.compare("slt", "%left", width)):
+        places = code.slot(f"[{kernel.pixels * width} x {kind}]")
+        flat = code.value(f"bitcast [{kernel.pixels * width} x {kind}]* {places} to {kind}*")
+        for pixel, row in enumerate(sums):
+            for v, slot in enumerate(row):
+                value = code.value(f"load {vector}, {vector}* {slot}")
+                code.store_vector(vector, kind, value, flat, pixel * width + v * lanes)
+        with code.loop(0, kernel.pixels) as pixel, code.loop(0, "%left") as filter_:
+            value = code.load(kind, flat, code.add(code.mul(pixel, width), filter_))
+            code.store(kind, value, "%out", code.add(code.mul(pixel, "%out_pixel"), filter_))
+
+
+def _print_pack(kernel: CorrelationKernel, name: str) -> str:
+    """Lay the filters of one panel side by side: [taps, channels, filters of a tile]."""
+    kind, width = kernel.element, kernel.lanes * kernel.vectors
+    code = Code(f"{name}_pack", [("i8*", "%context"), ("i64", "%panel")])
+    pointers = print_task_context(code, kind)
+    fields = Fields(code, pointers[3])
+    weights = code.at(kind, pointers[1], fields["weight_start"])
+    target = code.at(kind, fields.address("panel_address", kind), code.mul("%panel", fields["panel_size"]))
+    group, first = _place_of_panel(code, fields, "%panel", width)
+    to_group, to_filter = code.mul(group, fields["weight_group"]), code.mul(first, fields["weight_filter"])
+    weights = code.at(kind, weights, code.add(to_group, to_filter))
+    left = code.least(code.sub(fields["filters"], first), width)
+    channels, step = fields["channels"], fields["weight_filter"]
+    counts = [fields[f"taps_{axis}"] for axis in AXES]
+    loops = [code.loop(0, count) for count in counts]
+    with loops[0] as deep, loops[1] as down, loops[2] as across:
+        taps = zip(AXES, (deep, down, across), strict=True)
+        from_tap = code.add(*[code.mul(tap, fields[f"weight_{axis}"]) for axis, tap in taps])
+        number = code.add(code.mul(code.add(code.mul(deep, counts[1]), down), counts[2]), across)
+        to_tap = code.mul(number, channels)
+        with code.loop(0, channels) as channel:
+            source = code.at(kind, weights, code.add(from_tap, code.mul(channel, fields["weight_channel"])))
+            place = code.at(kind, target, code.mul(code.add(to_tap, channel), width))
+            with code.loop(0, left) as filter_:
+                code.store(kind, code.load(kind, source, code.mul(filter_, step)), place, filter_)
+            with code.loop(left, width) as filter_:
+                code.line(f"store {kind} 0.0, {kind}* {code.at(kind, place, filter_)}")
+    return code.text()
+
+
+def _place_of_panel(code: Code, fields: Fields, panel: Size, width: int) -> tuple[Size, Size]:
+    """The group to which a panel belongs, and its first filter there."""
+    panels = code.div(code.add(fields["filters"], width - 1), width)
+    group = code.div(panel, panels)
+    return group, code.mul(code.sub(panel, code.mul(group, panels)), width)
+
+
+def print_task_context(code: Code, kind: str) -> tuple[str, str, str, str]:
+    """The pointers that a task finds in its context: three arrays, and the numbers."""
+    context = code.value("bitcast i8* %context to i64*")
+    numbers = [code.load("i64", context, position) for position in range(4)]
+    x, weights, out = (code.value(f"inttoptr i64 {number} to {kind}*") for number in numbers[:3])
+    return x, weights, out, code.value(f"inttoptr i64 {numbers[3]} to i64*")
+
+
+def _print_task(kernel: CorrelationKernel, name: str) -> str:
+    """A part: some blocks of rows of the result."""
+    kind, width = kernel.element, kernel.lanes * kernel.vectors
+    code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
+    x, _, out, numbers = print_task_context(code, kind)
+    fields = Fields(code, numbers)
+    begin, end = print_share(code, fields["units"], "%part", fields["parts"])
+    stride, block_columns = fields["stride_down"], fields["block_columns"]
+    tiles = code.div(code.add(block_columns, kernel.pixels - 1), kernel.pixels)
+    out = code.at(kind, out, fields["out_start"])
+    panels = fields.address("panel_address", kind)
+    with code.loop(begin, end) as unit:
+        image, plane, block, column_block = print_unit(code, fields, unit)
+        first = code.mul(block, fields["block"])
+        last = code.least(code.add(first, fields["block"]), fields["rows"])
+        # Blocks are of one width: the last one has columns of the one before it, and finds the same for them.
+        start = code.least(code.mul(column_block, block_columns), code.sub(fields["columns"], block_columns))
+        source, lines = print_source(
+            code, kernel.is_padded, name, fields, kind, x, (image, plane, first, start), code.sub(last, first)
+        )
+        deep, row = lines
+        down, across = code.mul(fields["step_down"], row), code.mul(fields["step_across"], fields["pixel"])
+        place = [(image, "image"), (plane, "plane"), (start, "pixel")]
+        target = code.at(kind, out, code.add(*[code.mul(number, fields[f"out_{step}"]) for number, step in place]))
+        with code.loop(0, fields["panels"]) as panel:
+            weights = code.at(kind, panels, code.mul(panel, fields["panel_size"]))
+            group, done = _place_of_panel(code, fields, panel, width)
+            left = code.sub(fields["filters"], done)
+            of_group = code.at(kind, source, code.mul(group, fields["channels"]))
+            to_group = code.at(kind, target, code.add(code.mul(group, fields["filters"]), done))
+            with code.loop(first, last) as line, code.loop(0, tiles) as tile:
+                column = code.least(code.mul(tile, kernel.pixels), code.sub(block_columns, kernel.pixels))
+                cells = code.add(code.mul(code.sub(line, first), stride, row), code.mul(column, kernel.pixel_step))
+                to_line = code.add(code.mul(line, fields["out_row"]), code.mul(column, fields["out_pixel"]))
+                taps = [fields[f"taps_{axis}"] for axis in AXES]
+                sizes = (deep, down, across, *taps, fields["channels"], fields["out_pixel"], left)
+                pointers = (code.at(kind, of_group, cells), weights, code.at(kind, to_group, to_line))
+                passed = [f"{kind}* {pointer}" for pointer in pointers] + [f"i64 {size}" for size in sizes]
+                code.line(f"call void @{name}_tile({', '.join(passed)})")
+    return code.text()
+
+
+def print_share(code: Code, count: Size, part: Size, parts: Size) -> tuple[Size, Size]:
+    """The first of `count` things that belong to a part, and the first that does not any more."""
+    return code.div(code.mul(count, part), parts), code.div(code.mul(count, code.add(part, 1)), parts)
+
+
+def print_unit(code: Code, fields: Fields, unit: Size) -> tuple[Size, Size, Size, Size]:
+    """The image, plane, block of rows and block of columns that a unit of work is."""
+    found: list[Size] = []
+    for name in ("column_blocks", "blocks", "planes"):
+        rest = code.div(unit, fields[name])
+        found.append(code.sub(unit, code.mul(rest, fields[name])))
+        unit = rest
+    column_block, block, plane = found
+    return unit, plane, block, column_block
+
+
+def print_source(
+    code: Code,
+    is_padded: bool,
+    name: str,
+    fields: Fields,
+    kind: str,
+    x: str,
+    window: tuple[Size, Size, Size, Size],
+    rows: Size,
+) -> tuple[str, tuple[Size, Size]]:
+    """The cells of x under `rows` rows of windows; where windows reach out of x, they are copied with padding.
+
+    Args:
+        window: image, plane, row and column of the first window.
+
+    Returns:
+        Where the first cell lies, and how many elements from a tap to the next in depth, and from a row to the next.
+    """
+    image, *place = window
+    axes = zip(AXES, place, strict=True)
+    first = [code.sub(code.mul(at, fields[f"stride_{axis}"]), fields[f"before_{axis}"]) for axis, at in axes]
+    if is_padded:
+        return _print_padded_source(code, name, fields, kind, x, image, first, rows)
+    pixels = image
+    for size, at in zip(("depth", "height", "width"), first, strict=True):
+        pixels = code.add(code.mul(pixels, fields[size]), at)
+    row = code.mul(fields["width"], fields["pixel"])
+    deep = code.mul(fields["step_deep"], fields["height"], row)
+    return code.at(kind, x, code.mul(pixels, fields["pixel"])), (deep, row)
+
+
+def _print_padded_source(
+    code: Code, name: str, fields: Fields, kind: str, x: str, image: Size, first: list[Size], rows: Size
+) -> tuple[str, tuple[Size, Size]]:
+    ahead, top, left = first
+    pixel, height, width, depth = (fields[key] for key in ("pixel", "height", "width", "depth"))
+    row = code.mul(fields["padded_width"], pixel)
+    deep = code.mul(fields["padded_lines"], row)
+    space = code.at(kind, fields.address("rows_address", kind), code.mul("%part", fields["rows_size"]))
+    count = code.add(
+        code.mul(code.sub(rows, 1), fields["stride_down"]),
+        code.mul(code.sub(fields["taps_down"], 1), fields["step_down"]),
+        1,
+    )
+    before = code.mul(code.sub(0, left), pixel)
+    with code.loop(0, fields["taps_deep"]) as tap:
+        plane = code.add(ahead, code.mul(tap, fields["step_deep"]))
+        above = code.compare("sge", plane, 0)
+        within = code.compare("slt", plane, depth)
+        is_inside = code.value(f"and i1 {above}, {within}")
+        known = code.value(f"select i1 {is_inside}, i64 {height}, i64 0")  # planes outside have no rows that are not
+        source = code.at(kind, x, code.mul(code.add(code.mul(image, depth), plane), height, width, pixel))
+        target = code.at(kind, space, code.mul(tap, deep))
+        sizes = (top, count, known, code.mul(width, pixel), row, before)
+        passed = [f"{kind}* {source}", f"{kind}* {target}", *[f"i64 {size}" for size in sizes]]
+        code.line(f"call void @{name}_copy({', '.join(passed)})")
+    return space, (deep, row)
+
+
+def print_padded_copy(kind: str, name: str) -> str:
+    """A function that copies rows with padding. Rows and columns that lie outside the image are zero.
+
+    Its sizes: the first row, how many rows, those of the image, elements of a row of the image, elements of a row of
+    the copy, and how many of these lie before the image.
+    """
+    sizes = ("top", "count", "height", "row", "padded", "before")
+    parameters = [(f"{kind}*", "%source"), (f"{kind}*", "noalias %target")]
+    code = Code(f"{name}_copy", [*parameters, *[("i64", f"%{size}") for size in sizes]])
+    begin = code.least(code.greatest("%before", 0), "%padded")
+    end = code.greatest(begin, code.least("%padded", code.add("%before", "%row")))
+    with code.loop(0, "%count") as number:
+        line = code.add("%top", number)
+        below = code.compare("sge", line, 0)
+        within = code.compare("slt", line, "%height")
+        is_inside = code.value(f"and i1 {below}, {within}")
+        target = code.at(kind, "%target", code.mul(number, "%padded"))
+        source = code.at(kind, "%source", code.sub(code.mul(line, "%row"), "%before"))
+        start = code.value(f"select i1 {is_inside}, i64 {begin}, i64 %padded")
+        stop = code.value(f"select i1 {is_inside}, i64 {end}, i64 %padded")
+        with code.loop(0, start) as place:
+            code.line(f"store {kind} 0.0, {kind}* {code.at(kind, target, place)}")
+        with code.loop(start, stop) as place:
+            code.store(kind, code.load(kind, source, place), target, place)
+        with code.loop(stop, "%padded") as place:
+            code.line(f"store {kind} 0.0, {kind}* {code.at(kind, target, place)}")
+    return code.text()
+
+
+def _print_run(kernel: CorrelationKernel, name: str) -> str:
+    operands = kernel.operands
+    parameters = [(operand.pointer, f"%d{k}") for k, operand in enumerate(operands)]
+    code = Code(f"{name}_run", [*parameters, ("i64*", "%numbers")])
+    arrays = [f"%d{k}" for k in (0, 1, len(operands) - 1)]
+    context = print_context(code, kernel.element, arrays)
+    with code.loop(0, kernel.phases) as phase:
+        numbers = code.at("i64", "%numbers", code.mul(phase, len(FIELDS)))
+        code.store("i64", code.value(f"ptrtoint i64* {numbers} to i64"), context, 3)
+        fields = Fields(code, numbers)
+        passed = code.value(f"bitcast i64* {context} to i8*")
+        print_parallel(code, f"{name}_pack", passed, fields["panels"])
+        print_parallel(code, f"{name}_task", passed, fields["parts"])
+    return code.text()
+
+
+def print_context(code: Code, kind: str, arrays: list[str]) -> str:
+    """A context for tasks, with the addresses of three arrays; the numbers are still to be put behind them."""
+    slot = code.slot("[4 x i64]")
+    context = code.value(f"bitcast [4 x i64]* {slot} to i64*")
+    for position, array in enumerate(arrays):
+        code.store("i64", code.value(f"ptrtoint {kind}* {array} to i64"), context, position)
+    return context
+
+
+def print_parallel(code: Code, task: str, context: str, parts: Size) -> None:
+    """Call a task for each part, on the engine's threads."""
+    code.line(f"call void @anabranch_parallel(void (i8*, i64)* @{task}, i8* {context}, i64 {parts})")

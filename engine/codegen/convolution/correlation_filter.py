@@ -1,0 +1,234 @@
+"""Kernels of the gradients of convolutions in their filters.
+
+Tiles of the gradient, some cells of the kernel times some filters, are summed in registers over the pixels of a block
+of rows, and kept in memory between blocks. Parts of the images have sums of their own, which are added in the end; if
+these would be large, parts also divide the tiles among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..llvm.code import Code, Size
+from ..llvm.compiler import Effort
+from ..llvm.entry import Operand
+from .correlation import (
+    AXES,
+    GEOMETRY,
+    Fields,
+    print_context,
+    print_padded_copy,
+    print_parallel,
+    print_share,
+    print_source,
+    print_unit,
+)
+
+# What the code reads, in this order.
+FILTER_FIELDS = (
+    *GEOMETRY,
+    *("parts", "image_parts", "tile_parts", "sum_parts", "group_panels", "panels", "tiles", "cells"),
+    *("cotangents_address", "cotangents_size", "sums_address", "sums_size", "offsets_address"),
+)
+
+
+@dataclass(frozen=True)
+class FilterKernel:
+    """The gradient of a correlation over images, channels last, in its kernel.
+
+    Attributes:
+        operands: x [batch, depth, height, width, channels], the cotangent, what else is passed, and the result.
+        element: the LLVM type.
+        lanes: elements of a vector.
+        cells: of the kernel, with their channels, in a tile.
+        vectors: filters of a tile, in vectors.
+        is_consecutive: whether the cells of a tile are channels side by side.
+        is_padded: whether windows reach out of the input.
+        is_uneven: whether the filters end inside of a tile.
+    """
+
+    operands: tuple[Operand, ...]
+    element: str
+    lanes: int
+    cells: int
+    vectors: int
+    is_consecutive: bool
+    is_padded: bool
+    is_uneven: bool
+
+    effort = Effort.LARGE
+
+    @property
+    def number_count(self) -> int:
+        return len(FILTER_FIELDS)
+
+    @property
+    def width(self) -> int:
+        """Filters of a tile."""
+        return self.lanes * self.vectors
+
+    def print_run(self, name: str) -> str:
+        copies = print_padded_copy(self.element, name) if self.is_padded or self.is_uneven else ""
+        printed = [_print_offsets(self, name), _print_tile(self, name), _print_task(self, name), _print_sum(self, name)]
+        return "".join([copies, *printed, _print_run(self, name)])
+
+
+def _print_offsets(kernel: FilterKernel, name: str) -> str:
+    """Print the offsets in x of the cells of the kernel, with channels, from the first one; the last fills up tiles."""
+    code = Code(f"{name}_offsets", [("i64*", "%numbers")])
+    fields = Fields(code, "%numbers", FILTER_FIELDS)
+    channels, pixel = fields["channels"], fields["pixel"]
+    row = code.mul(fields["padded_width" if kernel.is_padded else "width"], pixel)
+    lines = fields["padded_lines"] if kernel.is_padded else code.mul(fields["step_deep"], fields["height"])
+    steps = (code.mul(lines, row), code.mul(fields["step_down"], row), code.mul(fields["step_across"], pixel))
+    last = code.sub(fields["cells"], 1)
+    table = fields.address("offsets_address", "i64")
+    with code.loop(0, code.mul(fields["tiles"], kernel.cells)) as number:
+        cell = code.least(number, last)
+        rest = code.div(cell, channels)
+        offset = code.sub(cell, code.mul(rest, channels))
+        for axis, step in reversed(list(zip(AXES, steps, strict=True))):
+            above = code.div(rest, fields[f"taps_{axis}"])
+            tap = code.sub(rest, code.mul(above, fields[f"taps_{axis}"]))
+            offset, rest = code.add(offset, code.mul(tap, step)), above
+        code.store("i64", offset, table, number)
+    return code.text()
+
+
+def _print_tile(kernel: FilterKernel, name: str) -> str:
+    """Print the function that adds the products of the pixels of a block to a tile."""
+    kind, lanes = kernel.element, kernel.lanes
+    vector = f"<{lanes} x {kind}>"
+    sizes = ("lines", "line", "dy_line", "columns", "pixel", "dy_pixel")
+    parameters = [(f"{kind}*", "%x"), (f"{kind}*", "%dy"), (f"{kind}*", "%sums"), ("i64*", "%offsets")]
+    code = Code(f"{name}_tile", [*parameters, *[("i64", f"%{size}") for size in sizes]])
+    places = [(cell, v) for cell in range(kernel.cells) for v in range(kernel.vectors)]
+    sums = {place: code.slot(vector) for place in places}
+    for (cell, v), slot in sums.items():
+        loaded = code.load_vector(vector, kind, "%sums", cell * kernel.width + v * lanes)
+        code.line(f"store {vector} {loaded}, {vector}* {slot}")
+    shared = code.load("i64", "%offsets")
+    if kernel.is_consecutive:
+        offsets: list[Size] = [shared] * kernel.cells
+    else:
+        offsets = [code.load("i64", "%offsets", cell) for cell in range(kernel.cells)]
+    with code.loop(0, "%lines") as line:
+        x = code.at(kind, "%x", code.mul(line, "%line"))
+        dy = code.at(kind, "%dy", code.mul(line, "%dy_line"))
+        with code.loop(0, "%columns") as column:
+            here = code.at(kind, x, code.mul(column, "%pixel"))
+            cotangents = code.at(kind, dy, code.mul(column, "%dy_pixel"))
+            factors = [code.load_vector(vector, kind, cotangents, v * lanes) for v in range(kernel.vectors)]
+            for cell in range(kernel.cells):
+                place = code.at(kind, here, offsets[cell])
+                value = code.broadcast(lanes, kind, code.load(kind, place, cell if kernel.is_consecutive else 0))
+                for v, factor in enumerate(factors):
+                    total = code.value(f"load {vector}, {vector}* {sums[cell, v]}")
+                    total = code.multiply_add(vector, value, factor, total)
+                    code.line(f"store {vector} {total}, {vector}* {sums[cell, v]}")
+    for (cell, v), slot in sums.items():
+        value = code.value(f"load {vector}, {vector}* {slot}")
+        code.store_vector(vector, kind, value, "%sums", cell * kernel.width + v * lanes)
+    return code.text()
+
+
+def _print_task(kernel: FilterKernel, name: str) -> str:
+    """A part: some tiles over some of the blocks of rows."""
+    kind, size = kernel.element, kernel.cells * kernel.width
+    code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
+    context = code.value("bitcast i8* %context to i64*")
+    pointers = [code.load("i64", context, position) for position in (0, 1, 3)]
+    x, dy = (code.value(f"inttoptr i64 {pointer} to {kind}*") for pointer in pointers[:2])
+    fields = Fields(code, code.value(f"inttoptr i64 {pointers[2]} to i64*"), FILTER_FIELDS)
+    image_part, tile_part = code.div("%part", fields["tile_parts"]), fields["tile_parts"]
+    tile_part = code.value(f"srem i64 %part, {tile_part}")
+    sums = code.at(kind, fields.address("sums_address", kind), code.mul(image_part, fields["sums_size"]))
+    tiles = fields["tiles"]
+    first, last = print_share(code, code.mul(tiles, fields["panels"]), tile_part, fields["tile_parts"])
+    with code.loop(code.mul(first, size), code.mul(last, size)) as place:
+        code.line(f"store {kind} 0.0, {kind}* {code.at(kind, sums, place)}")
+    columns, stride, filters = fields["columns"], fields["stride_down"], code.mul(fields["groups"], fields["filters"])
+    begin, end = print_share(code, fields["units"], image_part, fields["image_parts"])
+    offsets = fields.address("offsets_address", "i64")
+    with code.loop(begin, end) as unit:
+        image, plane, block, column_block = print_unit(code, fields, unit)
+        top, left = code.mul(block, fields["block"]), code.mul(column_block, fields["block_columns"])
+        lines = code.least(code.sub(fields["rows"], top), fields["block"])
+        count = code.least(code.sub(columns, left), fields["block_columns"])
+        source, (_, row) = print_source(code, kernel.is_padded, name, fields, kind, x, (image, plane, top, left), lines)
+        above = code.add(code.mul(code.add(code.mul(image, fields["planes"]), plane), fields["rows"]), top)
+        cotangents = code.at(kind, dy, code.mul(code.add(code.mul(above, columns), left), filters))
+        pixel = filters
+        if kernel.is_uneven:
+            cotangents, pixel = _print_even_cotangents(code, kernel, name, fields, cotangents, code.mul(lines, count))
+        # There are blocks of columns where a block has one row: rows of cotangents lie side by side.
+        steps = (code.mul(fields["stride_across"], fields["pixel"]), pixel)
+        sizes = (lines, code.mul(row, stride), code.mul(count, pixel), count, *steps)
+        with code.loop(first, last) as number:
+            panel = code.div(number, tiles)
+            tile = code.sub(number, code.mul(panel, tiles))
+            group = code.div(panel, fields["group_panels"])
+            seen = code.at(kind, source, code.mul(group, fields["channels"]))
+            chosen = code.at(kind, cotangents, code.mul(panel, kernel.width))
+            held = code.at(kind, sums, code.mul(number, size))
+            passed = [f"{kind}* {pointer}" for pointer in (seen, chosen, held)]
+            passed.append(f"i64* {code.at('i64', offsets, code.mul(tile, kernel.cells))}")
+            passed.extend(f"i64 {value}" for value in sizes)
+            code.line(f"call void @{name}_tile({', '.join(passed)})")
+    return code.text()
+
+
+def _print_even_cotangents(
+    code: Code, kernel: FilterKernel, name: str, fields: Fields, cotangents: str, pixels: Size
+) -> tuple[str, Size]:
+    """Copy cotangents with zeros behind the last filter of a group; where they lie, and the elements of a pixel."""
+    kind, filters = kernel.element, fields["filters"]
+    size = code.mul(fields["group_panels"], kernel.width)
+    space = fields.address("cotangents_address", kind)
+    space = code.at(kind, space, code.mul("%part", fields["cotangents_size"]))
+    count = code.mul(pixels, fields["groups"])
+    passed = [f"{kind}* {cotangents}", f"{kind}* {space}"]
+    passed.extend(f"i64 {value}" for value in (0, count, count, filters, size, 0))
+    code.line(f"call void @{name}_copy({', '.join(passed)})")
+    return space, code.mul(fields["groups"], size)
+
+
+def _print_sum(kernel: FilterKernel, name: str) -> str:
+    """The sums of the parts, for some cells of the kernel."""
+    kind, width = kernel.element, kernel.width
+    code = Code(f"{name}_sum", [("i8*", "%context"), ("i64", "%part")])
+    context = code.value("bitcast i8* %context to i64*")
+    out = code.value(f"inttoptr i64 {code.load('i64', context, 2)} to {kind}*")
+    numbers = code.value(f"inttoptr i64 {code.load('i64', context, 3)} to i64*")
+    fields = Fields(code, numbers, FILTER_FIELDS)
+    filters, tiles, sums = fields["filters"], fields["tiles"], fields.address("sums_address", kind)
+    all_filters, group_panels = code.mul(fields["groups"], filters), fields["group_panels"]
+    first, last = print_share(code, fields["cells"], "%part", fields["sum_parts"])
+    with code.loop(first, last) as cell, code.loop(0, fields["panels"]) as panel:
+        place = code.mul(code.add(code.mul(panel, tiles, kernel.cells), cell), width)
+        group = code.div(panel, group_panels)
+        begin = code.mul(code.sub(panel, code.mul(group, group_panels)), width)
+        target = code.at(kind, out, code.add(code.mul(cell, all_filters), code.mul(group, filters), begin))
+        left = code.least(code.sub(filters, begin), width)
+        source = code.at(kind, sums, place)
+        with code.loop(0, left) as number:
+            code.store(kind, code.load(kind, source, number), target, number)
+        with code.loop(1, fields["image_parts"]) as part:
+            source = code.at(kind, sums, code.add(code.mul(part, fields["sums_size"]), place))
+            with code.loop(0, left) as number:
+                total = code.value(f"fadd {kind} {code.load(kind, target, number)}, {code.load(kind, source, number)}")
+                code.store(kind, total, target, number)
+    return code.text()
+
+
+def _print_run(kernel: FilterKernel, name: str) -> str:
+    parameters = [(operand.pointer, f"%d{k}") for k, operand in enumerate(kernel.operands)]
+    code = Code(f"{name}_run", [*parameters, ("i64*", "%numbers")])
+    context = print_context(code, kernel.element, ["%d0", "%d1", f"%d{len(kernel.operands) - 1}"])
+    code.store("i64", code.value("ptrtoint i64* %numbers to i64"), context, 3)
+    fields = Fields(code, "%numbers", FILTER_FIELDS)
+    code.line(f"call void @{name}_offsets(i64* %numbers)")
+    passed = code.value(f"bitcast i64* {context} to i8*")
+    print_parallel(code, f"{name}_task", passed, fields["parts"])
+    print_parallel(code, f"{name}_sum", passed, fields["sum_parts"])
+    return code.text()

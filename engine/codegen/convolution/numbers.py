@@ -1,0 +1,267 @@
+"""The numbers that kernels of convolutions read: sizes, how the work is cut up, and where they keep what they copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...ops.neural.window_geometry import Window
+from ..llvm.code import BYTES
+from ..llvm.scratch import scratch
+from .correlation import AXES, FIELDS, RESULT, WEIGHTS, CorrelationKernel
+from .correlation_filter import FILTER_FIELDS, FilterKernel
+from .depthwise import DEPTHWISE_FIELDS, DepthwiseKernel
+from .depthwise_filter import DEPTHWISE_FILTER_FIELDS, DepthwiseFilterKernel
+
+Windows = tuple[Window, Window, Window]  # along depth, height and width
+PARTS = 16
+_ROWS_ELEMENTS = 1 << 16  # of a copy with padding: with the result's rows, it stays in the cache
+_MANY_WEIGHTS = 1 << 22  # more than the cache has: each block reads all of them again
+_SERIAL_PRODUCTS = 1 << 20  # up to which threads cost more than they help
+_BLOCK_BYTES = 1 << 15  # of input and cotangents, which a filter's gradient reads again for each tile
+_SUMS_ELEMENTS = 1 << 20  # of all parts' sums of filters' gradients
+_LEAST_COLUMNS = 32  # of a block
+_NEAR_BYTES = 1 << 14  # of input and cotangents, which each tap of a channel's filter reads
+_LEAST_PIXELS = 16  # for which a tap's sums are loaded and stored
+
+
+class Sizes(NamedTuple):
+    """Sizes beside those of windows; channels and filters are those of a group."""
+
+    images: int
+    groups: int
+    channels: int
+    filters: int
+
+
+class Phase(NamedTuple):
+    """A correlation of an array [images, depth, height, width, groups * channels] with filters.
+
+    Attributes:
+        windows: the windows.
+        weights: where the first weight lies, and the steps from a tap to the next along each axis, from a channel, a
+            filter and a group to the next.
+        out: where the result begins, and the steps from an image, a plane, a row and a pixel to the next.
+    """
+
+    windows: Windows
+    weights: tuple[int, ...]
+    out: tuple[int, ...]
+
+
+class Blocks(NamedTuple):
+    """The rows and columns of the result in a unit of work. Only units of one row are less wide than a row."""
+
+    rows: int
+    columns: int
+
+
+def _products(windows: Windows, sizes: Sizes) -> int:
+    """Return the number of multiplications."""
+    count = sizes.images * sizes.groups * sizes.channels * sizes.filters
+    for window in windows:
+        count *= window.out * window.kernel
+    return count
+
+
+def _weights(windows: Windows, sizes: Sizes) -> int:
+    """Return the number of weights in all groups."""
+    deep, down, across = windows
+    return deep.kernel * down.kernel * across.kernel * sizes.groups * sizes.channels * sizes.filters
+
+
+def _parts(products: int, units: int) -> int:
+    return 1 if products < _SERIAL_PRODUCTS else min(PARTS, units)
+
+
+def _geometry(windows: Windows, sizes: Sizes, blocks: Blocks) -> dict[str, int]:
+    """Return the numbers that all the kernels read."""
+    deep, down, across = windows
+    pixel = sizes.groups * sizes.channels
+    is_whole = blocks.columns == across.out
+    extent = across.extent if is_whole else (blocks.columns - 1) * across.stride + _reach(across)
+    lines = (blocks.rows - 1) * down.stride + _reach(down)
+    counts = -(-down.out // blocks.rows), -(-across.out // blocks.columns)
+    numbers = {
+        "batch": sizes.images,
+        "groups": sizes.groups,
+        "channels": sizes.channels,
+        "filters": sizes.filters,
+        **dict(zip(("planes", "rows", "columns"), (window.out for window in windows), strict=True)),
+        **dict(zip(("depth", "height", "width"), (window.size for window in windows), strict=True)),
+        "pixel": pixel,
+        "block": blocks.rows,
+        "blocks": counts[0],
+        "block_columns": blocks.columns,
+        "column_blocks": counts[1],
+        "units": sizes.images * deep.out * counts[0] * counts[1],
+        "padded_width": max(extent, 1),
+        "padded_lines": lines,
+        "rows_address": 0,
+        "rows_size": aligned(deep.kernel * lines * max(extent, 1) * pixel),
+    }
+    for axis, window in zip(AXES, windows, strict=True):
+        numbers[f"taps_{axis}"], numbers[f"step_{axis}"] = window.kernel, window.dilation
+        numbers[f"stride_{axis}"], numbers[f"before_{axis}"] = window.stride, window.before
+    return numbers
+
+
+def _reach(window: Window) -> int:
+    return (window.kernel - 1) * window.dilation + 1
+
+
+def correlation_numbers(kernel: CorrelationKernel, phase: Phase, sizes: Sizes) -> list[int]:
+    """Return the numbers that the code reads of a phase."""
+    size, width = BYTES[kernel.element], kernel.lanes * kernel.vectors
+    deep, down, across = phase.windows
+    panels = sizes.groups * -(-sizes.filters // width)
+    panel_size = deep.kernel * down.kernel * across.kernel * sizes.channels * width
+    products = _products(phase.windows, sizes)
+    numbers = _geometry(phase.windows, sizes, _blocks_of_rows(phase.windows, sizes, products, kernel.pixels))
+    rows_size = numbers["rows_size"] if kernel.is_padded else 0
+    address = scratch((panels * panel_size + PARTS * rows_size) * size)
+    numbers |= {
+        **{f"weight_{name}": step for name, step in zip(WEIGHTS, phase.weights, strict=True)},
+        **{f"out_{name}": step for name, step in zip(RESULT, phase.out, strict=True)},
+        "parts": _parts(products, numbers["units"]),
+        "panels": panels,
+        "panel_size": panel_size,
+        "panel_address": address,
+        "rows_address": address + panels * panel_size * size,
+        "rows_size": rows_size,
+    }
+    return [numbers[name] for name in FIELDS]
+
+
+def _blocks_of_rows(windows: Windows, sizes: Sizes, products: int, pixels: int) -> Blocks:
+    """Blocks of which the input fits into the cache, so many that there are some for all parts."""
+    deep, down, across = windows
+    row = max(1, deep.kernel * max(across.extent, 1) * sizes.groups * sizes.channels)
+    room = 2 * _ROWS_ELEMENTS if _weights(windows, sizes) > _MANY_WEIGHTS else _ROWS_ELEMENTS
+    fitting = (room // row - (down.kernel - 1) * down.dilation - 1) // down.stride + 1
+    images = sizes.images * deep.out
+    wanted = -(-down.out * images // PARTS) if images < PARTS else down.out
+    rows = max(1, min(down.out, fitting, wanted))
+    lines = images * down.out
+    if rows > 1 or products < _SERIAL_PRODUCTS or (lines >= PARTS and row <= _ROWS_ELEMENTS):
+        return Blocks(rows, across.out)
+    fitting = _ROWS_ELEMENTS * across.out // row
+    wanted = -(-across.out * lines // PARTS)
+    return Blocks(1, min(across.out, max(pixels, _LEAST_COLUMNS, min(fitting, wanted))))
+
+
+def aligned(count: int) -> int:
+    """A number of elements of which vectors behind it begin at a full cache line."""
+    return -(-count // 16) * 16
+
+
+def filter_numbers(kernel: FilterKernel, windows: Windows, sizes: Sizes) -> list[int]:
+    """Return the numbers that the code of a filter kernel reads."""
+    size = BYTES[kernel.element]
+    deep, down, across = windows
+    group_panels = -(-sizes.filters // kernel.width)
+    panels = sizes.groups * group_panels
+    cells = deep.kernel * down.kernel * across.kernel * sizes.channels
+    tiles = -(-cells // kernel.cells)
+    numbers = _geometry(windows, sizes, _blocks_to_read_again(kernel, windows, sizes))
+    units = numbers["units"]
+    sums_size = panels * tiles * kernel.cells * kernel.width
+    image_parts = max(1, min(PARTS, units, _SUMS_ELEMENTS // sums_size))
+    tile_parts = 1 if 2 * image_parts >= PARTS else min(PARTS // image_parts, panels * tiles)
+    if _products(windows, sizes) < _SERIAL_PRODUCTS:
+        image_parts = tile_parts = 1
+    parts = image_parts * tile_parts
+    rows_size = numbers["rows_size"] if kernel.is_padded else 0
+    cotangents = numbers["block"] * numbers["block_columns"] * panels * kernel.width if kernel.is_uneven else 0
+    places = _places(
+        [parts * cotangents * size, image_parts * sums_size * size, parts * rows_size * size, tiles * kernel.cells * 8]
+    )
+    numbers |= {
+        "parts": parts,
+        "image_parts": image_parts,
+        "tile_parts": tile_parts,
+        "sum_parts": 8 if image_parts * sums_size > 1 << 16 else 1,
+        "group_panels": group_panels,
+        "panels": panels,
+        "tiles": tiles,
+        "cells": cells,
+        "cotangents_address": places[0],
+        "cotangents_size": cotangents,
+        "sums_address": places[1],
+        "sums_size": sums_size,
+        "rows_address": places[2],
+        "rows_size": rows_size,
+        "offsets_address": places[3],
+    }
+    return [numbers[name] for name in FILTER_FIELDS]
+
+
+def _places(sizes: Sequence[int]) -> list[int]:
+    """The addresses of pieces of memory of so many bytes."""
+    address = scratch(sum(sizes))
+    return [address + sum(sizes[:number]) for number in range(len(sizes))]
+
+
+def _blocks_to_read_again(kernel: FilterKernel, windows: Windows, sizes: Sizes) -> Blocks:
+    """Blocks small enough to stay in the cache while each tile reads them."""
+    _, down, across = windows
+    size = BYTES[kernel.element]
+    width = max(across.extent, 1) if kernel.is_padded else across.size
+    per_line = (down.stride * width * sizes.channels + across.out * sizes.filters) * sizes.groups * size
+    rows = min(down.out, max(1, _BLOCK_BYTES // per_line))
+    if rows > 1:
+        return Blocks(rows, across.out)
+    columns = max(_LEAST_COLUMNS, across.out * _BLOCK_BYTES // per_line)
+    return Blocks(1, across.out if columns >= across.out else columns)
+
+
+def depthwise_numbers(kernel: DepthwiseKernel, phase: Phase, sizes: Sizes) -> list[int]:
+    """Return the numbers that the code reads of a phase."""
+    across = phase.windows[2]
+    products = _products(phase.windows, sizes)
+    numbers = _geometry(phase.windows, sizes, _lines(phase.windows, sizes))
+    begin, end = inner_columns(across)
+    numbers |= {
+        **{f"weight_{name}": step for name, step in zip(WEIGHTS, phase.weights, strict=True)},
+        **{f"out_{name}": step for name, step in zip(RESULT, phase.out, strict=True)},
+        "parts": _parts(products, numbers["units"]),
+        "vectors": -(-sizes.groups // kernel.lanes),
+        "inner_begin": begin,
+        "inner_end": end,
+    }
+    return [numbers[name] for name in DEPTHWISE_FIELDS]
+
+
+def _lines(windows: Windows, sizes: Sizes) -> Blocks:
+    """Blocks of one row, or if there are not enough of them, of a part of a row."""
+    deep, down, across = windows
+    lines = sizes.images * deep.out * down.out
+    wanted = across.out if lines >= PARTS else -(-across.out * lines // PARTS)
+    return Blocks(1, min(across.out, max(_LEAST_COLUMNS, wanted)))
+
+
+def inner_columns(across: Window) -> tuple[int, int]:
+    """The first column whose window lies inside the input, and the first behind the last."""
+    begin = min(across.out, max(0, -(-across.before // across.stride)))
+    last = (across.size + across.before - _reach(across)) // across.stride
+    return begin, max(begin, min(across.out, last + 1))
+
+
+def depthwise_filter_numbers(kernel: DepthwiseFilterKernel, windows: Windows, sizes: Sizes) -> list[int]:
+    """Return the numbers that the code of a depthwise filter kernel reads."""
+    products = _products(windows, sizes)
+    pixel = sizes.groups * (1 + sizes.filters) * BYTES[kernel.element]
+    columns = min(_lines(windows, sizes).columns, max(_LEAST_PIXELS, _NEAR_BYTES // pixel))
+    numbers = _geometry(windows, sizes, Blocks(1, columns))
+    tiles = -(-sizes.groups // kernel.channels)
+    taps = windows[0].kernel * windows[1].kernel * windows[2].kernel
+    sums_size = aligned(taps * tiles * kernel.channels * kernel.multiplier)
+    parts = _parts(products, max(1, min(numbers["units"], _SUMS_ELEMENTS // sums_size)))
+    numbers |= {
+        "parts": parts,
+        "tiles": tiles,
+        "taps": taps,
+        "sums_address": scratch(parts * sums_size * BYTES[kernel.element]),
+        "sums_size": sums_size,
+    }
+    return [numbers[name] for name in DEPTHWISE_FILTER_FIELDS]

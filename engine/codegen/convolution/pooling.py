@@ -1,0 +1,357 @@
+"""Kernels of pooling over one or two axes, channels last: maxima, their places, averages, and their gradients.
+
+A window is combined for as many channels at once as a vector holds. Threads take rows of the result; where windows
+overlap, gradients add to cells of other rows, and threads take whole images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.neural.pooling import AveragePool, AveragePoolGrad, MaxPool, MaxPoolGrad, MaxPoolPlaces
+from ...ops.neural.window_geometry import Window
+from ..elementwise.bound import BoundKernel
+from ..expression.expression import llvm_type
+from ..llvm.code import Code, Size
+from ..llvm.compiler import Effort
+from ..llvm.entry import Operand
+from ..llvm.library import library
+from ..llvm.registers import registers_of
+from .correlation import Fields, print_parallel
+
+# What the code reads, in this order.
+_FIELDS = (
+    *("batch", "rows", "columns", "height", "width", "channels"),
+    *("stride_down", "stride_across", "before_down", "before_across", "parts", "unit_rows", "units"),
+)
+_MOST_CELLS = 256  # of a window: their numbers are bytes
+_PARTS = 16
+_SERIAL_ELEMENTS = 1 << 15
+
+
+@dataclass(frozen=True)
+class PoolingKernel:
+    """A pooling op.
+
+    Attributes:
+        operands: what the op takes, and its result.
+        kind: the type name of the op.
+        element: the LLVM type.
+        lanes: elements of a vector.
+        taps: cells of a window, down and across.
+        is_inside: whether all windows lie inside the input.
+        is_spread: whether gradients are added up: windows overlap, or there are cells in none.
+    """
+
+    operands: tuple[Operand, ...]
+    kind: str
+    element: str
+    lanes: int
+    taps: tuple[int, int]
+    is_inside: bool
+    is_spread: bool
+
+    effort = Effort.LARGE
+
+    @property
+    def number_count(self) -> int:
+        return len(_FIELDS)
+
+    def print_run(self, name: str) -> str:
+        return _print_task(self, name) + _print_run(self, name)
+
+
+def bind_pooling(operation: Operation) -> BoundKernel | None:
+    """The kernel of an operation that pools, or that takes a gradient through that."""
+    op = operation.op
+    assert isinstance(op, (MaxPool, MaxPoolPlaces, MaxPoolGrad, AveragePool, AveragePoolGrad))
+    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    is_gradient = isinstance(op, (MaxPoolGrad, AveragePoolGrad))
+    x, dtype = outputs[0].shape if is_gradient else inputs[0].shape, inputs[0].dtype
+    if x is None or not 3 <= len(x) <= 4 or dtype.name not in ("float32", "float64"):
+        return None
+    if any(dim is None for spec in (*inputs, *outputs) for dim in spec.shape or (None,)):
+        return None
+    sizes = [size or 0 for size in x]
+    windows = op.windows(sizes[1:-1])
+    down, across = (windows[0], windows[1]) if len(windows) == 2 else (Window(1, 1, 1, 1, 0, 1), windows[0])
+    if 0 in sizes or not (down.out and across.out) or down.kernel * across.kernel > _MOST_CELLS:
+        return None
+    element = llvm_type(dtype)
+    kernel = PoolingKernel(
+        tuple(_operand(spec, position >= len(inputs)) for position, spec in enumerate((*inputs, *outputs))),
+        op.type_name,
+        element,
+        registers_of(library.host, element).lanes,
+        (down.kernel, across.kernel),
+        down.inside and across.inside,
+        is_gradient and not (_is_tiled(down) and _is_tiled(across)),
+    )
+    return BoundKernel(kernel, inputs, outputs, _numbers(kernel, down, across, sizes[0], sizes[-1]))
+
+
+def _operand(spec: TensorSpec, is_written: bool) -> Operand:
+    kind = "i8" if spec.dtype.name == "uint8" else llvm_type(spec.dtype)
+    return Operand(kind, len(spec.shape or ()), (), is_written)
+
+
+def _is_tiled(window: Window) -> bool:
+    """Test whether each cell is in one window."""
+    return window.kernel == window.stride and window.inside and window.extent == window.size
+
+
+def _numbers(kernel: PoolingKernel, down: Window, across: Window, images: int, channels: int) -> list[int]:
+    unit_rows = down.out if kernel.is_spread else 1
+    units = images * (down.out // unit_rows)
+    is_small = images * down.size * across.size * channels < _SERIAL_ELEMENTS
+    numbers = {
+        "batch": images,
+        "rows": down.out,
+        "columns": across.out,
+        "height": down.size,
+        "width": across.size,
+        "channels": channels,
+        "stride_down": down.stride,
+        "stride_across": across.stride,
+        "before_down": down.before,
+        "before_across": across.before,
+        "parts": 1 if is_small else min(_PARTS, units),
+        "unit_rows": unit_rows,
+        "units": units,
+    }
+    return [numbers[name] for name in _FIELDS]
+
+
+class _Body:
+    """The computation for some channels of one window.
+
+    Args:
+        code: the function.
+        kernel: the kernel.
+        pointers: its operands: arrays of the input's shape and of the result's lie at these channels.
+        lanes: how many channels.
+    """
+
+    def __init__(self, code: Code, kernel: PoolingKernel, pointers: list[str], lanes: int) -> None:
+        self.code, self.kind, self.lanes, self.pointers = code, kernel.element, lanes, pointers
+        self.vector, self.bytes = f"<{lanes} x {kernel.element}>", f"<{lanes} x i8>"
+        self.taps = kernel.taps
+        self.is_spread = kernel.is_spread
+
+    def load(self, pointer: str, index: Size = 0) -> str:
+        return self.code.load_vector(self.vector, self.kind, pointer, index)
+
+    def store(self, value: str, pointer: str, index: Size = 0) -> None:
+        self.code.store_vector(self.vector, self.kind, value, pointer, index)
+
+    def constant(self, kind: str, value: str) -> str:
+        return f"<{', '.join([f'{kind} {value}'] * self.lanes)}>"
+
+    def kept(self, vector: str, start: str) -> str:
+        """A place for a value that changes from cell to cell."""
+        slot = self.code.slot(vector)
+        self.code.line(f"store {vector} {start}, {vector}* {slot}")
+        return slot
+
+    def number(self, number: Size) -> str:
+        """The number of a cell in all lanes."""
+        return self.code.broadcast(self.lanes, "i8", self.code.value(f"trunc i64 {number} to i8"))
+
+
+# For each kind: lines for one window. `each` runs its argument for every cell inside the input, in row-major order,
+# with where that lies behind the first and its number; `count` is how many there are.
+_Each = Callable[[Callable[[Size, Size], None]], None]
+
+
+def _maximum(body: _Body, each: _Each, count: Size) -> None:
+    code, vector = body.code, body.vector
+    x, y = body.pointers
+    best = body.kept(vector, body.constant(body.kind, "0xFFF0000000000000"))
+
+    def combine(place: Size, number: Size) -> None:
+        value, known = body.load(x, place), code.value(f"load {vector}, {vector}* {best}")
+        is_greater = code.value(f"fcmp ogt {vector} {value}, {known}")
+        is_nan = code.value(f"fcmp uno {vector} {value}, {value}")
+        chosen = code.value(f"or <{body.lanes} x i1> {is_greater}, {is_nan}")
+        value = code.value(f"select <{body.lanes} x i1> {chosen}, {vector} {value}, {vector} {known}")
+        code.line(f"store {vector} {value}, {vector}* {best}")
+
+    each(combine)
+    body.store(code.value(f"load {vector}, {vector}* {best}"), y)
+
+
+def _places(body: _Body, each: _Each, count: Size) -> None:
+    code, lanes, vector = body.code, body.lanes, body.vector
+    x, y, places = body.pointers
+    last = body.taps[0] * body.taps[1] - 1
+    wanted = body.load(y)
+    is_wanted_nan = code.value(f"fcmp uno {vector} {wanted}, {wanted}")
+    found = body.kept(body.bytes, body.constant("i8", str(last)))
+    seen = body.kept(f"<{lanes} x i1>", "zeroinitializer")
+
+    def compare(place: Size, number: Size) -> None:
+        value = body.load(x, place)
+        is_equal = code.value(f"fcmp oeq {vector} {value}, {wanted}")
+        is_nan = code.value(f"fcmp uno {vector} {value}, {value}")
+        is_nan = code.value(f"and <{lanes} x i1> {is_nan}, {is_wanted_nan}")
+        matches = code.value(f"or <{lanes} x i1> {is_equal}, {is_nan}")
+        before = code.value(f"load <{lanes} x i1>, <{lanes} x i1>* {seen}")
+        is_later = code.value(f"xor <{lanes} x i1> {before}, {body.constant('i1', 'true')}")
+        is_first = code.value(f"and <{lanes} x i1> {matches}, {is_later}")
+        known = code.value(f"load {body.bytes}, {body.bytes}* {found}")
+        chosen = code.value(
+            f"select <{lanes} x i1> {is_first}, {body.bytes} {body.number(number)}, {body.bytes} {known}"
+        )
+        code.line(f"store {body.bytes} {chosen}, {body.bytes}* {found}")
+        code.line(
+            f"store <{lanes} x i1> {code.value(f'or <{lanes} x i1> {before}, {matches}')}, <{lanes} x i1>* {seen}"
+        )
+
+    each(compare)
+    code.store_vector(body.bytes, "i8", code.value(f"load {body.bytes}, {body.bytes}* {found}"), places)
+
+
+def _maximum_gradient(body: _Body, each: _Each, count: Size) -> None:
+    code, vector = body.code, body.vector
+    dy, places, _, dx = body.pointers
+    value, chosen = body.load(dy), code.load_vector(body.bytes, "i8", places)
+
+    def put(place: Size, number: Size) -> None:
+        is_here = code.value(f"icmp eq {body.bytes} {chosen}, {body.number(number)}")
+        part = code.value(f"select <{body.lanes} x i1> {is_here}, {vector} {value}, {vector} zeroinitializer")
+        _put(body, part, dx, place)
+
+    each(put)
+
+
+def _average(body: _Body, each: _Each, count: Size) -> None:
+    code, vector = body.code, body.vector
+    x, y = body.pointers
+    total = body.kept(vector, "zeroinitializer")
+
+    def add(place: Size, number: Size) -> None:
+        known = code.value(f"load {vector}, {vector}* {total}")
+        code.line(f"store {vector} {code.value(f'fadd {vector} {known}, {body.load(x, place)}')}, {vector}* {total}")
+
+    each(add)
+    body.store(_shared(body, code.value(f"load {vector}, {vector}* {total}"), count), y)
+
+
+def _average_gradient(body: _Body, each: _Each, count: Size) -> None:
+    dy, _, dx = body.pointers
+    share = _shared(body, body.load(dy), count)
+    each(lambda place, number: _put(body, share, dx, place))
+
+
+def _shared(body: _Body, value: str, count: Size) -> str:
+    divisor = body.code.broadcast(body.lanes, body.kind, body.code.value(f"sitofp i64 {count} to {body.kind}"))
+    return body.code.value(f"fdiv {body.vector} {value}, {divisor}")
+
+
+def _put(body: _Body, value: str, dx: str, place: Size) -> None:
+    """Store what a window gives to a cell, or add it to what others gave."""
+    if body.is_spread:
+        value = body.code.value(f"fadd {body.vector} {body.load(dx, place)}, {value}")
+    body.store(value, dx, place)
+
+
+_BODIES: dict[str, tuple[Callable[[_Body, _Each, Size], None], str]] = {
+    # and how each operand is shaped: as the input, as the result, or as neither
+    "max_pool": (_maximum, "ir"),
+    "max_pool_places": (_places, "irr"),
+    "max_pool_grad": (_maximum_gradient, "rr i"),
+    "average_pool": (_average, "ir"),
+    "average_pool_grad": (_average_gradient, "r i"),
+}
+
+
+def _print_task(kernel: PoolingKernel, name: str) -> str:
+    """A part: some rows of the result, or some images."""
+    operands = kernel.operands
+    code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
+    context = code.value("bitcast i8* %context to i64*")
+    addresses = [code.load("i64", context, position) for position in range(len(operands) + 1)]
+    arrays = [code.value(f"inttoptr i64 {a} to {o.pointer}") for a, o in zip(addresses, operands, strict=False)]
+    fields = Fields(code, code.value(f"inttoptr i64 {addresses[-1]} to i64*"), _FIELDS)
+    units, parts, rows, unit_rows = (fields[key] for key in ("units", "parts", "rows", "unit_rows"))
+    begin = code.div(code.mul(units, "%part"), parts)
+    end = code.div(code.mul(units, code.add("%part", 1)), parts)
+    image_size = code.mul(fields["height"], fields["width"], fields["channels"])
+    with code.loop(begin, end) as unit:
+        first = code.mul(unit, unit_rows)
+        if kernel.is_spread:
+            image = code.div(first, rows)
+            with code.loop(code.mul(image, image_size), code.mul(code.add(image, 1), image_size)) as place:
+                code.line(f"store {kernel.element} 0.0, {kernel.element}* {code.at(kernel.element, arrays[-1], place)}")
+        with code.loop(first, code.add(first, unit_rows)) as line:
+            _print_row(code, kernel, fields, arrays, line)
+    return code.text()
+
+
+def _print_row(code: Code, kernel: PoolingKernel, fields: Fields, arrays: list[str], line: str) -> None:
+    """All windows of a row; rows are counted through all images."""
+    rows, columns, height, width = (fields[key] for key in ("rows", "columns", "height", "width"))
+    channels, stride, before = fields["channels"], fields["stride_across"], fields["before_across"]
+    image = code.div(line, rows)
+    top = code.sub(code.mul(code.sub(line, code.mul(image, rows)), fields["stride_down"]), fields["before_down"])
+    down = _cells_inside(code, kernel, 0, top, height)
+    above = code.mul(code.add(code.mul(image, height), top), width)
+    with code.loop(0, columns) as column:
+        left = code.sub(code.mul(column, stride), before)
+        across = _cells_inside(code, kernel, 1, left, width)
+        cells = code.mul(code.add(above, left), channels)
+        place = code.mul(code.add(code.mul(line, columns), column), channels)
+        whole = code.mul(code.div(channels, kernel.lanes), kernel.lanes)
+        for start, stop, lanes in ((0, whole, kernel.lanes), (whole, channels, 1)):
+            with code.loop(start, stop, lanes) as channel:
+                at = {"i": code.add(cells, channel), "r": code.add(place, channel), " ": 0}
+                printer, shaped = _BODIES[kernel.kind]
+                pointers = [
+                    code.at(operand.memory, array, at[letter])
+                    for operand, array, letter in zip(kernel.operands, arrays, shaped, strict=True)
+                ]
+                _print_window(code, kernel, printer, pointers, lanes, (down, across), (width, channels))
+
+
+def _cells_inside(code: Code, kernel: PoolingKernel, axis: int, start: Size, size: Size) -> tuple[Size, Size]:
+    """The first cell of a window that lies inside the input, and the first behind the last."""
+    if kernel.is_inside:
+        return 0, kernel.taps[axis]
+    return code.greatest(0, code.sub(0, start)), code.least(kernel.taps[axis], code.sub(size, start))
+
+
+def _print_window(
+    code: Code,
+    kernel: PoolingKernel,
+    printer: Callable[[_Body, _Each, Size], None],
+    pointers: list[str],
+    lanes: int,
+    cells: tuple[tuple[Size, Size], tuple[Size, Size]],
+    sizes: tuple[Size, Size],
+) -> None:
+    (top, bottom), (left, right) = cells
+    width, channels = sizes
+
+    def each(action: Callable[[Size, Size], None]) -> None:
+        with code.loop(top, bottom) as down, code.loop(left, right) as across:
+            place = code.mul(code.add(code.mul(down, width), across), channels)
+            action(place, code.add(code.mul(down, kernel.taps[1]), across))
+
+    printer(_Body(code, kernel, pointers, lanes), each, code.mul(code.sub(bottom, top), code.sub(right, left)))
+
+
+def _print_run(kernel: PoolingKernel, name: str) -> str:
+    operands = kernel.operands
+    code = Code(f"{name}_run", [*[(o.pointer, f"%d{k}") for k, o in enumerate(operands)], ("i64*", "%numbers")])
+    count = len(operands) + 1
+    context = code.value(f"bitcast [{count} x i64]* {code.slot(f'[{count} x i64]')} to i64*")
+    for position, operand in enumerate(operands):
+        code.store("i64", code.value(f"ptrtoint {operand.pointer} %d{position} to i64"), context, position)
+    code.store("i64", code.value("ptrtoint i64* %numbers to i64"), context, len(operands))
+    parts = Fields(code, "%numbers", _FIELDS)["parts"]
+    print_parallel(code, f"{name}_task", code.value(f"bitcast i64* {context} to i8*"), parts)
+    return code.text()

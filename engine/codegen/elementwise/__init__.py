@@ -1,0 +1,1 @@
+"""Kernels of fused elementwise groups and of their rows, for sizes known before and when they run."""

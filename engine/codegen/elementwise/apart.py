@@ -1,0 +1,67 @@
+"""Elementwise kernels for matrices whose rows lie apart, such as some columns of a wider one (the gates of a cell)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...graph.spec import TensorSpec
+from ...ops.internal.fused import Fused
+from ..expression.llvm import KernelSpec
+from ..llvm.library import library
+from .bound import BoundKernel, kernel_spec, loop_numbers
+from .open_sizes import Met, Shape, Shapes, pattern_of
+
+
+class KernelsApart:
+    """The kernels of an operation for operands that others refuse, because they are not contiguous.
+
+    Args:
+        op: what they compute.
+        dtypes: of the operands.
+        result: the dtype of the result.
+    """
+
+    def __init__(self, op: Fused, dtypes: Sequence[Any], result: Any) -> None:
+        self._op = op
+        self._dtypes = dtypes
+        self._result = result
+        self._bound = Met[tuple[Shapes, Shapes, Shape], BoundKernel | None](self._bind)  # strides stand in the middle
+        # By which operands lie apart, and which axes have more than one element.
+        self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}
+
+    def run(self, shapes: Shapes, values: tuple[Any, ...], out: Any) -> bool:
+        """Compute `out` from operands of these shapes as they lie; False if there is no kernel that does."""
+        strides: Shapes = tuple([value.strides for value in values])
+        found = self._bound[shapes, strides, out.shape]
+        return found is not None and not found.entry(found.table, *map(id, values), id(out))
+
+    def _bind(self, key: tuple[Shapes, Shapes, Shape]) -> BoundKernel | None:
+        shapes, strides, shape = key
+        inputs = [TensorSpec(each, dtype) for each, dtype in zip(shapes, self._dtypes, strict=True)]
+        outputs = [TensorSpec(shape, self._result)]
+        apart = tuple(
+            k for k, (spec, steps) in enumerate(zip(inputs, strides, strict=True)) if _lies_apart(spec, steps, shape)
+        )
+        if not apart or 1 in shape:
+            return None
+        pattern = apart, pattern_of(shapes)
+        if pattern not in self._compiled:
+            spec = kernel_spec(self._op, inputs, outputs, has_loop_for_each_axis=True, apart=apart)
+            self._compiled[pattern] = spec, library.get([spec])[0]
+        spec, entry = self._compiled[pattern]
+        numbers = loop_numbers(spec, inputs, outputs, has_loop_for_each_axis=True)
+        for position, (k, _) in enumerate(spec.strided, spec.loops):
+            if k in apart:
+                numbers[position] = strides[k][0] // int(self._dtypes[k].itemsize)
+        kernel = BoundKernel(spec, inputs, outputs, numbers, strides)
+        kernel.entry = entry
+        return kernel
+
+
+def _lies_apart(spec: TensorSpec, strides: Shape, shape: Shape) -> bool:
+    """Test whether an operand is a matrix of the shape of the result, with gaps between its rows."""
+    size = int(spec.dtype.itemsize)
+    if spec.shape != shape or len(shape) != 2:
+        return False
+    return strides[1] == size and strides[0] > shape[1] * size and not strides[0] % size

@@ -1,0 +1,61 @@
+"""Kernels of softmax and its relatives over rows whose number is known at run time only."""
+
+from __future__ import annotations
+
+import math
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.internal.fused import Fused
+from ...ops.math.reduction import LogSumExp
+from ...ops.neural.softmax import LogSoftmax, Softmax
+from ...passes.fusion.spaces import canonical
+from ..expression.expression import UnsupportedError
+from .bound import BoundKernel
+from .open_shapes import OpenRunner
+from .open_sizes import Shape, pattern_of
+from .resized_rows import ResizedRows
+
+_LEAST = 1 << 8  # elements: below that NumPy is done sooner than a kernel is called
+_ELEMENTS = ("float32", "float64")
+
+
+def bind_open_rows(operation: Operation) -> OpenRunner | None:
+    """The kernels of a `Softmax`, `LogSoftmax` or `LogSumExp` along the last axis, where not all sizes are known."""
+    op, spec = operation.op, operation.inputs[0].spec
+    assert isinstance(op, (Softmax, LogSoftmax, LogSumExp))
+    if not isinstance(spec, TensorSpec) or not spec.shape or spec.is_static or spec.dtype.name not in _ELEMENTS:
+        return None
+    if op.axes not in ((-1,), (len(spec.shape) - 1,)):
+        return None
+
+    known: dict[object, ResizedRows | None] = {}  # by which sizes are 1
+
+    def bind(shape: Shape) -> tuple[BoundKernel, Shape] | None:
+        pattern = pattern_of([shape])
+        if math.prod(shape) < _LEAST:
+            return None
+        if pattern not in known:
+            known[pattern] = _kernel(op, TensorSpec(shape, spec.dtype))
+        found = known[pattern]
+        resized = None if found is None else found.resized((shape,))
+        return None if resized is None else (resized[0], resized[1][0])
+
+    return OpenRunner(op, bind, spec.dtype.name)
+
+
+def _kernel(op: Softmax | LogSoftmax | LogSumExp, spec: TensorSpec) -> ResizedRows | None:
+    """The kernel for a shape; None if there is none."""
+    shape, result = tuple(int(dim or 0) for dim in spec.shape or ()), op.infer(spec)
+    result_shape = result.shape or ()
+    if not result_shape:
+        return None
+    layout = canonical(shape)
+    # What is reduced lies nowhere: its axis is gone, or of size 1.
+    reduced = layout[:-1] + (None,) * (len(result_shape) - len(shape) + 1)
+    layouts = layout, layout if result_shape == shape else reduced
+    fused = Fused(1, ((op, (0,)),), (1,), layouts, size=math.prod(shape))
+    try:
+        return ResizedRows(fused, [spec], [result], layout)
+    except UnsupportedError:
+        return None

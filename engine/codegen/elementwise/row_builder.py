@@ -1,0 +1,362 @@
+"""From a fused op with layouts to a row kernel, and to the numbers with which it is called."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...common.dtypes import name_of
+from ...graph.op import Op
+from ...graph.spec import TensorSpec
+from ...ops.arrays.joining import Concatenate, Stack
+from ...ops.arrays.shaping import BroadcastTo, Reshape
+from ...ops.internal.fused import Fused, Part
+from ...ops.math.reduced import Sum
+from ...ops.math.reduction import LogSumExp, Max, Mean, Min
+from ...ops.neural.softmax import LogSoftmax, Softmax
+from ..expression.expression import HALVES, Expression, ExpressionBuilder, UnsupportedError, memory_type, register_type
+from ..expression.half import Rounding
+from ..llvm.entry import Operand
+from ..llvm.scratch import scratch
+from .bound import BoundKernel, expression_of
+from .row_kernel import Mask, RowKernel, division_of
+
+Interval = tuple[int, int]
+Layout = tuple[Interval | None, ...]
+_Value = list[Expression]  # for each part of the axis that is written out; one where all are alike
+_MOST_NODES = 6000
+
+
+class _Builder(ExpressionBuilder):
+    """An expression builder that has reductions."""
+
+    def load(self, operand: int, component: int, dtype: Any) -> Expression:
+        return self.node("load", register_type(dtype), value=(operand, component))
+
+    def reduce(self, operation: str, x: Expression, mask: Mask) -> Expression:
+        """The sum, maximum or minimum over loops."""
+        if x.type == "i1":
+            raise UnsupportedError(f"{operation} of bools")
+        return self.node("reduce", x.type, x, value=(operation, mask)) if any(mask) else x
+
+    def count(self, mask: Mask, factor: int, type: str) -> Expression:
+        """The number of elements over which a reduction goes."""
+        return self.node("count", type, value=(mask, factor))
+
+    def combine(self, operation: str, x: Expression, y: Expression) -> Expression:
+        return x + y if operation == "add" else getattr(self, f"{operation}imum")(x, y)
+
+
+class _Nest:
+    """The loops of a fused op: the axes of its space in groups that all operands and reductions treat alike.
+
+    Attributes:
+        loops: for each loop, the interval of the space through which it runs; the outermost first.
+    """
+
+    def __init__(self, op: Fused, operands: Sequence[Layout], reduced: Sequence[Sequence[Interval]]) -> None:
+        self.parts = op.parts
+        masks = [*map(_covered, operands), *reduced]
+        ends = {1, op.size, *(op.parts or ()), *[end for mask in masks for axis in mask for end in axis]}
+        cuts = sorted(ends)
+        axes = [(low, high) for low, high in itertools.pairwise(cuts) if not _within((low, high), op.parts)]
+        patterns = [tuple(any(_within(axis, other) for other in mask) for mask in masks) for axis in axes]
+        loops: list[Interval] = []
+        previous: tuple[bool, ...] | None = None
+        for (low, high), pattern in zip(axes, patterns, strict=True):  # from the inside
+            if loops and loops[-1][1] == low and previous == pattern:
+                loops[-1] = (loops[-1][0], high)
+            else:
+                loops.append((low, high))
+            previous = pattern
+        self.loops = loops[::-1]
+        if not loops or loops[0][0] != 1:
+            raise UnsupportedError("no loop along memory")
+
+    @property
+    def extents(self) -> list[int]:
+        return [high // low for low, high in self.loops]
+
+    def mask(self, intervals: Sequence[Interval]) -> Mask:
+        """The loops that lie in intervals."""
+        return tuple(any(_within(loop, interval) for interval in intervals) for loop in self.loops)
+
+    def covers_parts(self, layout: Layout) -> bool:
+        return self.parts is not None and any(_within(self.parts, axis) for axis in _covered(layout))
+
+    def strides(self, layout: Layout) -> dict[int, int]:
+        """The strides of a dense operand, for loops and, as -1, for the parts."""
+        steps = {loop: number for number, loop in enumerate(self.loops) if self.mask(_covered(layout))[number]}
+        if self.covers_parts(layout):
+            assert self.parts is not None
+            steps[self.parts] = -1
+        found: dict[int, int] = {}
+        stride = 1
+        for low, high in sorted(steps):
+            found[steps[low, high]] = stride
+            stride *= high // low
+        return found
+
+
+def _covered(layout: Layout) -> list[Interval]:
+    return [axis for axis in layout if axis is not None]
+
+
+def _within(inner: Interval, outer: Interval | None) -> bool:
+    """Test whether an axis or loop is inside an interval, in which its start is."""
+    return outer is not None and outer[0] <= inner[0] < outer[1]
+
+
+def _reduced_axes(op: Any, layout: Layout) -> list[Interval]:
+    """The intervals of the space over which a reduction goes."""
+    rank = len(layout)
+    axes = range(rank) if op.axes is None else [axis % rank for axis in op.axes]
+    return [axis for axis in (layout[position] for position in axes) if axis is not None]
+
+
+def _reduces(op: Op) -> bool:
+    return isinstance(op, (Sum, Mean, Max, Min, Softmax, LogSoftmax, LogSumExp))
+
+
+def bind_rows(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> BoundKernel:
+    """The kernel of a fused op that has layouts.
+
+    Args:
+        op: what is computed.
+        inputs: what it reads.
+        outputs: what it writes.
+
+    Raises:
+        UnsupportedError: kernels can't compute it.
+    """
+    layouts = _operand_layouts(op)
+    nest = _nest(op)
+    spec = _kernel(op, nest, inputs, outputs, layouts)
+    strides = [nest.strides(layout) for layout in layouts]
+    sizes = [math.prod(int(dim or 0) for dim in output.shape or ()) for output in outputs]
+    numbers = row_numbers(spec, nest.extents, [strides[k][loop] for k, loop in spec.strides], sizes)
+    return BoundKernel(spec, inputs, outputs, numbers)
+
+
+def loops_of(op: Fused) -> list[Interval]:
+    """The intervals of the space through which the loops of its kernel run, the outermost first.
+
+    Raises:
+        UnsupportedError: kernels can't compute it.
+    """
+    return _nest(op).loops
+
+
+def row_numbers(spec: RowKernel, extents: Sequence[int], strides: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Return the numbers that a kernel's code reads, for loops of these extents, these strides and sizes of outputs.
+
+    Args:
+        sizes: elements.
+    """
+    division = division_of(spec, extents, sizes)
+    memory = scratch(division.parts * division.kept_bytes + division.gathered_bytes)
+    return [*extents, *strides, division.parts, division.rows, memory, division.kept_bytes, *sizes]
+
+
+def _operand_layouts(op: Fused) -> list[Layout]:
+    return [*op.layouts[: op.input_count], *[op.layouts[k] for k in op.results]]
+
+
+def _nest(op: Fused) -> _Nest:
+    reduced = [_reduced_axes(step, op.layouts[taken[0]]) for step, taken in op.steps if _reduces(step)]
+    return _Nest(op, _operand_layouts(op), reduced)
+
+
+def _kernel(
+    op: Fused,
+    nest: _Nest,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    layouts: Sequence[Layout],
+) -> RowKernel:
+    builder = _Builder()
+    rounded = _Halves(builder)
+    parts = 1 if op.parts is None else op.parts[1] // op.parts[0]
+    specs: list[Any] = list(inputs)
+    values: list[_Value] = []
+    for k, spec in enumerate(inputs):
+        components = parts if nest.covers_parts(layouts[k]) else 1
+        loaded = [builder.load(k, component, spec.dtype) for component in range(components)]
+        values.append([rounded.loaded(value, spec.dtype) for value in loaded])
+    for step, taken in op.steps:
+        given = [rounded(values[k], specs[k].dtype) for k in taken]
+        values.append(_step(step, builder, nest, given, [op.layouts[k] for k in taken], parts))
+        specs.append(step.infer(*[specs[k] for k in taken]))
+        if len(builder.nodes) > _MOST_NODES:
+            raise UnsupportedError("too long")
+    operands: list[Operand] = []
+    strides: list[tuple[int, int]] = []
+    for k, (spec, layout) in enumerate(zip((*inputs, *outputs), layouts, strict=True)):
+        is_written = k >= len(inputs)
+        assert spec.shape is not None
+        rank = len(spec.shape) if is_written else len(spec.shape) or None
+        operands.append(Operand(memory_type(spec.dtype), rank, nest.mask(_covered(layout)), is_written))
+        strides += [(k, loop) for loop in nest.strides(layout) if loop != len(nest.loops) - 1]
+    stores = [
+        (position, component, value.index)
+        for position, k in enumerate(op.results)
+        for component, value in enumerate(
+            _stored(
+                rounded.to_store(values[k], specs[k].dtype), nest.covers_parts(layouts[len(inputs) + position]), parts
+            )
+        )
+    ]
+    spec = RowKernel(
+        tuple(builder.nodes),
+        tuple(operands[: len(inputs)]),
+        tuple(operands[len(inputs) :]),
+        tuple(stores),
+        len(nest.loops),
+        tuple(strides),
+    )
+    _check(spec)
+    return spec
+
+
+class _Halves:
+    """Rounds what steps give to half types. Of a sum that is only stored, the store does it: it may be in pieces."""
+
+    def __init__(self, builder: _Builder) -> None:
+        self._builder = builder
+        self._round = Rounding(builder)
+
+    def loaded(self, x: Expression, dtype: Any) -> Expression:
+        """An operand of `dtype`, as it is."""
+        return self._round.loaded(x, dtype)
+
+    def __call__(self, value: _Value, dtype: Any) -> _Value:
+        return [self._round(x, dtype) for x in value] if name_of(dtype) in HALVES else value
+
+    def to_store(self, value: _Value, dtype: Any) -> _Value:
+        """As stores take it."""
+        return [x if self._is_sum(x.index) else self._round(x, dtype) for x in value]
+
+    def _is_sum(self, index: int) -> bool:
+        node = self._builder.nodes[index]
+        if node.kind == "div" and self._builder.nodes[node.arguments[1]].kind == "count":
+            node = self._builder.nodes[node.arguments[0]]
+        return node.kind == "reduce"
+
+
+def _stored(value: _Value, has_parts: bool, parts: int) -> _Value:
+    return value * parts if has_parts and len(value) == 1 else value
+
+
+def _check(spec: RowKernel) -> None:
+    """Refuse what uses sums before they are complete.
+
+    Raises:
+        UnsupportedError: it does.
+    """
+    analysis = spec.analysis
+    for position, node in enumerate(spec.nodes):
+        if position not in analysis.finishes and any(k in analysis.gathered for k in node.arguments):
+            raise UnsupportedError("a sum over other axes than the row is used")
+    stored = [(analysis.finishes.get(node, node), output) for output, _, node in spec.stores]
+    for node, output in stored:
+        if node in analysis.gathered and (spec.nodes[node].type == "i1" or not _keeps_rest(spec, node, output)):
+            raise UnsupportedError("a sum of that form")
+
+
+def _keeps_rest(spec: RowKernel, reduction: int, output: int) -> bool:
+    """Test whether no loop is both reduced and kept."""
+    mask = spec.nodes[reduction].value[1]
+    return not any(a and b for a, b in zip(mask, spec.outputs[output].steps, strict=True))
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+def _step(
+    op: Any, builder: _Builder, nest: _Nest, given: list[_Value], layouts: Sequence[Layout], parts: int
+) -> _Value:
+    """The value of one step.
+
+    Raises:
+        UnsupportedError: it has no expression.
+    """
+    if isinstance(op, (Reshape, BroadcastTo)):
+        return given[0]
+    if isinstance(op, Part):
+        return [given[0][op.index]] if len(given[0]) > 1 else given[0]
+    if isinstance(op, (Stack, Concatenate)):
+        return [value[0] for value in given]
+    if _reduces(op):
+        axes = _reduced_axes(op, layouts[0])
+        over_parts = any(nest.parts is not None and _within(nest.parts, axis) for axis in axes)
+        value = given[0] * parts if over_parts and len(given[0]) == 1 else given[0]
+        reduction = _Reduction(builder, nest.mask(axes), parts if over_parts else 1)
+        return _COMPOSED[type(op)](builder, value, reduction)
+    count = max(len(value) for value in given)
+    return [expression_of(op, builder, [value[k if len(value) > 1 else 0] for value in given]) for k in range(count)]
+
+
+class _Reduction:
+    """A reduction of values over some loops and maybe the parts."""
+
+    def __init__(self, builder: _Builder, mask: Mask, factor: int) -> None:
+        self._builder = builder
+        self._mask = mask
+        self._factor = factor
+
+    def __call__(self, operation: str, value: _Value) -> _Value:
+        if self._factor > 1:
+            whole = value[0]
+            for other in value[1:]:
+                whole = self._builder.combine(operation, whole, other)
+            value = [whole]
+        return [self._builder.reduce(operation, component, self._mask) for component in value]
+
+    def mean(self, value: _Value) -> _Value:
+        count = self._builder.count(self._mask, self._factor, value[0].type)
+        return [total / count for total in self("add", value)]
+
+
+def _each(function: Callable[..., Expression], *values: _Value) -> _Value:
+    count = max(map(len, values))
+    return [function(*[value[k if len(value) > 1 else 0] for value in values]) for k in range(count)]
+
+
+def _reciprocal(x: Expression) -> Expression:
+    return 1 / x
+
+
+def _softmax(builder: _Builder, value: _Value, reduce: _Reduction) -> _Value:
+    peak = reduce("max", value)
+    weights = _each(builder.exp, _each(operator.sub, value, peak))
+    return _each(operator.mul, weights, _each(_reciprocal, reduce("add", weights)))
+
+
+def _log_softmax(builder: _Builder, value: _Value, reduce: _Reduction) -> _Value:
+    peak = reduce("max", value)
+    centred = _each(operator.sub, value, peak)
+    total = _each(builder.log, reduce("add", _each(builder.exp, centred)))
+    return _each(operator.sub, centred, total)
+
+
+def _log_sum_exp(builder: _Builder, value: _Value, reduce: _Reduction) -> _Value:
+    def finite(peak: Expression) -> Expression:
+        return builder.where(builder.isfinite(peak), peak, 0.0)
+
+    peak = _each(finite, reduce("max", value))
+    weights = _each(builder.exp, _each(operator.sub, value, peak))
+    return _each(operator.add, _each(builder.log, reduce("add", weights)), peak)
+
+
+_COMPOSED: dict[type[Op], Callable[[_Builder, _Value, _Reduction], _Value]] = {
+    Sum: lambda builder, value, reduce: reduce("add", value),
+    Mean: lambda builder, value, reduce: reduce.mean(value),
+    Max: lambda builder, value, reduce: reduce("max", value),
+    Min: lambda builder, value, reduce: reduce("min", value),
+    Softmax: _softmax,
+    LogSoftmax: _log_softmax,
+    LogSumExp: _log_sum_exp,
+}

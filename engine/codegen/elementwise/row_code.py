@@ -1,0 +1,526 @@
+"""Prints row kernels (see `row_kernel`) as LLVM IR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..expression.llvm import IN_LOOP, LOOP, conversion, instruction, literal, may_be_shared
+from ..llvm.code import BYTES
+from .row_kernel import BLOCK, Analysis, RowKernel
+
+_IDENTITY = {
+    ("add", "float"): "-0.0",
+    ("add", "double"): "-0.0",
+    ("add", "i32"): "0",
+    ("add", "i64"): "0",
+    ("max", "float"): "0xFFF0000000000000",
+    ("max", "double"): "0xFFF0000000000000",
+    ("max", "i32"): str(-(2**31)),
+    ("max", "i64"): str(-(2**63)),
+    ("min", "float"): "0x7FF0000000000000",
+    ("min", "double"): "0x7FF0000000000000",
+    ("min", "i32"): str(2**31 - 1),
+    ("min", "i64"): str(2**63 - 1),
+}
+
+
+_INTEGERS = ("i32", "i64")
+
+
+def register_of(kind: str) -> str:
+    """The type in which elements of a type are computed."""
+    return "float" if kind in ("half", "bfloat") else kind
+
+
+def print_row_kernel(spec: RowKernel, analysis: Analysis, name: str) -> str:
+    """The IR of a kernel's run function and of the function that computes one part."""
+    body = _Body(spec, analysis, name).print()
+    return body + _Run(spec, analysis, name).print()
+
+
+class _Function:
+    """Lines under construction.
+
+    Args:
+        spec: the kernel.
+        analysis: when its nodes are computed.
+        name: the kernel's name.
+    """
+
+    def __init__(self, spec: RowKernel, analysis: Analysis, name: str) -> None:
+        self.spec = spec
+        self.analysis = analysis
+        self.name = name
+        self.lines: list[str] = []
+        self._count = 0
+        self.label = "entry"
+
+    def line(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def fresh(self) -> str:
+        self._count += 1
+        return f"%t{self._count}"
+
+    def let(self, text: str) -> str:
+        """The name of an instruction's value."""
+        name = self.fresh()
+        self.line(f"{name} = {text}")
+        return name
+
+    def place(self, label: str) -> None:
+        """Begin a basic block, to which the last one goes on."""
+        self.line(f"br label %{label}")
+        self.begin(label)
+
+    def begin(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.label = label
+
+    def new_label(self, hint: str) -> str:
+        self._count += 1
+        return f"{hint}{self._count}"
+
+    def load(self, kind: str, address: str, tail: str) -> str:
+        """An element in a register."""
+        if kind == "i1":
+            byte = self.let(f"load i8, ptr {address}{tail}")
+            return self.let(f"icmp ne i8 {byte}, 0")
+        if kind == "half":
+            half = self.let(f"load half, ptr {address}{tail}")
+            return self.let(f"fpext half {half} to float")
+        if kind == "bfloat":
+            wide = self.let(f"zext i16 {self.let(f'load i16, ptr {address}{tail}')} to i32")
+            return self.let(f"bitcast i32 {self.let(f'shl i32 {wide}, 16')} to float")
+        return self.let(f"load {kind}, ptr {address}{tail}")
+
+    def store(self, kind: str, value: str, address: str, tail: str) -> None:
+        """Put what is in a register into memory."""
+        if kind == "i1":
+            value, kind = self.let(f"zext i1 {value} to i8"), "i8"
+        elif kind == "half":
+            value = self.let(f"fptrunc float {value} to half")
+        elif kind == "bfloat":
+            value, kind = self._bits_of_bfloat(value), "i16"
+        self.line(f"store {kind} {value}, ptr {address}{tail}")
+
+    def _bits_of_bfloat(self, value: str) -> str:
+        """The upper half of the bits of a float, rounded."""
+        bits = self.let(f"bitcast float {value} to i32")
+        is_odd = self.let(f"and i32 {self.let(f'lshr i32 {bits}, 16')}, 1")
+        raised = self.let(f"add i32 {bits}, {self.let(f'add i32 {is_odd}, 32767')}")
+        is_nan = self.let(f"fcmp uno float {value}, {value}")
+        nan = self.let(f"or i32 {bits}, {0x00400000}")
+        chosen = self.let(f"select i1 {is_nan}, i32 {nan}, i32 {raised}")
+        return self.let(f"trunc i32 {self.let(f'lshr i32 {chosen}, 16')} to i16")
+
+    def minimum(self, x: str, y: str) -> str:
+        smaller = self.let(f"icmp slt i64 {x}, {y}")
+        return self.let(f"select i1 {smaller}, i64 {x}, i64 {y}")
+
+    def address(self, base: str, kind: str, index: str) -> str:
+        return self.let(f"getelementptr inbounds {kind}, ptr {base}, i64 {index}")
+
+    def combined(self, operation: str, kind: str, x: str, y: str, reassociates: bool = False) -> str:
+        """Two partial results of a reduction put together."""
+        if operation == "add":
+            adding = f"add {kind}" if kind in _INTEGERS else f"fadd {'reassoc ' * reassociates}{kind}"
+            return self.let(f"{adding} {x}, {y}")
+        if kind in _INTEGERS:
+            larger = self.let(f"icmp {'sgt' if operation == 'max' else 'slt'} {kind} {x}, {y}")
+            return self.let(f"select i1 {larger}, {kind} {x}, {kind} {y}")
+        suffix = "f32" if kind == "float" else "f64"
+        return self.let(f"call nsz {kind} @llvm.{operation}imum.{suffix}({kind} {x}, {kind} {y})")
+
+    # --- numbers --------------------------------------------------------------------------------------------
+
+    def print_numbers(self) -> None:
+        """Load the numbers: %extent_0, ..., %stride_K_L, %parts, %rows, %scratch, %kept_bytes, %size_O."""
+        spec = self.spec
+        labels = [f"extent_{loop}" for loop in range(spec.loops)]
+        labels += [f"stride_{k}_{loop}".replace("-1", "c") for k, loop in spec.strides]
+        labels += ["parts", "rows", "scratch", "kept_bytes", *[f"size_{o}" for o in range(len(spec.outputs))]]
+        for position, label in enumerate(labels):
+            pointer = self.address("%numbers", "i64", str(position))
+            self.line(f"%{label} = load i64, ptr {pointer}")
+
+    def copies(self, reduction: int) -> str:
+        """Return the number of pieces of a gathered sum."""
+        return "%parts" if self.spec.nodes[reduction].value[1][0] else "1"
+
+    def gathered_outputs(self) -> dict[int, int]:
+        """The outputs that are gathered, with one of the reductions of each."""
+        return {output: reduction for output, _, reduction in self.analysis.gathering()}
+
+    def gathered_type(self, output: int) -> str:
+        """The type in which an output is gathered: single numbers in double precision."""
+        operand = self.spec.outputs[output]
+        kind = register_of(operand.type)
+        return "double" if kind == "float" and not any(operand.steps) else kind
+
+    def print_pieces(self, part: str | None) -> None:
+        """The addresses of gathered sums, %g0, ...: of the piece of one part, or of the first pieces."""
+        kept = self.let("mul i64 %parts, %kept_bytes")
+        position = self.let(f"add i64 %scratch, {kept}")
+        for output, reduction in self.gathered_outputs().items():
+            bytes = self.let(f"mul i64 %size_{output}, {BYTES[self.gathered_type(output)]}")
+            own = position
+            if part is not None and self.copies(reduction) != "1":
+                own = self.let(f"add i64 {position}, {self.let(f'mul i64 {part}, {bytes}')}")
+            self.line(f"%g{output} = inttoptr i64 {own} to ptr")
+            total = self.let(f"mul i64 {bytes}, {self.copies(reduction)}")
+            position = self.let(f"add i64 {position}, {self.let(f'add i64 {total}, 64')}")
+
+    def count_of(self, mask: Sequence[bool], factor: int, kind: str) -> str:
+        """The number of elements over which a reduction goes."""
+        count = str(factor)
+        for loop, is_reduced in enumerate(mask):
+            if is_reduced:
+                count = self.let(f"mul i64 {count}, %extent_{loop}")
+        return self.let(f"sitofp i64 {count} to {kind}")
+
+
+class _Run(_Function):
+    """The function that divides the work and adds up what was gathered."""
+
+    def print(self) -> str:
+        spec = self.spec
+        parameters = ", ".join([*[f"ptr %d{k}" for k in range(len(spec.operands))], "ptr %numbers"])
+        self.lines.append(f"define internal void @{self.name}_run({parameters}) noinline {{\nentry:")
+        count = len(spec.operands) + 1
+        context = self.let(f"alloca [{count} x ptr]")
+        for k, pointer in enumerate([*[f"%d{k}" for k in range(count - 1)], "%numbers"]):
+            self.line(f"store ptr {pointer}, ptr {self.address(context, 'ptr', str(k))}")
+        self.print_numbers()
+        self.print_pieces(None)
+        for output, reduction in self.gathered_outputs().items():
+            kind = self.gathered_type(output)
+            total = self.let(f"mul i64 %size_{output}, {self.copies(reduction)}")
+            identity = _IDENTITY[spec.nodes[reduction].value[0], kind]
+            with _Loop(self, total) as index:
+                self.line(f"store {kind} {identity}, ptr {self.address(f'%g{output}', kind, index)}{IN_LOOP}")
+        self.line(f"call void @anabranch_parallel(ptr @{self.name}_part, ptr {context}, i64 %parts)")
+        for output, reduction in self.gathered_outputs().items():
+            self._finish(output, reduction)
+        self.line("ret void")
+        return "\n".join([*self.lines, "}\n"]) + self._task(count)
+
+    def _task(self, count: int) -> str:
+        lines = [f"define internal void @{self.name}_part(ptr %context, i64 %part) {{"]
+        for k in range(count):
+            lines.append(f"  %p{k} = getelementptr ptr, ptr %context, i64 {k}")
+            lines.append(f"  %v{k} = load ptr, ptr %p{k}")
+        arguments = ", ".join(f"ptr %v{k}" for k in range(count))
+        lines.append(f"  call void @{self.name}_body({arguments}, i64 %part)")
+        return "\n".join([*lines, "  ret void", "}\n"])
+
+    def _finish(self, output: int, reduction: int) -> None:
+        """Put the pieces of one output together, and store it."""
+        spec, kind = self.spec, self.gathered_type(output)
+        operation = spec.nodes[reduction].value[0]
+        size = f"%size_{output}"
+        if self.copies(reduction) != "1":
+            others = self.let("sub i64 %parts, 1")
+            with _Loop(self, others, is_vector=False) as copy:
+                piece = self.let(f"mul i64 {self.let(f'add i64 {copy}, 1')}, {size}")
+                start = self.address(f"%g{output}", kind, piece)
+                with _Loop(self, size) as index:
+                    own = self.address(f"%g{output}", kind, index)
+                    x = self.let(f"load {kind}, ptr {own}{IN_LOOP}")
+                    y = self.let(f"load {kind}, ptr {self.address(start, kind, index)}{IN_LOOP}")
+                    self.line(f"store {kind} {self.combined(operation, kind, x, y)}, ptr {own}{IN_LOOP}")
+        divisor = next((n for o, _, n in spec.stores if o == output and n in self.analysis.finishes), None)
+        count = ""
+        if divisor is not None:
+            counted, factor = spec.nodes[spec.nodes[divisor].arguments[1]].value
+            count = self.count_of(counted, factor, kind)
+        own_type = spec.outputs[output].type
+        with _Loop(self, size) as index:
+            value = self.let(f"load {kind}, ptr {self.address(f'%g{output}', kind, index)}{IN_LOOP}")
+            value = self.let(f"fdiv {kind} {value}, {count}") if count else value
+            register = register_of(own_type)
+            value = value if kind == register else self.let(conversion(kind, register, value))
+            target = self.address(f"%d{len(spec.inputs) + output}", spec.outputs[output].memory, index)
+            self.store(own_type, value, target, IN_LOOP)
+
+
+class _Loop:
+    """A loop that counts from 0, or from `start`; gives the name of the counter.
+
+    Args:
+        function: where it is printed.
+        end: where it ends.
+        start: where it begins.
+        phis: (name, type, initial value, next value) of what it carries on; the next value is a name.
+        is_vector: it is an innermost loop of independent iterations.
+    """
+
+    def __init__(
+        self,
+        function: _Function,
+        end: str,
+        start: str = "0",
+        phis: Sequence[tuple[str, str, str, str]] = (),
+        is_vector: bool = True,
+        step: int = 1,
+    ) -> None:
+        self._function = function
+        self._end, self._start, self._step = end, start, step
+        self._phis = phis
+        self._tail = LOOP if is_vector else ""
+        self._index = function.fresh()
+        self._labels = [function.new_label(hint) for hint in ("head", "enter", "latch", "done")]
+
+    def __enter__(self) -> str:
+        function, (head, enter, latch, done) = self._function, self._labels
+        before = function.label
+        function.place(head)
+        following = self._index + "n"
+        function.line(f"{self._index} = phi i64 [{self._start}, %{before}], [{following}, %{latch}]")
+        for name, kind, initial, result in self._phis:
+            function.line(f"{name} = phi {kind} [{initial}, %{before}], [{result}, %{latch}]")
+        more = function.let(f"icmp slt i64 {self._index}, {self._end}")
+        function.line(f"br i1 {more}, label %{enter}, label %{done}")
+        function.begin(enter)
+        return self._index
+
+    def __exit__(self, *_: object) -> None:
+        function, head, latch, done = self._function, self._labels[0], *self._labels[2:]
+        function.place(latch)
+        function.line(f"{self._index}n = add nsw i64 {self._index}, {self._step}")
+        function.line(f"br label %{head}{self._tail}")
+        function.begin(done)
+
+
+class _Body(_Function):
+    """The function that computes one part."""
+
+    def print(self) -> str:
+        spec = self.spec
+        parameters = [f"ptr {'' if may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(spec.operands)]
+        listed = ", ".join([*parameters, "ptr %numbers", "i64 %part"])
+        self.lines.append(f"define internal void @{self.name}_body({listed}) noinline {{\nentry:")
+        self.print_numbers()
+        self.print_pieces("%part")
+        self.begin_row = self.let("mul i64 %part, %rows")
+        self.end_row = self.minimum(self.let(f"add i64 {self.begin_row}, %rows"), "%extent_0")
+        self._print_kept()
+        self.values: dict[int, str] = {}  # of nodes that are the same along a row
+        self._nest(0, [])
+        self.line("ret void")
+        return "\n".join([*self.lines, "}\n"])
+
+    def _print_kept(self) -> None:
+        own = self.let("mul i64 %part, %kept_bytes")
+        address = self.let(f"add i64 %scratch, {own}")
+        piece = self.let(f"mul i64 %extent_{self.spec.loops - 1}, 8")
+        piece = self.let(f"add i64 {piece}, 64")
+        for node in sorted(self.analysis.kept):
+            self.line(f"%kept{node} = inttoptr i64 {address} to ptr")
+            address = self.let(f"add i64 {address}, {piece}")
+
+    def _nest(self, loop: int, counters: list[str]) -> None:
+        if loop == self.spec.loops - 1:
+            self._row(counters)
+            return
+        start, end = (self.begin_row, self.end_row) if loop == 0 else ("0", f"%extent_{loop}")
+        with _Loop(self, end, start, is_vector=False) as index:
+            self._nest(loop + 1, [*counters, index])
+
+    # --- rows -----------------------------------------------------------------------------------------------
+
+    def _row(self, counters: list[str]) -> None:
+        self._bases = [self._base(k, counters) for k in range(len(self.spec.operands))]
+        self._pieces = {
+            o: self._base(len(self.spec.inputs) + o, counters, f"%g{o}", self.gathered_type(o))
+            for o in self.gathered_outputs()
+        }
+        analysis = self.analysis
+        for stage in range(analysis.last + 1):
+            self._row_nodes(stage)
+            if analysis.sinks(stage) or any(analysis.stage[node] == stage for node in analysis.kept):
+                self._pass(stage)
+        self._row_nodes(analysis.last + 1)
+        inputs = len(self.spec.inputs)
+        for output, component, node in analysis.end_stores():
+            address = self._element(inputs + output, component, None)
+            self.store(self.spec.outputs[output].type, self.values[node], address, "")
+        for output, component, reduction in analysis.gathering():
+            if not analysis.gathers_along(output, reduction):
+                self._gather_once(output, component, reduction)
+
+    def _base(self, k: int, counters: Sequence[str], pointer: str = "", kind: str = "") -> str:
+        """The address of the first element of an operand in this row."""
+        operand = self.spec.operands[k]
+        offset = ""
+        for loop, counter in enumerate(counters):
+            if operand.steps[loop]:
+                term = self.let(f"mul i64 {counter}, %stride_{k}_{loop}")
+                offset = self.let(f"add i64 {offset}, {term}") if offset else term
+        return self.address(pointer or f"%d{k}", kind or operand.memory, offset or "0")
+
+    def _element(self, k: int, component: int, index: str | None, base: str = "", kind: str = "") -> str:
+        operand = self.spec.operands[k]
+        address, kind = base or self._bases[k], kind or operand.memory
+        if component:
+            offset = self.let(f"mul i64 %stride_{k}_c, {component}")
+            address = self.address(address, kind, offset)
+        return address if index is None or not operand.steps[-1] else self.address(address, kind, index)
+
+    def _row_nodes(self, stage: int) -> None:
+        """Compute the nodes that are the same along the row, and known before pass `stage`."""
+        analysis = self.analysis
+        for position, node in enumerate(self.spec.nodes):
+            if analysis.along[position] or analysis.stage[position] != stage or position in self.analysis.gathered:
+                continue
+            if position in analysis.finishes or (node.kind == "reduce"):
+                continue
+            self.values[position] = self._computed(position, self.values, None)
+
+    def _computed(self, position: int, values: dict[int, str], index: str | None) -> str:
+        node = self.spec.nodes[position]
+        if node.kind == "constant":
+            return literal(node)
+        if node.kind == "count":
+            mask, factor = node.value
+            return self.count_of(mask, factor, node.type)
+        if node.kind == "load":
+            k, component = int(node.value[0]), int(node.value[1])
+            tail = "" if index is None else IN_LOOP
+            return self.load(self.spec.inputs[k].type, self._element(k, component, index), tail)
+        types = [self.spec.nodes[k].type for k in node.arguments]
+        return self.let(instruction(node, [self._value(k, values) for k in node.arguments], types))
+
+    def _value(self, position: int, values: dict[int, str]) -> str:
+        return values[position] if position in values else self.values[position]
+
+    # --- passes along a row ---------------------------------------------------------------------------------
+
+    def _pass(self, stage: int) -> None:
+        reductions = self.analysis.row_reductions(stage)
+        only = self.spec.loops == 1
+        start, end = (self.begin_row, self.end_row) if only else ("0", f"%extent_{self.spec.loops - 1}")
+        if not reductions:
+            with _Loop(self, end, start) as index:
+                self._elements(stage, index)
+            return
+        totals = {r: _Total(self, r) for r in reductions}
+        outer = [phi for total in totals.values() for phi in total.phis]
+        with _Loop(self, end, start, outer, is_vector=False, step=BLOCK) as block:
+            block_end = self.minimum(self.let(f"add i64 {block}, {BLOCK}"), end)
+            inner = [total.block_phi for total in totals.values()]
+            with _Loop(self, block_end, block, inner) as index:
+                values = self._elements(stage, index)
+                for reduction, total in totals.items():
+                    total.print_element(self._value(self.spec.nodes[reduction].arguments[0], values))
+            for total in totals.values():
+                total.print_block()
+        for reduction, total in totals.items():
+            self.values[reduction] = total.result()
+
+    def _elements(self, stage: int, index: str) -> dict[int, str]:
+        """One element of each node that a pass needs, and what is stored of it."""
+        analysis, spec = self.analysis, self.spec
+        values: dict[int, str] = {}
+        for position in sorted(analysis.needed(stage, analysis.kept)):
+            kind = spec.nodes[position].type
+            if position in analysis.kept:
+                memory = "i8" if kind == "i1" else kind
+                address = self.address(f"%kept{position}", memory, index)
+                if analysis.stage[position] < stage:
+                    values[position] = self.load(kind, address, IN_LOOP)
+                    continue
+                values[position] = self._computed(position, values, index)
+                self.store(kind, values[position], address, IN_LOOP)
+                continue
+            values[position] = self._computed(position, values, index)
+        if stage == analysis.last:
+            self._store_elements(values, index)
+        return values
+
+    def _store_elements(self, values: dict[int, str], index: str) -> None:
+        analysis, spec = self.analysis, self.spec
+        inputs = len(spec.inputs)
+        for output, component, node in analysis.row_stores():
+            address = self._element(inputs + output, component, index)
+            self.store(spec.outputs[output].type, self._value(node, values), address, IN_LOOP)
+        for output, component, reduction in analysis.gathering():
+            if analysis.gathers_along(output, reduction):
+                value = self._value(spec.nodes[reduction].arguments[0], values)
+                self._gather(output, component, reduction, value, index, IN_LOOP)
+
+    # --- sums over other axes -------------------------------------------------------------------------------
+
+    def _gather(self, output: int, component: int, reduction: int, value: str, index: str | None, tail: str) -> None:
+        """Add a value to its place in what is gathered."""
+        kind, node = self.gathered_type(output), self.spec.nodes[reduction]
+        k = len(self.spec.inputs) + output
+        address = self._element(k, component, index, self._pieces[output], kind)
+        before = self.let(f"load {kind}, ptr {address}{tail}")
+        self.store(kind, self.combined(node.value[0], kind, before, value), address, tail)
+
+    def _gather_once(self, output: int, component: int, reduction: int) -> None:
+        """Add what a row gives."""
+        node = self.spec.nodes[reduction]
+        source = reduction if node.value[1][-1] else node.arguments[0]
+        value, kind = self.values[source], self.gathered_type(output)
+        if kind != node.type:
+            value = self.let(conversion(node.type, kind, value))
+        self._gather(output, component, reduction, value, None, "")
+
+
+class _Total:
+    """A reduction along a row: an accumulator of one block, and the total of the blocks.
+
+    Sums of float32 blocks are added in double precision, and those of float64 with their rounding errors (Neumaier).
+    """
+
+    def __init__(self, body: _Body, reduction: int) -> None:
+        self._body = body
+        node = body.spec.nodes[reduction]
+        self._kind = node.type
+        self._operation: str = node.value[0]
+        self._wide = "double" if self._operation == "add" and self._kind == "float" else self._kind
+        self._names = [body.fresh() for _ in range(6)]
+        block, block_next, total, total_next, error, error_next = self._names
+        self.block_phi = (block, self._kind, _IDENTITY[self._operation, self._kind], block_next)
+        self.phis = [(total, self._wide, _IDENTITY[self._operation, self._wide], total_next)]
+        self._is_compensated = self._operation == "add" and self._kind == "double"
+        if self._is_compensated:
+            self.phis.append((error, "double", "0.0", error_next))
+
+    def print_element(self, value: str) -> None:
+        """Take one element."""
+        block, block_next = self._names[:2]
+        result = self._body.combined(self._operation, self._kind, block, value, reassociates=True)
+        self._rename(result, block_next)
+
+    def _rename(self, name: str, wanted: str) -> None:
+        """Give the value of the last line another name."""
+        lines = self._body.lines
+        assert lines[-1].startswith(f"  {name} = ")
+        lines[-1] = f"  {wanted}{lines[-1][2 + len(name) :]}"
+
+    def print_block(self) -> None:
+        """Take the block's result, which the loop over it left."""
+        body = self._body
+        block, _, total, total_next, error, error_next = self._names
+        value = block if self._wide == self._kind else body.let(conversion(self._kind, self._wide, block))
+        result = body.combined(self._operation, self._wide, total, value)
+        self._rename(result, total_next)
+        if not self._is_compensated:
+            return
+        added = body.let(f"fsub double {total_next}, {total}")
+        first = body.let(f"fsub double {total}, {body.let(f'fsub double {total_next}, {added}')}")
+        second = body.let(f"fsub double {value}, {added}")
+        lost = body.let(f"fadd double {first}, {second}")
+        body.line(f"{error_next} = fadd double {error}, {lost}")
+
+    def result(self) -> str:
+        body = self._body
+        total, error = self._names[2], self._names[4]
+        if self._is_compensated:
+            finite = body.let(f"fcmp oeq double {error}, {error}")  # infinite totals lose "NaN"
+            correction = body.let(f"select i1 {finite}, double {error}, double -0.0")
+            return body.let(f"fadd double {total}, {correction}")
+        return total if self._wide == self._kind else body.let(conversion(self._wide, self._kind, total))

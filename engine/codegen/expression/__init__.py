@@ -1,0 +1,1 @@
+"""The expression IR, and its printing as LLVM IR and CUDA."""

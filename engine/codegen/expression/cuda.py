@@ -1,0 +1,157 @@
+"""Prints expressions as CUDA C++: a kernel over the operands of one fused operation, an element a thread.
+
+The same expressions are printed as LLVM IR for CPUs, so that both compute the same polynomials. Products and sums are
+contracted on neither side but where the expression says so: compile with `OPTIONS`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from ..llvm.entry import Operand
+from .expression import Node, UnsupportedError
+from .llvm import KernelSpec
+
+OPTIONS = ("--fmad=false",)
+THREADS = 256  # of a block
+_TYPES = {"float": "float", "double": "double", "i32": "int", "i64": "long long", "i1": "bool"}
+_HALVES = {"half": "__half", "bfloat": "__nv_bfloat16"}
+_WIDENED = {"half": "__half2float", "bfloat": "__bfloat162float"}
+_ROUNDED = {"half": "__float2half_rn", "bfloat": "__float2bfloat16_rn"}
+_HEADERS = {"half": "#include <cuda_fp16.h>\n", "bfloat": "#include <cuda_bf16.h>\n"}
+_BITCASTS = {"float": "__float_as_int", "double": "__double_as_longlong"}
+_BIT_FLOATS = {"i32": "__int_as_float", "i64": "__longlong_as_double"}
+_UNSIGNED = {"i32": "unsigned", "i64": "unsigned long long"}
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
+_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+
+
+def print_cuda(spec: KernelSpec, name: str, by_value: Collection[int] = (), index: str = "int") -> str:
+    """The source of a kernel.
+
+    Its parameters are the operands, how many elements there are, the extents of all loops but the outermost, and the
+    strides of operands in outer loops (`KernelSpec.strides_of`).
+
+    Args:
+        spec: what it computes.
+        name: its name.
+        by_value: positions of operands of rank 0 that are passed as numbers; the others are pointers to contiguous
+            arrays.
+        index: the type of indices.
+
+    Raises:
+        UnsupportedError: a number is passed by value in a half type, for which there is no such argument.
+    """
+    if any(spec.operands[k].type in _HALVES for k in by_value):
+        raise UnsupportedError("half types by value")
+    used = {operand.type for operand in spec.operands} | {node.type for node in spec.nodes}
+    headers = "".join(text for kind, text in _HEADERS.items() if kind in used)
+    inner = range(1, spec.loops)
+    parameters = [_parameter(k, operand, k in by_value) for k, operand in enumerate(spec.operands)]
+    parameters += [f"{index} n", *[f"{index} extent{loop}" for loop in inner]]
+    parameters += [f"{index} stride{k}_{loop}" for k, loop in spec.strided]
+    lines = [
+        f'{headers}extern "C" __global__ void {name}({", ".join(parameters)}) {{',
+        f"  for ({index} i = blockIdx.x * ({index})blockDim.x + threadIdx.x; i < n; "
+        f"i += ({index})gridDim.x * blockDim.x) {{",
+    ]
+    rest = "i"
+    for loop in reversed(inner):
+        lines.append(f"    {index} i{loop} = {rest} % extent{loop}, r{loop} = {rest} / extent{loop};")
+        rest = f"r{loop}"
+    lines.append(f"    {index} i0 = {rest};")
+    values = _print_body(lines, spec, by_value)
+    for position, (operand, node) in enumerate(spec.outputs):
+        k = len(spec.inputs) + position
+        value = f"{_ROUNDED[operand.type]}({values[node]})" if operand.type in _HALVES else values[node]
+        lines.append(f"    p{k}[{_offset(k, operand, spec.loops)}] = {value};")
+    return "\n".join([*lines, "  }", "}", ""])
+
+
+def _parameter(k: int, operand: Operand, by_value: bool) -> str:
+    kind = (_TYPES | _HALVES)[operand.type]
+    if by_value:
+        return f"{kind} v{k}"
+    return f"{'' if operand.is_written else 'const '}{kind}* __restrict__ p{k}"
+
+
+def _offset(k: int, operand: Operand, loops: int) -> str:
+    terms = [f"i{loop} * stride{k}_{loop}" for loop in range(loops - 1) if operand.steps[loop]]
+    if loops and operand.steps[loops - 1]:
+        terms.append(f"i{loops - 1}")
+    return " + ".join(terms) or "0"
+
+
+def _print_body(lines: list[str], spec: KernelSpec, by_value: Collection[int]) -> list[str]:
+    """The statements of one element; gives the name or literal of each node's value."""
+    values: list[str] = []
+    for position, node in enumerate(spec.nodes):
+        if node.kind == "constant":
+            values.append(_literal(node))
+            continue
+        if node.kind == "input":
+            k = int(node.value)
+            value = f"v{k}" if k in by_value else f"p{k}[{_offset(k, spec.inputs[k], spec.loops)}]"
+            own = spec.inputs[k].type
+            value = f"{_WIDENED[own]}({value})" if own in _HALVES else value
+        else:
+            value = _expression(node, [values[k] for k in node.arguments], [spec.nodes[k].type for k in node.arguments])
+        name = f"e{position}"
+        lines.append(f"    {(_TYPES | _HALVES)[node.type]} {name} = {value};")
+        values.append(name)
+    return values
+
+
+def _expression(node: Node, arguments: Sequence[str], types: Sequence[str]) -> str:
+    kind = node.kind
+    if kind in _COMPARISONS:
+        return f"{arguments[0]} {_COMPARISONS[kind]} {arguments[1]}"
+    if kind in _OPERATORS:
+        return _arithmetic(node.type, _OPERATORS[kind], *arguments)
+    if kind == "neg":
+        return _arithmetic(node.type, "-", "0", arguments[0]) if node.type in _UNSIGNED else f"-{arguments[0]}"
+    if kind == "select":
+        return f"{arguments[0]} ? {arguments[1]} : {arguments[2]}"
+    if kind == "shl":
+        return _arithmetic(node.type, "<<", *arguments)
+    if kind == "ashr":
+        return f"{arguments[0]} >> {arguments[1]}"
+    if kind == "bitcast":
+        return f"{(_BITCASTS | _BIT_FLOATS)[types[0]]}({arguments[0]})"
+    if kind == "cast" and node.type in _HALVES:
+        return f"{_ROUNDED[node.type]}({arguments[0]})"
+    if kind == "cast" and types[0] in _HALVES:
+        return f"{_WIDENED[types[0]]}({arguments[0]})"
+    if kind == "cast":
+        return f"({_TYPES[node.type]}){arguments[0]}"
+    function = "fma" if kind == "fma" else str(node.value)
+    return f"{function}{'f' if node.type == 'float' else ''}({', '.join(arguments)})"
+
+
+def _arithmetic(kind: str, operator: str, x: str, y: str) -> str:
+    """Integers wrap around, which in C++ only those without a sign may."""
+    if kind not in _UNSIGNED:
+        return f"{x} {operator} {y}"
+    return f"({_TYPES[kind]})(({_UNSIGNED[kind]}){x} {operator} ({_UNSIGNED[kind]}){y})"
+
+
+def _literal(node: Node) -> str:
+    if node.type not in ("float", "double"):
+        return _integer(node) if node.type in _UNSIGNED else str(bool(node.value)).lower()
+    (number,) = struct.unpack(">d", bytes.fromhex(node.value))
+    single = node.type == "float"
+    if math.isfinite(number):
+        return f"({np.float32(number)!s}f)" if single else f"({number!r})"
+    if single:
+        return f"__int_as_float(0x{np.float32(number).view(np.uint32):08x})"
+    return f"__longlong_as_double(0x{np.float64(number).view(np.uint64):016x}LL)"
+
+
+def _integer(node: Node) -> str:
+    """The least numbers have no literals."""
+    value, suffix = int(node.value), "LL" if node.type == "i64" else ""
+    return f"({value + 1}{suffix} - 1)" if value in (-(2**31), -(2**63)) else f"({value}{suffix})"

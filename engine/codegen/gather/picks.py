@@ -1,0 +1,166 @@
+"""Native code for few elements or rows at positions of which the number is known at run time only.
+
+NumPy has a call for each step of such an operation (bounds, wrapping, keys for the other axes), and for few elements
+these calls are nearly all of the work. What the code does not know (other layouts, positions out of bounds) is left to
+the op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...common.quick_dataclass import dataclass
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.arrays.gathering import TakeAlongAxis
+from ...ops.arrays.scattering import ScatterUpdate
+from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
+from ..elementwise.bound import native_dtype
+from ..llvm.code import Code, Size
+from ..llvm.entry import Operand
+from .rows import print_position
+
+Runner = Callable[..., Any]
+_WORDS = {4: "i32", 8: "i64"}  # what elements of so many bytes are moved as
+_INDICES = {"int32": "i32", "int64": "i64"}
+
+
+def along_runner(operation: Operation) -> Runner | None:
+    """Runs `TakeAlongAxis` along the last of at least two axes."""
+    op = operation.op
+    assert isinstance(op, TakeAlongAxis)
+    x, indices = (tensor.spec for tensor in operation.inputs)
+    if not isinstance(x, TensorSpec) or not isinstance(indices, TensorSpec) or x.rank is None or x.rank < 2:
+        return None
+    word, index = _word(x), _INDICES.get(indices.dtype.name)
+    if word is None or index is None or op.axis % x.rank != x.rank - 1:
+        return None
+    fill = AnySizes(AlongKernel(x.rank, word, index), x.dtype, indices.dtype, x.dtype)
+    dtype = native_dtype(x.dtype)
+
+    def take_along(x: Any, indices: Any) -> Any:
+        if x.shape[:-1] != indices.shape[:-1]:
+            return op.run(np, x, indices)
+        out = np.empty(indices.shape, dtype)
+        return out if fill(x, indices, out) else op.run(np, x, indices)
+
+    return take_along
+
+
+def scatter_runner(operation: Operation) -> Runner | None:
+    """Runs `ScatterUpdate` where each index is of one axis: rows are replaced."""
+    op = operation.op
+    assert isinstance(op, ScatterUpdate)
+    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    if len(specs) < len(operation.inputs):
+        return None
+    x, indices, updates = specs
+    word, index, places = _word(x), _INDICES.get(indices.dtype.name), indices.shape or ()
+    if word is None or index is None or not x.rank or places[-1:] != (1,) or updates.dtype != x.dtype:
+        return None
+    kernel = ScatterKernel(x.rank, len(places), word, index)
+    fill = AnySizes(kernel, x.dtype, indices.dtype, x.dtype)
+
+    def scatter_update(x: Any, indices: Any, updates: Any) -> Any:
+        if updates.shape == indices.shape[:-1] + x.shape[1:] and updates.size:
+            out = x.copy()
+            if fill(updates, indices, out):
+                return out
+        return op.run(np, x, indices, updates)
+
+    return scatter_update
+
+
+def _word(spec: TensorSpec) -> str | None:
+    """Return the type in which an element is moved, if it is a number of a word or two."""
+    return _WORDS.get(spec.dtype.itemsize) if spec.dtype.kind in "fiu" else None
+
+
+# --- code -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AlongKernel(KernelOfAnySizes):
+    """A kernel that takes of each row the elements at the positions in a row of another array.
+
+    Attributes:
+        rank: of both.
+        word: the type of elements.
+        index: the type of positions.
+    """
+
+    rank: int
+    word: str
+    index: str
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return Operand(self.word, self.rank), Operand(self.index, self.rank), Operand(self.word, self.rank, (), True)
+
+    def print_run(self, name: str) -> str:
+        code = _function(self, name)
+        last = self.rank - 1
+        rows = code.mul(*[code.load("i64", "%sizes", axis) for axis in range(last)])
+        size = code.load("i64", "%sizes", last)
+        count = code.load("i64", "%sizes", self.first_size(1) + last)
+        with code.loop(0, rows) as row:
+            source, start = code.at(self.word, "%d0", code.mul(row, size)), code.mul(row, count)
+            with code.loop(0, count) as number:
+                place = code.add(start, number)
+                position = print_position(code, "%d1", self.index, place, size)
+                with code.when(code.compare("uge", position, size)):
+                    code.store("i64", 1, "%sizes", self.failed)
+                with code.when(code.compare("ult", position, size)):
+                    code.store(self.word, code.load(self.word, source, position), "%d2", place)
+        return code.text()
+
+
+@dataclass(frozen=True)
+class ScatterKernel(KernelOfAnySizes):
+    """Rows that replace others, one after the other; those are counted from the front.
+
+    Attributes:
+        rank: of the whole.
+        depth: the rank of the positions.
+        word: the type of elements.
+        index: the type of positions.
+    """
+
+    rank: int
+    depth: int
+    word: str
+    index: str
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        updates = Operand(self.word, self.depth - 1 + self.rank - 1)
+        return updates, Operand(self.index, self.depth), Operand(self.word, self.rank, (), True)
+
+    def print_run(self, name: str) -> str:
+        code = _function(self, name)
+        whole = self.first_size(2)
+        count = code.mul(*[code.load("i64", "%sizes", self.first_size(1) + axis) for axis in range(self.depth)])
+        size = code.load("i64", "%sizes", whole)
+        width = code.mul(*[code.load("i64", "%sizes", whole + axis) for axis in range(1, self.rank)])
+        with code.loop(0, count) as number:
+            position = _wide(code, self.index, code.load(self.index, "%d1", number))
+            with code.when(code.compare("uge", position, size)):
+                code.store("i64", 1, "%sizes", self.failed)
+            with code.when(code.compare("ult", position, size)):
+                source = code.at(self.word, "%d0", code.mul(number, width))
+                target = code.at(self.word, "%d2", code.mul(position, width))
+                with code.loop(0, width) as place:
+                    code.store(self.word, code.load(self.word, source, place), target, place)
+        return code.text()
+
+
+def _function(kernel: KernelOfAnySizes, name: str) -> Code:
+    parameters = [(operand.pointer, f"%d{k}") for k, operand in enumerate(kernel.operands)]
+    return Code(f"{name}_run", [*parameters, ("i64*", "%sizes")])
+
+
+def _wide(code: Code, index: str, position: Size) -> Size:
+    return position if index == "i64" else code.value(f"sext {index} {position} to i64")

@@ -1,0 +1,156 @@
+"""Native code for `UpdateRows`: rows of variables are changed where they lie, one after the other.
+
+Rows to come are asked for ahead of their use. What the code does not know (other layouts, positions out of bounds) is
+left to the op, before anything was written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.containers.indexed_slices import own_memory
+from ...ops.internal.update_rows import UpdateRows
+from ..convolution.correlation import Fields, print_parallel
+from ..elementwise.bound import fits, kernel_spec, native_dtype
+from ..expression.expression import UnsupportedError
+from ..expression.llvm import KernelSpec
+from ..llvm.code import Code, Size
+from ..llvm.entry import DATA_OFFSET
+from ..llvm.library import LaterFunction, library
+
+_AHEAD = 8  # rows
+_PARTS = 8
+_PART_ELEMENTS = 1 << 12  # less is not worth another thread
+_HEAD = ("positions", "count", "size", "width", "parts", "failed")  # the addresses of the operands follow
+
+
+def update_runner(operation: Operation) -> Callable[..., Any] | None:
+    """Changes rows in the memory of the variables of an `UpdateRows`."""
+    op = operation.op
+    assert isinstance(op, UpdateRows)
+    count = len(op.variables)
+    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    given = [*specs[:count], *specs[count + 1 :]]
+    positions = specs[count]
+    if len(specs) < len(operation.inputs) or positions.dtype.name not in ("int32", "int64"):
+        return None
+    vectors = [replace(spec, shape=(2,)) if spec.shape else spec for spec in given]
+    try:
+        run = _function(kernel_spec(op.change, vectors, vectors[:count]), count, f"i{8 * positions.dtype.itemsize}")
+    except UnsupportedError:
+        return None
+    dtype = native_dtype(positions.dtype)
+    dtypes = [native_dtype(spec.dtype) for spec in given]
+
+    def update(places: Any, *others: Any) -> Any:
+        wholes = [own_memory(variable) for variable in op.variables]
+        shape = wholes[0].shape
+        arrays = (places.shape[0], *shape[1:])
+        addresses: list[int] = [whole.ctypes.data for whole in wholes]
+        good = fits(places, dtype) and all(whole.shape == shape for whole in wholes)
+        good = good and all(fits(whole, kind) for whole, kind in zip(wholes, dtypes, strict=False))
+        for spec, value, kind in zip(given[count:], others, dtypes[count:], strict=True):
+            if spec.shape:
+                good = good and fits(value, kind) and value.shape == arrays
+                addresses.append(value.ctypes.data if good else 0)
+            else:
+                good = good and type(value) is kind.type
+                addresses.append(id(value) + DATA_OFFSET)
+        if not good:
+            return op.write_in_place(places, *others)
+        width = math.prod(shape[1:])
+        parts = max(1, min(_PARTS, places.size * width // _PART_ELEMENTS))
+        head = (places.ctypes.data, places.size, shape[0], width, parts, 0)
+        numbers = (ctypes.c_int64 * (len(_HEAD) + len(addresses)))(*head, *addresses)
+        run.call(ctypes.addressof(numbers))
+        if numbers[len(_HEAD) - 1]:
+            return op.write_in_place(places, *others)
+        return tuple(wholes) if count > 1 else wholes[0]
+
+    return update
+
+
+@cache
+def _function(spec: KernelSpec, count: int, index: str) -> LaterFunction:
+    """A compiled function of the address of its numbers.
+
+    Args:
+        spec: what is computed of one row; the first `count` operands are the rows of variables, as are the results.
+        count: of variables.
+        index: the type of positions.
+    """
+
+    def text() -> str:
+        return spec.print_body("change") + _print_task(spec, count, index) + _print_entry(index)
+
+    return library.later(f"row changes {index} {count} {spec!r}", text, "row_changes")
+
+
+def _print_entry(index: str) -> str:
+    """The function that is called: it looks at the positions, and then has all parts computed."""
+    code = Code("row_changes", [("i64*", "%numbers")])
+    fields = Fields(code, "%numbers", _HEAD)
+    positions, size, outside = fields.address("positions", index), fields["size"], code.slot("i64")
+    code.line(f"store i64 0, i64* {outside}")
+    with code.loop(0, fields["count"]) as number:
+        wrong = code.compare("uge", _print_position(code, positions, index, number), size)
+        code.line(f"store i64 {_either(code, wrong, outside)}, i64* {outside}")
+    failed = code.value(f"load i64, i64* {outside}")
+    code.store("i64", failed, "%numbers", _HEAD.index("failed"))
+    with code.when(code.compare("eq", failed, 0)):
+        print_parallel(code, "row_changes_task", code.value("bitcast i64* %numbers to i8*"), fields["parts"])
+    return code.text().replace("define internal", "define")
+
+
+def _either(code: Code, condition: str, slot: str) -> str:
+    """1 if the condition holds, otherwise what the slot holds."""
+    return code.value(f"select i1 {condition}, i64 1, i64 {code.value(f'load i64, i64* {slot}')}")
+
+
+def _print_task(spec: KernelSpec, count: int, index: str) -> str:
+    """A part of the rows."""
+    code = Code("row_changes_task", [("i8*", "%context"), ("i64", "%part")])
+    numbers = code.value("bitcast i8* %context to i64*")
+    fields = Fields(code, numbers, _HEAD)
+    total, parts, width = fields["count"], fields["parts"], fields["width"]
+    positions = fields.address("positions", index)
+    bases: list[str] = []
+    for k, operand in enumerate(spec.inputs):
+        address = code.load("i64", numbers, len(_HEAD) + k)
+        bases.append(code.value(f"inttoptr i64 {address} to {operand.pointer}"))
+    first = code.div(code.mul(total, "%part"), parts)
+    end = code.div(code.mul(total, code.add("%part", 1)), parts)
+    last = code.sub(end, 1)
+    with code.loop(first, end) as number:
+        ahead = _print_position(code, positions, index, code.least(code.add(number, _AHEAD), last))
+        for k in range(count):
+            _print_prefetch(code, spec.inputs[k].memory, bases[k], code.mul(ahead, width), width)
+        row = code.mul(_print_position(code, positions, index, number), width)
+        here = code.mul(number, width)
+        places: list[Size] = [
+            row if k < count else here if operand.rank else 0 for k, operand in enumerate(spec.inputs)
+        ]
+        found = [
+            f"{operand.pointer} {code.at(operand.memory, base, place)}"
+            for operand, base, place in zip(spec.inputs, bases, places, strict=True)
+        ]
+        passed = ", ".join([*found, *found[:count], f"i64* {numbers}", "i64 0", f"i64 {width}"])
+        code.line(f"call void @change_body({passed})")
+    return code.text()
+
+
+def _print_position(code: Code, positions: str, index: str, number: Size) -> str:
+    found = code.load(index, positions, number)
+    return found if index == "i64" else code.value(f"sext {index} {found} to i64")
+
+
+def _print_prefetch(code: Code, element: str, base: str, start: Size, width: Size) -> None:
+    """Ask for a row that will be written."""
+    code.ask(element, code.at(element, base, start), 0, width, to_write=True)

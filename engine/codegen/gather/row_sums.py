@@ -1,0 +1,250 @@
+"""Native code that adds up rows of a table, and adds rows to rows of a table in place.
+
+In the latter a row belongs to one part, by a hash of its position, so that parts never meet, and each adds in the order
+given: what comes out does not depend on how many threads there are. A part first lists what is its own, then goes
+through that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.containers.indexed_slices import AddToRows, own_memory
+from ...ops.internal.sum_of_rows import SumOfRepeated, SumOfRows
+from ..convolution.correlation import Fields, print_parallel
+from ..llvm.code import Code, Size
+from ..llvm.library import LaterFunction, library
+from ..llvm.registers import registers_of
+
+_AHEAD = 12  # rows
+_PARTS = 4  # a power of two
+_PART_BITS = 2
+_SERIAL_ELEMENTS = 1 << 14
+_HASH = 0x9E3779B97F4A7C15 - (1 << 64)  # 2**64 by the golden ratio, as a signed number
+_FIELDS = ("table", "ids", "rows", "count", "width", "parts", "lists", "repeats", "scale")
+_TAKEN_FIELDS = ("table", "ids", "rows", "count", "terms", "size", "width", "parts", "failed")
+_ELEMENTS = {"float32": "float", "float64": "double"}
+
+
+def add_runner(operation: Operation) -> Callable[..., Any] | None:
+    """Adds to rows in the memory of the variable of an `AddToRows`."""
+    op = operation.op
+    assert isinstance(op, AddToRows)
+    whole, positions = (tensor.spec for tensor in operation.inputs[:2])
+    if not isinstance(whole, TensorSpec) or not isinstance(positions, TensorSpec):
+        return None
+    if whole.dtype.name not in _ELEMENTS or positions.dtype.name != "int64":
+        return None
+    dtype, run = np.dtype(whole.dtype.name), _function(_ELEMENTS[whole.dtype.name])
+
+    def add(positions: Any, rows: Any, scale: Any = 1) -> Any:
+        whole = own_memory(op.variable)
+        fits = _is_plain(positions) and _is_plain(rows) and rows.dtype == dtype and positions.dtype == np.int64
+        count = len(positions)
+        if not fits or rows.shape != (count // op.repeats, *whole.shape[1:]) or count % op.repeats:
+            return op.write_in_place(positions, rows, scale)
+        if not count or int(positions.view(np.uint64).max()) >= len(whole):
+            return op.write_in_place(positions, rows, scale)
+        _add(run, whole, positions, rows, op.repeats, op.sign * scale)
+        return whole
+
+    return add
+
+
+def _add(run: LaterFunction, whole: Any, positions: Any, rows: Any, repeats: int, scale: Any) -> None:
+    """Add rows times a scale to the rows of `whole` at positions that are known to lie in it."""
+    count, width = len(positions), math.prod(whole.shape[1:])
+    parts = 1 if count * width < _SERIAL_ELEMENTS else _PARTS
+    lists, factor = np.empty((parts, count), np.int64), np.array(scale, whole.dtype)
+    addresses = [whole.ctypes.data, positions.ctypes.data, rows.ctypes.data]
+    fields = [*addresses, count, width, parts, lists.ctypes.data, repeats, factor.ctypes.data]
+    numbers = (ctypes.c_int64 * len(_FIELDS))(*fields)
+    run.call(ctypes.addressof(numbers))
+
+
+def repeated_runner(operation: Operation) -> Callable[..., Any] | None:
+    """Runs a `SumOfRepeated`."""
+    op = operation.op
+    assert isinstance(op, SumOfRepeated)
+    rows, ids = (tensor.spec for tensor in operation.inputs[:2])
+    if not isinstance(rows, TensorSpec) or not isinstance(ids, TensorSpec) or rows.dtype.name not in _ELEMENTS:
+        return None
+    if ids.dtype.name not in ("int32", "int64"):
+        return None
+    dtype, run = np.dtype(rows.dtype.name), _function(_ELEMENTS[rows.dtype.name])
+
+    def sum_of_repeated(rows: Any, ids: Any, count: Any) -> Any:
+        positions = np.ascontiguousarray(ids, np.int64)
+        fits = _is_plain(rows) and rows.dtype == dtype and len(rows) * op.repeats == len(positions)
+        if not fits or not len(positions) or int(positions.view(np.uint64).max()) >= int(count):
+            return op.run(np, rows, ids, count)
+        out = np.empty((int(count), *rows.shape[1:]), dtype)
+        out.fill(0)
+        _add(run, out, positions, rows, op.repeats, 1)
+        return out
+
+    return sum_of_repeated
+
+
+def taken_runner(operation: Operation) -> Callable[..., Any] | None:
+    """Runs a `SumOfRows`."""
+    op = operation.op
+    assert isinstance(op, SumOfRows)
+    table, ids = (tensor.spec for tensor in operation.inputs)
+    if not isinstance(table, TensorSpec) or not isinstance(ids, TensorSpec) or table.dtype.name not in _ELEMENTS:
+        return None
+    if ids.dtype.name not in ("int32", "int64") or not op.wrap:
+        return None
+    dtype, index = np.dtype(table.dtype.name), np.dtype(ids.dtype.name)
+    run = _taken_function(_ELEMENTS[dtype.name], f"i{8 * index.itemsize}")
+
+    def sum_of_rows(table: Any, ids: Any) -> Any:
+        if not _is_plain(table) or not _is_plain(ids) or table.dtype != dtype or ids.dtype != index:
+            return op.run(np, table, ids)
+        count, terms = ids.shape
+        out = np.empty((count, *table.shape[1:]), dtype)
+        width = math.prod(table.shape[1:])
+        parts = 1 if count * terms * width < _SERIAL_ELEMENTS else max(1, min(2 * _PARTS, count))
+        addresses = [table.ctypes.data, ids.ctypes.data, out.ctypes.data]
+        fields = [*addresses, count, terms, len(table), width, parts, 0]
+        numbers = (ctypes.c_int64 * len(_TAKEN_FIELDS))(*fields)
+        run.call(ctypes.addressof(numbers))
+        return op.run(np, table, ids) if numbers[-1] else out
+
+    return sum_of_rows
+
+
+def _is_plain(array: Any) -> bool:
+    return type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned  # pyright: ignore[reportUnknownMemberType]
+
+
+# --- code -----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _function(element: str) -> LaterFunction:
+    """A compiled function of the address of its numbers."""
+
+    def text() -> str:
+        return _print_task(element) + _print_entry()
+
+    return library.later(f"row sums {element}\n{text()}", text, "row_sums")
+
+
+def _print_entry() -> str:
+    """The function that is called: it runs all parts."""
+    code = Code("row_sums", [("i64*", "%numbers")])
+    parts = Fields(code, "%numbers", _FIELDS)["parts"]
+    print_parallel(code, "row_sums_task", code.value("bitcast i64* %numbers to i8*"), parts)
+    return code.text().replace("define internal", "define")
+
+
+def _print_task(element: str) -> str:
+    code = Code("row_sums_task", [("i8*", "%context"), ("i64", "%part")])
+    fields = Fields(code, code.value("bitcast i8* %context to i64*"), _FIELDS)
+    ids, count, width = fields.address("ids", "i64"), fields["count"], fields["width"]
+    own = code.at("i64", fields.address("lists", "i64"), code.mul("%part", count))
+    listed = _print_list(code, ids, own, count, fields["parts"])
+    table, rows = fields.address("table", element), fields.address("rows", element)
+    repeats, last = fields["repeats"], code.sub(listed, 1)
+    scale = code.load(element, fields.address("scale", element))
+    with code.loop(0, listed) as turn:
+        ahead = code.load("i64", ids, code.load("i64", own, code.least(code.add(turn, _AHEAD), last)))
+        coming = code.at(element, table, code.mul(ahead, width))
+        code.ask(element, coming, 0, width, to_write=True)
+        number = code.load("i64", own, turn)
+        target = code.at(element, table, code.mul(code.load("i64", ids, number), width))
+        source = code.at(element, rows, code.mul(code.div(number, repeats), width))
+        _print_row(code, element, source, target, width, scale)
+    return code.text()
+
+
+def _print_list(code: Code, ids: str, own: str, count: Size, parts: Size) -> str:
+    """List the numbers of the positions that belong to this part; gives how many there are."""
+    slot = code.slot("i64")
+    code.line(f"store i64 0, i64* {slot}")
+    mask = code.sub(parts, 1)
+    with code.loop(0, count) as number:
+        mixed = code.mul(code.load("i64", ids, number), _HASH)
+        owner = code.value(f"and i64 {code.value(f'lshr i64 {mixed}, {64 - _PART_BITS}')}, {mask}")
+        listed = code.value(f"load i64, i64* {slot}")
+        code.store("i64", number, own, listed)
+        is_own = code.value(f"zext i1 {code.compare('eq', owner, '%part')} to i64")
+        code.line(f"store i64 {code.add(listed, is_own)}, i64* {slot}")
+    return code.value(f"load i64, i64* {slot}")
+
+
+def _print_row(code: Code, element: str, source: str, target: str, width: Size, scale: str) -> None:
+    lanes = registers_of(library.host, element).lanes
+    whole = code.mul(code.div(width, lanes), lanes)
+    for start, stop, step in ((0, whole, lanes), (whole, width, 1)):
+        vector = f"<{step} x {element}>"
+        factor = code.broadcast(step, element, scale)
+        with code.loop(start, stop, step) as column:
+            added = code.load_vector(vector, element, source, column)
+            total = code.load_vector(vector, element, target, column)
+            total = code.multiply_add(vector, added, factor, total)
+            code.store_vector(vector, element, total, target, column)
+
+
+@cache
+def _taken_function(element: str, index: str) -> LaterFunction:
+    """A compiled function of the address of its numbers."""
+
+    def text() -> str:
+        return _print_taken_task(element, index) + _print_taken_entry()
+
+    return library.later(f"sum of rows {element} {index}\n{text()}", text, "sum_of_rows")
+
+
+def _print_taken_entry() -> str:
+    """The function that is called: it runs all parts."""
+    code = Code("sum_of_rows", [("i64*", "%numbers")])
+    parts = Fields(code, "%numbers", _TAKEN_FIELDS)["parts"]
+    print_parallel(code, "sum_of_rows_task", code.value("bitcast i64* %numbers to i8*"), parts)
+    return code.text().replace("define internal", "define")
+
+
+def _print_taken_task(element: str, index: str) -> str:
+    """A part makes some rows of the result, each of so many terms."""
+    code = Code("sum_of_rows_task", [("i8*", "%context"), ("i64", "%part")])
+    numbers = code.value("bitcast i8* %context to i64*")
+    fields = Fields(code, numbers, _TAKEN_FIELDS)
+    table, ids, rows = fields.address("table", element), fields.address("ids", index), fields.address("rows", element)
+    count, terms, size, width, parts = (fields[name] for name in ("count", "terms", "size", "width", "parts"))
+    first = code.div(code.mul(count, "%part"), parts)
+    end = code.div(code.mul(count, code.add("%part", 1)), parts)
+    last = code.sub(code.mul(end, terms), 1)
+    with code.loop(first, end) as number:
+        target = code.at(element, rows, code.mul(number, width))
+        with code.loop(0, width) as column:
+            code.store(element, "0.0", target, column)
+        with code.loop(0, terms) as term:
+            place = code.add(code.mul(number, terms), term)
+            ahead = _print_position(code, ids, index, code.least(code.add(place, _AHEAD), last), size)
+            coming = code.at(element, table, code.mul(ahead, width))
+            code.ask(element, coming, 0, width)
+            position = _print_position(code, ids, index, place, size)
+            with code.when(code.compare("uge", position, size)):
+                code.store("i64", 1, numbers, _TAKEN_FIELDS.index("failed"))
+            with code.when(code.compare("ult", position, size)):
+                source = code.at(element, table, code.mul(position, width))
+                _print_row(code, element, source, target, width, "1.0")
+    return code.text()
+
+
+def _print_position(code: Code, ids: str, index: str, number: Size, size: Size) -> str:
+    """A position, counted from the front."""
+    found = code.load(index, ids, number)
+    if index != "i64":
+        found = code.value(f"sext {index} {found} to i64")
+    wrapped = code.add(found, size)
+    return code.value(f"select i1 {code.compare('slt', found, 0)}, i64 {wrapped}, i64 {found}")

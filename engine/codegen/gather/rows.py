@@ -1,0 +1,356 @@
+"""Native code for rows of tables whose number is known at run time only: taking, writing and adding them up.
+
+Rows to come are asked for ahead of their use, as they lie anywhere in tables that fit into no cache. What the code does
+not know (other layouts, positions out of bounds) is left to the op.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...common.quick_dataclass import dataclass
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.arrays.gathering import PutRows, Take, checked_positions
+from ...ops.arrays.segments import SegmentSum
+from ...ops.containers.indexed_slices import AssignRows, own_memory
+from ..convolution.correlation import Fields, print_parallel
+from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
+from ..elementwise.bound import native_dtype
+from ..llvm.code import Code, Size
+from ..llvm.entry import Operand
+from ..llvm.library import LaterFunction, library
+from ..llvm.registers import registers_of
+from .segments import LEAST_WIDTH, added_rows, expect_sums
+
+Runner = Callable[..., Any]
+_WORD = 4  # rows are copied by words of so many bytes
+_AHEAD = 12  # rows
+_LINE = 16  # words of a cache line
+_PARTS = 8
+_SERIAL_WORDS = 1 << 14
+_SERIAL_TAKEN = 1 << 15  # words that are copied sooner than another thread is awake
+_FEW_WORDS = 1 << 11  # up to which NumPy is done sooner
+_FIELDS = ("table", "ids", "rows", "count", "size", "width", "parts", "failed")
+
+
+def take_runner(operation: Operation) -> Runner | None:
+    """Runs `Take`; along a later axis, rows are numbered through all places of the axes before it."""
+    op = operation.op
+    assert isinstance(op, Take)
+    table, ids = (tensor.spec for tensor in operation.inputs)
+    if not isinstance(table, TensorSpec) or not table.rank or not op.wrap:
+        return None
+    axis = op.axis % table.rank
+    width = _row_words(table, axis)
+    if not width or not isinstance(ids, TensorSpec) or ids.dtype.name not in ("int32", "int64") or ids.shape == ():
+        return None
+    if axis and width < _LINE:
+        return None
+    before = (table.shape or ())[:axis]
+    if ids.shape is not None and math.prod([dim or _FEW_WORDS for dim in (*before, *ids.shape)]) * width < _FEW_WORDS:
+        return None
+    row = tuple(int(size or 0) for size in (table.shape or ())[axis + 1 :])
+    index = np.dtype("int64") if axis else np.dtype(ids.dtype.name)
+    kernel = TakeKernel(1 + len(row), table.dtype.itemsize, f"i{8 * index.itemsize}")
+    fill, dtype = AnySizes(kernel, table.dtype, index, table.dtype), native_dtype(table.dtype)
+    fewest = -(-_FEW_WORDS // width)
+
+    def take(table: Any, ids: Any) -> Any:
+        if ids.size < fewest or not table.size:
+            return op.run(np, table, ids)
+        shape = ids.shape
+        out = np.empty((ids.size, *row), dtype)
+        if not fill(table, ids if len(shape) == 1 else ids.reshape(-1), out):
+            return op.run(np, table, ids)
+        return out if len(shape) == 1 else out.reshape((*shape, *row))
+
+    def take_later(table: Any, ids: Any) -> Any:
+        before, size = table.shape[:axis], table.shape[axis]
+        outer = math.prod(before)
+        if ids.size * outer < fewest or not table.size:
+            return op.run(np, table, ids)
+        rows = _numbered(checked_positions(np, ids, size, axis, op.wrap), outer, size)
+        out = np.empty((rows.size, *row), dtype)
+        if not fill(table.reshape(outer * size, *row), rows, out):
+            return op.run(np, table, ids)
+        return out.reshape((*before, *ids.shape, *row))
+
+    return take_later if axis else take
+
+
+def write_runner(operation: Operation) -> Runner | None:
+    """Writes rows in the memory of the variable of an `AssignRows`."""
+    op = operation.op
+    assert isinstance(op, AssignRows)
+    whole, positions, _ = (tensor.spec for tensor in operation.inputs)
+    width = _row_words(whole)
+    if not width or not isinstance(positions, TensorSpec) or positions.dtype.name not in ("int32", "int64"):
+        return None
+    dtype, run = np.dtype(positions.dtype.name), _function("write", f"i{8 * positions.dtype.itemsize}")
+
+    def write(positions: Any, rows: Any) -> Any:
+        whole = own_memory(op.variable)
+        fits = _is_plain(positions) and _is_plain(rows) and positions.dtype == dtype and rows.dtype == whole.dtype
+        if not fits or rows.shape != positions.shape + whole.shape[1:]:
+            return op.write_in_place(positions, rows)
+        addresses = whole.ctypes.data, positions.ctypes.data, rows.ctypes.data
+        # Of rows named twice the last one counts: only rows that are known to differ are written side by side.
+        is_serial = rows.size < _SERIAL_WORDS or not (positions[1:] > positions[:-1]).all() or positions[0] < 0
+        parts = 1 if is_serial else _PARTS
+        numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, positions.size, len(whole), width, parts, 0)
+        run.call(ctypes.addressof(numbers))
+        return op.write_in_place(positions, rows) if numbers[-1] else whole
+
+    return write
+
+
+def sum_runner(operation: Operation) -> Runner | None:
+    """Runs `SegmentSum`."""
+    op = operation.op
+    assert isinstance(op, SegmentSum)
+    data, ids, _ = (tensor.spec for tensor in operation.inputs)
+    if not _row_words(data) or not isinstance(data, TensorSpec) or data.dtype.name not in ("float32", "float64"):
+        return None
+    if not isinstance(ids, TensorSpec) or ids.dtype.name not in ("int32", "int64"):
+        return None
+    dtype, element = np.dtype(ids.dtype.name), "float" if data.dtype.itemsize == 4 else "double"
+    run = _function("sum", f"i{8 * ids.dtype.itemsize}", element)
+    if _row_words(data) * _WORD >= LEAST_WIDTH * data.dtype.itemsize:
+        expect_sums(dtype, data.dtype)
+
+    def segment_sum(data: Any, ids: Any, count: Any) -> Any:
+        if not _is_plain(data) or not _is_plain(ids) or ids.dtype != dtype or len(ids) != len(data):
+            return op.run(np, data, ids, count)
+        return _added(run, data, ids, (int(count), *data.shape[1:]))
+
+    return segment_sum
+
+
+def put_runner(operation: Operation) -> Runner | None:
+    """Runs `PutRows`; along a later axis, rows are numbered through all places of the axes before it."""
+    op = operation.op
+    assert isinstance(op, PutRows)
+    values, ids, _ = (tensor.spec for tensor in operation.inputs)
+    if not isinstance(values, TensorSpec) or values.dtype.name not in ("float32", "float64") or not values.rank:
+        return None
+    if not isinstance(ids, TensorSpec) or not ids.rank:
+        return None
+    run = _function("sum", "i64", "float" if values.dtype.itemsize == 4 else "double")
+    axis = op.axis % (values.rank - ids.rank + 1)
+
+    def put_rows(values: Any, ids: Any, shape: Any) -> Any:
+        sizes = tuple(int(size) for size in shape)
+        before, after = sizes[:axis], sizes[axis + 1 :]
+        if not _is_plain(values) or not values.size or values.shape != before + ids.shape + after:
+            return op.run(np, values, ids, shape)
+        outer, inner = math.prod(before), math.prod(after)
+        positions = _numbered(checked_positions(np, ids, sizes[axis], axis, op.wrap), outer, sizes[axis])
+        return _added(run, values.reshape(-1, inner), positions, (outer * sizes[axis], inner)).reshape(sizes)
+
+    return put_rows
+
+
+def _numbered(positions: Any, outer: int, size: int) -> Any:
+    """The numbers of rows among those of `outer` tables of `size` rows, of each of which the same are meant."""
+    flat = np.ascontiguousarray(positions.reshape(-1), np.int64)
+    return flat if outer == 1 else (np.arange(0, outer * size, size)[:, None] + flat).reshape(-1)
+
+
+def _added(run: LaterFunction, rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
+    """An array of `shape` whose rows are the sums of the `rows` that have their number."""
+    width = math.prod(shape[1:])
+    if width >= LEAST_WIDTH:
+        return added_rows([rows], ids, shape)
+    out = np.empty(shape, rows.dtype)
+    parts = 1 if rows.size < _SERIAL_WORDS else max(1, min(_PARTS, width // _LINE))
+    addresses = out.ctypes.data, ids.ctypes.data, rows.ctypes.data
+    numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, len(ids), len(out), width, parts, 0)
+    run.call(ctypes.addressof(numbers))
+    return out
+
+
+def _row_words(spec: Any, axis: int = 0) -> int:
+    """The words of a row, what follows `axis`; 0 if there are none, a part is left over, or that is not known."""
+    if not isinstance(spec, TensorSpec) or not spec.shape or spec.dtype.kind not in "fiub":
+        return 0
+    sizes = [0 if dim is None else dim for dim in spec.shape[axis + 1 :]]
+    size = math.prod(sizes) * spec.dtype.itemsize
+    return 0 if size % _WORD else size // _WORD
+
+
+def _is_plain(array: Any) -> bool:
+    return type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned  # pyright: ignore[reportUnknownMemberType]
+
+
+# --- code -----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _function(kind: str, index: str, element: str = "i32") -> LaterFunction:
+    """A compiled function of the address of its numbers."""
+    printers = {"write": _print_write, "sum": _print_sum}
+
+    def text() -> str:
+        return printers[kind](index, element)
+
+    return library.later(f"rows {kind} {index} {element}\n{text()}", text, f"rows_{kind}")
+
+
+def _print_entry(kind: str) -> str:
+    """The function that is called: it runs all parts."""
+    code = Code(f"rows_{kind}", [("i64*", "%numbers")])
+    parts = Fields(code, "%numbers", _FIELDS)["parts"]
+    print_parallel(code, f"rows_{kind}_task", code.value("bitcast i64* %numbers to i8*"), parts)
+    return code.text().replace("define internal", "define")
+
+
+def _task(name: str) -> tuple[Code, Fields, str]:
+    code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
+    numbers = code.value("bitcast i8* %context to i64*")
+    return code, Fields(code, numbers, _FIELDS), numbers
+
+
+@dataclass(frozen=True)
+class TakeKernel(KernelOfAnySizes):
+    """Rows of a table, by their positions.
+
+    Attributes:
+        rank: of the table.
+        itemsize: the bytes of its elements.
+        index: the type of positions.
+    """
+
+    rank: int
+    itemsize: int
+    index: str
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return Operand("i32", self.rank), Operand(self.index, 1), Operand("i32", self.rank, (), True)
+
+    def print_run(self, name: str) -> str:
+        return _print_take(self.index, "i32", name) + self._print_call(name)
+
+    def _print_call(self, name: str) -> str:
+        """The function that is called: it writes down sizes, and runs all parts."""
+        code = Code(f"{name}_run", [("i32*", "%d0"), (f"{self.index}*", "%d1"), ("i32*", "%d2"), ("i64*", "%sizes")])
+        numbers = f"[{len(_FIELDS)} x i64]"
+        fields = code.value(f"bitcast {numbers}* {code.slot(numbers)} to i64*")
+        count = code.load("i64", "%sizes", self.first_size(1))
+        elements = code.mul(*[code.load("i64", "%sizes", axis) for axis in range(1, self.rank)], self.itemsize)
+        width = code.div(elements, _WORD)
+        is_small = code.compare("sle", code.mul(count, width), _SERIAL_TAKEN)
+        values: dict[str, Size] = {
+            "table": code.value("ptrtoint i32* %d0 to i64"),
+            "ids": code.value(f"ptrtoint {self.index}* %d1 to i64"),
+            "rows": code.value("ptrtoint i32* %d2 to i64"),
+            "count": count,
+            "size": code.load("i64", "%sizes"),
+            "width": width,
+            "parts": code.value(f"select i1 {is_small}, i64 1, i64 {_PARTS}"),
+            "failed": 0,
+        }
+        for position, field in enumerate(_FIELDS):
+            code.store("i64", values[field], fields, position)
+        print_parallel(code, f"{name}_task", code.value(f"bitcast i64* {fields} to i8*"), values["parts"])
+        code.store("i64", code.load("i64", fields, _FIELDS.index("failed")), "%sizes", self.failed)
+        return code.text()
+
+
+def _print_take(index: str, element: str, name: str) -> str:
+    code, fields, numbers = _task(name)
+    table, rows = fields.address("table", element), fields.address("rows", element)
+    with _positions(code, fields, numbers, index, element) as (number, row):
+        width = fields["width"]
+        _print_copy(code, element, code.at(element, table, row), code.at(element, rows, code.mul(number, width)), width)
+    return code.text()
+
+
+def _print_write(index: str, element: str) -> str:
+    code, fields, numbers = _task("rows_write")
+    table, rows = fields.address("table", element), fields.address("rows", element)
+    with _positions(code, fields, numbers, index, element) as (number, row):
+        width = fields["width"]
+        _print_copy(code, element, code.at(element, rows, code.mul(number, width)), code.at(element, table, row), width)
+    return code.text() + _print_entry("write")
+
+
+@contextmanager
+def _positions(code: Code, fields: Fields, numbers: str, index: str, element: str) -> Generator[tuple[Size, Size]]:
+    """Lines for each position of a part: gives its number, and where its row begins in the table."""
+    count, parts = fields["count"], fields["parts"]
+    first = code.div(code.mul(count, "%part"), parts)
+    end = code.div(code.mul(count, code.add("%part", 1)), parts)
+    ids, table, size, width = (
+        fields.address("ids", index),
+        fields.address("table", element),
+        fields["size"],
+        fields["width"],
+    )
+    last = code.sub(end, 1)
+    with code.loop(first, end) as number:
+        ahead = print_position(code, ids, index, code.least(code.add(number, _AHEAD), last), size)
+        coming = code.at(element, table, code.mul(ahead, width))
+        code.ask(element, coming, 0, width)
+        position = print_position(code, ids, index, number, size)
+        is_outside = code.compare("uge", position, size)
+        with code.when(is_outside):
+            code.store("i64", 1, numbers, _FIELDS.index("failed"))
+        with code.when(code.compare("ult", position, size)):
+            yield number, code.mul(position, width)
+
+
+def print_position(code: Code, ids: str, index: str, number: Size, size: Size) -> str:
+    """A position, counted from the front."""
+    found = code.load(index, ids, number)
+    if index != "i64":
+        found = code.value(f"sext {index} {found} to i64")
+    wrapped = code.add(found, size)
+    return code.value(f"select i1 {code.compare('slt', found, 0)}, i64 {wrapped}, i64 {found}")
+
+
+def _print_copy(code: Code, element: str, source: str, target: str, width: Size) -> None:
+    vector = f"<{_LINE} x {element}>"
+    whole = code.mul(code.div(width, _LINE), _LINE)
+    with code.loop(0, whole, _LINE) as word:
+        code.store_vector(vector, element, code.load_vector(vector, element, source, word), target, word)
+    with code.loop(whole, width) as word:
+        code.store(element, code.load(element, source, word), target, word)
+
+
+def _print_sum(index: str, element: str) -> str:
+    """A part adds up some columns of all rows."""
+    lanes = registers_of(library.host, element).lanes
+    code, fields, _ = _task("rows_sum")
+    table, ids, rows = fields.address("table", element), fields.address("ids", index), fields.address("rows", element)
+    width, parts, size = fields["width"], fields["parts"], fields["size"]
+    lines = code.div(code.add(width, _LINE - 1), _LINE)
+    first = code.mul(code.div(code.mul(lines, "%part"), parts), _LINE)
+    last = code.mul(code.div(code.mul(lines, code.add("%part", 1)), parts), _LINE)
+    last = code.least(last, width)
+    whole = code.add(first, code.mul(code.div(code.sub(last, first), lanes), lanes))
+    with code.loop(0, size) as row, code.loop(first, last) as column:
+        place = code.at(element, table, code.add(code.mul(row, width), column))
+        code.line(f"store {element} 0.0, {element}* {place}")
+    with code.loop(0, fields["count"]) as number:
+        found = code.load(index, ids, number)
+        position = found if index == "i64" else code.value(f"sext {index} {found} to i64")
+        with code.when(code.compare("ult", position, size)):
+            source = code.at(element, rows, code.mul(number, width))
+            target = code.at(element, table, code.mul(position, width))
+            for start, stop, count in ((first, whole, lanes), (whole, last, 1)):
+                vector = f"<{count} x {element}>"
+                with code.loop(start, stop, count) as word:
+                    total = code.load_vector(vector, element, target, word)
+                    added = code.load_vector(vector, element, source, word)
+                    total = code.value(f"fadd {vector} {total}, {added}")
+                    code.store_vector(vector, element, total, target, word)
+    return code.text() + _print_entry("sum")

@@ -1,0 +1,249 @@
+"""Native code for sums of rows by the number of the segment to which each belongs, and for each row its segment's.
+
+The rows are ordered by segment first (their addresses, that is), so that a thread sums whole segments in registers and
+writes each once. The rows of a segment are added in the order in which they come, as NumPy does. They may lie in
+several arrays, which then need not be joined.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.arrays.segments import GatherSegments
+from ...ops.internal.sum_of_rows import SumOfParts
+from ..convolution.correlation import Fields, print_parallel
+from ..elementwise.bound import fits, native_dtype
+from ..llvm.code import BYTES, Code, Size
+from ..llvm.library import LaterFunction, library
+from ..llvm.registers import registers_of
+
+Runner = Callable[..., Any]
+LEAST_WIDTH = 64  # elements of a row: fewer are summed sooner than rows are put in order
+_AHEAD = 6  # rows
+_MOST_AHEAD = 1024  # bytes of a row that are asked for ahead; the machine does the rest
+_BLOCK = 4  # vectors that are summed at a time
+_TASKS = 8
+_SERIAL = 1 << 15  # elements that are copied or added sooner than another thread is awake
+_FIELDS = ("parts", "part_count", "ids", "count", "order", "starts", "out", "size", "width", "tasks")
+_GATHER_FIELDS = ("table", "ids", "count", "out", "size", "width", "tasks")
+_INDICES = ("int32", "int64")
+_ELEMENTS = {"float32": "float", "float64": "double"}
+
+
+def added_rows(parts: Sequence[Any], ids: Any, shape: tuple[int, ...]) -> Any:
+    """An array of `shape` whose rows are the sums of the rows that have their number.
+
+    Args:
+        parts: contiguous arrays of one dtype, float32 or float64, with at least one element in a row.
+        ids: a number for each row of theirs, int32 or int64; rows whose number is negative or too large are left out.
+        shape: of the result.
+    """
+    out = np.empty(shape, parts[0].dtype)
+    width, tasks = math.prod(shape[1:]), _TASKS if ids.size * math.prod(shape[1:]) > _SERIAL else 1
+    places = np.array([(part.ctypes.data, len(part)) for part in parts], np.int64)
+    order, starts = np.empty(len(ids) + 1, np.int64), np.empty(len(out) + 2, np.int64)
+    arrays = places.ctypes.data, len(parts), ids.ctypes.data, len(ids), order.ctypes.data, starts.ctypes.data
+    numbers = (ctypes.c_int64 * len(_FIELDS))(*arrays, out.ctypes.data, len(out), width, tasks)
+    _function("sum", f"i{8 * ids.dtype.itemsize}", _ELEMENTS[out.dtype.name]).call(ctypes.addressof(numbers))
+    return out
+
+
+def expect_sums(index: Any, element: Any) -> None:
+    """Have the code compiled meanwhile that adds up rows of a dtype by numbers of a dtype."""
+    _function("sum", f"i{8 * index.itemsize}", _ELEMENTS[element.name])
+
+
+def parts_runner(operation: Operation) -> Runner | None:
+    """Runs `SumOfParts`."""
+    op = operation.op
+    assert isinstance(op, SumOfParts)
+    ids, data = operation.inputs[0].spec, operation.inputs[2].spec
+    width = _width(data)
+    if width < LEAST_WIDTH or not isinstance(data, TensorSpec) or data.dtype.name not in _ELEMENTS:
+        return None
+    if not isinstance(ids, TensorSpec) or ids.dtype.name not in _INDICES:
+        return None
+    index, element = native_dtype(ids.dtype), native_dtype(data.dtype)
+    expect_sums(index, element)
+
+    def sum_of_parts(ids: Any, count: Any, *parts: Any) -> Any:
+        is_plain = fits(ids, index) and all(fits(part, element) for part in parts)
+        if not is_plain or sum(map(len, parts)) != len(ids) or len({part.shape[1:] for part in parts}) > 1:
+            return op.run(np, ids, count, *parts)
+        return added_rows(parts, ids, (int(count), *parts[0].shape[1:]))
+
+    return sum_of_parts
+
+
+def gather_runner(operation: Operation) -> Runner | None:
+    """Runs `GatherSegments`."""
+    op = operation.op
+    assert isinstance(op, GatherSegments)
+    table, ids = (tensor.spec for tensor in operation.inputs)
+    width = _width(table)
+    if width < LEAST_WIDTH or not isinstance(table, TensorSpec) or table.dtype.name not in _ELEMENTS:
+        return None
+    if not isinstance(ids, TensorSpec) or ids.dtype.name not in _INDICES or ids.rank != 1:
+        return None
+    index, element = native_dtype(ids.dtype), native_dtype(table.dtype)
+    run = _function("gather", f"i{8 * index.itemsize}", _ELEMENTS[element.name])
+
+    def gather_segments(rows: Any, ids: Any) -> Any:
+        if not fits(rows, element) or not fits(ids, index) or ids.size * width < LEAST_WIDTH * 8:
+            return op.run(np, rows, ids)
+        out = np.empty((len(ids), *rows.shape[1:]), element)
+        tasks = _TASKS if out.size > _SERIAL else 1
+        arrays = rows.ctypes.data, ids.ctypes.data, len(ids), out.ctypes.data
+        numbers = (ctypes.c_int64 * len(_GATHER_FIELDS))(*arrays, len(rows), width, tasks)
+        run.call(ctypes.addressof(numbers))
+        return out
+
+    return gather_segments
+
+
+def _width(spec: Any) -> int:
+    """The elements of a row; 0 if that is not known."""
+    if not isinstance(spec, TensorSpec) or not spec.shape:
+        return 0
+    return math.prod([dim or 0 for dim in spec.shape[1:]])
+
+
+# --- code -----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _function(kind: str, index: str, element: str) -> LaterFunction:
+    """A compiled function of the address of its numbers."""
+
+    def text() -> str:
+        return (_print_sum if kind == "sum" else _print_gather)(index, element)
+
+    return library.later(f"segments {kind} {index} {element}\n{text()}", text, f"segments_{kind}")
+
+
+def _index_at(code: Code, ids: str, index: str, number: Size) -> str:
+    found = code.load(index, ids, number)
+    return found if index == "i64" else code.value(f"sext {index} {found} to i64")
+
+
+def _print_sum(index: str, element: str) -> str:
+    """The function that is called: it puts the rows in order, and lets threads sum segments."""
+    code = Code("segments_sum", [("i64*", "%numbers")])
+    fields = Fields(code, "%numbers", _FIELDS)
+    order, starts = fields.address("order", "i64"), fields.address("starts", "i64")
+    ids, size, count, width = fields.address("ids", index), fields["size"], fields["count"], fields["width"]
+    with code.loop(0, code.add(size, 2)) as segment:
+        code.store("i64", 0, starts, segment)
+    # How many rows a segment has stands two behind it, and where the next one of its rows goes one behind it: so in
+    # the end the rows of a segment begin at its own place, and end at the next.
+    with code.loop(0, count) as number:
+        found = _index_at(code, ids, index, number)
+        with code.when(code.compare("ult", found, size)):
+            place = code.add(found, 2)
+            code.store("i64", code.add(code.load("i64", starts, place), 1), starts, place)
+    with code.loop(2, code.add(size, 2)) as place:
+        before = code.load("i64", starts, code.sub(place, 1))
+        code.store("i64", code.add(code.load("i64", starts, place), before), starts, place)
+    number_slot, parts = code.slot("i64"), fields.address("parts", "i64")
+    code.store("i64", 0, number_slot)
+    bytes_of_row = code.mul(width, BYTES[element])
+    with code.loop(0, fields["part_count"]) as part:
+        base = code.load("i64", parts, code.mul(part, 2))
+        with code.loop(0, code.load("i64", parts, code.add(code.mul(part, 2), 1))) as row:
+            number = code.load("i64", number_slot)
+            code.store("i64", code.add(number, 1), number_slot)
+            found = _index_at(code, ids, index, number)
+            with code.when(code.compare("ult", found, size)):
+                place = code.add(found, 1)
+                position = code.load("i64", starts, place)
+                code.store("i64", code.add(base, code.mul(row, bytes_of_row)), order, position)
+                code.store("i64", code.add(position, 1), starts, place)
+    print_parallel(code, "segments_sum_task", code.value("bitcast i64* %numbers to i8*"), fields["tasks"])
+    return _print_sum_task(element) + code.text().replace("define internal", "define")
+
+
+def _print_sum_task(element: str) -> str:
+    """A part of the segments."""
+    code = Code("segments_sum_task", [("i8*", "%context"), ("i64", "%task")])
+    fields = Fields(code, code.value("bitcast i8* %context to i64*"), _FIELDS)
+    lanes = registers_of(library.host, element).lanes
+    order, starts, out = fields.address("order", "i64"), fields.address("starts", "i64"), fields.address("out", element)
+    size, width, tasks = fields["size"], fields["width"], fields["tasks"]
+    end = code.load("i64", starts, size)
+    first, last = code.div(code.mul(size, "%task"), tasks), code.div(code.mul(size, code.add("%task", 1)), tasks)
+    blocks = code.mul(code.div(width, lanes * _BLOCK), lanes * _BLOCK)
+    vectors = code.mul(code.div(width, lanes), lanes)
+    with code.loop(first, last) as segment:
+        begin, stop = code.load("i64", starts, segment), code.load("i64", starts, code.add(segment, 1))
+        with code.loop(begin, stop) as place:
+            coming = code.least(code.add(place, _AHEAD), code.sub(end, 1))
+            _print_prefetch(code, code.load("i64", order, coming), width, element)
+        target = code.at(element, out, code.mul(segment, width))
+        for low, high, count, each in ((0, blocks, _BLOCK, lanes), (blocks, vectors, 1, lanes), (vectors, width, 1, 1)):
+            with code.loop(low, high, count * each) as column:
+                _print_sums(code, order, (begin, stop), target, column, (element, count, each))
+    return code.text()
+
+
+def _print_sums(
+    code: Code, order: str, rows: tuple[Size, Size], target: str, column: Size, form: tuple[str, int, int]
+) -> None:
+    """Sum some columns of the rows of a segment: `form` is (element, vectors, lanes of each)."""
+    element, count, lanes = form
+    vector = f"<{lanes} x {element}>"
+    sums = [code.slot(vector) for _ in range(count)]
+    for total in sums:
+        code.line(f"store {vector} zeroinitializer, {vector}* {total}")
+    with code.loop(*rows) as place:
+        row = code.value(f"inttoptr i64 {code.load('i64', order, place)} to {element}*")
+        for k, total in enumerate(sums):
+            term = code.load_vector(vector, element, row, code.add(column, k * lanes))
+            before = code.value(f"load {vector}, {vector}* {total}")
+            code.line(f"store {vector} {code.value(f'fadd {vector} {before}, {term}')}, {vector}* {total}")
+    for k, total in enumerate(sums):
+        found = code.value(f"load {vector}, {vector}* {total}")
+        code.store_vector(vector, element, found, target, code.add(column, k * lanes))
+
+
+def _print_gather(index: str, element: str) -> str:
+    code = Code("segments_gather_task", [("i8*", "%context"), ("i64", "%task")])
+    fields = Fields(code, code.value("bitcast i8* %context to i64*"), _GATHER_FIELDS)
+    lanes = registers_of(library.host, element).lanes
+    table, ids, out = fields.address("table", element), fields.address("ids", index), fields.address("out", element)
+    size, width, count, tasks = fields["size"], fields["width"], fields["count"], fields["tasks"]
+    itemsize, base = BYTES[element], fields["table"]
+    first, last = code.div(code.mul(count, "%task"), tasks), code.div(code.mul(count, code.add("%task", 1)), tasks)
+    vectors = code.mul(code.div(width, lanes), lanes)
+    with code.loop(first, last) as number:
+        coming = _index_at(code, ids, index, code.least(code.add(number, _AHEAD), code.sub(last, 1)))
+        with code.when(code.compare("ult", coming, size)):
+            _print_prefetch(code, code.add(base, code.mul(coming, width, itemsize)), width, element)
+        found = _index_at(code, ids, index, number)
+        target = code.at(element, out, code.mul(number, width))
+        for condition in ("ult", "uge"):
+            with code.when(code.compare(condition, found, size)):
+                source = code.at(element, table, code.mul(found, width))
+                for low, high, each in ((0, vectors, lanes), (vectors, width, 1)):
+                    vector = f"<{each} x {element}>"
+                    with code.loop(low, high, each) as column:
+                        is_inside = condition == "ult"
+                        row = code.load_vector(vector, element, source, column) if is_inside else "zeroinitializer"
+                        code.store_vector(vector, element, row, target, column)
+    entry = Code("segments_gather", [("i64*", "%numbers")])
+    parts = Fields(entry, "%numbers", _GATHER_FIELDS)["tasks"]
+    print_parallel(entry, "segments_gather_task", entry.value("bitcast i64* %numbers to i8*"), parts)
+    return code.text() + entry.text().replace("define internal", "define")
+
+
+def _print_prefetch(code: Code, address: Size, width: Size, element: str) -> None:
+    """Ask for the row at an address, or as much of it as the machine does not find by itself."""
+    row = code.value(f"inttoptr i64 {address} to {element}*")
+    code.ask(element, row, 0, code.least(width, _MOST_AHEAD // BYTES[element]))

@@ -1,0 +1,1 @@
+"""Threads and memory of the host, as compiled code uses them."""

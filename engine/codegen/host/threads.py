@@ -1,0 +1,376 @@
+"""The engine's own threads: native code splits work into parts, and whoever is free takes the next one.
+
+Kernels call ``anabranch_parallel(task, context, parts)``, which runs ``task(context, part)`` for each part and returns
+when all are done. The calling thread takes parts too, and waits for no thread that has not begun one: so a machine that
+is busy with other things costs nothing but the help. A part may have parts of its own: threads that find nothing else
+to do help with those. What a part computes may depend on its number and on how many there are, never on who computes
+it; so results are the same for any number of threads.
+
+A thread without work looks for more for some 50 microseconds (the gap between two kernels of a loop), then sleeps. The
+threads are Python's, parked in native code without the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ..llvm.compiler import Effort
+
+if TYPE_CHECKING:
+    from ..llvm.library import Library
+
+SYMBOL = "anabranch_parallel"
+DECLARATION = f"declare void @{SYMBOL}(void (i8*, i64)*, i8*, i64)\n"
+_MOST_THREADS = 64
+_NEEDED = (
+    *("pthread_mutex_init", "pthread_mutex_lock", "pthread_mutex_unlock", "sched_yield"),
+    *("pthread_cond_init", "pthread_cond_wait", "pthread_cond_broadcast"),
+)
+
+
+class _Pool:
+    """The threads of this process, and the functions by which they are asked to work."""
+
+    def __init__(self) -> None:
+        self.engine: Any = None
+        self.count = 1
+        self._lock = threading.Lock()
+
+    def start(self, library: Library) -> None:
+        """Offer the function to kernels; the threads are started with the first kernel that is loaded."""
+        with self._lock:
+            if self.engine is not None:
+                return
+            text = self._text(library)
+            self.engine = library.load(f"{SYMBOL} {text}", lambda: text, effort=Effort.PRINTED)
+            library.offer(SYMBOL, self.engine.get_function_address(SYMBOL))
+            self._spawn()
+
+    def prepare(self, library: Library) -> None:
+        """Have the functions compiled, if they are not here yet."""
+        if self.engine is not None:
+            return
+        text = self._text(library)
+        library.prepare(f"{SYMBOL} {text}", lambda: text, Effort.PRINTED)
+
+    def _text(self, library: Library) -> str:
+        self.count = wanted_threads() if library.offer_system(_NEEDED) else 1
+        return _ALONE if self.count == 1 else _with_pause(_MODULE, library.host)
+
+    def _spawn(self) -> None:
+        if self.count == 1:
+            return
+        ctypes.CFUNCTYPE(None)(self.engine.get_function_address("anabranch_prepare"))()
+        work = ctypes.CFUNCTYPE(None)(self.engine.get_function_address("anabranch_work"))
+        for number in range(1, self.count):
+            threading.Thread(target=work, name=f"anabranch kernels {number}", daemon=True).start()
+
+    def restart(self) -> None:
+        """In a child process, which has none of its parent's threads."""
+        self._lock = threading.Lock()
+        if self.engine is not None:
+            self._spawn()
+
+
+_pool = _Pool()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.restart)
+
+
+def prepare(library: Library) -> None:
+    """Have what `start` needs compiled by another thread."""
+    _pool.prepare(library)
+
+
+def start(library: Library) -> None:
+    """Make sure that kernels of `library` find the threads."""
+    _pool.start(library)
+
+
+def thread_count() -> int:
+    """Return how many threads compute kernels, the calling one included."""
+    return _pool.count
+
+
+def wanted_threads() -> int:
+    """ANABRANCH_NUM_THREADS, or as many as BLAS uses: OMP_NUM_THREADS, or the processors that this process may use."""
+    for name in ("ANABRANCH_NUM_THREADS", "OMP_NUM_THREADS"):
+        text = os.environ.get(name, "")
+        if text.isdigit() and int(text):
+            return min(int(text), _MOST_THREADS)
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(available, _MOST_THREADS)
+
+
+def _with_pause(text: str, host: str) -> str:
+    """The module, with the instruction that tells a processor that it waits."""
+    if host.startswith(("x86_64", "i686", "amd64")):
+        return text.replace("PAUSE", "call void @llvm.x86.sse2.pause()") + "declare void @llvm.x86.sse2.pause()\n"
+    if host.startswith(("aarch64", "arm64")):
+        return text.replace("PAUSE", "call void @llvm.aarch64.hint(i32 1)") + "declare void @llvm.aarch64.hint(i32)\n"
+    return text.replace("PAUSE", "fence seq_cst")
+
+
+_ALONE = f"""
+define void @{SYMBOL}(void (i8*, i64)* %task, i8* %context, i64 %parts) {{
+entry:
+  br label %head
+head:
+  %part = phi i64 [0, %entry], [%next, %body]
+  %more = icmp slt i64 %part, %parts
+  br i1 %more, label %body, label %done
+body:
+  call void %task(i8* %context, i64 %part)
+  %next = add i64 %part, 1
+  br label %head
+done:
+  ret void
+}}
+"""
+
+# Several jobs may be under way, each in a slot: a caller takes the first one that is free, so that a job inside a part
+# of another lies behind that. A job's state is one word: its number, the end of the parts that nobody has taken, and
+# the first of these. The caller takes parts from the front and helpers from the end: so in each iteration of a loop a
+# processor computes the same parts, of which it has the weights in its own cache. A part is taken by exchanging that
+# word, so that it is always one of the job whose fields were read. Where no slot is free, or there are too many parts
+# for the word, the caller computes its parts alone. @rounds counts jobs: who found no work looks again when it moves.
+_JOBS = 8
+_PART_BITS = 20
+_MASK = (1 << _PART_BITS) - 1
+_SLOT = 32  # words
+_STATE, _TASK, _CONTEXT, _FINISHED, _BUSY = 0, 1, 2, 16, 24  # where in a slot; the first three are read together
+_MODULE = f"""
+@jobs = internal global [{_JOBS * _SLOT} x i64] zeroinitializer, align 256
+@rounds = internal global i64 0, align 128
+@sleepers = internal global i64 0, align 128
+@mutex = internal global [16 x i64] zeroinitializer, align 128
+@awake = internal global [16 x i64] zeroinitializer, align 128
+
+declare i32 @pthread_mutex_init(i8*, i8*)
+declare i32 @pthread_cond_init(i8*, i8*)
+declare i32 @pthread_mutex_lock(i8*)
+declare i32 @pthread_mutex_unlock(i8*)
+declare i32 @pthread_cond_wait(i8*, i8*)
+declare i32 @pthread_cond_broadcast(i8*)
+declare i32 @sched_yield()
+
+define internal i64* @field(i64 %slot, i64 %field) alwaysinline {{
+  %start = mul i64 %slot, {_SLOT}
+  %place = add i64 %start, %field
+  %pointer = getelementptr [{_JOBS * _SLOT} x i64], [{_JOBS * _SLOT} x i64]* @jobs, i64 0, i64 %place
+  ret i64* %pointer
+}}
+
+; In a process without threads yet: no job is under way, for those who would finish it are not here.
+define void @anabranch_prepare() {{
+entry:
+  br label %clear
+clear:
+  %word = phi i64 [0, %entry], [%next, %clear]
+  %pointer = call i64* @field(i64 0, i64 %word)
+  store atomic i64 0, i64* %pointer seq_cst, align 8
+  %next = add i64 %word, 1
+  %more = icmp slt i64 %next, {_JOBS * _SLOT}
+  br i1 %more, label %clear, label %init
+init:
+  store atomic i64 0, i64* @sleepers seq_cst, align 8
+  %m = call i32 @pthread_mutex_init(i8* bitcast ([16 x i64]* @mutex to i8*), i8* null)
+  %c = call i32 @pthread_cond_init(i8* bitcast ([16 x i64]* @awake to i8*), i8* null)
+  ret void
+}}
+
+; Take parts of the job in a slot until none is left; returns how many it took.
+define internal i64 @take_parts(i64 %slot, i1 %helps) {{
+entry:
+  %state = call i64* @field(i64 %slot, i64 {_STATE})
+  %task_cell = call i64* @field(i64 %slot, i64 {_TASK})
+  %context_cell = call i64* @field(i64 %slot, i64 {_CONTEXT})
+  %finished = call i64* @field(i64 %slot, i64 {_FINISHED})
+  br label %look
+look:
+  %taken = phi i64 [0, %entry], [%taken, %try], [%one_more, %run]
+  %seen = load atomic i64, i64* %state seq_cst, align 8
+  %first = and i64 %seen, {_MASK}
+  %shifted = lshr i64 %seen, {_PART_BITS}
+  %end = and i64 %shifted, {_MASK}
+  %more = icmp slt i64 %first, %end
+  br i1 %more, label %try, label %none
+try:
+  %task_word = load atomic i64, i64* %task_cell unordered, align 8
+  %context_word = load atomic i64, i64* %context_cell unordered, align 8
+  %last = sub i64 %end, 1
+  %without_last = sub i64 %seen, {1 << _PART_BITS}
+  %without_first = add i64 %seen, 1
+  %part = select i1 %helps, i64 %last, i64 %first
+  %after = select i1 %helps, i64 %without_last, i64 %without_first
+  %exchange = cmpxchg i64* %state, i64 %seen, i64 %after seq_cst seq_cst
+  %mine = extractvalue {{i64, i1}} %exchange, 1
+  br i1 %mine, label %run, label %look
+run:
+  %task = inttoptr i64 %task_word to void (i8*, i64)*
+  %context = inttoptr i64 %context_word to i8*
+  call void %task(i8* %context, i64 %part)
+  %before = atomicrmw add i64* %finished, i64 1 seq_cst
+  %one_more = add i64 %taken, 1
+  br label %look
+none:
+  ret i64 %taken
+}}
+
+; Take parts of all jobs from a slot on; returns how many.
+define internal i64 @help(i64 %first) {{
+entry:
+  br label %head
+head:
+  %slot = phi i64 [%first, %entry], [%next, %body]
+  %sum = phi i64 [0, %entry], [%total, %body]
+  %more = icmp slt i64 %slot, {_JOBS}
+  br i1 %more, label %body, label %done
+body:
+  %taken = call i64 @take_parts(i64 %slot, i1 true)
+  %total = add i64 %sum, %taken
+  %next = add i64 %slot, 1
+  br label %head
+done:
+  ret i64 %sum
+}}
+
+; The number of a slot that is the caller's from now on; {_JOBS} if none is free.
+define internal i64 @claim() {{
+entry:
+  br label %look
+look:
+  %slot = phi i64 [0, %entry], [%next, %taken]
+  %more = icmp slt i64 %slot, {_JOBS}
+  br i1 %more, label %try, label %done
+try:
+  %busy = call i64* @field(i64 %slot, i64 {_BUSY})
+  %exchange = cmpxchg i64* %busy, i64 0, i64 1 seq_cst seq_cst
+  %free = extractvalue {{i64, i1}} %exchange, 1
+  br i1 %free, label %done, label %taken
+taken:
+  %next = add i64 %slot, 1
+  br label %look
+done:
+  ret i64 %slot
+}}
+
+define void @{SYMBOL}(void (i8*, i64)* %task, i8* %context, i64 %parts) {{
+entry:
+  %few = sub i64 %parts, 2
+  %several = icmp ult i64 %few, {_MASK - 1}
+  br i1 %several, label %try, label %alone
+try:
+  %slot = call i64 @claim()
+  %found = icmp slt i64 %slot, {_JOBS}
+  br i1 %found, label %publish, label %alone
+alone:
+  br label %head
+head:
+  %part = phi i64 [0, %alone], [%next, %body]
+  %more = icmp slt i64 %part, %parts
+  br i1 %more, label %body, label %done
+body:
+  call void %task(i8* %context, i64 %part)
+  %next = add i64 %part, 1
+  br label %head
+done:
+  ret void
+publish:
+  %behind = add i64 %slot, 1
+  %state_cell = call i64* @field(i64 %slot, i64 {_STATE})
+  %task_cell = call i64* @field(i64 %slot, i64 {_TASK})
+  %context_cell = call i64* @field(i64 %slot, i64 {_CONTEXT})
+  %finished = call i64* @field(i64 %slot, i64 {_FINISHED})
+  %busy = call i64* @field(i64 %slot, i64 {_BUSY})
+  %task_word = ptrtoint void (i8*, i64)* %task to i64
+  %context_word = ptrtoint i8* %context to i64
+  store atomic i64 0, i64* %finished seq_cst, align 8
+  store atomic i64 %task_word, i64* %task_cell unordered, align 8
+  store atomic i64 %context_word, i64* %context_cell unordered, align 8
+  %old = load atomic i64, i64* %state_cell seq_cst, align 8
+  %old_job = lshr i64 %old, {2 * _PART_BITS}
+  %job = add i64 %old_job, 1
+  %high = shl i64 %job, {2 * _PART_BITS}
+  %end = shl i64 %parts, {_PART_BITS}
+  %state = or i64 %high, %end
+  store atomic i64 %state, i64* %state_cell seq_cst, align 8
+  %rounds_before = atomicrmw add i64* @rounds, i64 1 seq_cst
+  %round = add i64 %rounds_before, 1
+  %asleep = load atomic i64, i64* @sleepers seq_cst, align 8
+  %any = icmp sgt i64 %asleep, 0
+  br i1 %any, label %wake, label %work
+wake:
+  %w0 = call i32 @pthread_mutex_lock(i8* bitcast ([16 x i64]* @mutex to i8*))
+  %w1 = call i32 @pthread_cond_broadcast(i8* bitcast ([16 x i64]* @awake to i8*))
+  %w2 = call i32 @pthread_mutex_unlock(i8* bitcast ([16 x i64]* @mutex to i8*))
+  br label %work
+work:
+  %own = call i64 @take_parts(i64 %slot, i1 false)
+  br label %wait
+wait: ; until others have finished theirs, and meanwhile help with the jobs inside them
+  %spins = phi i64 [0, %work], [%spun, %again], [0, %yield], [0, %assist]
+  %known = phi i64 [%round, %work], [%known, %again], [%known, %yield], [%now, %assist]
+  %count = load atomic i64, i64* %finished seq_cst, align 8
+  %all = icmp eq i64 %count, %parts
+  br i1 %all, label %release, label %listen
+listen:
+  %now = load atomic i64, i64* @rounds seq_cst, align 8
+  %is_new = icmp ne i64 %now, %known
+  br i1 %is_new, label %assist, label %pause
+assist:
+  %helped = call i64 @help(i64 %behind)
+  br label %wait
+pause:
+  PAUSE
+  %spun = add i64 %spins, 1
+  %long = icmp sgt i64 %spun, 2000
+  br i1 %long, label %yield, label %again
+again:
+  br label %wait
+yield:
+  %y = call i32 @sched_yield()
+  br label %wait
+release:
+  store atomic i64 0, i64* %busy seq_cst, align 8
+  ret void
+}}
+
+define void @anabranch_work() {{
+entry:
+  br label %work
+work:
+  %round = load atomic i64, i64* @rounds seq_cst, align 8
+  %taken = call i64 @help(i64 0)
+  %some = icmp sgt i64 %taken, 0
+  br i1 %some, label %work, label %spin
+spin:
+  %spins = phi i64 [0, %work], [%spun, %pause]
+  %now = load atomic i64, i64* @rounds seq_cst, align 8
+  %other = icmp ne i64 %now, %round
+  br i1 %other, label %work, label %pause
+pause:
+  PAUSE
+  %spun = add i64 %spins, 1
+  %long = icmp sgt i64 %spun, 1000
+  br i1 %long, label %sleep, label %spin
+sleep:
+  %s0 = call i32 @pthread_mutex_lock(i8* bitcast ([16 x i64]* @mutex to i8*))
+  %s1 = atomicrmw add i64* @sleepers, i64 1 seq_cst
+  br label %check
+check:
+  %latest = load atomic i64, i64* @rounds seq_cst, align 8
+  %same = icmp eq i64 %latest, %round
+  br i1 %same, label %doze, label %rise
+doze:
+  %s2 = call i32 @pthread_cond_wait(i8* bitcast ([16 x i64]* @awake to i8*), i8* bitcast ([16 x i64]* @mutex to i8*))
+  br label %check
+rise:
+  %s3 = atomicrmw sub i64* @sleepers, i64 1 seq_cst
+  %s4 = call i32 @pthread_mutex_unlock(i8* bitcast ([16 x i64]* @mutex to i8*))
+  br label %work
+}}
+"""

@@ -1,0 +1,288 @@
+"""The entry of a kernel: it takes the addresses of NumPy objects, checks them, and hands on pointers to their data.
+
+In a few nanoseconds it makes sure that the objects are what the program was compiled for (type, contiguity, shape); if
+they are not it returns 1, and the caller converts them and tries again. What it compares with, and the sizes for which
+it is called, are read from a table, so one kernel serves all batch sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ...common.quick_dataclass import dataclass
+from .code import BYTES
+from .compiler import Effort
+
+# Offsets in CPython's and NumPy's objects; part of NumPy's stable ABI, and checked when kernels are first used.
+TYPE_OFFSET = 8
+DATA_OFFSET = 16
+RANK_OFFSET = 24
+DIMENSIONS_OFFSET = 32
+STRIDES_OFFSET = 40
+DESCRIPTOR_OFFSET = 56
+FLAGS_OFFSET = 64
+ITEMS_OFFSET = 24  # of a tuple
+ALIGNED = 0x0100
+C_CONTIGUOUS_ALIGNED = 0x0001 | ALIGNED
+WRITEABLE = 0x0400
+
+_MEMORY = {"i1": "i8", "bfloat": "i16"}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """The form in which a kernel takes one operand.
+
+    Attributes:
+        type: the LLVM type of an element; "bfloat" is kept as its bits.
+        rank: the rank of the array, or None for a NumPy scalar.
+        steps: for each loop, whether the operand advances (True) or is broadcast (False).
+        is_written: whether it is an output.
+        lies_apart: its rows may lie anywhere: instead of contiguity, its strides have to be those in the table.
+        has_step: it is a matrix whose rows are contiguous, and any distance apart, such as columns of a wider one. The
+            run function gets that distance, in elements: ``i64 %r{k}`` for operand k, behind all pointers.
+    """
+
+    type: str
+    rank: int | None
+    steps: tuple[bool, ...] = ()
+    is_written: bool = False
+    lies_apart: bool = False
+    has_step: bool = False
+
+    @property
+    def memory(self) -> str:
+        """The LLVM type of an element in memory."""
+        return _MEMORY.get(self.type, self.type)
+
+    @property
+    def pointer(self) -> str:
+        return self.memory + "*"
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element in memory."""
+        return BYTES[self.memory]
+
+
+class Kernel(Protocol):
+    """The unit that the library compiles: hashable, and equal to a kernel that prints the same code.
+
+    `print_run(name)` gives the IR of ``void @{name}_run(<pointer> %d0, ..., i64* %numbers)``, one pointer for each of
+    `operands` (and the steps of those that have one); the numbers are those that the caller bound, `number_count` of
+    them.
+    """
+
+    @property
+    def operands(self) -> tuple[Operand, ...]: ...
+
+    @property
+    def number_count(self) -> int: ...
+
+    def print_run(self, name: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class PrintedKernel:
+    """A kernel whose code is given as text.
+
+    Attributes:
+        operands: inputs first, then outputs.
+        number_count: how many numbers it reads.
+        text: the IR of its run function (see `Kernel`) and of what that calls; ``@NAME`` stands for its name.
+    """
+
+    operands: tuple[Operand, ...]
+    number_count: int
+    text: str
+
+    def print_run(self, name: str) -> str:
+        return self.text.replace("@NAME", f"@{name}")
+
+
+def effort_of(kernel: Kernel) -> Effort:
+    """Return the effort that the compiler makes for a kernel."""
+    return getattr(kernel, "effort", Effort.FULL)
+
+
+class KernelWithEntry:
+    """A kernel that has an entry of its own instead of the usual one."""
+
+    def print_entry(self, name: str) -> str:
+        """The IR of ``i32 @{name}(i64 %table, i64 ...)``, which takes the address of an object for each operand."""
+        raise NotImplementedError
+
+
+def table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int, int]]:
+    """Return the start of a kernel's table, in order: (kind, operand, axis). The numbers follow.
+
+    Kinds: "array" (address of NumPy's array type), "type" (address of the dtype or scalar type) of an operand, "dim" of
+    an operand, and "step" (bytes) of one that `lies_apart`.
+    """
+    layout = [("array", 0, 0)]
+    for position, operand in enumerate(operands):
+        layout.append(("type", position, 0))
+        layout.extend(("dim", position, axis) for axis in range(operand.rank or 0))
+        if operand.lies_apart:
+            layout.extend(("step", position, axis) for axis in range(operand.rank or 0))
+    return layout
+
+
+def print_kernel(kernel: Kernel, name: str) -> str:
+    """The LLVM IR of a kernel and its entry."""
+    entry = kernel.print_entry(name) if isinstance(kernel, KernelWithEntry) else _print_entry(kernel, name)
+    return kernel.print_run(name) + entry
+
+
+def _print_entry(kernel: Kernel, name: str) -> str:
+    lines: list[str] = []
+    operands = kernel.operands
+    parameters = ", ".join(f"i64 %o{k}" for k in range(len(operands)))
+    lines.append(f"define i32 @{name}(i64 %table, {parameters}) {{")
+    layout = table_layout(operands)
+    lines.append("  %t = inttoptr i64 %table to i64*")
+    for position, entry in enumerate(layout):
+        label = "_".join(map(str, entry))
+        lines.append(f"  %p_{label} = getelementptr i64, i64* %t, i64 {position}")
+        lines.append(f"  %{label} = load i64, i64* %p_{label}")
+    # One after the other, because nothing may be read of an object before it is known to be an array, and no dimension
+    # before the rank is known.
+    for number, stage in enumerate((_print_type, _print_header, _print_dimensions)):
+        checks = [check for k, operand in enumerate(operands) for check in stage(lines, k, operand)]
+        _print_checks(lines, checks, number)
+    lines.append("  br label %run")
+    lines.append("refuse:\n  ret i32 1")
+    lines.append("run:")
+    lines.append(f"  %numbers = getelementptr i64, i64* %t, i64 {len(layout)}")
+    arguments = [f"{operand.pointer} %d{k}" for k, operand in enumerate(operands)]
+    arguments += [f"i64 %r{k}" for k, operand in enumerate(operands) if operand.has_step]
+    lines.append(f"  call void @{name}_run({', '.join([*arguments, 'i64* %numbers'])})")
+    lines.append("  ret i32 0\n}\n")
+    return "\n".join(lines)
+
+
+def print_open_entry(operands: tuple[Operand, ...], name: str) -> str:
+    """The IR of an entry that compares no sizes: the run function gets them.
+
+    The table holds what `open_table_layout` tells. The run function is ``void @{name}_run(<pointer> %d0, ..., i64*
+    %sizes)``, where the dimensions of all operands stand one after the other. Behind them it puts another number than 0
+    if it could not do its work: the entry returns that.
+    """
+    lines = [f"define i32 @{name}(i64 %table, {', '.join(f'i64 %o{k}' for k in range(len(operands)))}) {{"]
+    lines.append("  %t = inttoptr i64 %table to i64*")
+    for position, (kind, operand) in enumerate(open_table_layout(operands)):
+        lines.append(f"  %p_{kind}_{operand} = getelementptr i64, i64* %t, i64 {position}")
+        lines.append(f"  %{kind}_{operand}_0 = load i64, i64* %p_{kind}_{operand}")
+    for number, stage in enumerate((_print_type, _print_header)):
+        checks = [check for k, operand in enumerate(operands) for check in stage(lines, k, operand)]
+        _print_checks(lines, checks, number)
+    lines.append("  br label %run\nrefuse:\n  ret i32 1\nrun:")
+    count = sum(operand.rank or 0 for operand in operands)
+    lines += [f"  %sizes = alloca [{count + 1} x i64]", f"  %first = bitcast [{count + 1} x i64]* %sizes to i64*"]
+    places = [(k, axis) for k, operand in enumerate(operands) for axis in range(operand.rank or 0)]
+    for place, (k, axis) in enumerate(places):
+        if not axis:
+            dims = _print_field(lines, k, "dims", DIMENSIONS_OFFSET, "i64")
+            lines.append(f"  %base_{k} = inttoptr i64 {dims} to i64*")
+        lines.append(f"  %from_{place} = getelementptr i64, i64* %base_{k}, i64 {axis}")
+        lines.append(f"  %size_{place} = load i64, i64* %from_{place}")
+        lines.append(f"  %to_{place} = getelementptr i64, i64* %first, i64 {place}")
+        lines.append(f"  store i64 %size_{place}, i64* %to_{place}")
+    lines += [f"  %end = getelementptr i64, i64* %first, i64 {count}", "  store i64 0, i64* %end"]
+    arguments = [f"{operand.pointer} %d{k}" for k, operand in enumerate(operands)]
+    lines.append(f"  call void @{name}_run({', '.join([*arguments, 'i64* %first'])})")
+    lines += ["  %failed = load i64, i64* %end", "  %code = trunc i64 %failed to i32", "  ret i32 %code\n}\n"]
+    return "\n".join(lines)
+
+
+def open_table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int]]:
+    """Return the table's layout of a kernel for any sizes, in order: NumPy's array type, and that of each operand."""
+    return [("array", 0), *[("type", position) for position in range(len(operands))]]
+
+
+def _print_checks(lines: list[str], checks: list[str], stage: int) -> None:
+    """Refuse unless all `checks` hold."""
+    result = "true"
+    for position, check in enumerate(checks):
+        lines.append(f"  %ok{stage}_{position} = and i1 {result}, {check}")
+        result = f"%ok{stage}_{position}"
+    lines.append(f"  br i1 {result}, label %checked{stage}, label %refuse")
+    lines.append(f"checked{stage}:")
+
+
+def _print_field(lines: list[str], k: int, label: str, offset: int, kind: str) -> str:
+    """A field of the object that operand `k` is."""
+    lines.append(f"  %a_{label}_{k} = add i64 %o{k}, {offset}")
+    lines.append(f"  %q_{label}_{k} = inttoptr i64 %a_{label}_{k} to {kind}*")
+    lines.append(f"  %{label}_{k} = load {kind}, {kind}* %q_{label}_{k}")
+    return f"%{label}_{k}"
+
+
+def _print_equal(lines: list[str], k: int, label: str, left: str, right: str, kind: str) -> str:
+    lines.append(f"  %c_{label}_{k} = icmp eq {kind} {left}, {right}")
+    return f"%c_{label}_{k}"
+
+
+def _print_type(lines: list[str], k: int, operand: Operand) -> list[str]:
+    """The check that operand `k` is a scalar of its type, or an array."""
+    wanted = f"%type_{k}_0" if operand.rank is None else "%array_0_0"
+    return [_print_equal(lines, k, "kind", _print_field(lines, k, "kind", TYPE_OFFSET, "i64"), wanted, "i64")]
+
+
+def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
+    """Print the address of the data, and return the checks of dtype, rank and layout."""
+    if operand.rank is None:
+        lines.append(f"  %a_data_{k} = add i64 %o{k}, {DATA_OFFSET}")
+        lines.append(f"  %d{k} = inttoptr i64 %a_data_{k} to {operand.pointer}")
+        return []
+    data = _print_field(lines, k, "data", DATA_OFFSET, "i64")
+    lines.append(f"  %d{k} = inttoptr i64 {data} to {operand.pointer}")
+    dtype = _print_field(lines, k, "descr", DESCRIPTOR_OFFSET, "i64")
+    rank = _print_field(lines, k, "rank", RANK_OFFSET, "i32")
+    flags = _print_field(lines, k, "flags", FLAGS_OFFSET, "i32")
+    needed = ALIGNED if operand.lies_apart or operand.has_step else C_CONTIGUOUS_ALIGNED
+    needed |= WRITEABLE if operand.is_written else 0
+    lines.append(f"  %m_flags_{k} = and i32 {flags}, {needed}")
+    return [
+        _print_equal(lines, k, "descr", dtype, f"%type_{k}_0", "i64"),
+        _print_equal(lines, k, "rank", rank, str(operand.rank), "i32"),
+        _print_equal(lines, k, "flags", f"%m_flags_{k}", str(needed), "i32"),
+    ]
+
+
+def _print_dimensions(lines: list[str], k: int, operand: Operand) -> list[str]:
+    """The checks of the shape, and of the strides of what lies apart."""
+    if not operand.rank:
+        return []
+    checks = _print_sizes(lines, k, operand.rank, "dim", DIMENSIONS_OFFSET)
+    if operand.has_step:
+        return [*checks, _print_step(lines, k, operand)]
+    return checks + (_print_sizes(lines, k, operand.rank, "step", STRIDES_OFFSET) if operand.lies_apart else [])
+
+
+def _print_step(lines: list[str], k: int, operand: Operand) -> str:
+    """Print the distance, in elements, between rows of matrix operand `k`; return the check that each is contiguous."""
+    strides = _print_field(lines, k, "strides", STRIDES_OFFSET, "i64")
+    lines.append(f"  %base_strides_{k} = inttoptr i64 {strides} to i64*")
+    lines.append(f"  %bytes_{k} = load i64, i64* %base_strides_{k}")
+    lines.append(f"  %r{k} = sdiv i64 %bytes_{k}, {operand.itemsize}")
+    lines.append(f"  %inner_{k} = getelementptr i64, i64* %base_strides_{k}, i64 1")
+    lines.append(f"  %stride_{k} = load i64, i64* %inner_{k}")
+    whole = _print_equal(lines, k, "inner", f"%stride_{k}", str(operand.itemsize), "i64")
+    lines.append(f"  %c_one_{k} = icmp sle i64 %v_dim_{k}_1, 1")
+    none = _print_equal(lines, k, "none", f"%v_dim_{k}_0", "0", "i64")  # the strides of an empty array mean nothing
+    lines.append(f"  %c_few_{k} = or i1 %c_one_{k}, {none}")
+    lines.append(f"  %c_step_{k} = or i1 {whole}, %c_few_{k}")
+    return f"%c_step_{k}"
+
+
+def _print_sizes(lines: list[str], k: int, rank: int, kind: str, offset: int) -> list[str]:
+    """The checks of the sizes of a kind, of which an array has one for each axis."""
+    sizes = _print_field(lines, k, f"{kind}s", offset, "i64")
+    lines.append(f"  %base_{kind}_{k} = inttoptr i64 {sizes} to i64*")
+    checks: list[str] = []
+    for axis in range(rank):
+        lines.append(f"  %y_{kind}_{k}_{axis} = getelementptr i64, i64* %base_{kind}_{k}, i64 {axis}")
+        lines.append(f"  %v_{kind}_{k}_{axis} = load i64, i64* %y_{kind}_{k}_{axis}")
+        checks.append(_print_equal(lines, k, f"{kind}{axis}", f"%v_{kind}_{k}_{axis}", f"%{kind}_{k}_{axis}", "i64"))
+    return checks

@@ -1,0 +1,292 @@
+"""The compiled kernels of a process; object code is kept on disk by content.
+
+What is known to be needed is compiled by other threads (`begin`, `prepare`) while a program is prepared.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...passes.framework.observe import names_dumped
+from ..expression.llvm import declarations
+from ..host import threads
+from . import entry
+from .compiler import Compiler, Effort
+from .entry import Kernel
+from .object_files import ObjectFiles
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+_MOST_WORKERS = 4  # threads that compile
+_MOST_MODULES = 4  # of which kernels that are asked for together make so many
+_MODULE_WORK = 40_000  # characters of descriptions: LLVM takes about a fifth of a second for that
+_SWITCH = "ANABRANCH_KERNELS"  # "0": none; "quick": compiled with the least effort
+_LEAST_WORK = {Effort.LARGE: 20_000}  # of a kernel; code that is printed by hand is long, and is described in short
+
+
+class LaterFunction:
+    """A compiled function of an address, which is loaded when it is called first and compiled meanwhile.
+
+    Attributes:
+        call: the function.
+
+    Args:
+        load: gives the loaded function.
+    """
+
+    def __init__(self, load: Callable[[], Callable[[int], None]]) -> None:
+        self._load = load
+        self.call: Callable[[int], None] = self._first
+
+    def _first(self, address: int) -> None:
+        self.call = self._load()
+        self.call(address)
+
+
+class Library:
+    """The compiled kernels of this process. Without a working llvmlite it says so, and programs run on NumPy.
+
+    Attributes:
+        quick: kernels are compiled with the least effort, and kept apart from the others.
+
+    Args:
+        folder: where object code is kept, if not in the user's own (`object_files.cache_folder`).
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.quick = os.environ.get(_SWITCH) == "quick"
+        self._files = ObjectFiles(folder)
+        self._loaded: dict[bool, dict[Kernel, Any]] = {False: {}, True: {}}  # callable entries, by `quick`
+        self._begun: list[list[Kernel]] = []  # modules of kernels that are being compiled
+        self._coming: dict[str, Future[bytes]] = {}  # object code that is being compiled
+        self._workers: Any = None
+        self._compiler: Compiler | None = None
+        self._engines: list[Any] = []  # they own the machine code
+        self.host = ""
+        self._usable: bool | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Test whether kernels can be compiled and NumPy's objects are laid out as they expect."""
+        if self._usable is None:
+            self._usable = os.environ.get(_SWITCH) != "0" and _layout_is_known() and self._start()
+            if self._usable:
+                threads.prepare(self)
+        return self._usable
+
+    @property
+    def has_half(self) -> bool:
+        """Test whether the processor has instructions that convert float16; elsewhere LLVM would call functions."""
+        return "+f16c" in self.host or "aarch64" in self.host or "arm64" in self.host
+
+    @property
+    def _functions(self) -> dict[Kernel, Any]:
+        return self._loaded[self.quick]
+
+    def _named(self, key: str) -> str:
+        """The name of the file with the object code of a module."""
+        return self._files.name(f"{self.host} quick" if self.quick else self.host, key)
+
+    def get(self, specs: Sequence[Kernel]) -> list[Any]:
+        """Callable entries for `specs`; those that are new are compiled together."""
+        begun, self._begun = self._begun, []
+        coming = {spec for group in begun for spec in group}
+        missing = [spec for spec in dict.fromkeys(specs) if spec not in self._functions and spec not in coming]
+        groups = [*begun, *modules_of(missing)]
+        if len(groups) > 1:
+            self._prepare(groups)
+        for group in groups:
+            self._compile(group)
+        return [self._functions[spec] for spec in specs]
+
+    def begin(self, specs: Sequence[Kernel]) -> None:
+        """Compile those of `specs` that are new in another thread; `get` will be asked for them."""
+        begun = {spec for group in self._begun for spec in group}
+        missing = [spec for spec in dict.fromkeys(specs) if spec not in self._functions and spec not in begun]
+        if missing:
+            groups = modules_of(missing)
+            self._begun += groups
+            self._prepare(groups)
+
+    def expect(self, spec: Kernel) -> None:
+        """Compile a kernel in another thread, if it is new; `get` may be asked for it alone, while a program runs."""
+        if spec not in self._functions:
+            self._prepare([[spec]])
+
+    def _prepare(self, groups: Sequence[Sequence[Kernel]]) -> None:
+        for group in groups:
+            self.prepare(repr(group), lambda group=group: _print_all(group), entry.effort_of(group[0]))
+
+    def load(self, key: str, text: Callable[[], str], effort: Effort = Effort.FULL) -> Any:
+        """The engine that holds the machine code of a module of LLVM IR; `get_function_address` is its method.
+
+        The module may call ``anabranch_parallel`` (see `threads`) and what was offered, and uses the intrinsics of
+        `llvm.declarations`, which it does not declare itself.
+
+        Args:
+            key: stands for the text: the same key, the same text.
+            text: prints the module; not called if its object code is known.
+            effort: how much the compiler is to do.
+        """
+        assert self.usable
+        if not key.startswith(threads.SYMBOL):
+            threads.start(library)
+        name = self._named(key)
+        coming = self._coming.pop(name, None)
+        if coming is not None:
+            return self._load(coming.result())
+        machine_code = self._files.read(name)
+        if machine_code is None:
+            machine_code = self._emit(name, text(), self._at_most(effort))
+        return self._load(machine_code)
+
+    def knows(self, key: str) -> bool:
+        """Test whether the object code of a module is on the disk, or is being compiled."""
+        name = self._named(key)
+        return name in self._coming or self._files.has(name)
+
+    def prepare(self, key: str, text: Callable[[], str], effort: Effort = Effort.FULL) -> None:
+        """Compile a module that `load` will be asked for in another thread, if its object code is not known."""
+        name = self._named(key)
+        if name in self._coming or self._files.has(name):
+            return
+        if self._workers is None:
+            from concurrent.futures import ThreadPoolExecutor  # with a warm cache nothing needs it
+
+            self._workers = ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="anabranch compiler")
+        self._coming[name] = self._workers.submit(self._emit, name, text(), self._at_most(effort))
+
+    def later(self, key: str, text: Callable[[], str], name: str) -> LaterFunction:
+        """The function called `name` of a module, which takes an address; it need not be compiled yet.
+
+        Args:
+            key, text: as for `load`.
+            name: the function's.
+        """
+        self.prepare(key, text)
+
+        def load() -> Callable[[int], None]:
+            return ctypes.PYFUNCTYPE(None, ctypes.c_size_t)(self.load(key, text).get_function_address(name))
+
+        return LaterFunction(load)
+
+    def forget_workers(self) -> None:
+        """In a child process, which has none of its parent's threads."""
+        self._workers, self._begun, self._coming = None, [], {}
+
+    def offer(self, name: str, address: int) -> None:
+        """Let modules that are loaded from now on call the function at `address` by `name`."""
+        assert self.usable
+        assert self._compiler
+        self._compiler.binding.add_symbol(name, address)
+
+    def offer_system(self, names: Iterable[str]) -> bool:
+        """Let modules call functions of the system's C library; False where one of them is not there."""
+        try:
+            system = ctypes.CDLL(None)
+            for name in names:
+                self.offer(name, ctypes.cast(getattr(system, name), ctypes.c_void_p).value or 0)
+        except (OSError, TypeError, AttributeError):
+            return False
+        return True
+
+    def _start(self) -> bool:
+        try:
+            self._compiler = Compiler()
+        except (ImportError, OSError, RuntimeError):
+            return False
+        self.host = self._compiler.host
+        return True
+
+    def _at_most(self, effort: Effort) -> Effort:
+        return Effort.LEAST if self.quick else effort
+
+    def _compile(self, specs: list[Kernel]) -> None:
+        engine = self.load(repr(specs), lambda: _print_all(specs), entry.effort_of(specs[0]))
+        for number, spec in enumerate(specs):
+            signature = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * (1 + len(spec.operands)))
+            self._functions[spec] = signature(engine.get_function_address(f"kernel_{number}"))
+
+    def _emit(self, name: str, text: str, effort: Effort) -> bytes:
+        """Compile a module and keep its object code."""
+        assert self._compiler
+        threading = "" if f"define void @{threads.SYMBOL}(" in text else threads.DECLARATION
+        if "llvm" in names_dumped():
+            sys.stderr.write(f"; {name} ({effort.name})\n{text}\n")
+        machine_code = self._compiler.emit(declarations() + threading + text, effort)
+        self._files.write(name, machine_code)
+        return machine_code
+
+    def _load(self, machine_code: bytes) -> Any:
+        assert self._compiler
+        binding = self._compiler.binding
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self._compiler.machine())
+        engine.add_object_file(binding.ObjectFileRef.from_data(machine_code))
+        engine.finalize_object()
+        self._engines.append(engine)
+        return engine
+
+
+def _print_all(specs: Sequence[Kernel]) -> str:
+    return "".join(entry.print_kernel(spec, f"kernel_{number}") for number, spec in enumerate(specs))
+
+
+def modules_of(specs: Sequence[Kernel]) -> list[list[Kernel]]:
+    """Kernels in groups that are compiled side by side: of one effort, and of about the same work where there is much.
+
+    The groups depend on the kernels alone, for object code is kept by group.
+    """
+    by_effort: dict[Effort, list[Kernel]] = {}
+    for spec in specs:
+        by_effort.setdefault(entry.effort_of(spec), []).append(spec)
+    return [group for alike in by_effort.values() for group in _parted(alike)]
+
+
+def _parted(specs: list[Kernel]) -> list[list[Kernel]]:
+    work = {spec: len(repr(spec)) + _LEAST_WORK.get(entry.effort_of(spec), 4000) for spec in specs}
+    count = min(_MOST_MODULES, len(specs), 1 + sum(work.values()) // _MODULE_WORK)
+    parts: list[list[Kernel]] = [[] for _ in range(count)]
+    filled = [0] * count
+    for spec in sorted(specs, key=lambda spec: -work[spec]):
+        least = filled.index(min(filled))
+        parts[least].append(spec)
+        filled[least] += work[spec]
+    return parts
+
+
+def _layout_is_known() -> bool:
+    """Test whether NumPy's objects hold their fields where the kernels look for them."""
+    array = np.arange(6, dtype="float32").reshape(2, 3)
+    scalar = np.float32(2.5)
+    pair = (scalar, array)
+
+    def read(address: int, kind: Any) -> Any:
+        return kind.from_address(address).value
+
+    at = id(array)
+    dimensions = read(at + entry.DIMENSIONS_OFFSET, ctypes.c_size_t)
+    return (
+        read(at + entry.DATA_OFFSET, ctypes.c_size_t) == array.ctypes.data
+        and read(at + entry.RANK_OFFSET, ctypes.c_int) == 2
+        and read(read(at + entry.STRIDES_OFFSET, ctypes.c_size_t), ctypes.c_ssize_t) == array.strides[0]
+        and read(dimensions, ctypes.c_size_t) == 2
+        and read(dimensions + 8, ctypes.c_size_t) == 3
+        and read(at + entry.DESCRIPTOR_OFFSET, ctypes.c_size_t) == id(array.dtype)
+        and read(at + entry.FLAGS_OFFSET, ctypes.c_int) == array.flags.num
+        and read(id(scalar) + entry.TYPE_OFFSET, ctypes.c_size_t) == id(np.float32)
+        and read(id(scalar) + entry.DATA_OFFSET, ctypes.c_float) == 2.5
+        and read(id(pair) + entry.ITEMS_OFFSET + 8, ctypes.c_size_t) == at
+    )
+
+
+library = Library()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=library.forget_workers)

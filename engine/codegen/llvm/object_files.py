@@ -1,0 +1,227 @@
+"""Object code on the disk, by content: which folder and files are trusted, and what goes when it becomes much.
+
+What is read here is run as machine code. So the folder and each file of it belong to the user of this process or to the
+superuser, nobody else may write to them, and a file is bound to its name: it can't take another one's place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import stat
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+from ...common.cached import cached_property
+
+MOST_BYTES = 256 << 20  # of all files together
+_SHARE = 16  # the folder is looked through whenever this process has written such a share of MOST_BYTES
+_SECONDS = 3600  # times of use are exact to an hour; a temporary file that is older was left by a process that is gone
+_SUFFIX = ".o"
+_UNFINISHED = ".tmp"
+_REMEDY = "Name a folder of your own with the environment variable ANABRANCH_CACHE_DIR"
+
+
+class ObjectFiles:
+    """A folder with object code, which other processes of the same user read and write at the same time.
+
+    Where there is no such folder, or it can't be trusted, one warning says so, and nothing is kept.
+
+    Args:
+        folder: which one; by default `cache_folder`.
+        most_bytes: of all files together; beyond it those go that were not used for longest.
+    """
+
+    def __init__(self, folder: Path | None = None, most_bytes: int = MOST_BYTES) -> None:
+        self._asked = folder
+        self._most_bytes = most_bytes
+        self._not_counted = most_bytes  # bytes that were written since the folder was looked through
+
+    @cached_property
+    def _folder(self) -> Path | None:
+        """The folder, made if it was not there; None where it can't be used."""
+        folder = self._asked
+        try:
+            if sources_digest() is None:
+                raise FileNotFoundError(
+                    "the sources of the modules that print code are not there to tell versions apart"
+                )
+            folder = folder or cache_folder()
+            _make(folder)
+            reason = _distrust(os.stat(folder))
+            remedy = f"{_REMEDY}, or take others' access away: chmod 700 '{folder}'" if reason else ""
+        except OSError as error:
+            reason, remedy = str(error), _REMEDY
+        if not reason:
+            return folder
+        # Known before the warning, which may be an error: it is given once.
+        self.__dict__["_folder"] = None
+        place = f" in {str(folder)!r}" if folder else ""
+        warnings.warn(
+            f"Object code of kernels can't be kept{place}: {reason}. Each process compiles its kernels anew. {remedy}.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+
+    @staticmethod
+    def name(host: str, key: str) -> str:
+        """The name of the file for what `key` stands for.
+
+        Args:
+            host: stands for the processor and the version of LLVM.
+            key: stands for the code, given the modules that print it.
+        """
+        return hashlib.sha256(repr((sources_digest(), host, key)).encode()).hexdigest()
+
+    def has(self, name: str) -> bool:
+        """Test whether there is a file of that name."""
+        return self._folder is not None and os.path.exists(self._path(self._folder, name))
+
+    def read(self, name: str) -> bytes | None:
+        """The object code of that name; None where there is none, or it is damaged or may be another's."""
+        if self._folder is None:
+            return None
+        try:
+            with open(self._path(self._folder, name), "rb", buffering=0, opener=_open_itself) as file:
+                status = os.fstat(file.fileno())
+                if _distrust(status):
+                    return None
+                content = file.read()
+                if time.time() - status.st_mtime > _SECONDS:
+                    with contextlib.suppress(OSError):
+                        os.utime(self._path(self._folder, name))
+        except OSError:
+            return None
+        seal, code = content[:32], content[32:]
+        return code if _seal(name, code) == seal else None
+
+    def write(self, name: str, code: bytes) -> None:
+        """Keep object code; that it can't be written, as on a full disk, is no error."""
+        if self._folder is None:
+            return
+        content = _seal(name, code) + code
+        with contextlib.suppress(OSError):
+            _replace(self._path(self._folder, name), content)
+            self._not_counted += len(content)
+            if self._not_counted * _SHARE > self._most_bytes:
+                self._not_counted = 0
+                self._make_room(self._folder)
+
+    @staticmethod
+    def _path(folder: Path, name: str) -> str:
+        return f"{folder}{os.sep}{name}{_SUFFIX}"
+
+    def _make_room(self, folder: Path) -> None:
+        """Remove what was not used for longest, and what processes left that were killed."""
+        now, files = time.time(), list[tuple[float, int, str]]()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # another process makes room, too
+                    status = entry.stat(follow_symlinks=False)
+                    if entry.name.endswith(_SUFFIX):
+                        files.append((status.st_mtime, status.st_size, entry.path))
+                    elif entry.name.endswith(_UNFINISHED) and now - status.st_mtime > _SECONDS:
+                        os.unlink(entry.path)
+        excess = sum(size for _, size, _ in files) - self._most_bytes
+        if excess <= 0:
+            return
+        excess += self._most_bytes // _SHARE  # so that what is written until the next look has room
+        for _, size, path in sorted(files):
+            if excess <= 0:
+                return
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            excess -= size
+
+
+def cache_folder() -> Path:
+    """Return the folder for object code: below $ANABRANCH_CACHE_DIR, $XDG_CACHE_HOME or the user's home.
+
+    Raises:
+        OSError: there is no home.
+    """
+    named = os.environ.get("ANABRANCH_CACHE_DIR")
+    if named:
+        return Path(named).absolute() / "kernels"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # those are invalid, says the specification
+        home = os.path.expanduser("~")
+        if not os.path.isabs(home):
+            raise FileNotFoundError("this user has no home folder, and HOME names none")
+        os.stat(home)  # a home is not made here
+        base = os.path.join(home, ".cache")
+    return Path(base) / "anabranch" / "kernels"
+
+
+@functools.cache
+def sources_digest() -> str | None:
+    """A digest of the modules that print code, so that what other versions of them printed is not taken.
+
+    None where their sources are not there.
+    """
+    digest, generators = hashlib.sha256(), os.path.dirname(os.path.dirname(__file__))
+    try:
+        with os.scandir(generators) as entries:
+            folders = sorted(entry.path for entry in entries if entry.is_dir() and not entry.name.startswith("_"))
+        for folder in (generators, *folders):
+            with os.scandir(folder) as entries:
+                paths = sorted(entry.path for entry in entries if entry.name.endswith(".py"))
+            if not paths:
+                return None
+            for path in paths:
+                with open(path, "rb", buffering=0) as file:
+                    source = file.read()
+                digest.update(f"{os.path.relpath(path, generators)} {len(source)} ".encode() + source)
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
+def _make(folder: Path) -> None:
+    """Make a folder, and those above it, for this user alone."""
+    missing = [folder]
+    while not missing[-1].parent.is_dir() and missing[-1].parent != missing[-1]:
+        missing.append(missing[-1].parent)
+    for part in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            part.mkdir(mode=0o700)
+
+
+def _distrust(status: os.stat_result) -> str:
+    """Return the reason not to trust a file or folder; empty if it can be trusted."""
+    if os.name != "posix":
+        return ""  # elsewhere the system's lists of access decide, and a profile's folder is its user's
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(status.st_mode)
+        return f"others may write to it (mode {mode:04o}), and what is there is run as machine code"
+    return ""
+
+
+def _open_itself(path: str, flags: int) -> int:
+    """Open a file, not what a link points to."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
+
+
+def _seal(name: str, code: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + code).digest()
+
+
+def _replace(path: str, content: bytes) -> None:
+    """Write a file that others see whole or not at all, and that only this user may read."""
+    descriptor, unfinished = tempfile.mkstemp(_UNFINISHED, dir=os.path.dirname(path))
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            if file.write(content) != len(content):
+                raise OSError("the disk is full")
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
+        raise

@@ -1,0 +1,34 @@
+"""The number of sums that the registers of a host hold, for kernels that keep a tile of sums in them."""
+
+from __future__ import annotations
+
+from ...common.quick_dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class Registers:
+    """The vector registers of a host.
+
+    Attributes:
+        lanes: elements of a vector.
+        sums: vectors that may be summed at once, beside what the sums are made of.
+    """
+
+    lanes: int
+    sums: int
+
+
+def registers_of(host: str, element: str) -> Registers:
+    """The registers of a host (`Library.host`) for an LLVM type."""
+    size = 8 if element == "double" else 4
+    width = vector_bytes(host)
+    if width == 64:
+        return Registers(width // size, 26)
+    return Registers(width // size, 24 if host.startswith(("aarch64", "arm64")) else 12)
+
+
+def vector_bytes(host: str) -> int:
+    """The bytes of the vectors of a host (`Library.host`)."""
+    if "+avx512f" in host:
+        return 64
+    return 32 if "+avx2" in host else 16

@@ -1,0 +1,1 @@
+"""Kernels of matrix products: tiles, packing, batches, epilogues, int8 and int4."""

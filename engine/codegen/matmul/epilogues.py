@@ -1,0 +1,402 @@
+"""Kernels of products of which each tile is handed to an elementwise kernel while it is in the cache: `ProductThen`.
+
+What follows a product is the body of a kernel as fused operations have it, with a loop for rows and one for columns.
+The product calls it for one tile after the other (see `gemm`). The product is written into the memory of a result of
+its own dtype, which replaces it, unless it is needed itself. So each element has the bits that both kernels would give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...common.dtypes import name_of
+from ...common.quick_dataclass import dataclass
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.internal.packed import PackedMatMul
+from ...ops.internal.product_then import ProductThen
+from ...ops.linear_algebra.linalg import MatMul
+from ..elementwise.bound import MANY, BoundKernel, kernel_spec
+from ..elementwise.dynamic import OpenKernels
+from ..elementwise.open_sizes import Met, Names, Shape, Shapes, named_like, pattern_of, read_sizes
+from ..expression.expression import UnsupportedError
+from ..expression.llvm import SHORT_LOOP, KernelSpec
+from ..llvm.code import Code
+from ..llvm.entry import Operand
+from ..llvm.library import library
+from . import gemm
+from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large, product_names
+from .gemm_driver import THEN
+from .products_together import Begun
+
+_LEAST_WORK = 1 << 21  # multiplications: smaller products may be part of a native loop, which has no such kernels
+_LEAST_ELEMENTS = 1 << 12
+
+
+@dataclass(frozen=True)
+class EpilogueKernel:
+    """The code of a product and what follows.
+
+    Attributes:
+        element: the LLVM type of the product's elements.
+        transposed: whether either operand is; None if the second one is packed.
+        addends: the ranks of what is added to a product by a packed matrix.
+        body: what follows; its first operand is the product.
+        keeps: whether the product is an output of its own.
+        target: the result in whose memory the product is written, where it is none itself.
+    """
+
+    element: str
+    transposed: tuple[bool, bool] | None
+    addends: tuple[int, ...]
+    body: KernelSpec
+    keeps: bool
+    target: int
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        ranks = (2, 1 if self.transposed is None else 2, *self.addends)
+        product = [Operand(self.element, rank, has_step=rank == 2) for rank in ranks]
+        made = [Operand(self.element, 2, (), True)] if self.keeps else []
+        return (*product, *self.body.inputs[1:], *made, *[operand for operand, _ in self.body.outputs])
+
+    @property
+    def number_count(self) -> int:
+        """The address of the function for products, rows, columns, terms, a block's; whether addends have rows."""
+        return 5 + len(self.addends)
+
+    def print_run(self, name: str) -> str:
+        ask = _print_ask(f"{name}_ask", self.body, self._record, self.target)
+        return self.body.print_body(name, SHORT_LOOP) + ask + self._print_block(name) + self._print_call(name)
+
+    @property
+    def _record(self) -> str:
+        """The type of the record that a block reads: the places of the body's operands, and the columns."""
+        return f"{{{', '.join([*[operand.pointer for operand in self.body.operands], 'i64'])}}}"
+
+    def _print_block(self, name: str) -> str:
+        """A function that computes what follows on one block, or asks for what that will take."""
+        body, record, count = self.body, self._record, len(self.body.operands)
+        place = "i64 %row, i64 %row_end, i64 %column, i64 %column_end"
+        lines = [f"define internal void @{name}_block(i8* %context, {place}, i64 %is_early) noinline {{"]
+        lines += ["  %early = icmp ne i64 %is_early, 0", "  br i1 %early, label %ask, label %compute", "ask:"]
+        lines += [f"  call void @{name}_ask(i8* %context, {place})", "  ret void", "compute:"]
+        lines += [f"  %numbers = alloca [{body.number_count} x i64]", f"  %record = bitcast i8* %context to {record}*"]
+        lines.append(f"  %p_n = getelementptr {record}, {record}* %record, i64 0, i32 {count}")
+        lines.append("  %n = load i64, i64* %p_n")
+        arguments: list[str] = []
+        for k, operand in enumerate(body.operands):
+            lines.append(f"  %f{k} = getelementptr {record}, {record}* %record, i64 0, i32 {k}")
+            lines.append(f"  %b{k} = load {operand.pointer}, {operand.pointer}* %f{k}")
+            offset = "%column" if operand.steps[1] else "0"
+            lines.append(f"  %d{k} = getelementptr {operand.memory}, {operand.pointer} %b{k}, i64 {offset}")
+            arguments.append(f"{operand.pointer} %d{k}")
+        lines.append("  %width = sub i64 %column_end, %column")
+        steps = ["%n" if body.operands[k].steps[1] else "1" for k, _ in body.strided]
+        for position, value in enumerate(["%row_end", "%width", *steps]):
+            cell = f"[{body.number_count} x i64], [{body.number_count} x i64]* %numbers, i64 0, i64 {position}"
+            lines += [f"  %c{position} = getelementptr {cell}", f"  store i64 {value}, i64* %c{position}"]
+        lines.append(f"  %first = bitcast [{body.number_count} x i64]* %numbers to i64*")
+        lines.append(f"  call void @{name}_body({', '.join(arguments)}, i64* %first, i64 %row, i64 %row_end)")
+        return "\n".join([*lines, "  ret void", "}\n"])
+
+    def _print_call(self, name: str) -> str:
+        """The run function: it writes down where all lies, and calls the function for products."""
+        operands, record, e = self.operands, self._record, self.element
+        parameters = [f"{operand.pointer} %d{k}" for k, operand in enumerate(operands)]
+        parameters += [f"i64 %r{k}" for k, operand in enumerate(operands) if operand.has_step]
+        lines = [f"define internal void @{name}_run({', '.join(parameters)}, i64* %numbers) noinline {{"]
+        counts = [f"counts{k}" for k in range(len(self.addends))]  # 1 where each row of the product has one of its own
+        for k, label in enumerate(("address", "m", "n", "k", "block", *counts)):
+            lines.append(f"  %p_{label} = getelementptr i64, i64* %numbers, i64 {k}")
+            lines.append(f"  %{label} = load i64, i64* %p_{label}")
+        for k, rank in enumerate(self.addends):
+            lines.append(f"  %step{k} = mul i64 {f'%r{2 + k}' if rank == 2 else '0'}, %counts{k}")
+        taken, others = 2 + len(self.addends), len(self.body.inputs) - 1
+        results = taken + others + self.keeps
+        c = f"%d{taken + others if self.keeps else results + self.target}"
+        values = [c, *[f"%d{taken + k}" for k in range(others)]]
+        values += [f"%d{results + k}" for k in range(len(self.body.outputs))]
+        lines.append(f"  %record = alloca {record}")
+        kinds = [*[operand.pointer for operand in self.body.operands], "i64"]
+        for k, (kind, value) in enumerate(zip(kinds, [*values, "%n"], strict=True)):
+            lines.append(f"  %f{k} = getelementptr {record}, {record}* %record, i64 0, i32 {k}")
+            lines.append(f"  store {kind} {value}, {kind}* %f{k}")
+        arguments = [*self._factors(), f"{e}* {c}", "i64 %n", *self._added()]
+        arguments += [f"{THEN} @{name}_block", "i8* %context"]
+        types = [THEN if argument.startswith(THEN) else argument.split()[0] for argument in arguments]
+        lines.append(f"  %context = bitcast {record}* %record to i8*")
+        lines.append(f"  %function = inttoptr i64 %address to void ({', '.join(types)})*")
+        lines.append(f"  call void %function({', '.join(arguments)})")
+        return "\n".join([*lines, "  ret void", "}\n"])
+
+    def _factors(self) -> list[str]:
+        e, sizes = self.element, ["i64 %m", "i64 %n", "i64 %k"]
+        if self.transposed is None:
+            return [*sizes, f"{e}* %d0", "i64 %r0", "i64 0", f"{e}* %d1", "i64 %block", f"i64 {gemm.PACKED}"]
+        a, b = self.transposed
+        first = [f"{e}* %d0", "i64 %r0", f"i64 {int(a)}"]
+        return [*sizes, *first, f"{e}* %d1", "i64 %r1", f"i64 {int(b)}"]
+
+    def _added(self) -> list[str]:
+        given = [(f"%d{2 + k}", f"%step{k}") for k in range(len(self.addends))]
+        given += [("null", "0")] * (2 - len(given))
+        return [text for value, step in given for text in (f"{self.element}* {value}", f"i64 {step}")]
+
+
+def _print_ask(name: str, body: KernelSpec, record: str, target: int) -> str:
+    """A function that asks for a block of all operands that are as large as the product and lie elsewhere.
+
+    They come from memory while the sums are made.
+    """
+    place = [("i64", f"%{end}") for end in ("row", "row_end", "column", "column_end")]
+    code = Code(name, [("i8*", "%context"), *place])
+    fields = code.value(f"bitcast i8* %context to {record}*")
+
+    def field(k: int, kind: str) -> str:
+        return code.load(kind, code.value(f"getelementptr {record}, {record}* {fields}, i64 0, i32 {k}"))
+
+    columns = field(len(body.operands), "i64")
+    for k, operand in enumerate(body.operands):
+        if k in (0, len(body.inputs) + target) or not all(operand.steps):
+            continue
+        base = field(k, operand.pointer)
+        with code.loop("%row", "%row_end") as row:
+            start = code.at(operand.memory, base, code.mul(row, columns))
+            code.ask(operand.memory, start, "%column", "%column_end", operand.is_written)
+    return code.text()
+
+
+def pays(operation: Operation) -> bool:
+    """Test whether a `ProductThen` is computed by one kernel, as far as sizes are known, and that is not slower."""
+    op, specs = operation.op, _specs(operation)
+    assert isinstance(op, ProductThen)
+    if not specs or not gemm.is_available():
+        return False
+    inputs, outputs = specs
+    if all(spec.is_static for spec in (*inputs, *outputs)):
+        return _is_worthwhile(op, inputs) and _code(op, inputs, outputs) is not None
+    return _is_open(op, inputs, outputs)
+
+
+def bind_product_then(operation: Operation) -> BoundKernel | Callable[..., Any] | None:
+    """The kernel of a `ProductThen`."""
+    op, specs = operation.op, _specs(operation)
+    assert isinstance(op, ProductThen)
+    if not specs or not gemm.is_available():
+        return None
+    inputs, outputs = specs
+    if all(spec.is_static for spec in (*inputs, *outputs)):
+        return _kernel(op, inputs, outputs)
+    return OpenProductThen(op, inputs, outputs[-1]) if _is_open(op, inputs, outputs) else None
+
+
+def _specs(operation: Operation) -> tuple[list[TensorSpec], list[TensorSpec]] | None:
+    """Those of the inputs and of the outputs, if all are tensors."""
+    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    is_whole = len(inputs) == len(operation.inputs) and len(outputs) == len(operation.outputs)
+    return (inputs, outputs) if is_whole else None
+
+
+def _kernel(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> BoundKernel | None:
+    """The kernel for these sizes, if it pays."""
+    code = _code(op, inputs, outputs) if _is_worthwhile(op, inputs) else None
+    return None if code is None else BoundKernel(code, inputs, outputs, _numbers(op, inputs))
+
+
+def _is_worthwhile(op: ProductThen, inputs: Sequence[TensorSpec]) -> bool:
+    """Test whether a product of these sizes is joined with its followers, if that can be compiled."""
+    dtype = name_of(inputs[0].dtype)
+    return dtype in gemm.ELEMENTS and _are_worthwhile(op, dtype, _sizes(op, inputs))
+
+
+def _are_worthwhile(op: ProductThen, dtype: str, sizes: tuple[int, int, int]) -> bool:
+    """Test whether a product of these rows, columns and terms is large enough."""
+    product, (rows, columns, terms) = op.product, sizes
+    if isinstance(product, PackedMatMul) and not is_ours(product.layout, dtype):
+        return False
+    is_large = rows * columns >= _LEAST_ELEMENTS and rows * columns * terms > _LEAST_WORK
+    return is_large and is_faster(rows, columns, terms)
+
+
+def _numbers(op: ProductThen, inputs: Sequence[TensorSpec]) -> list[int]:
+    """The numbers of a kernel for operands of these sizes."""
+    rows, columns, terms = _sizes(op, inputs)
+    counts = [int(addend.shape == (rows, columns)) for addend in inputs[2 : op.taken]]
+    return [gemm.then_address(name_of(inputs[0].dtype)), rows, columns, terms, _block(op), *counts]
+
+
+def _block(op: ProductThen) -> int:
+    """Return how many rows of a packed operand stand together."""
+    return op.product.layout.block if isinstance(op.product, PackedMatMul) else 0
+
+
+def _code(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> EpilogueKernel | None:
+    """Return the kernel to compile; None where kernels can't compute it. Sizes matter only where they are 1."""
+    product, results = op.product, outputs[op.keeps :]
+    result = product.infer(*inputs[: op.taken])
+    target = next((k for k, spec in enumerate(results) if spec == result), None)
+    if any(spec.shape != result.shape for spec in results) or (target is None and not op.keeps):
+        return None
+    try:
+        body = kernel_spec(op.then, [result, *inputs[op.taken :]], results, has_loop_for_each_axis=True)
+    except UnsupportedError:
+        return None
+    transposed = (product.transpose_a, product.transpose_b) if isinstance(product, MatMul) else None
+    ranks = tuple(len(addend.shape or ()) for addend in inputs[2 : op.taken])
+    return EpilogueKernel(gemm.ELEMENTS[name_of(result.dtype)], transposed, ranks, body, op.keeps, target or 0)
+
+
+def _sizes(op: ProductThen, inputs: Sequence[TensorSpec]) -> tuple[int, int, int]:
+    """The rows and columns of the product, and how many terms a sum has."""
+    product, first = op.product, inputs[0].shape or (0, 0)
+    result = product.infer(*inputs[: op.taken])
+    rows, columns = (int(dim or 0) for dim in result.shape or (0, 0))
+    is_turned = isinstance(product, MatMul) and product.transpose_a
+    return rows, columns, int(first[0 if is_turned else 1] or 0)
+
+
+# --- sizes known at run time ----------------------------------------------------------------------------------------
+
+
+def _is_open(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> bool:
+    """Test whether the product's rows may turn out to be many, and one result follows.
+
+    If the product is not kept, the result has its dtype.
+    """
+    result = op.product.infer(*inputs[: op.taken])
+    if len(op.then.results) != 1 or result.is_static:
+        return False
+    if not op.keeps and outputs[0].dtype != result.dtype:
+        return False
+    if name_of(result.dtype) not in gemm.ELEMENTS or any(spec.shape is None for spec in inputs):
+        return False
+    return may_be_large(*inputs[:2])  # what the product adds is aside
+
+
+def _product_alone(
+    product: MatMul | PackedMatMul, inputs: Sequence[TensorSpec], result: TensorSpec
+) -> OpenProduct | OpenPackedProduct:
+    if isinstance(product, PackedMatMul):
+        return OpenPackedProduct(product, inputs)
+    return OpenProduct(product, name_of(result.dtype))
+
+
+class OpenProductThen:
+    """A `ProductThen` whose shapes are known when it runs.
+
+    Args:
+        op: the operation; one result follows the product.
+        inputs: what is known of the operands.
+        result: what is known of that result.
+    """
+
+    def __init__(self, op: ProductThen, inputs: Sequence[TensorSpec], result: TensorSpec) -> None:
+        self._op = op
+        self._dtypes = [spec.dtype for spec in inputs]
+        self._dtype = name_of(inputs[0].dtype)
+        product = op.product.infer(*inputs[: op.taken])
+        self._made = [np.dtype(name_of(spec.dtype)) for spec in ([product, result] if op.keeps else [result])]
+        self._product = _product_alone(op.product, inputs[: op.taken], product)
+        self._then = OpenKernels(op.then, [product, *inputs[op.taken :]], result)
+        self._address = 0
+        self._known = Met[Shapes, tuple[BoundKernel | None, Shape]](self._bind)
+        self._compiled: dict[object, BoundKernel | None] = {}  # by which axes have more than one element
+        self._expect(inputs, [product, result] if op.keeps else [result])
+
+    def __call__(self, *values: Any) -> Any:
+        """The result for some arrays; where the product is kept, both."""
+        begun = self.begin(*values)
+        if begun is None:
+            return self._one_after_the_other(values)
+        kernel, results = begun
+        if kernel.entry(kernel.table, *map(id, values), *map(id, results)):
+            kernel.refit(values, results)
+        return results if self._op.keeps else results[0]
+
+    def begin(self, *values: Any) -> Begun | None:
+        """Return the product to compute; None where one kernel does not do it all."""
+        kernel, shape = self._known[tuple([value.shape for value in values])]
+        if kernel is None:
+            return None
+        return Begun(kernel, tuple([np.empty(shape, dtype) for dtype in self._made]))
+
+    def _expect(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+        """Have the kernel compiled meanwhile that fits if unknown dimensions are long ones, where that pays."""
+        long = [TensorSpec(tuple(dim or MANY for dim in spec.shape or ()), spec.dtype) for spec in inputs]
+        try:
+            code = _code(self._op, inputs, outputs) if _is_worthwhile(self._op, long) else None
+        except ValueError:
+            return  # what is known of an operand does not fit to what another was taken for
+        if code is not None:
+            library.expect(code)
+
+    def _one_after_the_other(self, values: Sequence[Any]) -> Any:
+        """By the kernels that the product and what follows have by themselves."""
+        product = self._product(*values[: self._op.taken])
+        others = values[self._op.taken :]
+        result = self._then.run((product, *others))
+        if result is None:
+            (result,) = self._op.then.run(np, product, *others)
+        return (product, result) if self._op.keeps else result
+
+    def _bind(self, shapes: Shapes) -> tuple[BoundKernel | None, Shape]:
+        """The kernel for these shapes, if it pays, and the shape of the result."""
+        pattern = pattern_of(shapes)
+        names = self._names(shapes)
+        sizes = None if names is None else self._sizes(names, shapes)
+        if names is None or sizes is None or not _are_worthwhile(self._op, self._dtype, sizes):
+            return None, ()  # where they do not fit, the ops tell
+        if pattern not in self._compiled:
+            self._compiled[pattern] = self._first(shapes)
+        first = self._compiled[pattern]
+        if first is None:
+            return None, ()
+        shape = sizes[:2]
+        counts = [int(len(own) == 2 and own[0] == 0) for own in names[2 : self._op.taken]]
+        numbers = [self._address, *sizes, _block(self._op), *counts]
+        return first.resized((*shapes, *[shape] * len(self._made)), numbers), shape
+
+    def _names(self, shapes: Shapes) -> list[Names] | None:
+        """Those of the axes of all operands: 0 are the rows of the product, 1 its columns, 2 the terms of a sum."""
+        product = self._op.product
+        if isinstance(product, PackedMatMul):
+            layout = product.layout
+            names: list[Names] = [(0, -layout.rows), (-layout.size,)]
+            result = 0, -layout.columns
+        else:
+            names = [*product_names(product.transpose_a, product.transpose_b)]
+            result = 0, 1
+        for shape in shapes[2:]:
+            own = named_like(result, shape)
+            if own is None:
+                return None
+            names.append(own)
+        return names
+
+    def _sizes(self, names: Sequence[Names], shapes: Shapes) -> tuple[int, int, int] | None:
+        """The product's rows and columns and the terms of a sum; None if operands do not fit, or are empty."""
+        found = read_sizes(names, shapes, 3)
+        if found is None:
+            return None
+        product = self._op.product
+        rows, columns, terms = found
+        if isinstance(product, PackedMatMul):
+            columns, terms = product.layout.columns, product.layout.rows
+        return rows, columns, terms
+
+    def _first(self, shapes: Shapes) -> BoundKernel | None:
+        """The kernel for shapes of a pattern that was not met before; None if there is none."""
+        inputs = [TensorSpec(shape, dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)]
+        outputs = [spec for spec in self._op.infer(*inputs) if isinstance(spec, TensorSpec)]
+        code = _code(self._op, inputs, outputs)
+        if code is None:
+            return None
+        self._address = gemm.then_address(self._dtype)
+        kernel = BoundKernel(code, inputs, outputs, [0] * code.number_count)
+        (kernel.entry,) = library.get([code])
+        return kernel

@@ -1,0 +1,168 @@
+"""Kernels for products of more than two axes, and the rule for which of these they compute in place of NumPy."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ...common.dtypes import name_of
+from ...graph.graph import Operation
+from ...graph.op import Op
+from ...graph.spec import TensorSpec
+from ...ops.linear_algebra.einsum import Contraction
+from ...ops.linear_algebra.linalg import BatchMatMul
+from ..elementwise.bound import BoundKernel
+from ..llvm.entry import Operand, PrintedKernel
+from ..llvm.library import library
+from ..llvm.registers import registers_of
+from . import gemm
+from .gemm_batch import AXIS_FIELDS, FIELDS, BatchForm, print_batch
+from .gemm_large import print_large
+from .gemm_strides import StridedProduct, labels_of_matmul, strided_product
+
+_MOST_AXES = 4
+_MOST_PARTS = 16
+_LEAST_TOTAL = 4096  # multiplications; for fewer a call of NumPy costs less than a kernel's compilation
+_LEAST_PART = 250_000
+_MOST_TERMS = 512
+_MOST_PANEL = 1 << 17  # bytes that a part lays out at a time
+_MOST_B_BYTES = 1 << 18
+_MOST_SINGLE_B_BYTES = 1 << 15  # where there are few products
+_FEW_PRODUCTS = 4  # for which large products are split, and not dealt out
+
+
+def bind_batch(operation: Operation) -> BoundKernel | None:
+    """The kernel of a `BatchMatMul` or `Contraction`, where it is not slower than NumPy."""
+    op = operation.op
+    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
+    known = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.is_static]
+    if len(known) < len(specs) or not gemm.is_available() or name_of(known[0].dtype) not in gemm.ELEMENTS:
+        return None
+    product = product_of(op, known)
+    if product is None or len(product.axes) > _MOST_AXES or product.count * product.work < _LEAST_TOTAL:
+        return None
+    dtype = name_of(known[0].dtype)
+    plan = (_large(product, dtype) if _is_large(product, dtype) else None) or _small(product, dtype)
+    if plan is None:
+        return None
+    ranks = [len(spec.shape or ()) for spec in known]
+    kernel = _kernel(gemm.ELEMENTS[dtype], (ranks[0], ranks[1], ranks[2]), product.is_swapped, len(plan))
+    return BoundKernel(kernel, known[:2], known[2:], plan)
+
+
+def product_of(op: Op, specs: list[TensorSpec]) -> StridedProduct | None:
+    """Return the product that an operation with inputs and output of these specs computes; None for empty ones."""
+    shapes = [tuple(int(dim or 0) for dim in spec.shape or ()) for spec in specs]
+    if any(0 in shape for shape in shapes):
+        return None
+    if isinstance(op, BatchMatMul):
+        labels = labels_of_matmul(len(shapes[0]), len(shapes[1]), op.transpose_a, op.transpose_b)
+    else:
+        assert isinstance(op, Contraction)
+        labels = (op.a, op.b, op.out)
+    return strided_product(labels, (shapes[0], shapes[1], shapes[2]))
+
+
+def _is_large(product: StridedProduct, dtype: str) -> bool:
+    """Test whether a product is better cut into blocks, as `gemm` does: B, or its copy, fills caches."""
+    size = 4 if dtype == "float32" else 8
+    terms, columns = product.terms.size, product.columns.size
+    most = _MOST_B_BYTES if product.count >= _FEW_PRODUCTS else _MOST_SINGLE_B_BYTES
+    return terms * columns * size >= most or not _fits(product, dtype)
+
+
+def _fits(product: StridedProduct, dtype: str) -> bool:
+    """Test whether there is room for a panel of B."""
+    size = 4 if dtype == "float32" else 8
+    panel = product.terms.size * min(product.columns.size, 4 * gemm.tiles(dtype).lanes) * size
+    return product.terms.size <= _MOST_TERMS and panel <= _MOST_PANEL
+
+
+def _axes(product: StridedProduct) -> list[int]:
+    numbers = [number for axis in product.axes for number in (axis.size, axis.a, axis.b, axis.c)]
+    return numbers + [0] * (AXIS_FIELDS * _MOST_AXES - len(numbers))
+
+
+def _small(product: StridedProduct, dtype: str) -> list[int] | None:
+    """The address of the function for a product, and its numbers."""
+    if not _fits(product, dtype):
+        return None
+    registers = registers_of(library.host, gemm.ELEMENTS[dtype])
+    rows, columns, terms = product.rows, product.columns, product.terms
+    b = (1, columns.b or terms.size) if columns.b != 1 and columns.size > 1 else (terms.b or columns.size, 1)
+    if columns.size == 1 and terms.b == 1:
+        b = (1, terms.size)
+    if columns.size == 1 and terms.b != 1 and terms.size > 1:
+        return None
+    count, parts = product.count, max(1, min(_MOST_PARTS, product.count * product.work // _LEAST_PART))
+    wanted = -(-parts // count)  # chunks of rows
+    form = BatchForm(
+        gemm.ELEMENTS[dtype], registers.lanes, registers.sums, rows.size, columns.size, terms.size,
+        (rows.a, terms.a), b, rows.c, len(product.axes), wanted > 1,
+    )  # fmt: skip
+    height = form.tiles.rows
+    chunk_rows = -(-rows.size // min(wanted, -(-rows.size // height)) // height) * height
+    chunks = -(-rows.size // chunk_rows)
+    units = count * chunks
+    part_units = -(-units // min(parts, units))
+    numbers = {
+        "part_units": part_units,
+        "units": units,
+        "parts": -(-units // part_units),
+        "chunks": chunks,
+        "chunk_rows": chunk_rows,
+    }
+    return [_address(form), *[numbers[name] for name in FIELDS], *_axes(product)]
+
+
+@cache
+def _address(form: BatchForm) -> int:
+    name = "batch"
+    engine = library.load(f"batch {form}", lambda: print_batch(form, name))
+    return engine.get_function_address(name)
+
+
+def _kernel(element: str, ranks: tuple[int, int, int], is_swapped: bool, numbers: int) -> PrintedKernel:
+    """A kernel that calls the function whose address is its first number."""
+    pointer = f"{element}*"
+    first, second = ("%d1", "%d0") if is_swapped else ("%d0", "%d1")
+    text = (
+        f"define internal void @NAME_run({pointer} %d0, {pointer} %d1, {pointer} %d2, i64* %numbers) noinline {{\n"
+        "  %address = load i64, i64* %numbers\n"
+        f"  %function = inttoptr i64 %address to void ({pointer}, {pointer}, {pointer}, i64*)*\n"
+        "  %rest = getelementptr i64, i64* %numbers, i64 1\n"
+        f"  call void %function({pointer} {first}, {pointer} {second}, {pointer} %d2, i64* %rest)\n"
+        "  ret void\n}\n"
+    )
+    operands = tuple([Operand(element, rank, (), place == 2) for place, rank in enumerate(ranks)])
+    return PrintedKernel(operands, numbers, text)
+
+
+def _large(product: StridedProduct, dtype: str) -> list[int] | None:
+    """The address of the function that computes each product by `gemm`, and its numbers."""
+    rows, columns, terms = product.rows, product.columns, product.terms
+    is_row_wise = terms.a == 1 or terms.size == 1
+    if not is_row_wise and rows.a != 1 and rows.size > 1:
+        return None
+    is_turned = columns.size > 1 and columns.b != 1
+    if columns.size == 1 and terms.b != 1:
+        return None
+    if columns.size == 1 or rows.size == 1:
+        return None  # BLAS does as well where each element of a matrix is read once
+    steps = [rows.a or terms.size, 0] if is_row_wise else [terms.a, 1]
+    steps += [columns.b, 1] if is_turned else [terms.b or columns.size, 0]
+    parts = 1 if product.count < _FEW_PRODUCTS else min(_MOST_PARTS, product.count)
+    part_units = -(-product.count // parts)
+    parts = -(-product.count // part_units)
+    sizes = [rows.size, columns.size, terms.size, *steps, rows.c]
+    head = [part_units, product.count, parts, gemm.product_address(dtype), *sizes]
+    return [_large_address(dtype, len(product.axes)), *head, *_axes(product)]
+
+
+@cache
+def _large_address(dtype: str, axes: int) -> int:
+    element, name = gemm.ELEMENTS[dtype], "products"
+    engine = library.load(f"batch of products {element} {axes}", lambda: print_large(element, axes, name))
+    return engine.get_function_address(name)
+
+
+__all__ = ["bind_batch", "product_of"]

@@ -1,0 +1,371 @@
+"""Matrix products as LLVM IR: cut into parts for threads, blocks for caches, and tiles for registers.
+
+A part is a rectangle of the result. It goes over k in blocks; in each it lays out the rows of A that it needs (if A is
+transposed; otherwise rows are read where they lie), then one panel of B after the other, and computes all tiles under
+that panel, while it lays out the next. (`gemm_shared` cuts large products otherwise.) Parts and blocks depend on sizes
+and on how operands lie, and so does the order in which the terms of an element are added: never on the number of
+threads.
+"""
+
+from __future__ import annotations
+
+from ...common.quick_dataclass import dataclass
+from .gemm_code import Code
+from .gemm_pack import print_packing
+from .gemm_panel import (
+    COLUMNS_OF_B,
+    NOTHING,
+    PACKED,
+    ROWS_OF_B,
+    SCRATCH,
+    THEN,
+    TRANSPOSED,
+    print_are_few,
+    print_ask_share,
+    print_lay,
+    print_optional,
+    print_panel,
+    print_panel_call,
+    print_parallel,
+    print_scratch,
+)
+from .gemm_shared import MEMORY, print_shared, shared_name
+from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles, print_declarations, print_tile
+
+_MOST_ROWS = 256  # of A that are laid out at a time
+
+# Terms of a block of k at most. Where blocks are deep, sums go back into C seldom; where they are not, a panel of B and
+# the rows of A that it meets lie in the first two caches. Measured like the parts below.
+_DEEP_LAID_OUT = 256  # where the rows of A are laid out, too,
+_DEEP_FEW = 256  # or few
+_FEW_ROWS = 64
+_DEEP = 512
+_DEEP_TURNED = 1024  # where laying out a panel of B means to transpose it
+
+# Parts, measured on two cores of a server with AVX-512: work is m * n * k. Threads that are awake pay from some 10
+# microseconds a part, and more parts than that make panels at their ends narrower.
+_LEAST_SHARED = 1_000_000
+_LEAST_PART = 500_000
+_MOST_ACROSS = 8
+_MOST_ACROSS_LAID_OUT = 4  # where each part lays out the rows of A anew,
+_LEAST_BROAD = 512  # for at least so many columns
+_MOST_PART_ROWS = 256
+_QUARTERS = 4  # of what would be one part by these rules, where rows of A are laid out
+_FEW_TILES = 3  # on top of each other, for which rows of B that lie close together are read where they are
+_MOST_PACKING = 8  # parts of the work of packing
+
+# Products that have their operands laid out once, measured likewise.
+_LEAST_WORK = 50_000_000
+_LEAST_ROWS = 128
+_LEAST_COLUMNS_LAID_OUT = 1024  # where the rows of A are laid out, too
+
+_LETTERS = {"float": "s", "double": "d"}
+
+_FIELDS = (
+    *("m", "n", "k", "a", "row_step", "k_step", "b", "b_step", "form", "c", "c_step", "d", "d_step", "e", "e_step"),
+    *("k_block", "part_rows", "part_columns", "across", "pack_a", "pack_b", "then", "then_context"),
+)
+_PARAMETERS = (
+    "i64 %m, i64 %n, i64 %k, T* %a, i64 %a_step, i64 %a_transposed, T* %b, i64 %b_step, i64 %form, "
+    "T* %c, i64 %c_step, T* %d, i64 %d_step, T* %e, i64 %e_step"
+)
+
+COMMON = SCRATCH + MEMORY
+
+
+def print_products(tiles: Tiles) -> str:
+    """All functions for one element type; called from elsewhere are `anabranch_{s,d}gemm`, `.._then` and `.._pack`."""
+    sizes = [(rows, vectors) for rows in tiles.heights for vectors in range(1, tiles.vectors + 1)]
+    kernels = [print_tile(tiles, *size) for size in sizes if size != (tiles.rows, tiles.vectors)]
+    kernels += [print_tile(tiles, tiles.rows, tiles.vectors, layout) for layout in (ROWS_OF_A, PANELS_OF_A)]
+    return "".join(
+        [print_declarations(tiles), *kernels, print_packing(tiles), print_panel(tiles), _print_part(tiles),
+         print_shared(tiles), _print_product(tiles), _print_pack(tiles)]
+    )  # fmt: skip
+
+
+def _print_part(tiles: Tiles) -> str:
+    e = tiles.element
+    code = Code(f"gemm_{tiles.suffix}_part(i8* %context, i64 %part)")
+    fields = code.let("bitcast i8* %context to i64*")
+    get = {name: code.load("i64", code.at("i64", fields, k)) for k, name in enumerate(_FIELDS)}
+    a, b, c, d, plus = (code.let(f"inttoptr i64 {get[name]} to {e}*") for name in "abcde")
+    follows = code.let(f"inttoptr i64 {get['then']} to {THEN}")
+    then_context = code.let(f"inttoptr i64 {get['then_context']} to i8*")
+    panels_of_b, slot = print_scratch(code, e)
+    panel_size = code.mul(get["k_block"], tiles.columns)
+    panels_of_a = code.at(e, panels_of_b, code.mul(panel_size, 2))
+    turn, is_laid = code.variable(), code.variable()  # which of two panels is used, and whether it is laid out already
+    code.store("i64", 0, turn)
+    code.store("i64", 0, is_laid)
+
+    row = code.mul(code.div("%part", get["across"]), get["part_rows"])
+    row_end = code.least(get["m"], code.add(row, get["part_rows"]))
+    column = code.mul(code.rem("%part", get["across"]), get["part_columns"])
+    column_end = code.least(get["n"], code.add(column, get["part_columns"]))
+    is_a_packed = code.test("ne", get["pack_a"], 0)
+    height = code.choose(is_a_packed, _MOST_ROWS // tiles.rows * tiles.rows, get["m"])
+    is_b_packed = code.test("eq", get["form"], PACKED)
+
+    with code.loop(0, code.most(get["k"], 1), get["k_block"]) as p:
+        deep = code.least(get["k_block"], code.sub(get["k"], p))
+        is_first = code.test("eq", p, 0)
+        added = code.let(f"select i1 {is_first}, {e}* {d}, {e}* {c}")
+        added_step = code.choose(is_first, get["d_step"], get["c_step"])
+        plus_now = code.let(f"select i1 {is_first}, {e}* {plus}, {e}* null")
+        then = code.let(f"select i1 {code.test('sge', code.add(p, deep), get['k'])}, {THEN} {follows}, {THEN} null")
+        with code.loop(row, row_end, height) as i:
+            rows = code.least(height, code.sub(row_end, i))
+            has_more_rows = code.test("slt", code.add(i, height), row_end)  # which go through the same panels again
+            are_few = print_are_few(code, tiles, rows)
+            plain_a = code.at(e, a, code.mul(i, get["row_step"]), code.mul(p, get["k_step"]))
+            with code.when(is_a_packed):
+                code.call(
+                    f"gemm_{tiles.suffix}_pack_a",
+                    [(f"{e}*", plain_a), ("i64", get["k_step"]), ("i64", deep), ("i64", rows), (f"{e}*", panels_of_a)],
+                )
+            a_here = code.let(f"select i1 {is_a_packed}, {e}* {panels_of_a}, {e}* {plain_a}")
+            group_step = code.choose(is_a_packed, code.mul(deep, tiles.rows), code.mul(get["row_step"], tiles.rows))
+            row_step = code.choose(is_a_packed, 1, get["row_step"])
+            k_step = code.choose(is_a_packed, tiles.rows, get["k_step"])
+            with code.loop(column, column_end, tiles.columns) as j:
+                now = _print_source(code, tiles, get, b, p, j, column_end)
+                odd = code.load("i64", turn)
+                panel = code.at(e, panels_of_b, code.mul(odd, panel_size))
+                next_odd = code.choose(are_few, odd, code.sub(1, odd))
+                next_panel = code.at(e, panels_of_b, code.mul(next_odd, panel_size))
+                beside = code.add(j, tiles.columns)
+                is_last = code.test("sge", beside, column_end)
+                following = code.choose(has_more_rows, p, code.add(p, get["k_block"]))
+                block = code.choose(is_last, following, p)
+                later = _print_source(code, tiles, get, b, block, code.choose(is_last, column, beside), column_end)
+                uses_panel = code.test("ne", now.kind, NOTHING)
+                with code.when(code.let(f"and i1 {uses_panel}, {code.test('eq', code.load('i64', is_laid), 0)}")):
+                    print_lay(code, tiles, now.kind, (now.source, get["b_step"]), (now.deep, now.width), panel)
+                is_there = code.test("slt", block, get["k"])
+                next_kind = code.choose(is_there, later.kind, NOTHING)
+                code.store("i64", code.choose(code.test("ne", next_kind, NOTHING), 1, 0), is_laid)
+                code.store("i64", next_odd, turn)
+                b_here = code.let(f"select i1 {uses_panel}, {e}* {panel}, {e}* {now.source}")
+                is_panel = code.let(f"or i1 {uses_panel}, {is_b_packed}")
+                b_step = code.choose(is_panel, tiles.columns, get["b_step"])
+                asks = code.let(f"and i1 {is_b_packed}, {is_there}")
+                ask = code.let(f"select i1 {asks}, {e}* {later.source}, {e}* {b}")
+                target = code.at(e, c, code.mul(i, get["c_step"]), j)
+                addend = print_optional(code, e, added, code.add(code.mul(i, added_step), j))
+                addend_2 = print_optional(code, e, plus_now, code.add(code.mul(i, get["e_step"]), j))
+                print_panel_call(
+                    code, tiles, m=rows, n=now.width, k=deep,
+                    a=a_here, group_step=group_step, row_step=row_step, k_step=k_step, b=b_here, b_step=b_step,
+                    c=target, c_step=get["c_step"], d=addend, d_step=added_step, e=addend_2, e_step=get["e_step"],
+                    ask=code.let(f"bitcast {e}* {ask} to i8*"),
+                    ask_share=code.choose(asks, print_ask_share(code, tiles, rows), 0),
+                    lay_kind=next_kind, lay_from=later.source, lay_step=get["b_step"], lay_deep=later.deep,
+                    lay_width=later.width, lay_to=next_panel, then=then, then_context=then_context, row=i, column=j,
+                )  # fmt: skip
+    code.line(f"call void @gemm_give(i64 {slot})")
+    code.line("ret void")
+    return code.text().replace("getelementptr inbounds", "getelementptr")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The source of a panel.
+
+    Attributes:
+        kind: of what it is laid out; `NOTHING` where it is read where it lies.
+        source: where that begins.
+        deep: how many steps of k it has.
+        width: how many columns.
+    """
+
+    kind: str
+    source: str
+    deep: str
+    width: str
+
+
+def _print_source(code: Code, tiles: Tiles, get: dict[str, str], b: str, p: str, j: str, column_end: str) -> _Source:
+    """Print the source of the panel that begins at step `p` of k and at column `j`."""
+    width = code.least(tiles.columns, code.sub(column_end, j))
+    deep = code.least(get["k_block"], code.sub(get["k"], p))
+    is_packed, is_transposed = code.test("eq", get["form"], PACKED), code.test("eq", get["form"], TRANSPOSED)
+    is_cut = code.test("ne", code.rem(width, tiles.lanes), 0)
+    is_laid = code.let(f"or i1 {code.test('ne', get['pack_b'], 0)}, {is_cut}")
+    kind = code.choose(is_transposed, COLUMNS_OF_B, code.choose(is_laid, ROWS_OF_B, NOTHING))
+    offset = code.choose(
+        is_transposed, code.add(code.mul(j, get["b_step"]), p), code.add(code.mul(p, get["b_step"]), j)
+    )
+    packed = code.add(code.mul(p, code.rounded(get["n"], tiles.columns)), code.mul(j, deep))
+    source = code.at(tiles.element, b, code.choose(is_packed, packed, offset))
+    return _Source(code.choose(is_packed, NOTHING, kind), source, deep, width)
+
+
+def product_name(tiles: Tiles) -> str:
+    """Return the name of the function for products; see `gemm`."""
+    return f"anabranch_{_LETTERS[tiles.element]}gemm"
+
+
+def then_name(tiles: Tiles) -> str:
+    """Return the name of the function for products of which something follows; see `gemm`."""
+    return f"{product_name(tiles)}_then"
+
+
+def packing_name(tiles: Tiles) -> str:
+    """Return the name of the function that packs."""
+    return f"anabranch_{_LETTERS[tiles.element]}pack"
+
+
+def k_block(k: int, rows: int) -> int:
+    """Return how many terms are added before a sum is put back into C, where B is packed.
+
+    So `k` is cut into equal blocks.
+    """
+    blocks = max(1, -(-k // (_DEEP_FEW if rows < _FEW_ROWS else _DEEP)))
+    return max(1, -(-k // blocks))
+
+
+def _print_k_block(code: Code) -> str:
+    """Print the block of k of a product; of a packed B it is given in the place of its steps."""
+    deep = code.choose(code.test("slt", "%m", _FEW_ROWS), _DEEP_FEW, _DEEP)
+    deep = code.choose(code.test("eq", "%form", TRANSPOSED), _DEEP_TURNED, deep)
+    deep = code.choose(code.test("ne", "%a_transposed", 0), _DEEP_LAID_OUT, deep)
+    equal = code.most(1, code.parts("%k", code.most(1, code.parts("%k", deep))))
+    return code.choose(code.test("eq", "%form", PACKED), code.most(1, "%b_step"), equal)
+
+
+def _print_product(tiles: Tiles) -> str:
+    e = tiles.element
+    parameters = _PARAMETERS.replace("T", e)
+    code = Code(f"{then_name(tiles)}({parameters}, {THEN} %then, i8* %then_context)", "")
+    is_done = code.variable()
+    code.store("i64", 0, is_done)
+    with code.when(_print_is_large(code)):
+        deep = code.choose(code.test("ne", "%a_transposed", 0), _DEEP_LAID_OUT, _DEEP)
+        arguments = f"{parameters}, {THEN} %then, i8* %then_context, i64 {deep}"
+        code.store("i64", code.let(f"call i64 @{shared_name(tiles)}({arguments})"), is_done)
+    with code.when(code.test("eq", code.load("i64", is_done), 0)):
+        _print_dealt_out(code, tiles)
+    code.line("ret void")
+    plain = Code(f"{product_name(tiles)}({parameters})", "")
+    plain.line(f"call void @{then_name(tiles)}({parameters}, {THEN} null, i8* null)")
+    plain.line("ret void")
+    return code.text() + plain.text()
+
+
+def _print_is_large(code: Code) -> str:
+    """Print the test whether it pays to lay out operands once for all parts."""
+
+    def both(a: str, b: str) -> str:
+        return code.let(f"and i1 {a}, {b}")
+
+    is_much = code.test("sge", code.mul(code.mul("%m", "%n"), "%k"), _LEAST_WORK)
+    is_open = code.test("ne", "%form", PACKED)
+    is_broad = code.test("sge", "%n", _LEAST_COLUMNS_LAID_OUT)
+    is_high = code.test("sge", "%m", _LEAST_ROWS)
+    is_laid_out = code.test("ne", "%a_transposed", 0)
+    return both(both(is_much, is_open), code.let(f"select i1 {is_laid_out}, i1 {is_broad}, i1 {is_high}"))
+
+
+def _print_dealt_out(code: Code, tiles: Tiles) -> None:
+    """Each part lays out what it needs."""
+    e = tiles.element
+    context = code.variable(f"[{len(_FIELDS)} x i64]")
+    fields = code.let(f"bitcast [{len(_FIELDS)} x i64]* {context} to i64*")
+    is_transposed = code.test("ne", "%a_transposed", 0)
+    down, across = _print_parts(code, tiles)
+    values = {
+        "row_step": code.choose(is_transposed, 1, "%a_step"),
+        "k_step": code.choose(is_transposed, "%a_step", 1),
+        "k_block": _print_k_block(code),
+        "part_rows": code.rounded(code.parts("%m", down), tiles.rows),
+        "part_columns": code.rounded(code.parts("%n", across), tiles.columns),
+        "pack_a": "%a_transposed",
+        "pack_b": _print_needs_panels(code, tiles),
+    }
+    values["across"] = code.parts("%n", code.most(1, values["part_columns"]))
+    for field in "abcde":
+        values[field] = code.let(f"ptrtoint {e}* %{field} to i64")
+    values["then"] = code.let(f"ptrtoint {THEN} %then to i64")
+    values["then_context"] = code.let("ptrtoint i8* %then_context to i64")
+    for k, field in enumerate(_FIELDS):
+        code.store("i64", values.get(field, f"%{field}"), code.at("i64", fields, k))
+    parts = code.mul(code.parts("%m", code.most(1, values["part_rows"])), values["across"])
+    print_parallel(code, f"gemm_{tiles.suffix}_part", fields, parts)
+
+
+def _print_parts(code: Code, tiles: Tiles) -> tuple[str, str]:
+    """Into how many parts rows and columns are cut; by sizes alone, so that results are the same for any threads."""
+    is_laid_out = code.test("ne", "%a_transposed", 0)
+    work = code.mul(code.mul("%m", "%n"), "%k")
+    down = code.most(1, code.parts("%m", _MOST_PART_ROWS))
+    few = code.least(_MOST_ACROSS_LAID_OUT, code.most(1, code.div("%n", _LEAST_BROAD)))
+    most_across = code.choose(is_laid_out, few, _MOST_ACROSS)
+    is_whole = code.test("eq", code.mul(down, most_across), 1)
+    most_across = code.choose(is_whole, _print_quarters(code), most_across)
+    paying = code.choose(code.test("slt", work, _LEAST_SHARED), 1, code.div(work, _LEAST_PART))
+    wanted = code.least(code.choose(is_whole, _QUARTERS, most_across), paying)
+    panels = code.most(1, code.parts("%n", tiles.columns))
+    across = code.least(code.least(most_across, wanted), panels)
+    missing = code.parts(wanted, across)  # where columns are too few, rows are cut
+    return code.most(1, code.least(code.most(down, missing), code.parts("%m", tiles.rows))), across
+
+
+def _print_quarters(code: Code) -> str:
+    """Into how many of four parts columns are cut, so that the parts lay out little of both operands once more."""
+    is_wide = code.test("sge", "%n", code.mul("%m", 2))
+    is_high = code.test("sge", "%m", code.mul("%n", 2))
+    return code.choose(is_wide, _QUARTERS, code.choose(is_high, 1, _QUARTERS // 2))
+
+
+def _print_needs_panels(code: Code, tiles: Tiles) -> str:
+    """Print the test whether rows of B are laid out as panels: for few rows of A only if they are far apart in memory.
+
+    Then caches suffer.
+    """
+    is_far = code.test("sge", code.mul("%b_step", tiles.bytes), 4096)
+    fewest = code.choose(is_far, tiles.rows, _FEW_TILES * tiles.rows)
+    return code.choose(code.test("sgt", "%m", fewest), 1, 0)
+
+
+def _print_pack(tiles: Tiles) -> str:
+    """All panels of B; see `PACKED`. A part of the work is some panels, in all blocks of k."""
+    e = tiles.element
+    names = ("n", "k", "block", "b", "b_step", "transposed", "out", "panels")
+    parameters = f"i64 %n, i64 %k, i64 %block, {e}* %b, i64 %b_step, i64 %transposed, {e}* %out"
+    code = Code(f"{packing_name(tiles)}({parameters})", "")
+    context = code.variable(f"[{len(names)} x i64]")
+    fields = code.let(f"bitcast [{len(names)} x i64]* {context} to i64*")
+    panels = code.most(1, code.parts(code.parts("%n", tiles.columns), _MOST_PACKING))
+    values = {name: code.let(f"ptrtoint {e}* %{name} to i64") for name in ("b", "out")} | {"panels": panels}
+    for k, name in enumerate(names):
+        code.store("i64", values.get(name, f"%{name}"), code.at("i64", fields, k))
+    print_parallel(code, f"gemm_{tiles.suffix}_pack_part", fields, code.parts("%n", code.mul(panels, tiles.columns)))
+    code.line("ret void")
+    return _print_pack_part(tiles, names) + code.text()
+
+
+def _print_pack_part(tiles: Tiles, names: tuple[str, ...]) -> str:
+    e = tiles.element
+    code = Code(f"gemm_{tiles.suffix}_pack_part(i8* %context, i64 %part)")
+    fields = code.let("bitcast i8* %context to i64*")
+    for position, name in enumerate(names):
+        address = code.at("i64", fields, position)
+        code.line(f"%{name} = load i64, i64* {address}")
+    b, out = (code.let(f"inttoptr i64 %{name} to {e}*") for name in ("b", "out"))
+    start = code.mul(code.mul("%part", "%panels"), tiles.columns)
+    end = code.least("%n", code.add(start, code.mul("%panels", tiles.columns)))
+    wide = code.rounded("%n", tiles.columns)
+    is_transposed = code.test("ne", "%transposed", 0)
+    kind = code.choose(is_transposed, COLUMNS_OF_B, ROWS_OF_B)
+    with code.loop(0, "%k", "%block") as p:
+        deep = code.least("%block", code.sub("%k", p))
+        with code.loop(start, end, tiles.columns) as j:
+            width = code.least(tiles.columns, code.sub("%n", j))
+            along = code.choose(is_transposed, code.mul(j, "%b_step"), j)
+            down = code.choose(is_transposed, p, code.mul(p, "%b_step"))
+            target = code.at(e, out, code.mul(p, wide), code.mul(j, deep))
+            source = code.at(e, b, along, down)
+            print_lay(code, tiles, kind, (source, "%b_step"), (deep, width), target)
+    code.line("ret void")
+    return code.text()

@@ -1,0 +1,139 @@
+"""Independent products of matrices in one call: threads take one product after the other, not parts of each in turn.
+
+So they meet once for all products instead of once for each, and what disturbs one thread keeps the others waiting only
+at the end, where they help with the parts of the products that are left. The parts into which a product is cut are the
+same as if it ran by itself, and so are its results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ...graph.spec import TensorSpec
+from ..elementwise.bound import BoundKernel, native_dtype
+from ..llvm.compiler import Effort
+from ..llvm.library import library
+from .gemm_code import Code
+
+_MOST_OPERANDS = 12  # and results, of one product
+_FIELDS = ("entry", "refused", "count", "table")  # of a call, then the addresses of operands and results
+_WIDTH = len(_FIELDS) + _MOST_OPERANDS
+
+Result = tuple[Any, ...] | None
+
+
+class Begun(NamedTuple):
+    """A product that is to be computed.
+
+    Attributes:
+        kernel: what computes it.
+        results: the arrays that it writes.
+    """
+
+    kernel: BoundKernel
+    results: tuple[Any, ...]
+
+
+class Runner(Protocol):
+    """The runner of a product whose sizes are known when it runs."""
+
+    def begin(self, *values: Any) -> Begun | None:
+        """Return the product to compute for these operands; None if no kernel computes them."""
+        ...
+
+    def __call__(self, *values: Any) -> Any: ...
+
+
+class Member:
+    """A product of a group. Called, it computes the product by itself, as a tuple of results.
+
+    Args:
+        kernel: what computes it where it stands alone.
+        outputs: what is known of its results.
+    """
+
+    def __init__(self, kernel: BoundKernel | Runner, outputs: Sequence[TensorSpec]) -> None:
+        self._kernel = kernel
+        self._is_single = len(outputs) == 1
+        shapes = [tuple([int(dim or 0) for dim in spec.shape or ()]) for spec in outputs]  # those that are not known
+        self._made = [(shape, native_dtype(spec.dtype)) for shape, spec in zip(shapes, outputs, strict=True)]  # unused
+
+    def begin(self, *values: Any) -> Begun | None:
+        kernel = self._kernel
+        if not isinstance(kernel, BoundKernel):
+            return kernel.begin(*values)
+        return Begun(kernel, tuple([np.empty(shape, dtype) for shape, dtype in self._made]))
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        kernel = self._kernel
+        if not isinstance(kernel, BoundKernel):
+            found = kernel(*values)
+            return (found,) if self._is_single else found
+        _, results = self.begin(*values) or (kernel, ())
+        if kernel.entry(kernel.table, *map(id, values), *map(id, results)):
+            kernel.refit(values, results)
+        return results
+
+
+def run_products(*pieces: tuple[Any, ...]) -> list[Result]:
+    """Compute products, each a `Member` and its operands; gives the results of each, None of what is to run alone."""
+    begun = [_begun(piece) for piece in pieces]
+    wanted = [number for number, each in enumerate(begun) if each is not None]
+    calls: list[int] = []
+    for number in wanted:
+        calls += _call(begun[number], pieces[number][1:])
+    memory = array("q", calls)
+    _function()(memory.buffer_info()[0], len(wanted))
+    for place, number in enumerate(wanted):
+        if memory[place * _WIDTH + _FIELDS.index("refused")]:
+            begun[number] = None
+    return [None if each is None else each.results for each in begun]
+
+
+def _begun(piece: tuple[Any, ...]) -> Begun | None:
+    member, *values = piece
+    try:
+        found: Begun | None = member.begin(*values)
+    except Exception:
+        return None  # it fails again in its turn
+    return None if found is None or len(values) + len(found.results) > _MOST_OPERANDS else found
+
+
+def _call(begun: Begun | None, values: Sequence[Any]) -> list[int]:
+    assert begun is not None
+    addresses = [*map(id, values), *map(id, begun.results)]
+    padding = [0] * (_MOST_OPERANDS - len(addresses))
+    return [begun.kernel.address, 0, len(addresses), begun.kernel.table, *addresses, *padding]
+
+
+@cache
+def _function() -> Any:
+    text = _text()
+    engine = library.load(f"products together {text}", lambda: text, effort=Effort.PRINTED)
+    return ctypes.PYFUNCTYPE(None, ctypes.c_size_t, ctypes.c_size_t)(engine.get_function_address("run_products"))
+
+
+def _text() -> str:
+    """``void @run_products(calls, count)``: each call is a part."""
+    code = Code("run_call(i8* %context, i64 %part)")
+    first = code.mul("%part", _WIDTH)
+    calls = code.let("bitcast i8* %context to i64*")
+    values = [code.load("i64", code.at("i64", calls, first, k)) for k in range(_WIDTH)]
+    entry, _, count, table = values[: len(_FIELDS)]
+    for number in range(1, _MOST_OPERANDS + 1):
+        passed = [table, *values[len(_FIELDS) : len(_FIELDS) + number]]
+        with code.when(code.test("eq", count, number)):
+            function = code.let(f"inttoptr i64 {entry} to i32 ({', '.join(['i64'] * len(passed))})*")
+            answer = code.let(f"call i32 {function}({', '.join(f'i64 {value}' for value in passed)})")
+            code.store("i64", code.let(f"zext i32 {answer} to i64"), code.at("i64", calls, first, 1))
+    code.line("ret void")
+    start = Code("run_products(i8* %calls, i64 %count)", "")
+    start.call("anabranch_parallel", [("void (i8*, i64)*", "@run_call"), ("i8*", "%calls"), ("i64", "%count")])
+    start.line("ret void")
+    return code.text() + start.text()

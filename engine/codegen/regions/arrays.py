@@ -1,0 +1,363 @@
+"""Native TensorArrays that are written: one block of memory for all values of a chain, changed in place.
+
+That is right as long as nothing looks at an earlier value of the chain, which is known when code is printed: a value
+holds the version of its state, and only the latest may be used. What is read is copied, for the same reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.containers.array_windows import ArrayWindow
+from ...ops.containers.tensor_arrays import (
+    ArrayAddAt,
+    ArrayClear,
+    ArrayEmpty,
+    ArrayNew,
+    ArrayRead,
+    ArrayReadOrZeros,
+    ArraySize,
+    ArrayStack,
+    ArrayStackLike,
+    ArrayWrite,
+)
+from ..expression.expression import UnsupportedError
+from .function import Array, Elements, Function, Ragged, Scalar, Slots, State, Value
+from .scalars import literal, size_of, type_of
+
+if TYPE_CHECKING:
+    from .forms import Context, Form
+
+
+def _slots(value: Value) -> State:
+    """The state of an array that may be changed.
+
+    Raises:
+        UnsupportedError: it is none, or its memory holds a later value already.
+    """
+    if not isinstance(value, Slots):
+        raise UnsupportedError("no array that can be written")
+    if value.version != value.state.version:
+        raise UnsupportedError("an earlier value of a TensorArray is used after a write")
+    return value.state
+
+
+def _changed(state: State) -> Slots:
+    state.version += 1
+    return Slots(state, state.version)
+
+
+def as_index(function: Function, index: Value) -> str:
+    """An integer as an i64."""
+    if not isinstance(index, Scalar) or index.kind not in ("i32", "i64"):
+        raise UnsupportedError("an index of another kind")
+    return index.name if index.kind == "i64" else function.let(f"sext i32 {index.name} to i64")
+
+
+def _size(function: Function, state: State) -> str:
+    return function.let(f"load i64, ptr {state.size}")
+
+
+def _row(function: Function, state: State, index: str) -> str:
+    """The address of an element."""
+    count = math.prod(state.shape)
+    offset = index if count == 1 else function.let(f"mul nsw i64 {index}, {count}")
+    return function.element(state.rows, state.kind, offset)
+
+
+def _is_there(function: Function, state: State, index: str) -> str:
+    """Print the test whether there is an element at an index that is known to be within the capacity."""
+    return function.let(f"icmp ne i8 {function.let(f'load i8, ptr {_flag(function, state, index)}')}, 0")
+
+
+def _flag(function: Function, state: State, index: str) -> str:
+    return function.let(f"getelementptr inbounds i8, ptr {state.flags}, i64 {index}")
+
+
+def _room(context: Context, state: State, index: str, dynamic: bool) -> None:
+    """Fail, or ask for more room, unless an element can lie at an index; the array grows as far as that."""
+    function = context.function
+    if not dynamic:
+        context.fail_unless(function.let(f"icmp ult i64 {index}, {_size(function, state)}"))
+        return
+    context.fail_unless(function.let(f"icmp sge i64 {index}, 0"))
+    context.need_unless(function.let(f"icmp slt i64 {index}, {state.capacity}"), state.number)
+    size = _size(function, state)
+    larger = function.let(f"add i64 {index}, 1")
+    grows = function.let(f"icmp sgt i64 {larger}, {size}")
+    function.line(f"store i64 {function.let(f'select i1 {grows}, i64 {larger}, i64 {size}')}, ptr {state.size}")
+
+
+def _put(function: Function, state: State, place: str, value: Value) -> None:
+    if isinstance(value, Scalar) and not state.shape and value.kind == state.kind:
+        function.store(state.kind, value.name, place)
+    elif isinstance(value, Array) and value.shape == state.shape and value.kind == state.kind:
+        function.copy(place, value.pointer, value.bytes)
+    else:
+        raise UnsupportedError("an element of another shape")
+
+
+def _write(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op = operation.op
+    assert isinstance(op, ArrayWrite)
+    array, index, value = inputs
+    state, position = _slots(array), as_index(context.function, index)
+    _room(context, state, position, op.dynamic_size)
+    _put(context.function, state, _row(context.function, state, position), value)
+    context.function.line(f"store i8 1, ptr {_flag(context.function, state, position)}")
+    return [_changed(state)]
+
+
+def _add_at(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    array, index, value = inputs
+    function = context.function
+    state, position = _slots(array), as_index(function, index)
+    if state.kind == "i1":
+        raise UnsupportedError("a sum of bools")
+    _room(context, state, position, True)
+    place = _row(function, state, position)
+    add, new, done = (function.new_label(hint) for hint in ("add", "new", "added"))
+    function.branch(_is_there(function, state, position), add, new)
+    function.place(add)
+    with function.loop(math.prod(state.shape), True) as k:
+        source = value.name if isinstance(value, Scalar) else _element(function, value, k)
+        at = function.element(place, state.kind, k)
+        operator = "fadd" if state.kind in ("float", "double") else "add"
+        total = function.let(f"{operator} {state.kind} {function.load(state.kind, at)}, {source}")
+        function.store(state.kind, total, at)
+    function.jump(done)
+    function.place(new)
+    _put(function, state, place, value)
+    function.line(f"store i8 1, ptr {_flag(function, state, position)}")
+    function.jump(done)
+    function.place(done)
+    return [_changed(state)]
+
+
+def _element(function: Function, value: Value, index: str) -> str:
+    if not isinstance(value, Array):
+        raise UnsupportedError("an element of another kind")
+    return function.load(value.kind, function.element(value.pointer, value.kind, index))
+
+
+def _clear(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    array, index = inputs
+    function = context.function
+    state, position = _slots(array), as_index(function, index)
+    context.fail_unless(function.let(f"icmp sge i64 {position}, 0"))
+    clear, done = function.new_label("clear"), function.new_label("cleared")
+    function.branch(function.let(f"icmp slt i64 {position}, {_size(function, state)}"), clear, done)
+    function.place(clear)
+    function.line(f"store i8 0, ptr {_flag(function, state, position)}")
+    function.jump(done)
+    function.place(done)
+    return [_changed(state)]
+
+
+def _taken(function: Function, state: State, place: str) -> Value:
+    """A copy of an element."""
+    if not state.shape:
+        return Scalar(function.load(state.kind, place), state.kind)
+    target = function.allocate(state.kind, state.shape)
+    function.copy(target.pointer, place, target.bytes)
+    return target
+
+
+def _read(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    array, index = inputs
+    function = context.function
+    position = as_index(function, index)
+    if isinstance(array, (Elements, Ragged)):
+        context.fail_unless(function.let(f"icmp ult i64 {position}, {array.count}"))
+        return (
+            [element_at(function, array, position)]
+            if isinstance(array, Elements)
+            else [array_at(function, array, position)]
+        )
+    state = _slots(array)
+    context.fail_unless(function.let(f"icmp ult i64 {position}, {_size(function, state)}"))
+    context.fail_unless(_is_there(function, state, position))
+    return [_taken(function, state, _row(function, state, position))]
+
+
+def element_at(function: Function, array: Elements, index: str) -> Value:
+    """An element, in place."""
+    size = math.prod(array.shape)
+    offset = index if size == 1 else function.let(f"mul nsw i64 {index}, {size}")
+    pointer = function.element(array.pointer, array.kind, offset)
+    if not array.shape:
+        return Scalar(function.load(array.kind, pointer), array.kind)
+    return Array(pointer, array.kind, array.shape)
+
+
+def array_at(function: Function, array: Ragged, index: str) -> Elements:
+    """An array of an array of arrays, in place."""
+    place = function.element(array.offsets, "i64", index)
+    start = function.load("i64", place)
+    end = function.load("i64", function.element(place, "i64", "1"))
+    pointer = function.element(array.pointer, array.kind, function.offset_of([start], [math.prod(array.shape)]))
+    return Elements(pointer, array.kind, array.shape, function.let(f"sub i64 {end}, {start}"))
+
+
+def _read_or_zeros(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    array, index = inputs[:2]
+    function = context.function
+    position = as_index(function, index)
+    context.fail_unless(function.let(f"icmp sge i64 {position}, 0"))
+    shape = operation.outputs[0].shape
+    if not isinstance(array, (Elements, Slots)):
+        raise UnsupportedError("no TensorArray")
+    if array.shape != shape or array.kind != type_of(operation.outputs[0].dtype):
+        raise UnsupportedError("elements of another shape")
+    slot = function.slot(array.kind) if not shape else ""
+    target = function.allocate(array.kind, array.shape) if shape else None
+    there, none, done = (function.new_label(hint) for hint in ("there", "none", "read"))
+    if isinstance(array, Elements):
+        function.branch(function.let(f"icmp slt i64 {position}, {array.count}"), there, none)
+    else:
+        state = _slots(array)
+        inside = function.new_label("inside")
+        function.branch(function.let(f"icmp slt i64 {position}, {_size(function, state)}"), inside, none)
+        function.place(inside)
+        function.branch(_is_there(function, state, position), there, none)
+    function.place(there)
+    if isinstance(array, Elements):
+        count = math.prod(array.shape)
+        offset = position if count == 1 else function.let(f"mul nsw i64 {position}, {count}")
+        place = function.element(array.pointer, array.kind, offset)
+    else:
+        place = _row(function, _slots(array), position)
+    if target is None:
+        function.line(f"store {array.kind} {function.load(array.kind, place)}, ptr {slot}")
+    else:
+        function.copy(target.pointer, place, target.bytes)
+    function.jump(done)
+    function.place(none)
+    if target is None:
+        function.line(f"store {array.kind} {literal(0, array.kind)}, ptr {slot}")
+    else:
+        function.zero(target)
+    function.jump(done)
+    function.place(done)
+    return [target or Scalar(function.let(f"load {array.kind}, ptr {slot}"), array.kind)]
+
+
+def _count(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    (array,) = inputs
+    function = context.function
+    size = array.count if isinstance(array, Elements) else _size(function, _slots(array))
+    return [Scalar(function.let(f"trunc i64 {size} to i32"), "i32")]
+
+
+def _new(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op = operation.op
+    assert isinstance(op, ArrayNew)
+    function = context.function
+    state = context.new_state(operation.outputs[0])
+    size = as_index(function, inputs[0])
+    context.fail_unless(function.let(f"icmp sge i64 {size}, 0"))
+    context.need_unless(function.let(f"icmp sle i64 {size}, {state.capacity}"), state.number)
+    return [_begun(function, state, size)]
+
+
+def _empty(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    return [_begun(context.function, context.new_state(operation.outputs[0]), "0")]
+
+
+def _begun(function: Function, state: State, size: str) -> Slots:
+    """A state without elements."""
+    function.line(f"store i64 {size}, ptr {state.size}")
+    function.line(f"call void @llvm.memset.p0.i64(ptr {state.flags}, i8 0, i64 {state.capacity}, i1 false)")
+    return _changed(state)
+
+
+def _stack(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    (array,) = inputs
+    function = context.function
+    spec = operation.outputs[0].spec
+    if isinstance(spec, TensorSpec) and not spec.is_static:
+        return [_rows_of(context, array)]
+    shape = context.shape_of(operation.outputs[0])
+    if isinstance(array, Elements):
+        context.fail_unless(function.let(f"icmp eq i64 {array.count}, {shape[0]}"))
+        return [Array(array.pointer, array.kind, shape)]
+    state = _slots(array)
+    context.fail_unless(function.let(f"icmp eq i64 {_size(function, state)}, {shape[0]}"))
+    with function.loop(shape[0]) as index:
+        context.fail_unless(_is_there(function, state, index))
+    target = function.allocate(state.kind, shape)
+    function.copy(target.pointer, state.rows, target.bytes)
+    return [target]
+
+
+def _rows_of(context: Context, array: Value) -> Elements:
+    """All elements, however many there are, in place."""
+    if isinstance(array, Elements):
+        return array
+    state, function = _slots(array), context.function
+    size = _size(function, state)
+    with function.loop(size) as index:
+        context.fail_unless(_is_there(function, state, index))
+    return Elements(state.rows, state.kind, state.shape, size, Slots(state, state.version))
+
+
+def _window(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op = operation.op
+    assert isinstance(op, ArrayWindow)
+    array, function = inputs[0], context.function
+    if not isinstance(array, Elements):
+        raise UnsupportedError("a window of a TensorArray that is written")
+    start, count = as_index(function, inputs[1]), as_index(function, inputs[2])
+    for number in (start, count):
+        context.fail_unless(function.let(f"icmp sge i64 {number}, 0"))
+    end = function.let(f"add nsw i64 {start}, {count}")
+    context.fail_unless(function.let(f"icmp sle i64 {end}, {array.count}"))
+    offset = function.offset_of([start], [math.prod(array.shape)])
+    pointer = function.element(array.pointer, array.kind, offset)
+    if op.count is None:
+        return [Elements(pointer, array.kind, array.shape, count, array.of)]
+    context.fail_unless(function.let(f"icmp eq i64 {count}, {op.count}"))
+    return [Array(pointer, array.kind, (op.count, *array.shape))]
+
+
+def _stack_like(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    array = inputs[0]
+    shape = context.shape_of(operation.outputs[0])
+    function = context.function
+    state = _slots(array)
+    if state.shape != shape[1:]:
+        raise UnsupportedError("elements of another shape")
+    target = function.allocate(state.kind, shape)
+    function.zero(target)
+    size = _size(function, state)
+    with function.loop(shape[0]) as index:
+        inside, there, done = (function.new_label(hint) for hint in ("inside", "there", "on"))
+        function.branch(function.let(f"icmp slt i64 {index}, {size}"), inside, done)
+        function.place(inside)
+        function.branch(_is_there(function, state, index), there, done)
+        function.place(there)
+        count = math.prod(state.shape)
+        place = function.element(target.pointer, state.kind, function.offset_of([index], [count]))
+        function.copy(place, _row(function, state, index), count * size_of(state.kind))
+        function.jump(done)
+        function.place(done)
+    return [target]
+
+
+FORMS: dict[type, Form] = {
+    ArrayAddAt: _add_at,
+    ArrayClear: _clear,
+    ArrayEmpty: _empty,
+    ArrayNew: _new,
+    ArrayRead: _read,
+    ArrayReadOrZeros: _read_or_zeros,
+    ArraySize: _count,
+    ArrayStack: _stack,
+    ArrayStackLike: _stack_like,
+    ArrayWindow: _window,
+    ArrayWrite: _write,
+}

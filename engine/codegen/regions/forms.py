@@ -1,0 +1,550 @@
+"""Native forms of single operations: a table from op class to the function that prints it.
+
+A form gets the function under construction, the operation and the values of its inputs, and returns the values of its
+outputs. What it can't print raises `UnsupportedError`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from ...common.nest import is_integer
+from ...graph.graph import Operation
+from ...graph.op import Op
+from ...graph.spec import TensorSpec
+from ...graph.tensor import Symbol
+from ...ops.arrays.axes import Transpose
+from ...ops.arrays.creation import Fill
+from ...ops.arrays.indexing import GetItem, Place, PutItem, SliceItem
+from ...ops.arrays.joining import Concatenate, Split, Stack
+from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
+from ...ops.base import Constant
+from ...ops.internal.fused import Fused
+from ...ops.internal.packed import PackedMatMul
+from ...ops.linear_algebra.einsum import Contraction
+from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul
+from ...ops.math.reduced import BroadcastReduced, Sum, reduced_shape
+from ...ops.math.reduction import AllTrue, AnyTrue, Max, Mean, Min, Prod
+from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, SumToShape, ZerosOfShape
+from ..expression.expression import UnsupportedError
+from ..matmul.gemm_strides import labels_of_matmul
+from .arrays import FORMS as ARRAY_FORMS
+from .arrays import as_index
+from .elementwise import print_elementwise, print_reduction, print_scalars, print_strided_copy, print_sum_of_rows
+from .function import Array, Elements, Function, Record, Scalar, State, TooLargeError, Value, strides_of
+from .fused import print_fused
+from .normalised import FORMS as NORMALISED_FORMS
+from .packed import FORMS as PACKED_FORMS
+from .packed import MOST_ELEMENTS
+from .picking import FORMS as PICKING_FORMS
+from .pieces import Pieces
+from .placing import FORMS as PLACING_FORMS
+from .products import print_matmul, print_products, print_sum_of_products
+from .scalars import literal, type_of
+from .variables import Variables
+
+MOST_OPERATIONS = 1500  # of one function
+MOST_IN_PIECES = 20_000  # of all functions of a region
+_WORTH_CORES = 1 << 15  # elements: kernels of more are divided
+_GAINED = 10_000  # elements that several cores save in the time that Python takes for an operation
+TICKS = 1 << 23  # so many elementary steps are made between looks at signals
+
+Form = Callable[["Context", Operation, Sequence[Value]], list[Value]]
+
+
+class Context:
+    """The state of printing that forms share.
+
+    Attributes:
+        function: the function under construction.
+        vector: the bytes of the host's vectors.
+        failures: the label to go to when an operation fails.
+        variables: what is read and assigned.
+        pieces: long runs of operations, cut into functions of their own.
+        in_pieces: how many operations those hold.
+        exits: behind how many lines the function may be left because something failed, there is no room, or the step
+            has to end.
+    """
+
+    failed: ClassVar[str] = "failed"
+
+    def __init__(self, vector: int) -> None:
+        self.function = Function()
+        self.vector = vector
+        self.targets: dict[Symbol, Array] = {}
+        self.constants: dict[Symbol, Value] = {}  # arrays
+        self.make_state: Callable[[Symbol], State]
+        self.make_record: Callable[[Symbol], Record]
+        self.records: dict[Symbol, Record] = {}  # by the tensor inside of a loop
+        self.kept: set[Symbol] = set()  # those of which all is wanted, not only what one run of the loop records
+        self.operations = 0
+        self.work = 0
+        self.largest = 0  # elements of what elementwise operations take, and of results
+        self.uses_cores = False  # by products
+        self.divisible = 0  # elements that kernels would compute on several cores, all steps together
+        self.loop_trips: dict[Operation, str] = {}  # where loops count their iterations
+        self.budget = self.function.slot("i64")
+        self.variables = Variables(self)
+        self.exits: list[int] = []
+        self.pieces = Pieces(self)
+        self.in_pieces = 0
+
+    def need_unless(self, condition: str, number: int) -> None:
+        """Leave the function and ask for more room for a state (or, for -1, for histories), unless there is enough."""
+        function = self.function
+        self.exits.append(len(function.lines))
+        on, more = function.new_label("on"), function.new_label("more")
+        function.line(f"br i1 {condition}, label %{on}, label %{more}, !prof !101")
+        function.place(more)
+        function.line(f"store i64 {number}, ptr %needed")
+        function.jump("no_room")
+        function.place(on)
+
+    def shape_of(self, tensor: Symbol) -> tuple[int, ...]:
+        """As `shape_of`."""
+        return shape_of(tensor)
+
+    def new_state(self, tensor: Symbol) -> State:
+        """Memory for a TensorArray that is written."""
+        return self.make_state(tensor)
+
+    def record_of(self, tensor: Symbol) -> Record:
+        """Return the record in which a loop puts the values of a tensor."""
+        known = self.records.get(tensor)
+        if known is None:
+            known = self.records[tensor] = self.make_record(tensor)
+        return known
+
+    def count(self, operation: Operation, is_in_piece: bool = False) -> None:
+        """Note that an operation is printed.
+
+        Raises:
+            TooLargeError: there are too many.
+        """
+        self.operations += 1
+        self.in_pieces += is_in_piece
+        if operation.op.elementwise and operation.outputs[0].shape == ():
+            self.work += 1  # of scalars, as in chains of thousands
+        else:
+            self._count_elements(operation)
+        self.uses_cores = self.uses_cores or isinstance(operation.op, PackedMatMul)
+        if self.uses_cores and self.largest > MOST_ELEMENTS:
+            raise TooLargeError("what follows its products is worth several cores")
+        if self.operations - self.in_pieces > MOST_OPERATIONS or self.operations > MOST_IN_PIECES:
+            raise TooLargeError("it holds many operations")
+
+    def _count_elements(self, operation: Operation) -> None:
+        sizes = [math.prod(shape_of(t)) for t in operation.outputs if _is_static(t)]
+        self.work += 1 + sum(sizes) // 8
+        taken = operation.inputs if operation.op.elementwise or isinstance(operation.op, Fused) else ()
+        largest = max([0, *sizes, *[math.prod(shape_of(t)) for t in taken if _is_static(t)]])
+        self.largest = max(self.largest, largest)
+        if taken and largest > _WORTH_CORES:
+            self.divisible += largest * (len(operation.op.steps) if isinstance(operation.op, Fused) else 1)
+
+    def check_worth(self) -> None:
+        """See that operations take no longer here, on one core, than with a call of Python for each kernel.
+
+        Raises:
+            TooLargeError: they do.
+        """
+        if self.divisible > self.operations * _GAINED:
+            raise TooLargeError("its large arrays are worth several cores")
+
+    def tick(self, cost: int) -> None:
+        """In each round of a loop: after a while, look for signals, and for others who ask the step to end."""
+        function = self.function
+        look, on, again = (function.new_label(hint) for hint in ("look", "on", "again"))
+        self.exits.append(len(function.lines))
+        left = function.let(f"load i64, ptr {self.budget}")
+        less = function.let(f"sub i64 {left}, {cost + 1}")
+        function.line(f"store i64 {less}, ptr {self.budget}")
+        is_over = function.let(f"icmp slt i64 {less}, 0")
+        function.line(f"br i1 {is_over}, label %{look}, label %{on}, !prof !100")
+        function.place(look)
+        signal = function.let("call i32 @anabranch_look(ptr %needed)")
+        is_signal = function.let(f"icmp ne i32 {signal}, 0")
+        function.branch(is_signal, "interrupted", again)
+        function.place(again)
+        function.line(f"store i64 {TICKS}, ptr {self.budget}")
+        function.jump(on)
+        function.place(on)
+
+    def initialise(self, slot: str, value: Value) -> None:
+        """Zero, or the place of zeros, in a slot for such values before anything else."""
+        kind = "ptr" if isinstance(value, Array) else value.kind
+        zero = self.function.zeros(value) if isinstance(value, Array) else literal(0, kind)
+        self.function.prologue.append(f"  store {kind} {zero}, ptr {slot}")
+
+    def fail_unless(self, condition: str) -> None:
+        """Leave the function, so that the operation runs anew where its error is raised."""
+        on = self.function.new_label("on")
+        self.exits.append(len(self.function.lines))
+        self.function.branch(condition, on, self.failed)
+        self.function.place(on)
+
+
+def shape_of(tensor: Symbol) -> tuple[int, ...]:
+    """The static shape of a tensor.
+
+    Raises:
+        UnsupportedError: it is not known.
+    """
+    spec = tensor.spec
+    if not isinstance(spec, TensorSpec) or not spec.is_static or spec.shape is None:
+        raise UnsupportedError("a tensor without a static shape")
+    return tuple(int(dim or 0) for dim in spec.shape)
+
+
+def _is_static(tensor: Symbol) -> bool:
+    return isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static
+
+
+def print_form(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print one operation that holds no regions.
+
+    Raises:
+        UnsupportedError: it has no native form.
+    """
+    form = FORMS.get(type(operation.op))
+    if form is not None:
+        return form(context, operation, inputs)
+    if not operation.op.elementwise:
+        raise UnsupportedError(operation.op.type_name)
+    return _elementwise(context, operation, inputs)
+
+
+def _plain(inputs: Sequence[Value]) -> list[Scalar | Array]:
+    plain = [value for value in inputs if isinstance(value, (Scalar, Array))]
+    if len(plain) < len(inputs):
+        raise UnsupportedError("a TensorArray")
+    return plain
+
+
+def _array(value: Value) -> Array:
+    if not isinstance(value, Array):
+        raise UnsupportedError("no array")
+    return value
+
+
+def _elementwise(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    (output,) = operation.outputs
+    scalars = [value for value in inputs if isinstance(value, Scalar)]
+    if output.shape == () and len(scalars) == len(inputs):
+        return [print_scalars(context.function, operation.op, scalars, type_of(output.dtype))]
+    steps = [(operation.op, tuple(range(len(inputs))))]
+    shapes, kinds, targets = [shape_of(output)], [type_of(output.dtype)], [context.targets.get(output)]
+    return print_elementwise(context.function, steps, [len(inputs)], _plain(inputs), shapes, kinds, targets)
+
+
+def _reshape(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    return [reshaped(context.function, inputs[0], shape_of(operation.outputs[0]))]
+
+
+def _flatten_rows(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    (value,) = inputs
+    if not isinstance(value, Elements):
+        return _reshape(context, operation, inputs)
+    if not value.shape:
+        raise UnsupportedError("a vector of unknown length as a matrix")
+    *rows, width = value.shape
+    count = context.function.let(f"mul nsw i64 {value.count}, {math.prod(rows)}")
+    return [Elements(value.pointer, value.kind, (width,), count, value.of)]
+
+
+def reshaped(function: Function, value: Value, shape: tuple[int, ...]) -> Value:
+    """The same elements in another shape."""
+    if not isinstance(value, (Scalar, Array)):
+        raise UnsupportedError("a TensorArray")
+    if isinstance(value, Scalar):
+        if not shape:
+            return value
+        target = function.allocate(value.kind, shape)
+        function.store(value.kind, value.name, target.pointer)
+        return target
+    if not shape:
+        return Scalar(function.load(value.kind, value.pointer), value.kind)
+    return Array(value.pointer, value.kind, shape, value.buffers)
+
+
+def _broadcast(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    (value,) = _plain(inputs[:1])
+    return [_repeated(context.function, value, value.shape if isinstance(value, Array) else (), operation)]
+
+
+def _broadcast_reduced(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op = operation.op
+    assert isinstance(op, BroadcastReduced)
+    (value,) = _plain(inputs[:1])
+    shape = shape_of(operation.outputs[0])
+    kept = reduced_shape(shape, op.axes, keepdims=True)
+    return [_repeated(context.function, value, tuple(int(dim or 0) for dim in kept or ()), operation)]
+
+
+def _repeated(function: Function, value: Scalar | Array, aligned: tuple[int, ...], operation: Operation) -> Value:
+    shape = shape_of(operation.outputs[0])
+    if isinstance(value, Scalar) and not shape:
+        return value
+    if isinstance(value, Array) and not shape:
+        return Scalar(function.load(value.kind, value.pointer), value.kind)
+    target = function.allocate(value.kind, shape)
+    print_strided_copy(function, value, target, strides_of(aligned, shape))
+    return target
+
+
+def _zeros(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    tensor = operation.outputs[0]
+    kind, shape = type_of(tensor.dtype), shape_of(tensor)
+    zero = Scalar(literal(0, kind), kind)
+    if not shape:
+        return [zero]
+    target = context.function.allocate(kind, shape)
+    context.function.zero(target)
+    return [target]
+
+
+def _reduction(kind: str) -> Form:
+    def form(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+        (value,) = _plain(inputs)
+        op: Any = operation.op
+        rank = len(value.shape) if isinstance(value, Array) else 0
+        if getattr(op, "accumulator", None) is not None or getattr(op, "initial", None) is not None:
+            raise UnsupportedError("a reduction with an accumulator or initial value")
+        axes = range(rank) if op.axes is None else [axis % max(rank, 1) for axis in op.axes]
+        shape = shape_of(operation.outputs[0])
+        return [print_reduction(context.function, kind, value, list(axes), shape)]
+
+    return form
+
+
+def _sum_to_shape(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    shape = shape_of(operation.outputs[0])
+    if isinstance(inputs[0], Elements):
+        return [print_sum_of_rows(context.function, inputs[0], shape)]
+    (value,) = _plain(inputs[:1])
+    if isinstance(value, Scalar) or value.shape == shape:
+        return [reshaped(context.function, value, shape)]
+    aligned = (1,) * (len(value.shape) - len(shape)) + shape
+    axes = [axis for axis, (dim, wanted) in enumerate(zip(value.shape, aligned, strict=True)) if dim != wanted]
+    return [print_reduction(context.function, "sum", value, axes, shape)]
+
+
+def _matmul(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op = operation.op
+    assert isinstance(op, MatMul)
+    first, second = inputs
+    if isinstance(first, Elements) and isinstance(second, Elements):
+        if not op.transpose_a or op.transpose_b:
+            raise UnsupportedError("a product whose size is not known")
+        context.fail_unless(context.function.let(f"icmp eq i64 {first.count}, {second.count}"))
+        return [print_sum_of_products(context.function, first, second, context.vector)]
+    a, b = (_array(value) for value in inputs)
+    if 0 in (*a.shape, *b.shape):
+        raise UnsupportedError("an empty product")
+    target = context.targets.get(operation.outputs[0])
+    return [print_matmul(context.function, a, b, op.transpose_a, op.transpose_b, context.vector, target)]
+
+
+def _products(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op = operation.op
+    a, b = (_array(value) for value in inputs)
+    shape = shape_of(operation.outputs[0])
+    if 0 in (*a.shape, *b.shape, *shape):
+        raise UnsupportedError("an empty product")
+    if isinstance(op, Contraction):
+        labels = (op.a, op.b, op.out)
+    else:
+        assert isinstance(op, BatchMatMul)
+        labels = labels_of_matmul(len(a.shape), len(b.shape), op.transpose_a, op.transpose_b)
+    if not shape:
+        raise UnsupportedError("a product that is a scalar")
+    target = context.targets.get(operation.outputs[0])
+    return [print_products(context.function, labels, a, b, shape, context.vector, target)]
+
+
+def _transpose(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op = operation.op
+    assert isinstance(op, Transpose)
+    if isinstance(inputs[0], Scalar):
+        return [inputs[0]]
+    value = _array(inputs[0])
+    axes = op.axes or tuple(reversed(range(len(value.shape))))
+    strides = strides_of(value.shape, value.shape)
+    target = context.function.allocate(value.kind, shape_of(operation.outputs[0]))
+    print_strided_copy(context.function, value, target, [strides[axis] for axis in axes])
+    return [target]
+
+
+def _joined(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Concatenation, or a stack: which is one of parts that have an axis of 1."""
+    op = operation.op
+    assert isinstance(op, (Concatenate, Stack))
+    shape = shape_of(operation.outputs[0])
+    axis = op.axis % len(shape)
+    parts = _plain(inputs)
+    target = context.function.allocate(parts[0].kind, shape)
+    strides = strides_of(shape, shape)
+    start = 0
+    for part in parts:
+        own = part.shape if isinstance(part, Array) else ()
+        if isinstance(op, Stack):
+            own = (*own[:axis], 1, *own[axis:])
+        if 0 in own:
+            continue
+        place = context.function.element(target.pointer, target.kind, str(start * _step(shape, axis)))
+        window = Array(place, target.kind, own)
+        # Steps over axes of 1 must be those of the target, for the part is a window of it.
+        print_strided_copy(context.function, part, window, strides_of(own, own), 0, strides)
+        start += own[axis]
+    return [target]
+
+
+def _split(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op = operation.op
+    assert isinstance(op, Split)
+    if len(inputs) > 1:
+        raise UnsupportedError("parts of computed sizes")
+    source = _array(inputs[0])
+    axis = op.axis % len(source.shape)
+    strides = strides_of(source.shape, source.shape)
+    shapes = [shape_of(tensor) for tensor in operation.outputs]
+    if sum(shape[axis] for shape in shapes) != source.shape[axis]:
+        raise UnsupportedError("parts that do not add up")
+    parts: list[Value] = []
+    start = 0
+    for shape in shapes:
+        part = context.function.allocate(source.kind, shape)
+        if part.size:
+            steps = [0 if dim == 1 else stride for dim, stride in zip(shape, strides, strict=True)]
+            print_strided_copy(context.function, source, part, steps, start * _step(source.shape, axis))
+        parts.append(part)
+        start += shape[axis]
+    return parts
+
+
+def _step(shape: Sequence[int], axis: int) -> int:
+    return math.prod(shape[axis + 1 :])
+
+
+def _get_item(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Integers, slices and new axes, where only integers may be computed."""
+    op = operation.op
+    assert isinstance(op, GetItem)
+    source, *picks = _plain(inputs)
+    source = _array(source)
+    function = context.function
+    steps = [math.prod(source.shape[axis + 1 :]) for axis in range(len(source.shape))]
+    offset, strides, axis = "0", list[int](), 0
+    remaining = iter(picks)
+    if Ellipsis in op.items:
+        raise UnsupportedError("an ellipsis")
+    for item in op.items:
+        if item is None:
+            strides.append(0)
+            continue
+        dim, step = source.shape[axis], steps[axis]
+        axis += 1
+        if isinstance(item, SliceItem):
+            first, stride = _slice(item, dim)
+            strides.append(stride * step)
+            term = str(first * step)
+        elif item is Place.INPUT:
+            term = _picked(context, next(remaining), dim, step)
+        elif is_integer(item):
+            term = str(int(item) % dim * step)  # pyright: ignore[reportArgumentType]
+        else:
+            raise UnsupportedError("an index of another kind")
+        offset = function.let(f"add nsw i64 {offset}, {term}")
+    strides += steps[axis:]
+    shape = shape_of(operation.outputs[0])
+    pointer = function.element(source.pointer, source.kind, offset)
+    if not shape:
+        return [Scalar(function.load(source.kind, pointer), source.kind)]
+    if strides == [step if dim != 1 else 0 for dim, step in zip(shape, strides_of(shape, shape), strict=True)] or (
+        strides == strides_of(shape, shape)
+    ):
+        return [Array(pointer, source.kind, shape, source.buffers)]
+    target = function.allocate(source.kind, shape)
+    print_strided_copy(function, Array(pointer, source.kind, shape), target, strides)
+    return [target]
+
+
+def _slice(item: SliceItem, dim: int) -> tuple[int, int]:
+    """The first position and the step of a slice whose bounds are known."""
+    bounds = (item.start, item.stop, item.step)
+    if any(bound is not None and not is_integer(bound) for bound in bounds):
+        raise UnsupportedError("a slice with computed bounds")
+    first, _, step = slice(*bounds).indices(dim)
+    return first, step
+
+
+def _picked(context: Context, index: Scalar | Array, dim: int, step: int) -> str:
+    """The offset of a computed index, which may count from the end."""
+    if isinstance(index, Array) or index.kind == "i1":
+        raise UnsupportedError("an index that is an array")
+    wide = as_index(context.function, index)
+    function = context.function
+    negative = function.let(f"icmp slt i64 {wide}, 0")
+    wrapped = function.let(f"add i64 {wide}, {dim}")
+    position = function.let(f"select i1 {negative}, i64 {wrapped}, i64 {wide}")
+    context.fail_unless(function.let(f"icmp ult i64 {position}, {dim}"))
+    return function.let(f"mul nsw i64 {position}, {step}")
+
+
+def _constant(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op = operation.op
+    assert isinstance(op, Constant)
+    kind = type_of(op.value.dtype)
+    if op.value.shape != ():
+        return [context.constants[operation.outputs[0]]]
+    return [Scalar(literal(op.value, kind), kind)]
+
+
+FORMS: dict[type[Op], Form] = {
+    **ARRAY_FORMS,
+    **NORMALISED_FORMS,
+    **PACKED_FORMS,
+    **PICKING_FORMS,
+    **PLACING_FORMS,
+    AllTrue: _reduction("all"),
+    AnyTrue: _reduction("any"),
+    BatchMatMul: _products,
+    BroadcastReduced: _broadcast_reduced,
+    BroadcastTo: _broadcast,
+    BroadcastToShape: _broadcast,
+    Concatenate: _joined,
+    Constant: _constant,
+    Contraction: _products,
+    ExpandDims: _reshape,
+    Fill: _broadcast,
+    FlattenRows: _flatten_rows,
+    Fused: print_fused,
+    GetItem: _get_item,
+    MatMul: _matmul,
+    Max: _reduction("max"),
+    Mean: _reduction("mean"),
+    Min: _reduction("min"),
+    Prod: _reduction("prod"),
+    Reshape: _reshape,
+    ReshapeToShape: _reshape,
+    Squeeze: _reshape,
+    Stack: _joined,
+    Sum: _reduction("sum"),
+    Split: _split,
+    SumToShape: _sum_to_shape,
+    Transpose: _transpose,
+    ZerosOfShape: _zeros,
+}
+IGNORES_FURTHER_INPUTS = (
+    BroadcastReduced,
+    BroadcastTo,
+    BroadcastToShape,
+    Fill,
+    PutItem,
+    Reshape,
+    ReshapeToShape,
+    SumToShape,
+    ZerosOfShape,
+)

@@ -1,0 +1,322 @@
+"""Small matrix products: tiles of rows and vectors held in registers, in an order that depends on the shapes alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+from ..expression.expression import UnsupportedError
+from .elementwise import print_strided_copy
+from .function import Array, Elements, Function, strides_of
+from .scalars import size_of
+
+MOST_PRODUCTS = 1 << 21  # multiplications; larger ones are for BLAS
+_MOST_SUMS = 1 << 16  # elements of a product whose depth is not known
+_MOST_VECTORS = 4
+_MOST_ROWS = 12
+
+
+def print_matmul(
+    function: Function,
+    a: Array,
+    b: Array,
+    transpose_a: bool,
+    transpose_b: bool,
+    vector: int,
+    target: Array | None = None,
+) -> Array:
+    """``a @ b`` of matrices, either transposed first.
+
+    Args:
+        vector: the bytes of the host's vectors.
+        target: where the product is wanted, if that matters.
+    """
+    kind = a.kind
+    if kind not in ("float", "double"):
+        raise UnsupportedError(f"matmul of {kind}")
+    depth, rows = a.shape if transpose_a else a.shape[::-1]
+    columns = b.shape[0] if transpose_b else b.shape[1]
+    if rows * columns * depth > MOST_PRODUCTS:
+        raise UnsupportedError("a large matrix product")
+    if transpose_a and columns == 1:  # a row times a matrix, so that vectors lie in memory
+        turned = Array(b.pointer, kind, (1, depth), b.buffers)
+        product = print_matmul(function, turned, Array(a.pointer, kind, (depth, rows), a.buffers), False, False, vector)
+        return Array(product.pointer, kind, (rows, 1), product.buffers)
+    lanes = vector // size_of(kind)
+    if transpose_a and not transpose_b and 2 * columns <= lanes <= rows:  # the other way round, for the same reason
+        turned = function.allocate(kind, (columns, rows))
+        name = function.helper(_product_text(kind, columns, rows, depth, (1, columns), lanes))
+        function.line(f"call void {name}(ptr {b.pointer}, ptr {a.pointer}, ptr {turned.pointer})")
+        function.hold(turned)
+        result = target or function.allocate(kind, (rows, columns))
+        print_strided_copy(function, turned, result, [1, rows])
+        function.release(turned)
+        return result
+    packed = function.turned(b, (depth, columns)) if transpose_b and depth > 1 and columns > 1 else b
+    result = target or function.allocate(kind, (rows, columns))
+    strides = (1, rows) if transpose_a else (depth, 1)
+    name = function.helper(_product_text(kind, rows, columns, depth, strides, lanes))
+    function.line(f"call void {name}(ptr {a.pointer}, ptr {packed.pointer}, ptr {result.pointer})")
+    function.hold(packed)
+    function.release(packed)
+    return result
+
+
+def print_sum_of_products(function: Function, a: Elements, b: Elements, vector: int) -> Array:
+    """``a.T @ b`` of as many rows each, a number known only at run time."""
+    kind, rows, columns = a.kind, math.prod(a.shape), math.prod(b.shape)
+    if kind not in ("float", "double") or len(a.shape) != 1 or len(b.shape) != 1:
+        raise UnsupportedError(f"matmul of {kind}")
+    if not 0 < rows * columns <= _MOST_SUMS:
+        raise UnsupportedError("a large matrix product")
+    result = function.allocate(kind, (rows, columns))
+    some, none, done = (function.new_label(hint) for hint in ("some", "none", "summed"))
+    function.branch(function.let(f"icmp sgt i64 {a.count}, 0"), some, none)
+    function.place(none)
+    function.zero(result)
+    function.jump(done)
+    function.place(some)
+    strides = (1, rows)
+    if columns == 1:  # a row times a matrix, so that vectors lie in memory
+        a, b, rows, columns, strides = b, a, 1, rows, (0, 1)
+    name = function.helper(_product_text(kind, rows, columns, None, strides, vector // size_of(kind)))
+    function.line(f"call void {name}(ptr {a.pointer}, ptr {b.pointer}, ptr {result.pointer}, i64 {a.count})")
+    function.jump(done)
+    function.place(done)
+    return result
+
+
+def print_products(
+    function: Function,
+    labels: tuple[str, str, str],
+    a: Array,
+    b: Array,
+    shape: tuple[int, ...],
+    vector: int,
+    target: Array | None = None,
+) -> Array:
+    """``einsum("a,b->out")`` of small arrays: a loop over products of matrices, of operands laid out for it.
+
+    Args:
+        labels: of the axes of the operands and of the result. Those that all have count products; of these operands
+            may have fewer, or of size 1.
+        shape: of the result.
+        vector: the bytes of the host's vectors.
+        target: where the result is wanted, if that matters.
+    """
+    kind, (of_a, of_b, out) = a.kind, labels
+    if kind not in ("float", "double"):
+        raise UnsupportedError(f"products of {kind}")
+    batch = [label for label in out if label in of_a and label in of_b]
+    rows = [label for label in out if label not in of_b]
+    columns = [label for label in out if label not in of_a]
+    terms = [label for label in of_a if label in of_b and label not in out]
+    sizes = dict(zip(out, shape, strict=True)) | {label: a.shape[of_a.index(label)] for label in terms}
+    if any(b.shape[of_b.index(label)] != sizes[label] for label in terms):
+        raise UnsupportedError("a product that does not fit")
+    height, width, depth = (math.prod([sizes[label] for label in own]) for own in (rows, columns, terms))
+    if math.prod(shape) * depth > MOST_PRODUCTS:
+        raise UnsupportedError("a large matrix product")
+    shared = [tuple([label for label in batch if label in own]) for own in (of_a, of_b)]
+    left = _laid_out(function, a, of_a, [*shared[0], *rows, *terms])
+    right = _laid_out(function, b, of_b, [*shared[1], *terms, *columns])
+    order = [*batch, *rows, *columns]
+    is_in_order = order == list(out)
+    dims = tuple([sizes[label] for label in order])
+    result = target if is_in_order and target is not None else function.allocate(kind, dims)
+    name = function.helper(_product_text(kind, height, width, depth, (depth, 1), vector // size_of(kind)))
+    counted = [sizes[label] for label in batch]
+    with ExitStack() as loops:
+        indices = [loops.enter_context(function.loop(size)) for size in counted]
+        places: list[str] = []
+        for array, own, size in ((left, shared[0], height * depth), (right, shared[1], depth * width)):
+            strides = strides_of(array.shape[: len(own)], array.shape[: len(own)])
+            steps = [strides[own.index(label)] * size if label in own else 0 for label in batch]
+            places.append(function.element(array.pointer, kind, function.offset_of(indices, steps)))
+        steps = [stride * height * width for stride in strides_of(counted, counted)]
+        places.append(function.element(result.pointer, kind, function.offset_of(indices, steps)))
+        function.line(f"call void {name}({', '.join(f'ptr {place}' for place in places)})")
+    for array, given in ((left, a), (right, b)):
+        if array is not given:
+            function.hold(array)
+            function.release(array)
+    return result if is_in_order else _in_order(function, result, order, out, target)
+
+
+def _in_order(function: Function, product: Array, order: Sequence[str], out: str, target: Array | None) -> Array:
+    """A result whose axes are in another order than is wanted."""
+    result = _laid_out(function, product, "".join(order), list(out), target)
+    function.hold(product)
+    function.release(product)
+    return result
+
+
+def _laid_out(
+    function: Function, array: Array, labels: str, order: Sequence[str], target: Array | None = None
+) -> Array:
+    """An array with its axes in another order, in memory of its own; itself, where it is in that order already."""
+    if list(labels) == list(order):
+        return array
+    strides = strides_of(array.shape, array.shape)
+    places = [labels.index(label) for label in order]
+    copy = target or function.allocate(array.kind, tuple([array.shape[place] for place in places]))
+    print_strided_copy(function, array, copy, [strides[place] for place in places])
+    return copy
+
+
+def _product_text(kind: str, rows: int, columns: int, depth: int | None, strides: tuple[int, int], lanes: int) -> str:
+    """A function of three pointers: a, b (row by row) and the result; and of the depth, where that is None."""
+    inner = Function()
+    if columns == 1 and depth is not None:
+        _print_dots(inner, kind, rows, depth)
+    else:
+        for start, width, vectors, count in _column_tiles(columns, lanes, rows):
+            _print_columns(inner, kind, (rows, columns, depth), strides, start, width, vectors, count)
+    body = "\n".join([*inner.slots, "  br label %start", "start:", *inner.lines, "  ret void"])
+    attributes = "noinline" if depth is None or rows * columns * depth > 4096 else ""
+    parameters = "ptr noalias %a, ptr noalias %b, ptr noalias %c" + (", i64 %depth" if depth is None else "")
+    return f"define internal void @HELPER({parameters}) {attributes} {{\n{body}\n}}\n"
+
+
+def _column_tiles(columns: int, lanes: int, rows: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the tiles of columns: (first column, lanes, vectors of a tile, number of such tiles)."""
+    start = 0
+    width = lanes
+    while start < columns:
+        vectors = (columns - start) // width
+        if vectors:
+            each = _best_vectors(rows, vectors)
+            yield start, width, each, vectors // each
+            if vectors % each:
+                yield start + vectors // each * each * width, width, vectors % each, 1
+            start += vectors * width
+        width //= 2
+
+
+def _best_vectors(rows: int, vectors: int) -> int:
+    return min(range(1, min(vectors, _MOST_VECTORS) + 1), key=lambda each: _cost(rows, vectors, each))
+
+
+def _cost(rows: int, vectors: int, each: int) -> tuple[int, int]:
+    """About the cycles of one step of the sum, and then the loads."""
+    tile = _tile_rows(rows, each)
+    tiles = -(-rows // tile) * -(-vectors // each)
+    return tiles * max(tile * each, 10), tiles * (tile + each)
+
+
+def _tile_rows(rows: int, vectors: int) -> int:
+    """The rows of a tile: with as little left over as can be, and enough sums in flight."""
+    most = max(1, min(rows, _MOST_ROWS, 24 // vectors))
+    return min(range(1, most + 1), key=lambda tile: (-(-rows // tile) * max(tile * vectors, 10), -tile))
+
+
+def _print_columns(
+    function: Function,
+    kind: str,
+    sizes: tuple[int, int, int | None],
+    strides: tuple[int, int],
+    start: int,
+    width: int,
+    vectors: int,
+    count: int,
+) -> None:
+    rows, columns, depth = sizes
+    tile = _tile_rows(rows, vectors)
+    with function.loop(count) as number:
+        first = function.let(f"add i64 {start}, 0") if number == "0" else _scaled(function, number, vectors * width)
+        if number != "0" and start:
+            first = function.let(f"add nsw i64 {first}, {start}")
+        b = function.element("%b", kind, first)
+        c = function.element("%c", kind, first)
+        with function.loop(rows // tile) as step:
+            row = _scaled(function, step, tile)
+            a_tile = function.element("%a", kind, _scaled(function, row, strides[0]))
+            c_tile = function.element(c, kind, _scaled(function, row, columns))
+            _print_tile(function, kind, (a_tile, b, c_tile), tile, vectors, width, depth, columns, strides)
+        if rows % tile:
+            row_start = rows - rows % tile
+            a_tile = function.element("%a", kind, str(row_start * strides[0]))
+            c_tile = function.element(c, kind, str(row_start * columns))
+            _print_tile(function, kind, (a_tile, b, c_tile), rows % tile, vectors, width, depth, columns, strides)
+
+
+def _scaled(function: Function, index: str, factor: int) -> str:
+    return index if factor == 1 or index == "0" else function.let(f"mul nsw i64 {index}, {factor}")
+
+
+def _print_tile(
+    function: Function,
+    kind: str,
+    places: tuple[str, str, str],
+    rows: int,
+    vectors: int,
+    width: int,
+    depth: int | None,
+    columns: int,
+    strides: tuple[int, int],
+) -> None:
+    """One tile of the result: a sum over the depth for each of its vectors, in a register."""
+    a, b, c = places
+    lane = f"<{width} x {kind}>"
+    size = size_of(kind)
+    before = function.block
+    head, done = function.new_label("depth"), function.new_label("after")
+    function.jump(head)
+    function.place(head)
+    step = f"%k_{head}"
+    function.line(f"{step} = phi i64 [0, %{before}], [%n_{head}, %{head}]")
+    sums = [[f"%c{i}_{j}_{head}" for j in range(vectors)] for i in range(rows)]
+    for i in range(rows):
+        for j in range(vectors):
+            function.line(f"{sums[i][j]} = phi {lane} [zeroinitializer, %{before}], [%d{i}_{j}_{head}, %{head}]")
+    row = function.element(b, kind, _scaled(function, step, columns))
+    loaded = [
+        function.let(f"load {lane}, ptr {function.element(row, kind, str(j * width))}, align {size}")
+        for j in range(vectors)
+    ]
+    column = function.element(a, kind, _scaled(function, step, strides[1]))
+    for i in range(rows):
+        value = function.let(f"load {kind}, ptr {function.element(column, kind, str(i * strides[0]))}")
+        one = function.let(f"insertelement {lane} poison, {kind} {value}, i32 0")
+        mask = f"<{width} x i32> zeroinitializer"
+        repeated = function.let(f"shufflevector {lane} {one}, {lane} poison, {mask}")
+        for j in range(vectors):
+            function.line(
+                f"%d{i}_{j}_{head} = call contract {lane} @llvm.fmuladd.v{width}f{size * 8}"
+                f"({lane} {repeated}, {lane} {loaded[j]}, {lane} {sums[i][j]})"
+            )
+    function.line(f"%n_{head} = add nsw i64 {step}, 1")
+    more = function.let(f"icmp slt i64 %n_{head}, {'%depth' if depth is None else depth}")
+    function.branch(more, head, done)
+    function.place(done)
+    for i in range(rows):
+        for j in range(vectors):
+            place = function.element(c, kind, str(i * columns + j * width))
+            function.line(f"store {lane} %d{i}_{j}_{head}, ptr {place}, align {size}")
+
+
+def _print_dots(function: Function, kind: str, rows: int, depth: int) -> None:
+    """A matrix times one column: a sum in lanes for each row."""
+    total = function.slot(kind)
+    with function.loop(rows) as i:
+        function.line(f"store {kind} {0.0:e}, ptr {total}")
+        row = function.element("%a", kind, _scaled(function, i, depth))
+        with function.loop(depth) as k:
+            x = function.load(kind, function.element(row, kind, k))
+            y = function.load(kind, function.element("%b", kind, k))
+            product = function.let(f"fmul contract {kind} {x}, {y}")
+            before = function.load(kind, total)
+            after = function.let(f"fadd reassoc contract {kind} {before}, {product}")
+            function.line(f"store {kind} {after}, ptr {total}")
+        function.store(kind, function.load(kind, total), function.element("%c", kind, i))
+
+
+def print_transposed(function: Function, source: Array, shape: tuple[int, int]) -> Array:
+    """The transpose of a matrix in memory of its own."""
+    target = function.allocate(source.kind, shape)
+    print_strided_copy(function, source, target, [1, shape[0]])
+    return target
+
+
+__all__ = ["MOST_PRODUCTS", "print_matmul", "print_products", "print_sum_of_products", "print_transposed"]

@@ -1,0 +1,1 @@
+"""Ops on the shape, order and selection of elements."""

@@ -1,0 +1,140 @@
+"""Sequences of powers: evenly spaced on a logarithmic scale, and Vandermonde's matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...common import dtypes
+from ...common.dtypes import as_dtype
+from ...common.nest import is_integer
+from ...graph.spec import shape_text
+from ..base import Tensor, TensorLike, cast, convert_to_tensor, promote
+from ..math.comparison import isnan, where
+from ..math.elementwise import absolute, sign
+from ..math.mathematics import log10, power
+from ..run_time_shapes import broadcast_like
+from .axes import flip, moveaxis
+from .creation import arange, linspace
+from .shaping import constant_value, dim, expand_dims
+
+
+def logspace(
+    start: TensorLike,
+    stop: TensorLike,
+    num: int = 50,
+    endpoint: bool = True,
+    base: TensorLike = 10,
+    dtype: Any = None,
+    axis: int = 0,
+) -> Tensor:
+    """`num` powers of `base`, with exponents evenly spaced from `start` to `stop`.
+
+    Args:
+        start, stop: exponents, which broadcast against each other.
+        num: how many values.
+        endpoint: whether ``base ** stop`` is the last of them, or follows the last.
+        base: of the powers.
+        dtype: by default the floating dtype of `start` and `stop`; computed in float64 in any case.
+        axis: where the new axis stands in the result.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.logspace(0, 2, 3))
+    array([  1.,  10., 100.], dtype=float32)
+    """
+    wanted = _result_dtype(start, stop, dtype)
+    first, last = (convert_to_tensor(end, dtypes.float64) for end in (start, stop))
+    exponents = linspace(first, last, num, endpoint=endpoint, axis=axis)
+    return cast(power(convert_to_tensor(base, dtypes.float64), exponents), wanted)
+
+
+def geomspace(
+    start: TensorLike,
+    stop: TensorLike,
+    num: int = 50,
+    endpoint: bool = True,
+    dtype: Any = None,
+    axis: int = 0,
+) -> Tensor:
+    """`num` values from `start` to `stop`, each the same multiple of the one before. Both ends come out exactly.
+
+    Args:
+        start, stop: numbers of one sign, which broadcast against each other; NaNs come of others.
+        num: how many values.
+        endpoint: whether `stop` is the last of them, or follows the last.
+        dtype: by default the floating dtype of `start` and `stop`; computed in float64 in any case.
+        axis: where the new axis stands in the result.
+
+    Raises:
+        ValueError: `start` or `stop` is known to hold a zero.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.geomspace(-1, -1000, 4))
+    array([   -1.,   -10.,  -100., -1000.], dtype=float32)
+    """
+    wanted = _result_dtype(start, stop, dtype)
+    first, last = (convert_to_tensor(end, dtypes.float64) for end in (start, stop))
+    for end in (first, last):
+        known = constant_value(end)
+        if known is not None and not np.all(known):
+            raise ValueError(f"geomspace: start={start} and stop={stop} must not be zero.")
+    shape = first * last
+    first, last = broadcast_like(first, shape), broadcast_like(last, shape)
+    size = linspace(log10(absolute(first)), log10(absolute(last)), num, endpoint=endpoint)
+    values = where(shape > 0, sign(first), float("nan")) * power(10.0, size)
+    if num > 0:
+        values = _with_ends(values, first, last if endpoint and num > 1 else None, num)
+    return moveaxis(cast(values, wanted), 0, axis)
+
+
+def _with_ends(values: Tensor, first: Tensor, last: Tensor | None, num: int) -> Tensor:
+    """`values` with the first and the last along axis 0 replaced, where the rank is known."""
+    if values.ndim is None:
+        return values
+    place = np.arange(num).reshape((num,) + (1,) * (values.ndim - 1))
+    fixed = where(place == 0, first, values)
+    if last is not None:
+        fixed = where(place == num - 1, last, fixed)
+    return where(isnan(values), values, fixed)  # ends of two signs
+
+
+def _result_dtype(start: TensorLike, stop: TensorLike, dtype: Any) -> Any:
+    return as_dtype(dtype) if dtype is not None else promote(start, stop, floating=True)[0].dtype
+
+
+def vander(x: TensorLike, N: int | None = None, increasing: bool = False) -> Tensor:
+    """Vandermonde's matrix: the powers of each element of `x` as a row.
+
+    Args:
+        x: a vector.
+        N: how many powers; by default as many as `x` has elements.
+        increasing: whether the powers increase from left to right.
+
+    Returns:
+        [elements, N], of the dtype of `x`.
+
+    Raises:
+        ValueError: `x` is no vector, or `N` is negative.
+        TypeError: `N` is no integer.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.vander([2, 3], 3))
+    array([[4, 2, 1],
+           [9, 3, 1]], dtype=int32)
+    """
+    tensor = convert_to_tensor(x)
+    if tensor.ndim != 1:
+        raise ValueError(f"vander takes a vector; got shape {shape_text(tensor.shape)}.")
+    if N is not None and not is_integer(N):
+        raise TypeError(f"vander: N must be an int; got {N!r}.")
+    if N is not None and N < 0:
+        raise ValueError(f"vander: N must not be negative; got N={N}.")
+    exponents: Any = arange(dim(tensor, 0) if N is None else N)
+    exponents = exponents if increasing else flip(exponents, 0)
+    number = dtypes.int32 if tensor.dtype == dtypes.bool_ else tensor.dtype
+    powers = power(expand_dims(cast(tensor, number), 1), expand_dims(cast(exponents, number), 0))
+    return cast(powers, tensor.dtype)
+
+
+__all__ = ["geomspace", "logspace", "vander"]

@@ -1,0 +1,1 @@
+"""TensorArrays, stores, slices and sparse tensors: values that hold other values, and their ops."""

@@ -1,0 +1,295 @@
+"""Functions over `IndexedSlices`: adding up, making them dense, taking them apart, writing them to variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...common import dtypes
+from ...common.quick_dataclass import dataclass
+from ...graph.graph import Operation, graph_for, in_explicit_graph
+from ...graph.op import Effect, ErrorSample, Op, Sample, as_scalar_or_array
+from ...graph.slices import IndexedSlices
+from ...graph.spec import TensorSpec, shape_text, shapes_compatible
+from ...graph.stateless import in_stateless_scope
+from ...graph.tensor import Symbol, Tensor
+from ...graph.variable import Variable
+from ..arrays.creation import arange
+from ..arrays.gathering import PutRows, Take, add_rows, checked_positions, integers
+from ..arrays.positions import boolean_mask
+from ..arrays.scattering import GatherLast, ScatterUpdate
+from ..arrays.segments import segment_sum
+from ..arrays.shaping import expand_dims, reshape, shape, size
+from ..arrays.sorting import unique
+from ..base import apply, as_array, cast, convert_to_tensor
+from ..math.comparison import logical_and
+from ..run_time_shapes import runtime_shape, zeros_of
+from .cotangent import SlicesSum
+
+__all__ = ["IndexedSlices"]
+
+
+def slices_of(x: Tensor, indices: Tensor, values: Tensor) -> SlicesSum:
+    """The cotangent of `x`, of which the rows at `indices`, of any shape, have the cotangents `values`."""
+    if indices.shape == ():
+        indices, values = expand_dims(indices, 0), expand_dims(values, 0)
+    elif indices.shape is None or len(indices.shape) > 1:
+        indices, values = reshape(indices, (-1,)), reshape(values, (size(indices), *shape(x)[1:]))
+    return SlicesSum((IndexedSlices(values, indices, runtime_shape(x)),))
+
+
+@dataclass(frozen=True)
+class FrontPositions(Op):
+    """Inputs: indices, the size of an axis. Positions along it, int64; negative indices count from the end."""
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec(inputs[0].shape, dtypes.int64)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        indices, size = inputs
+        return as_scalar_or_array(checked_positions(xp, indices, int(size), 0, wrap=True).astype(np.int64, copy=False))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return None, None
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        indices, size = np.array([[2, -1], [0, -5]], "int32"), np.int32(5)
+        yield Sample(cls(), [indices, size], np.array([[2, 4], [0, 0]], "int64"), (), label="matrix")
+        yield Sample(cls(), [indices[0, 1], size], np.int64(4), (), label="scalar")
+        yield Sample(cls(), [indices[:0, 0], size], np.zeros(0, "int64"), (), label="empty")
+        yield Sample(cls(), [np.array([-1, 100], "int8"), np.int32(300)], np.array([299, 100]), (), label="int8")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        size = np.int32(5)
+        yield ErrorSample(lambda: cls().run(np, np.array([5]), size), IndexError, "index 5 .* size 5", "behind")
+        yield ErrorSample(lambda: cls().run(np, np.array([-6]), size), IndexError, "index -6 .* size 5", "before")
+
+
+def to_dense(slices: IndexedSlices) -> Tensor:
+    """The whole tensor."""
+    return apply(PutRows(0, True, slices.shape), slices.values, slices.indices, slices.dense_shape)
+
+
+def as_slices(cotangent: Any, like: Tensor) -> IndexedSlices:
+    """A cotangent of `like` as `IndexedSlices`: all rows, if it is dense."""
+    if isinstance(cotangent, SlicesSum):
+        return cotangent.joined()
+    if isinstance(cotangent, IndexedSlices):
+        return cotangent
+    return IndexedSlices(cotangent, arange(shape(cotangent)[0], dtype="int32"), runtime_shape(like))
+
+
+def deduplicated(slices: IndexedSlices) -> IndexedSlices:
+    """The same tensor with each row named once, by its position from the front; rows in ascending order."""
+    rows, places = unique(from_the_front(slices), return_inverse=True)
+    return IndexedSlices(segment_sum(slices.values, places, size(rows)), rows, slices.dense_shape)
+
+
+def from_the_front(slices: IndexedSlices) -> Tensor:
+    """The indices counted from the front, int64. At run time, IndexError: one is out of bounds."""
+    return apply(FrontPositions(), slices.indices, convert_to_tensor(slices.dense_shape, "int32")[0])
+
+
+def parts_of_rows(slices: IndexedSlices, wholes: Sequence[Tensor]) -> list[SlicesSum]:
+    """Rows of tensors that lie one after the other, as rows of each of them."""
+    indices, start = from_the_front(slices), convert_to_tensor(0, "int64")
+    found: list[SlicesSum] = []
+    for whole in wholes:
+        count = cast(convert_to_tensor(shape(whole)[0]), "int64")
+        here = logical_and(indices >= start, indices < start + count)
+        rows = IndexedSlices(
+            boolean_mask(slices.values, here), boolean_mask(indices - start, here), runtime_shape(whole)
+        )
+        found.append(SlicesSum((rows,)))
+        start = start + count
+    return found
+
+
+# --- rows of variables ----------------------------------------------------------------------------------------------
+
+
+class AssignRows(Op):
+    """Write rows of a variable; the output is its new value. Inputs: its value so far, positions, the rows.
+
+    Of rows named several times the last one counts. Where a program needs the value so far no more, it does not copy
+    it: see `write_in_place`.
+    """
+
+    no_samples: ClassVar[str] = "holds a variable: test_variable_rows"
+    view = True
+
+    def __init__(self, variable: Variable) -> None:
+        self.variable = variable
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Whose rows are written: as many inputs are their values so far."""
+        return (self.variable,)
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        whole, positions, rows = inputs
+        if whole.shape == ():
+            raise ValueError(f"Variable {self.variable.name!r} is a scalar, which has no rows; use assign().")
+        if rows.dtype != self.variable.dtype:
+            raise TypeError(f"Variable {self.variable.name!r} is {self.variable.spec}; rows {rows} can't be assigned.")
+        rest = None if whole.shape is None else whole.shape[1:]
+        wanted = None if rest is None or positions.shape is None else (*positions.shape, *rest)
+        if positions.shape is not None and len(positions.shape) != 1:
+            raise ValueError(f"Positions of rows must be a vector, got shape {shape_text(positions.shape)}.")
+        if not shapes_compatible(rows.shape, wanted):
+            raise ValueError(self._misfit(rows.shape, wanted))
+        return whole
+
+    def _misfit(self, rows: Any, wanted: Any) -> str:
+        return (
+            f"Variable {self.variable.name!r} has shape {shape_text(self.variable.shape)}: its rows must be given as "
+            f"{shape_text(wanted)}, one for each position; got {shape_text(rows)}."
+        )
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        whole, positions, rows = inputs
+        written = xp.array(whole, dtype=self.variable.dtype, order="C")
+        self._write(written, positions, rows)
+        self.variable.write_value(written)
+        return written
+
+    def write_in_place(self, positions: Any, rows: Any, /) -> Any:
+        """The same in the memory of the variable, for programs that need no earlier value of it."""
+        whole = own_memory(self.variable)
+        self._write(whole, positions, rows)
+        return whole
+
+    def _write(self, whole: Any, positions: Any, rows: Any) -> None:
+        if rows.shape != positions.shape + whole.shape[1:]:
+            raise ValueError(self._misfit(rows.shape, positions.shape + whole.shape[1:]))
+        whole[positions] = rows
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        assert dy is not None
+        _, positions, rows = node.inputs
+        places = expand_dims(positions, 1)
+        return apply(ScatterUpdate(), dy, places, zeros_of(rows)), None, apply(GatherLast(), dy, places)
+
+    def effects(self) -> tuple[Effect, ...]:
+        return (Effect(self.variable, writes=True),)
+
+
+class AddToRows(AssignRows):
+    """Add to rows of a variable; the output is its new value. Inputs: its value so far, positions, rows, maybe a scale.
+
+    To the row at each position, counted from the front, a row times the scale is added, in order; rows named several
+    times add up. Made by the pass `row_updates`, never by users.
+
+    Attributes:
+        variable: whose rows they are.
+        sign: 1 or -1, by which they are multiplied too.
+        repeats: how many positions in a row take the same of the rows.
+    """
+
+    no_samples: ClassVar[str] = "is made by a pass: test_row_updates"
+
+    def __init__(self, variable: Variable, sign: int, repeats: int = 1) -> None:
+        super().__init__(variable)
+        self.sign = sign
+        self.repeats = repeats
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        whole, *given = inputs
+        written = xp.array(whole, dtype=self.variable.dtype, order="C")
+        self._add(written, *given)
+        self.variable.write_value(written)
+        return written
+
+    def write_in_place(self, positions: Any, rows: Any, scale: Any = 1) -> Any:
+        """The same in the memory of the variable, for programs that need no earlier value of it."""
+        whole = own_memory(self.variable)
+        self._add(whole, positions, rows, scale)
+        return whole
+
+    def _add(self, whole: Any, positions: Any, rows: Any, scale: Any = 1) -> None:
+        wanted = (len(positions) // self.repeats, *whole.shape[1:])
+        if rows.shape != wanted or len(positions) % self.repeats:
+            raise ValueError(self._misfit(rows.shape, wanted))
+        scaled = rows * (self.sign * np.asarray(scale, rows.dtype))
+        add_rows(np, whole, positions, np.repeat(scaled, self.repeats, axis=0), 0, wrap=False)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        raise NotImplementedError("AddToRows is made after gradients are: it has none.")
+
+
+def own_memory(variable: Variable) -> Any:
+    """The current value of a variable, in memory that can be written row by row."""
+    variable.take_back()
+    whole = variable.read_value()
+    if not whole.flags.c_contiguous or not whole.flags.writeable:
+        whole = np.array(whole, order="C")
+        variable.write_value(whole)
+    return whole
+
+
+def take_rows(variable: Variable, indices: Tensor) -> Tensor:
+    """The rows of a variable at `indices`."""
+    return apply(Take(0), variable.value, indices)
+
+
+def scatter(variable: Variable, slices: IndexedSlices, how: str, name: str | None = None) -> Any:
+    """Write rows of a variable: "update", "add" or "subtract". In a graph the new value; None from plain Python."""
+    if variable.shape == ():
+        raise ValueError(f"Variable {variable.name!r} is a scalar, which has no rows; use assign().")
+    fields = (slices.values, slices.indices)
+    symbols = [field for field in fields if isinstance(field, Symbol)]
+    if in_explicit_graph() or symbols:
+        with graph_for(symbols).entered():
+            return _scattered(variable, slices, how, name)
+    if in_stateless_scope():
+        return _scattered(variable, slices, how, name)
+    values, indices = as_array(slices.values, variable.dtype), as_array(slices.indices)
+    if indices.size and indices.dtype.kind not in "iu":
+        raise TypeError(f"scatter_{how}: positions must be integers, got {indices.dtype}.")
+    if variable.home is not None:
+        _scatter_at_home(variable, values, indices, how)
+        return None
+    whole = own_memory(variable)
+    positions = checked_positions(np, indices, len(whole), 0, wrap=True)
+    operation = AssignRows(variable)
+    rows, places = (TensorSpec(array.shape, array.dtype) for array in (values, positions))
+    operation.infer(TensorSpec(whole.shape, whole.dtype), places, rows)
+    if how == "update":
+        whole[positions] = values
+    else:
+        add_rows(np, whole, positions, values if how == "add" else -values, 0, True)
+    return None
+
+
+def _scatter_at_home(variable: Variable, values: Any, indices: Any, how: str) -> None:
+    """Write rows of a variable that a task holds."""
+    assert variable.home is not None, "a task holds it"
+
+    def build(rows: Tensor, positions: Tensor) -> Any:
+        written: Any = _scattered(variable, IndexedSlices(rows, positions, variable.shape), how, None)
+        return written.operation
+
+    variable.home.run(f"scatter_{how}", build, [values, indices], is_repeatable=how == "update")
+
+
+def _scattered(variable: Variable, slices: IndexedSlices, how: str, name: str | None) -> Tensor:
+    label = name or f"{variable.name}/scatter_{how}"
+    rows, positions = convert_to_tensor(slices.values, variable.dtype), integers(slices.indices, f"scatter_{how}")
+    if how != "update":
+        once = deduplicated(IndexedSlices(rows, positions, runtime_shape(variable.value)))
+        before, positions = take_rows(variable, once.indices), once.indices
+        rows = before + once.values if how == "add" else before - once.values
+    else:
+        positions = from_the_front(IndexedSlices(rows, positions, runtime_shape(variable.value)))
+    if in_stateless_scope():
+        changed = apply(ScatterUpdate(), variable.value, expand_dims(positions, -1), rows, name=label)
+        return variable.assign(changed)
+    return apply(AssignRows(variable), variable.value, positions, rows, name=label)

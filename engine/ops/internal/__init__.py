@@ -1,0 +1,1 @@
+"""Ops that passes make; no user builds them."""

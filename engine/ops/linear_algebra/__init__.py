@@ -1,0 +1,1 @@
+"""Products, factorisations and solutions of matrices."""

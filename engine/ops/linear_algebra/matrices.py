@@ -1,0 +1,350 @@
+"""Inverses, determinants and factorisations of the square matrices in the last two axes.
+
+The gradients follow M. Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
+differentiation" (2008), and I. Murray, "Differentiation of the Cholesky decomposition" (2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...common.dtypes import DType
+from ...common.quick_dataclass import dataclass
+from ...graph.spec import Dim, Shape, broadcast_shapes, shape_text
+from ..arrays.axes import swapaxes
+from ..arrays.shaping import expand_dims, squeeze
+from ..base import (
+    ErrorSample,
+    Op,
+    Operation,
+    Sample,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    apply,
+    as_scalar_or_array,
+    cast,
+    promote,
+)
+from ..math.complex_numbers import conjugated
+from ..math.dtype_checks import check_dtype, check_floating
+from ..run_time_shapes import sum_like
+
+
+def check_matrices(name: str, shape: Shape) -> None:
+    """Refuse shapes of fewer than two axes.
+
+    Raises:
+        ValueError: as it says.
+    """
+    if shape is not None and len(shape) < 2:
+        raise ValueError(f"{name}: expected matrices in the last two axes; got shape {shape_text(shape)}.")
+
+
+def check_square(name: str, shape: Shape) -> None:
+    """Refuse shapes whose last two axes are known to differ.
+
+    Raises:
+        ValueError: as it says.
+    """
+    check_matrices(name, shape)
+    if shape is None:
+        return
+    rows, columns = shape[-2:]
+    if rows is not None and columns is not None and rows != columns:
+        raise ValueError(f"{name}: expected square matrices; got shape {shape_text(shape)}.")
+
+
+def check_factorised(op: Op, name: str, spec: TensorSpec) -> None:
+    """Refuse what LAPACK does not factorise: other dtypes than single and double precision, and what is not square."""
+    check_precision(op, spec)
+    check_square(name, spec.shape)
+
+
+def check_precision(op: Op, spec: TensorSpec) -> None:
+    """Refuse dtypes other than single and double precision, real or complex.
+
+    Raises:
+        TypeError: as it says.
+    """
+    check_dtype(op, spec, _is_factorised, "single and double precision", "Cast it to 'float32' with ops.cast.")
+
+
+def _is_factorised(dtype: DType) -> bool:
+    return dtype.kind in "fc" and dtype.name != "float16"
+
+
+def adjoint(x: Tensor) -> Tensor:
+    """The conjugate transposes of matrices."""
+    return conjugated(swapaxes(x, -1, -2))
+
+
+def matrix_product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    """The products of the matrices in the last two axes, transposed first where that is said."""
+    from .linalg import BatchMatMul
+
+    return apply(BatchMatMul(transpose_a, transpose_b), a, b)
+
+
+@dataclass(frozen=True)
+class Inverse(Op):
+    """The inverses of square matrices."""
+
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_factorised(self, "inv", inputs[0])
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return xp.linalg.inv(inputs[0])
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        y = node.outputs[0]
+        assert dy is not None
+        return (-matrix_product(matrix_product(y, dy, transpose_a=True), y, transpose_b=True),)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[[2, 1], [1, 1]], [[1, 0], [0, 4]]], "float32")
+        expected = np.array([[[1, -1], [-1, 2]], [[1, 0], [0, 0.25]]], "float32")
+        yield Sample(cls(), [x], expected, (0,), label="stack")
+        yield Sample(cls(), [x[0]], expected[0], (0,), label="matrix")
+        yield Sample(cls(), [x[:0]], x[:0], (0,), label="empty")
+        z = np.array([[1j, 2], [0, 1 - 1j]], "complex64")
+        yield Sample(cls(), [z], np.array([[-1j, -1 + 1j], [0, 0.5 + 0.5j]], "complex64"), (0,), label="complex")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: inv(np.ones((2, 3))), ValueError, "square matrices; got shape", "not square")
+        yield ErrorSample(lambda: inv(np.ones(3)), ValueError, "last two axes", "vector")
+
+
+@dataclass(frozen=True)
+class Solve(Op):
+    """The solutions X of A X = B, by columns."""
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        a, b = inputs
+        check_factorised(self, "solve", a)
+        if a.shape is None or b.shape is None:
+            return TensorSpec(None, b.dtype)
+        size: Dim = a.shape[-1] if a.shape[-1] is not None else a.shape[-2]
+        if len(b.shape) < 2 or (None not in (size, b.shape[-2]) and size != b.shape[-2]):
+            raise ValueError(f"solve: shapes {shape_text(a.shape)} and {shape_text(b.shape)} do not fit: A X = B.")
+        batch = broadcast_shapes(a.shape[:-2], b.shape[:-2]) or ()
+        return TensorSpec((*batch, size if b.shape[-2] is None else b.shape[-2], b.shape[-1]), b.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return xp.linalg.solve(*inputs)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dx,) = cotangents
+        a, b = node.inputs
+        x = node.outputs[0]
+        assert dx is not None
+        db = apply(Solve(), swapaxes(a, -1, -2), dx)
+        return sum_like(-matrix_product(db, x, transpose_b=True), a), sum_like(db, b)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        a = np.array([[[2, 1], [1, 1]], [[1, 0], [0, 4]]], "float32")
+        b = np.array([[3, 1], [2, 0]], "float32")
+        yield Sample(cls(), [a[0], b], np.array([[1, 1], [1, -1]], "float32"), (0, 1), label="matrix")
+        yield Sample(cls(), [a, b], np.array([[[1, 1], [1, -1]], [[3, 1], [0.5, 0]]], "float32"), (0, 1), label="stack")
+        yield Sample(cls(), [a[0], b[:, :0]], b[:, :0], (0, 1), label="empty")
+        z, y = np.array([[1j, 2], [0, 1 - 1j]], "complex64"), np.array([[2 + 1j], [1 - 1j]], "complex64")
+        yield Sample(cls(), [z, y], np.array([[1], [1]], "complex64"), (0, 1), label="complex")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: solve(np.eye(2), np.ones((3, 1))), ValueError, "do not fit", "rows")
+
+
+@dataclass(frozen=True)
+class Determinant(Op):
+    """The determinants of square matrices. The gradient exists where the matrix can be inverted."""
+
+    never_fails: ClassVar[bool] = True
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        (x,) = inputs
+        check_factorised(self, "det", x)
+        return TensorSpec(None if x.shape is None else x.shape[:-2], x.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return as_scalar_or_array(xp.linalg.det(inputs[0]))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        x, y = node.inputs[0], node.outputs[0]
+        assert dy is not None
+        scale = expand_dims(dy * y, (-2, -1))
+        return (scale * swapaxes(apply(Inverse(), x), -1, -2),)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[[2, 1], [1, 1]], [[1, 0], [0, 4]]], "float32")
+        yield Sample(cls(), [x], np.array([1, 4], "float32"), (0,), label="stack")
+        yield Sample(cls(), [x[1]], np.float32(4), (0,), label="matrix")
+        yield Sample(cls(), [x[:0]], np.zeros(0, "float32"), (0,), label="empty")
+        z = np.array([[1j, 2], [1, 1 - 1j]], "complex64")
+        yield Sample(cls(), [z], np.complex64(-1 + 1j), (0,), label="complex")
+
+
+@dataclass(frozen=True)
+class Cholesky(Op):
+    """The lower triangular L with L L^H = A for Hermitian, positive definite A (of which the Hermitian part counts)."""
+
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_factorised(self, "cholesky", inputs[0])
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        (x,) = inputs
+        return xp.linalg.cholesky(hermitian_part(x))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        lower = node.outputs[0]
+        assert dy is not None
+        if lower.dtype.kind != "c":
+            from .triangular import CholeskyGradient
+
+            return (apply(CholeskyGradient(), lower, dy),)
+        inverse = apply(Inverse(), lower)
+        middle = apply(LowerHalf(), matrix_product(conjugated(lower), conjugated(dy), transpose_a=True))
+        da = matrix_product(matrix_product(conjugated(inverse), middle, transpose_a=True), inverse)
+        return (conjugated((da + adjoint(da)) * 0.5),)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        lower = np.array([[2, 0, 0], [1, 1, 0], [3, -1, 2]], "float32")
+        yield Sample(cls(), [lower @ lower.T], lower, (0,), label="matrix")
+        yield Sample(cls(), [np.stack([np.eye(3, dtype="float32"), lower @ lower.T])], None, (0,), label="stack")
+        yield Sample(cls(), [np.zeros((0, 2, 2), "float32")], np.zeros((0, 2, 2), "float32"), (0,), label="empty")
+        lower = np.array([[2, 0, 0], [1 - 1j, 1, 0], [3j, -1 + 2j, 2]], "complex64")
+        yield Sample(cls(), [lower @ lower.conj().T], lower, (0,), label="complex")
+
+
+def hermitian_part(x: Any) -> Any:
+    """Half the sum of arrays of matrices and their conjugate transposes."""
+    flipped = x.swapaxes(-1, -2)
+    return (x + (flipped.conj() if x.dtype.kind == "c" else flipped)) / 2
+
+
+@dataclass(frozen=True)
+class LowerHalf(Op):
+    """The lower triangle with its diagonal halved (the function Phi of Murray's paper)."""
+
+    never_fails: ClassVar[bool] = True
+    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_floating(self, inputs[0])
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        (x,) = inputs
+        mask = xp.tril(xp.ones(x.shape[-2:], x.dtype)) - xp.eye(x.shape[-1], dtype=x.dtype) / 2
+        return x * mask
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        assert dy is not None
+        return (apply(LowerHalf(), dy),)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[2, 3], [4, 6]], "float32")
+        expected = np.array([[1, 0], [4, 3]], "float32")
+        yield Sample(cls(), [x], expected, (0,), label="matrix")
+        yield Sample(cls(), [np.stack([x, x])], np.stack([expected] * 2), (0,), label="stack")
+        yield Sample(cls(), [x[:0, :0]], x[:0, :0], (0,), label="empty")
+
+
+# --- functions ------------------------------------------------------------------------------------------------------
+
+
+def widened(*values: TensorLike) -> tuple[list[Tensor], DType]:
+    """The values in a dtype that factorisations know, and the dtype of the result."""
+    tensors = promote(*values, floating=True)
+    dtype = tensors[0].dtype
+    if dtype.name in ("float16", "bfloat16"):
+        return [cast(tensor, "float32") for tensor in tensors], dtype
+    return tensors, dtype
+
+
+def inv(x: TensorLike) -> Tensor:
+    """The inverses of the square matrices in the last two axes.
+
+    Raises:
+        ValueError: the matrices are not square.
+        numpy.linalg.LinAlgError: (at run time) one of them is singular.
+    """
+    (tensor,), dtype = widened(x)
+    return cast(apply(Inverse(), tensor), dtype)
+
+
+def det(x: TensorLike) -> Tensor:
+    """The determinants of the square matrices in the last two axes.
+
+    Raises:
+        ValueError: the matrices are not square.
+    """
+    (tensor,), dtype = widened(x)
+    return cast(apply(Determinant(), tensor), dtype)
+
+
+def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
+    """The Cholesky factors of the Hermitian (if real, symmetric), positive definite matrices in the last two axes.
+
+    Args:
+        upper: the upper factor U with U^H U = A instead of the lower L with L L^H = A.
+
+    Raises:
+        ValueError: the matrices are not square.
+        numpy.linalg.LinAlgError: (at run time) one of them is not positive definite.
+    """
+    (tensor,), dtype = widened(x)
+    lower = cast(apply(Cholesky(), tensor), dtype)
+    return adjoint(lower) if upper else lower
+
+
+def solve(a: TensorLike, b: TensorLike) -> Tensor:
+    """The solution X of A X = B.
+
+    Args:
+        a: square matrices, [..., m, m].
+        b: right sides, [..., m, n], or one vector a matrix, [..., m].
+
+    Raises:
+        ValueError: the shapes do not fit.
+        numpy.linalg.LinAlgError: (at run time) a matrix is singular.
+    """
+    return _solved(Solve(), a, b)
+
+
+def _solved(op: Op, a: TensorLike, b: TensorLike) -> Tensor:
+    """Solve by `op`; a right side with an axis less is one vector a matrix."""
+    (left, right), dtype = widened(a, b)
+    if left.ndim is not None and right.ndim == left.ndim - 1:
+        return cast(squeeze(apply(op, left, expand_dims(right, -1)), -1), dtype)
+    return cast(apply(op, left, right), dtype)
+
+
+def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tensor:
+    """The solution X of A X = B where only the upper (or `lower`) triangle of A counts; see `solve`."""
+    from .triangular import SolveTriangular
+
+    return _solved(SolveTriangular(lower), a, b)
+
+
+__all__ = ["cholesky", "det", "inv", "solve", "solve_triangular"]

@@ -1,0 +1,591 @@
+"""Elementwise ops: their base, and arithmetic.
+
+Each carries its scalar `expression` over a module-like ``e`` (NumPy itself, or the kernel printer), from which both
+the NumPy execution and fused kernels come: one definition, two printers. Constants in expressions are the Python ints
+0 and 1 only: a Python float beside bfloat16 would widen the result to float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...common import dtypes
+from ...common.dtypes import DType
+from ...common.quick_dataclass import dataclass
+from ..base import (
+    ErrorSample,
+    Op,
+    Operation,
+    Sample,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    apply,
+    as_scalar_or_array,
+    broadcast_shapes,
+    cast,
+    check_numbers,
+    convert_to_tensor,
+    promote,
+)
+from ..run_time_shapes import sum_like
+from .dtype_checks import check_dtype, check_floating, is_real
+
+# --- bases ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Elementwise(Op):
+    """Base: inputs of one dtype broadcast against each other; the output has the same dtype.
+
+    Class attributes:
+        source: the call as Python source over ``np`` with places {0}, {1} for the inputs; None where only
+            `expression` defines it.
+        ufunc: the name of the NumPy ufunc that writes into ``out=``, if there is one.
+        floating: takes floating-point (or complex) numbers only; the public function makes them of integers.
+        takes_strings: it is defined on strings.
+    """
+
+    elementwise: ClassVar[bool] = True
+    source: ClassVar[str | None] = None
+    ufunc: ClassVar[str | None] = None
+    floating: ClassVar[bool] = False
+    takes_strings: ClassVar[bool] = False
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        if self.floating:
+            check_floating(self, inputs[0])
+        return TensorSpec(self.broadcast(*inputs), inputs[0].dtype)
+
+    def broadcast(self, *inputs: Any) -> Any:
+        """The common shape of `inputs`.
+
+        Raises:
+            ValueError: they do not broadcast.
+            TypeError: their dtypes differ.
+        """
+        if not self.takes_strings:
+            check_numbers(self, *inputs)
+        if len({spec.dtype for spec in inputs}) > 1:
+            raise TypeError(
+                f"{self.type_name} takes inputs of one dtype; got {' and '.join(str(spec) for spec in inputs)}. "
+                "Cast one of them with ops.cast."
+            )
+        try:
+            return broadcast_shapes(*[spec.shape for spec in inputs])
+        except ValueError as error:
+            raise ValueError(f"{self.type_name}: {error}") from None
+
+    def expression(self, e: Any, *inputs: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} must define expression().")
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return as_scalar_or_array(self.expression(xp, *inputs))
+
+    def emit(self, arguments: Sequence[str]) -> str | None:
+        return None if self.source is None else self.source.format(*arguments)
+
+    def emit_out(self, arguments: Sequence[str], out: str) -> str | None:
+        return None if self.ufunc is None else f"np.{self.ufunc}({', '.join(arguments)}, out={out})"
+
+
+@dataclass(frozen=True)
+class _Function(_Elementwise):
+    """Base: a function of one value that NumPy has as the ufunc named in `ufunc`."""
+
+    function: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.function:
+            cls.ufunc = cls.function
+            cls.source = f"np.{cls.function}({{0}})"
+
+    def expression(self, e: Any, *inputs: Any) -> Any:
+        return getattr(e, self.function)(inputs[0])
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        assert dy is not None
+        return (self.pullback(dy, node.inputs[0], node.outputs[0]),)
+
+    def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Any:
+        """The cotangent of the input `x`, from that of the output `y`; None where nothing flows."""
+        raise NotImplementedError(f"{type(self).__name__} must define pullback().")
+
+
+def promote_numbers(*values: TensorLike) -> list[Tensor]:
+    """`promote`, with bools counted as int32."""
+    tensors = promote(*values)
+    if tensors[0].dtype == dtypes.bool_:
+        return [cast(tensor, dtypes.int32) for tensor in tensors]
+    return tensors
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Add(_Elementwise):
+    """The sum; of strings, one behind the other."""
+
+    source = "{0} + {1}"
+    ufunc = "add"
+    takes_strings = True
+
+    def expression(self, e: Any, *inputs: Any) -> Any:
+        x, y = inputs
+        return x + y
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        assert dy is not None
+        return sum_like(dy, node.inputs[0]), sum_like(dy, node.inputs[1])
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield from binary_samples(cls(), np.add)
+        x = np.array([127, -128], "int8")
+        yield Sample(cls(), [x, x], np.array([-2, 0], "int8"), differentiable=(), label="wraps around")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: add([1, 2], [1, 2, 3]), ValueError, r"add: Shapes \[2\] and \[3\] do not broadcast")
+
+
+@dataclass(frozen=True)
+class Subtract(_Elementwise):
+    source = "{0} - {1}"
+    ufunc = "subtract"
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_dtype(self, inputs[0], _is_number, "numbers", "Use ops.logical_xor, or cast the bools to 'int32'.")
+        return super().infer(*inputs)
+
+    def expression(self, e: Any, *inputs: Any) -> Any:
+        x, y = inputs
+        return x - y
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        x, y = node.inputs
+        assert dy is not None
+        return sum_like(dy, x), negative(sum_like(dy, y))
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield from binary_samples(cls(), np.subtract)
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: subtract(True, [False]), TypeError, "subtract takes numbers; got bool")
+
+
+@dataclass(frozen=True)
+class Multiply(_Elementwise):
+    source = "{0} * {1}"
+    ufunc = "multiply"
+
+    def expression(self, e: Any, *inputs: Any) -> Any:
+        x, y = inputs
+        return x * y
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        x, y = node.inputs
+        assert dy is not None
+        return sum_like(dy * y, x), sum_like(dy * x, y)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield from binary_samples(cls(), np.multiply)
+
+
+@dataclass(frozen=True)
+class Divide(_Elementwise):
+    source = "{0} / {1}"
+    ufunc = "divide"
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_dtype(
+            self, inputs[0], dtypes.is_differentiable, "floating-point numbers", "Use ops.floor_divide, or ops.cast."
+        )
+        return super().infer(*inputs)
+
+    def expression(self, e: Any, *inputs: Any) -> Any:
+        x, y = inputs
+        return x / y
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        x, y = node.inputs
+        assert dy is not None
+        dx = dy / y
+        return sum_like(dx, x), sum_like(negative(dx * node.outputs[0]), y)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield from binary_samples(cls(), np.divide, low=0.5)
+        x, y = np.array([1, -1, 0, 3], "float32"), np.array([0, 0, 0, -4], "float32")
+        expected = np.array([np.inf, -np.inf, np.nan, -0.75], "float32")
+        yield Sample(cls(), [x, y], expected, differentiable=(), label="by zero")
+
+
+@dataclass(frozen=True)
+class FloorDivide(_Elementwise):
+    source = "{0} // {1}"
+    ufunc = "floor_divide"
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_dtype(self, inputs[0], _is_real_number, "real numbers", "Cast it with ops.cast.")
+        return super().infer(*inputs)
+
+    def expression(self, e: Any, *inputs: Any) -> Any:
+        x, y = inputs
+        return x // y
+
+    def cannot_fail(self, *inputs: Tensor) -> bool:
+        return False  # a divisor of 0 is reported where it is asked for
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return None, None  # a step function
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield from binary_samples(cls(), np.floor_divide, low=0.5, differentiable=())
+        x, y = np.array([7, -7, 7, -7, 7], "int32"), np.array([2, 2, -2, -2, 0], "int32")
+        expected = np.array([3, -4, -4, 3, 0], "int32")
+        yield Sample(cls(), [x, y], expected, differentiable=(), label="integers round down; by zero is 0")
+
+
+@dataclass(frozen=True)
+class Mod(_Elementwise):
+    """``x - floor(x / y) * y``: the remainder has the sign of the divisor, as in Python."""
+
+    source = "{0} % {1}"
+    ufunc = "remainder"
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_dtype(self, inputs[0], _is_real_number, "real numbers", "Cast it with ops.cast.")
+        return super().infer(*inputs)
+
+    def expression(self, e: Any, *inputs: Any) -> Any:
+        x, y = inputs
+        return x % y
+
+    def cannot_fail(self, *inputs: Tensor) -> bool:
+        return False  # a divisor of 0 is reported where it is asked for
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        x, y = node.inputs
+        assert dy is not None
+        return sum_like(dy, x), sum_like(negative(dy * floor_divide(x, y)), y)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield from binary_samples(cls(), np.mod, low=0.5)
+        x, y = np.array([5.5, -5.5, 5.5, -5.5], "float32"), np.array([2, 2, -2, -2], "float32")
+        yield Sample(cls(), [x, y], np.array([1.5, 0.5, -0.5, -1.5], "float32"), label="signs")
+        x, y = np.array([7, -7, 7, -7, 7], "int32"), np.array([3, 3, -3, -3, 0], "int32")
+        expected = np.array([1, 2, -2, -1, 0], "int32")
+        yield Sample(cls(), [x, y], expected, differentiable=(), label="integers")
+
+
+@dataclass(frozen=True)
+class Negative(_Elementwise):
+    source = "-{0}"
+    ufunc = "negative"
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_dtype(self, inputs[0], _is_number, "numbers", "Use ops.logical_not, or cast the bools to 'int32'.")
+        return super().infer(*inputs)
+
+    def expression(self, e: Any, *inputs: Any) -> Any:
+        return -inputs[0]
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        assert dy is not None
+        return (negative(dy),)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield from unary_samples(cls(), np.negative)
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: negative([True]), TypeError, "negative takes numbers; got bool")
+
+
+@dataclass(frozen=True)
+class Absolute(_Function):
+    function = "absolute"
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_dtype(self, inputs[0], is_real, "real numbers", "Take the parts of a complex number apart first.")
+        return super().infer(*inputs)
+
+    def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return dy * sign(x)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield from unary_samples(cls(), np.abs)
+        x = np.array([-0.0, -np.inf, np.nan], "float32")
+        yield Sample(cls(), [x], np.array([0, np.inf, np.nan], "float32"), differentiable=(), label="special")
+
+
+@dataclass(frozen=True)
+class Sign(_Function):
+    function = "sign"
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_dtype(self, inputs[0], _is_real_number, "real numbers", "Cast it with ops.cast.")
+        return super().infer(*inputs)
+
+    def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> None:
+        return None
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield from unary_samples(cls(), np.sign, differentiable=())
+        x = np.array([-3, 0, np.inf, np.nan], "float32")
+        yield Sample(cls(), [x], np.array([-1, 0, 1, np.nan], "float32"), differentiable=(), label="special")
+
+
+# --- passing values on ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Identity(_Elementwise):
+    view = True
+    source = "{0}"
+    takes_strings = True
+
+    def expression(self, e: Any, *inputs: Any) -> Any:
+        return inputs[0]
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return cotangents
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield from unary_samples(cls(), np.positive)
+
+
+@dataclass(frozen=True)
+class StopGradient(_Elementwise):
+    view = True
+    source = "{0}"
+    takes_strings = True
+
+    def expression(self, e: Any, *inputs: Any) -> Any:
+        return inputs[0]
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return (None,)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield from unary_samples(cls(), np.positive, differentiable=())
+
+
+# --- samples --------------------------------------------------------------------------------------------------------
+
+
+def _draw(rng: np.random.Generator, shape: tuple[int, ...], low: float, high: float, dtype: str) -> Any:
+    if dtype == "bool":
+        return as_scalar_or_array(rng.integers(0, 2, shape).astype(dtype))
+    return as_scalar_or_array(np.asarray(rng.uniform(low, high, shape)).astype(dtype))
+
+
+def binary_samples(
+    op: Op,
+    reference: Any,
+    differentiable: Sequence[int] = (0, 1),
+    low: float = -2.0,
+    high: float = 2.0,
+    dtype: str = "float32",
+) -> Iterable[Sample]:
+    """Equal shapes, broadcasting, scalars, an empty axis."""
+    rng = np.random.default_rng(0)
+
+    def draw(*shape: int) -> Any:
+        return _draw(rng, shape, low, high, dtype)
+
+    pairs = {
+        "equal": (draw(2, 3), draw(2, 3)),
+        "row": (draw(2, 3), draw(3)),
+        "outer": (draw(2, 1), draw(1, 3)),
+        "scalar": (draw(), draw(2)),
+        "0-d": (draw(), draw()),
+        "empty": (draw(0, 3), draw(1, 3)),
+    }
+    for label, (x, y) in pairs.items():
+        yield Sample(op, [x, y], reference(x, y), differentiable=differentiable, label=label)
+
+
+def unary_samples(
+    op: Op,
+    reference: Any,
+    low: float = -2.0,
+    high: float = 2.0,
+    differentiable: Sequence[int] = (0,),
+    dtype: str = "float32",
+) -> Iterable[Sample]:
+    """A matrix, a scalar, an empty array."""
+    rng = np.random.default_rng(0)
+    for label, shape in {"matrix": (2, 3), "0-d": (), "empty": (0, 2)}.items():
+        x = _draw(rng, shape, low, high, dtype)
+        yield Sample(op, [x], reference(x), differentiable=differentiable, label=label)
+
+
+def _is_number(dtype: DType) -> bool:
+    return dtype != dtypes.bool_
+
+
+def _is_real_number(dtype: DType) -> bool:
+    return dtype != dtypes.bool_ and is_real(dtype)
+
+
+# --- functions ------------------------------------------------------------------------------------------------------
+
+
+def add(x1: TensorLike, x2: TensorLike) -> Tensor:
+    """``x1 + x2``, with broadcasting. The sum of two bools is their logical or.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.add([1, 2], 3))
+    array([4, 5], dtype=int32)
+    """
+    return apply(Add(), *promote(x1, x2))
+
+
+def subtract(x1: TensorLike, x2: TensorLike) -> Tensor:
+    """``x1 - x2``, with broadcasting.
+
+    Raises:
+        TypeError: both are bools.
+    """
+    return apply(Subtract(), *promote(x1, x2))
+
+
+def multiply(x1: TensorLike, x2: TensorLike) -> Tensor:
+    """``x1 * x2``, with broadcasting. The product of two bools is their logical and."""
+    return apply(Multiply(), *promote(x1, x2))
+
+
+def divide(x1: TensorLike, x2: TensorLike) -> Tensor:
+    """``x1 / x2``, with broadcasting; integers are divided as float32.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.divide([1, 3], 2))
+    array([0.5, 1.5], dtype=float32)
+    """
+    return apply(Divide(), *promote(x1, x2, floating=True))
+
+
+def true_divide(x1: TensorLike, x2: TensorLike) -> Tensor:
+    """``x1 / x2``: another name of `divide`."""
+    return divide(x1, x2)
+
+
+def floor_divide(x1: TensorLike, x2: TensorLike) -> Tensor:
+    """``x1 // x2``: the quotient rounded down. An integer divided by zero gives 0."""
+    return apply(FloorDivide(), *promote_numbers(x1, x2))
+
+
+def mod(x1: TensorLike, x2: TensorLike) -> Tensor:
+    """``x1 % x2``: the remainder of `floor_divide`, with the sign of `x2`. An integer modulo zero gives 0.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.mod([-7, 7], [3, -3]))
+    array([ 2, -2], dtype=int32)
+    """
+    return apply(Mod(), *promote_numbers(x1, x2))
+
+
+def negative(x: TensorLike) -> Tensor:
+    """``-x``.
+
+    Raises:
+        TypeError: `x` holds bools.
+    """
+    return apply(Negative(), convert_to_tensor(x))
+
+
+def absolute(x: TensorLike) -> Tensor:
+    """The absolute value. Its gradient at 0 is 0."""
+    tensor = convert_to_tensor(x)
+    if tensor.dtype.kind == "c":
+        from .complex_numbers import magnitude
+
+        return magnitude(tensor)
+    return tensor if tensor.dtype == dtypes.bool_ else apply(Absolute(), tensor)
+
+
+def abs(x: TensorLike) -> Tensor:
+    """The absolute value: another name of `absolute`."""
+    return absolute(x)
+
+
+def sign(x: TensorLike) -> Tensor:
+    """-1, 0 or 1 by the sign of `x`; NaN where `x` is NaN. Its gradient is zero."""
+    return apply(Sign(), *promote_numbers(x))
+
+
+def square(x: TensorLike) -> Tensor:
+    """``x * x``."""
+    (tensor,) = promote_numbers(x)
+    return multiply(tensor, tensor)
+
+
+def squared_difference(x1: TensorLike, x2: TensorLike) -> Tensor:
+    """``(x1 - x2) ** 2``, with broadcasting."""
+    return square(subtract(x1, x2))
+
+
+def reciprocal(x: TensorLike) -> Tensor:
+    """``1 / x``; integers count as float32."""
+    return divide(1, x)
+
+
+def identity(x: TensorLike) -> Tensor:
+    """`x` as the output of an operation of its own, to be given a name, a device or control dependencies."""
+    return apply(Identity(), convert_to_tensor(x))
+
+
+def stop_gradient(variable: TensorLike) -> Tensor:
+    """`variable` unchanged, as a constant in the eyes of `gradients`.
+
+    >>> import anabranch as ab
+    >>> x = ab.Variable(3.0)
+    >>> with ab.GradientTape() as tape:
+    ...     y = x * ab.ops.stop_gradient(x)
+    >>> float(tape.gradient(y, x))
+    3.0
+    """
+    return apply(StopGradient(), convert_to_tensor(variable))
+
+
+__all__ = [
+    "abs",
+    "absolute",
+    "add",
+    "divide",
+    "floor_divide",
+    "mod",
+    "multiply",
+    "negative",
+    "reciprocal",
+    "sign",
+    "square",
+    "squared_difference",
+    "stop_gradient",
+    "subtract",
+    "true_divide",
+]

@@ -1,0 +1,138 @@
+"""Reductions and running totals that pass over NaNs. (Quantiles that do so are in `quantiles`.)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...common import dtypes
+from ..base import Tensor, TensorLike, as_floating, cast, convert_to_tensor
+from .comparison import isnan, logical_not, where
+from .mathematics import sqrt
+from .reduced import AxisLike, accumulator_of
+from .reduction import all as all_true
+from .reduction import argmax, argmin, prod
+from .reduction import max as maximum_of
+from .reduction import min as minimum_of
+from .reduction import sum as total_of
+from .running import cumprod, cumsum
+
+
+def _without_nan(x: TensorLike, instead: float) -> Tensor:
+    tensor = convert_to_tensor(x)
+    return where(isnan(tensor), instead, tensor) if dtypes.is_differentiable(tensor.dtype) else tensor
+
+
+def nansum(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
+    """The sum over `axis` of the elements that are not NaN. Bools and small integers are summed as int32.
+
+    >>> import anabranch as ab
+    >>> float(ab.Session().run(ab.ops.nansum([1.0, float("nan"), 2.0])))
+    3.0
+    """
+    return total_of(_without_nan(x, 0), axis, keepdims)
+
+
+def nanprod(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
+    """The product over `axis` of the elements that are not NaN."""
+    return prod(_without_nan(x, 1), axis, keepdims)
+
+
+def nancumsum(x: TensorLike, axis: int | None = None, dtype: Any = None) -> Tensor:
+    """The running sum along `axis` (None: of the flattened input), in which NaNs count as 0."""
+    return cumsum(_without_nan(x, 0), axis, dtype)
+
+
+def nancumprod(x: TensorLike, axis: int | None = None, dtype: Any = None) -> Tensor:
+    """The running product along `axis` (None: of the flattened input), in which NaNs count as 1."""
+    return cumprod(_without_nan(x, 1), axis, dtype)
+
+
+def nanmax(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
+    """The maximum over `axis` of the elements that are not NaN; NaN where all are.
+
+    Raises:
+        ValueError: there are no elements.
+    """
+    tensor = convert_to_tensor(x)
+    largest = maximum_of(_without_nan(tensor, float("-inf")), axis, keepdims)
+    return _where_some(tensor, axis, keepdims, largest, float("nan"))
+
+
+def nanmin(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
+    """The minimum over `axis` of the elements that are not NaN; NaN where all are.
+
+    Raises:
+        ValueError: there are no elements.
+    """
+    tensor = convert_to_tensor(x)
+    smallest = minimum_of(_without_nan(tensor, float("inf")), axis, keepdims)
+    return _where_some(tensor, axis, keepdims, smallest, float("nan"))
+
+
+def nanargmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The int32 position of the first maximum among the elements that are not NaN; -1 where all are.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.nanargmax([[float("nan"), 3.0], [float("nan")] * 2], axis=1))
+    array([ 1, -1], dtype=int32)
+    """
+    tensor = convert_to_tensor(x)
+    place = argmax(_without_nan(tensor, float("-inf")), axis, keepdims)
+    return _where_some(tensor, axis, keepdims, place, -1)
+
+
+def nanargmin(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The int32 position of the first minimum among the elements that are not NaN; -1 where all are."""
+    tensor = convert_to_tensor(x)
+    place = argmin(_without_nan(tensor, float("inf")), axis, keepdims)
+    return _where_some(tensor, axis, keepdims, place, -1)
+
+
+def _where_some(x: Tensor, axis: AxisLike, keepdims: bool, result: Tensor, otherwise: float) -> Tensor:
+    """`result`, but `otherwise` where all elements of `x` over `axis` are NaN."""
+    if not dtypes.is_floating(x.dtype):
+        return result
+    return where(all_true(isnan(x), axis, keepdims), otherwise, result)
+
+
+def _wide(x: TensorLike) -> tuple[Tensor, Any]:
+    """`x` in the dtype in which its statistics are computed, and that of the result."""
+    tensor = as_floating(x)
+    return cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype), tensor.dtype
+
+
+def _count(x: Tensor, axis: AxisLike, keepdims: bool) -> Tensor:
+    return total_of(cast(logical_not(isnan(x)), x.dtype), axis, keepdims)
+
+
+def nanmean(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
+    """The mean over `axis` of the elements that are not NaN; NaN where there are none. Integers give float32."""
+    wide, wanted = _wide(x)
+    return cast(nansum(wide, axis, keepdims) / _count(wide, axis, keepdims), wanted)
+
+
+def nanvar(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
+    """The variance over `axis` (divided by n) of the elements that are not NaN; NaN where there are none."""
+    wide, wanted = _wide(x)
+    deviation = where(isnan(wide), 0, wide - nanmean(wide, axis, keepdims=True))
+    return cast(total_of(deviation * deviation, axis, keepdims) / _count(wide, axis, keepdims), wanted)
+
+
+def nanstd(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
+    """The standard deviation over `axis` (divided by n) of the elements that are not NaN. See `nanvar`."""
+    return sqrt(nanvar(x, axis, keepdims))
+
+
+__all__ = [
+    "nanargmax",
+    "nanargmin",
+    "nancumprod",
+    "nancumsum",
+    "nanmax",
+    "nanmean",
+    "nanmin",
+    "nanprod",
+    "nanstd",
+    "nansum",
+    "nanvar",
+]

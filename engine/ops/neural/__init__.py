@@ -1,0 +1,1 @@
+"""Activations, convolutions, pooling, attention, losses, quantised products."""

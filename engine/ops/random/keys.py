@@ -1,0 +1,166 @@
+"""Keys of random numbers: pairs of int64 (seed, counter), from generators that are advanced in program order."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...common import dtypes
+from ...common.quick_dataclass import dataclass
+from ...graph.op import Effect
+from ...graph.spec import shape_text
+from ...graph.variable import Variable
+from ..base import Op, Operation, Tensor, TensorSpec, apply, convert_to_tensor, make_constant
+
+
+class SeedGenerator:
+    """A source of keys: state that is advanced by each draw, in program order.
+
+    Args:
+        seed: any integer; by default one is drawn from the global generator (see `set_global_seed`).
+        name: for messages.
+
+    >>> import anabranch as ab
+    >>> generator = ab.random.SeedGenerator(7)
+    >>> generator.next(), generator.next()
+    (array([7, 0]), array([7, 1]))
+    """
+
+    def __init__(self, seed: Any = None, name: str | None = None) -> None:
+        if seed is not None and not _is_integer(seed):
+            raise TypeError(f"SeedGenerator takes an integer seed or None; got {seed!r}.")
+        self.name = name or "seed_generator"
+        self._lock = threading.Lock()
+        self._seed = _fresh_seed() if seed is None else _as_int64(int(seed))
+        self._counter = 0
+
+    def next(self) -> Any:
+        """A new key: an int64 array [seed, counter]. (In a graph, `take_key` does the same at each run.)"""
+        with self._lock:
+            key = np.array([self._seed, self._counter], dtype="int64")
+            self._counter += 1
+        return key
+
+    @property
+    def seed(self) -> int:
+        """The seed that the generator was made with, or drew."""
+        return self._seed
+
+    @property
+    def state(self) -> Any:
+        """The key that comes next, as an int64 array [seed, counter]: what a checkpoint keeps."""
+        with self._lock:
+            return np.array([self._seed, self._counter], dtype="int64")
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        seed, counter = (int(part) for part in value)
+        with self._lock:
+            self._seed, self._counter = seed, counter
+
+    def write_state(self, into: Any) -> None:
+        """Put the state into an int64 array of 2: for the runtime."""
+        with self._lock:
+            into[0], into[1] = self._seed, self._counter
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make a generator with the same seed."""
+        return {"seed": self._seed, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> SeedGenerator:
+        return cls(**config)
+
+    def __repr__(self) -> str:
+        return f"<SeedGenerator {self.name} seed={self._seed} counter={self._counter}>"
+
+    def __str__(self) -> str:
+        """Name it, without its state: graphs print alike whatever was drawn."""
+        return self.name
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer))
+
+
+def _as_int64(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63
+
+
+_global_generator: SeedGenerator | None = None
+_global_lock = threading.Lock()
+
+
+def global_generator() -> SeedGenerator:
+    """The generator behind ``seed=None``: seeded from the system, unless `set_global_seed` was called."""
+    global _global_generator
+    with _global_lock:
+        if _global_generator is None:
+            _global_generator = SeedGenerator(secrets.randbits(63), "global_seed_generator")
+        return _global_generator
+
+
+def set_global_seed(seed: int) -> None:
+    """Start the global generator anew from `seed`, and with it all generators made later without a seed."""
+    generator = global_generator()
+    generator.state = (_as_int64(int(seed)), 0)
+
+
+def _fresh_seed() -> int:
+    return int(np.random.Philox(key=key_words(global_generator().next())).random_raw()) >> 1
+
+
+def key_words(key: Any) -> Any:
+    """A key as two unsigned 64-bit words."""
+    return np.asarray(key, dtype="int64").view("uint64")
+
+
+@dataclass(frozen=True, eq=False)
+class TakeKey(Op):
+    """The next key of a generator, as an int64 vector of 2. Each run advances the generator."""
+
+    no_samples: ClassVar[str] = "holds a generator: test_ops_random"
+    generator: SeedGenerator
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec((2,), dtypes.int64)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return self.generator.next()
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return ()
+
+    def effects(self) -> tuple[Effect, ...]:
+        return (Effect(self.generator, writes=True),)
+
+
+def take_key(seed: Any = None) -> Tensor:
+    """The key of a random op, as an int64 vector of 2.
+
+    Args:
+        seed: a `SeedGenerator` (a new key at each run), None (the global generator), an int (the same key at each
+            run), or a key itself: an array or tensor of 2 integers.
+
+    Raises:
+        TypeError: `seed` is something else.
+    """
+    if seed is None:
+        seed = global_generator()
+    if isinstance(seed, SeedGenerator):
+        return apply(TakeKey(seed), name=f"{seed.name}/key")
+    if _is_integer(seed):
+        return make_constant(np.array([_as_int64(int(seed)), 0], dtype="int64"), "key")
+    if not isinstance(seed, (Tensor, Variable, np.ndarray, list, tuple)):
+        raise TypeError(f"seed must be None, an int, a SeedGenerator or a key of 2 integers; got {seed!r}.")
+    key = convert_to_tensor(seed, dtypes.int64)
+    if key.shape is not None and key.shape not in ((2,), (None,)):
+        raise TypeError(f"A key has shape [2]; got {shape_text(key.shape)}.")
+    return key
+
+
+__all__ = ["SeedGenerator", "global_generator", "set_global_seed", "take_key"]

@@ -1,0 +1,1 @@
+"""Images, windows and Fourier transforms."""

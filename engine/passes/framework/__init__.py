@@ -1,0 +1,1 @@
+"""The pipeline: passes in order, the rewriter, patterns and their driver, the verifier, analyses that all use."""

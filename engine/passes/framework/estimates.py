@@ -1,0 +1,121 @@
+"""Estimates of the cost of operations, from their types and static shapes: floating-point operations and bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ...graph.graph import Operation
+from ...graph.spec import ArraySpec, Shape, Spec, TensorSpec
+from ...graph.tensor import Symbol
+
+LEAST_FOR_THREADS = 2 * 64**3  # floating-point operations of a product from which OpenBLAS divides it
+UNKNOWN_DIMENSION = 32  # what an unknown dimension is taken for
+_FREE = frozenset({"constant", "parameter", "placeholder", "read_variable", "history", "saved", "trip_count"})
+_SMALL_RECORD = 64  # bytes of a value that is no array
+_STRING = 16  # bytes of a string
+
+
+def elements(shape: Shape) -> int:
+    """Return the number of elements of a value of that shape; of unknown rank, that of a vector."""
+    if shape is None:
+        return UNKNOWN_DIMENSION
+    return math.prod([UNKNOWN_DIMENSION if dim is None else dim for dim in shape])
+
+
+def bytes_of(spec: Spec) -> int:
+    """Return the number of bytes that a value takes.
+
+    >>> import anabranch as ab
+    >>> bytes_of(ab.placeholder((3, 4), "float32").spec)
+    48
+    """
+    if isinstance(spec, ArraySpec):
+        return (UNKNOWN_DIMENSION if spec.size is None else spec.size) * bytes_of(spec.element)
+    if not isinstance(spec, TensorSpec):
+        return _SMALL_RECORD
+    return elements(spec.shape) * (_STRING if spec.dtype.kind == "T" else spec.dtype.itemsize)
+
+
+def flops_of(operation: Operation) -> float:
+    """Return the floating-point operations of a run; of most kinds of ops, one for each element read or made."""
+    if operation.type in _FREE or operation.op.regions:
+        return 0.0
+    rule = _RULES.get(operation.type)
+    if rule is not None:
+        return float(rule(operation.inputs, operation.outputs))
+    return float(max(_most_elements(operation.inputs), _most_elements(operation.outputs)))
+
+
+def may_use_blas_threads(operation: Operation) -> bool:
+    """Test whether NumPy's BLAS, if it runs the operation, may divide it among threads."""
+    if operation.type not in _PRODUCTS:
+        return False
+    tensors = (*operation.inputs, *operation.outputs)
+    is_known = all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in tensors)
+    return not is_known or flops_of(operation) >= LEAST_FOR_THREADS
+
+
+def traffic_of(operation: Operation) -> float:
+    """Return the number of bytes that a run reads and writes."""
+    if operation.type in _FREE or operation.op.regions or operation.op.view:
+        return 0.0
+    return float(sum([bytes_of(tensor.spec) for tensor in (*operation.inputs, *operation.outputs)]))
+
+
+def made_bytes(operation: Operation) -> int:
+    """Return the number of bytes of memory that its results take while they are needed."""
+    if operation.op.regions or operation.op.view or operation.type in _FREE - {"placeholder", "constant"}:
+        return 0
+    return sum([bytes_of(tensor.spec) for tensor in operation.outputs])
+
+
+def _most_elements(tensors: tuple[Symbol, ...]) -> int:
+    return max([elements(tensor.spec.shape) for tensor in tensors], default=0)
+
+
+Rule = Callable[[tuple[Symbol, ...], tuple[Symbol, ...]], float]
+
+
+def _matmul(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
+    """Twice the product of the three sizes: each size is in two of the operands and the result."""
+    sizes = [elements(tensor.spec.shape) for tensor in (*inputs[:2], outputs[0])]
+    return 2.0 * math.sqrt(math.prod(sizes))
+
+
+def _convolution(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
+    """For each element of the images, the filters' elements of one channel. (Images are the larger operands.)"""
+    values = [elements(tensor.spec.shape) for tensor in (*inputs[:2], outputs[0])]
+    filters = min(values)
+    shape = min((*inputs[:2], outputs[0]), key=lambda tensor: elements(tensor.spec.shape)).spec.shape
+    channels = 1 if shape is None or len(shape) < 2 else (shape[-2] or UNKNOWN_DIMENSION)
+    return 2.0 * sorted(values)[1] * filters / max(channels, 1)
+
+
+def _cubic(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
+    return 4.0 * _most_elements(inputs) ** 1.5
+
+
+def _dear(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
+    """Functions of elements that take some 20 operations each."""
+    return 20.0 * max(_most_elements(inputs), _most_elements(outputs))
+
+
+_DEAR = (
+    *("exp", "log", "tanh", "sigmoid", "softmax", "log_softmax", "log_sum_exp", "erf", "erfc", "sin", "cos", "tan"),
+    *("power", "softplus", "random_normal", "sort"),
+)
+_CUBIC = (
+    *("inverse", "solve", "cholesky", "qr", "svd", "eig", "eigh", "determinant", "slogdet", "pseudo_inverse"),
+    *("cholesky_gradient", "lu_factor", "singular_values", "solve_triangular"),
+)
+_PRODUCTS: dict[str, Rule] = {
+    **dict.fromkeys(["matmul", "packed_mat_mul", "product_then", "batch_matmul", "contraction"], _matmul),
+    "sampled_product": _matmul,
+    **dict.fromkeys(["conv", "conv_input_grad", "conv_filter_grad"], _convolution),
+    **dict.fromkeys(_CUBIC, _cubic),
+}
+_RULES: dict[str, Rule] = {
+    **_PRODUCTS,
+    **dict.fromkeys(_DEAR, _dear),
+}

@@ -1,0 +1,270 @@
+"""`PIPELINE`: the passes in the order in which they run, what each requires of a step, and the loop that runs them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ...graph.graph import Operation
+from ...ops.internal.update_rows import UpdateRows
+from ..fusion import epilogues, lay_out
+from ..fusion.fuse import FusionRule, fuse
+from ..fusion.fuse_open import fuse_open
+from ..fusion.group_open import group_open
+from ..fusion.pack import pack_weights
+from ..fusion.rows_together import change_rows_at_once
+from ..fusion.together import update_together
+from ..loops.fission import split_loops
+from ..loops.live_rows import compute_live_rows
+from ..loops.unroll import Whole, unroll
+from ..memory.recompute import recompute
+from ..rewrites import row_updates, same_shapes, slices
+from ..rewrites.sink import sink_into_branches
+from . import limits, log, observe, verify
+from .assign import Assign, assign_devices
+from .driver import apply_group_rules, apply_rules
+from .prune import all_blocks
+from .rewriter import Rewriter
+from .sizes import KnownSizes
+from .switches import PASSES, is_on
+
+
+@dataclass
+class Options:
+    """The facts about a step that its caller gives, and what analyses find out for later passes.
+
+    Attributes:
+        rule: what may be fused; without one nothing is.
+        reassociate: allow rewrites that take sums in another order.
+        assign: gives the device of each operation; without it the step is not placed.
+        memory_budget: how many bytes of loop state may be saved, about.
+        can_swap: state beyond the budget may be moved to the host.
+        sizes: the sizes of results that are known at run time only.
+    """
+
+    rule: FusionRule | None = None
+    reassociate: bool = True
+    assign: Assign | None = None
+    memory_budget: int | None = None
+    can_swap: bool = False
+    sizes: KnownSizes = field(default_factory=KnownSizes)
+
+    @property
+    def fusion_rule(self) -> FusionRule:
+        """The rule of what may be fused, for passes that require it."""
+        assert self.rule is not None, "the pass requires KERNELS"
+        return self.rule
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A condition that a pass has of the step.
+
+    Attributes:
+        holds: tests it.
+        otherwise: why the pass is left out where it does not hold, as `explain` prints it.
+    """
+
+    holds: Callable[[Rewriter, Options], bool]
+    otherwise: str
+
+
+Run = Callable[[Rewriter, Options], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass of the compiler.
+
+    Attributes:
+        name: its name in `PIPELINE`, for `ANABRANCH_DUMP`.
+        description: one line that says what it does.
+        is_exact: whether results keep their very bits; steps that must, leave the others out.
+        requires: what must hold of the step.
+        run: changes the step.
+        switch: the name of the switch that turns it off (`switches.PASSES`); "" for none.
+        moves_writes: whether other operations than before may write a variable afterwards.
+        is_required: whether no step can do without it, however few rewrites it may get.
+    """
+
+    name: str
+    description: str
+    is_exact: bool
+    requires: tuple[Requirement, ...]
+    run: Run
+    switch: str = ""
+    moves_writes: bool = False
+    is_required: bool = False
+
+    def reason_left_out(self, step: Rewriter, options: Options) -> str:
+        """Return why the pass does not run for a step; "" if it does."""
+        if self.switch and not is_on(self.switch):
+            return "turned off"
+        if not self.is_exact and not options.reassociate:
+            return "the step keeps the interpreter's bits"
+        return next((need.otherwise for need in self.requires if not need.holds(step, options)), "")
+
+
+def is_on_one_host(operations: Sequence[Operation]) -> bool:
+    """Test whether all that runs is on one CPU, placed or not."""
+    devices = {operation.device for block in all_blocks(operations) for operation in block}
+    kinds = {device.lower().rpartition("/")[2].removeprefix("device:").partition(":")[0] for device in devices}
+    return len(devices) < 2 and kinds <= {"", "cpu"}
+
+
+NOT_PLACED = Requirement(lambda _, options: options.assign is None, "the step is placed on devices")
+NO_BUDGET = Requirement(lambda _, options: options.memory_budget is None, "the step keeps to a memory budget")
+KERNELS = Requirement(lambda _, options: options.rule is not None, "no kernels are compiled for the step")
+ONE_HOST = Requirement(lambda step, _: is_on_one_host(step.operations), "the step spans devices")
+OPEN_SIZES = Requirement(lambda _, options: options.sizes.is_open, "all sizes are known")
+FUSION = Requirement(lambda _, __: is_on("fuse"), "the pass `fuse` is turned off")
+
+
+# --- passes that are not written as rules, with one signature -------------------------------------------------------
+
+
+def _unroll(step: Rewriter, options: Options) -> None:
+    _take_over(step, unroll(_whole(step), exact=not options.reassociate))
+
+
+def _live_rows(step: Rewriter, options: Options) -> None:
+    del options
+    _take_over(step, compute_live_rows(_whole(step)))
+
+
+def _whole(step: Rewriter) -> Whole:
+    return Whole(step.copy, step.operations, step.fed, step.fetches, step.wanted)
+
+
+def _take_over(step: Rewriter, whole: Whole) -> None:
+    if whole.copy is not step.copy:
+        step.become(whole)
+
+
+def _slices(step: Rewriter, options: Options) -> None:
+    del options
+    apply_rules(step, slices.RULES, "slices")
+    apply_group_rules(step, slices.GROUPS, "slices")
+
+
+def _recompute(step: Rewriter, options: Options) -> None:
+    is_free = options.reassociate and options.rule is not None and options.assign is None
+    cheap = is_free and is_on("fuse") and is_on("recompute")
+    recompute(step.graph, step.operations, step.kept, options.memory_budget, options.can_swap, cheap)
+
+
+def _place(step: Rewriter, options: Options) -> None:
+    assign_devices(step.graph, step.operations, step.fed, options.assign)
+
+
+def _sink(step: Rewriter, options: Options) -> None:
+    del options
+    sink_into_branches(step.graph, step.operations, step.kept)
+
+
+def _fission(step: Rewriter, options: Options) -> None:
+    del options
+    split_loops(step.graph, step.kept, step.fed)
+
+
+def _sizes(step: Rewriter, options: Options) -> None:
+    options.sizes.note_all(step.operations)
+
+
+def _same_shapes(step: Rewriter, options: Options) -> None:
+    apply_rules(step, same_shapes.rules_for(options.sizes), "same_shapes")
+
+
+def _row_updates(step: Rewriter, options: Options) -> None:
+    del options
+    if apply_rules(step, row_updates.UPDATES, "row_updates"):
+        step.settle()  # sums that only updates took are needed no more
+    apply_rules(step, row_updates.SUMS, "row_updates")
+
+
+def _lay_out(step: Rewriter, options: Options) -> None:
+    del options
+    apply_rules(step, lay_out.RULES, "lay_out")
+
+
+def _pack(step: Rewriter, options: Options) -> None:
+    pack_weights(step.graph, step.operations, options.fusion_rule, step.fetches)
+
+
+def _fuse(step: Rewriter, options: Options) -> None:
+    fuse(step.graph, step.operations, step.fetches, options.fusion_rule)
+
+
+def _fuse_open(step: Rewriter, options: Options) -> None:
+    fuse_open(step.graph, step.operations, step.fetches, options.fusion_rule)
+
+
+def _together(step: Rewriter, options: Options) -> None:
+    update_together(step.graph, step.operations, step.fetches, options.fusion_rule)
+
+
+def _update_rows(step: Rewriter, options: Options) -> None:
+    change_rows_at_once(step.graph, step.operations, step.fetches, options.fusion_rule)
+    asked = set(step.wanted)
+    step.wanted = [o for o in step.graph.operations if o in asked or isinstance(o.op, UpdateRows)]
+
+
+def _epilogues(step: Rewriter, options: Options) -> None:
+    apply_rules(step, epilogues.rules_for(options.fusion_rule), "epilogues")
+
+
+def _group_open(step: Rewriter, options: Options) -> None:
+    group_open(step.graph, step.operations, step.fetches, options.fusion_rule, options.sizes)
+
+
+def _switched(name: str, run: Run, *requires: Requirement, switch: str = "", moves_writes: bool = False) -> Pass:
+    """A row for a pass that a switch turns off, and describes."""
+    known = PASSES[switch or name]
+    return Pass(name, known.description, known.is_exact, requires, run, known.name, moves_writes)
+
+
+LIVE_ROWS = _switched("live_rows", _live_rows, NOT_PLACED, NO_BUDGET, moves_writes=True)
+PIPELINE = (
+    _switched("unroll", _unroll, NOT_PLACED, NO_BUDGET, moves_writes=True),
+    LIVE_ROWS,
+    _switched("slices", _slices, NOT_PLACED),
+    Pass("recompute", PASSES["recompute"].description, True, (), _recompute),  # with a budget it is no choice
+    Pass("place", "give each operation its device", True, (), _place, is_required=True),
+    _switched("sink", _sink),
+    Pass("fission", PASSES["fission"].description, False, (), _fission),  # its rewrites have switches of their own
+    Pass("sizes", "find out which sizes that are not known are the same", True, (), _sizes, is_required=True),
+    _switched("same_shapes", _same_shapes, OPEN_SIZES, ONE_HOST),
+    _switched("row_updates", _row_updates, KERNELS, ONE_HOST),
+    _switched("lay_out", _lay_out, KERNELS, ONE_HOST),
+    _switched("pack", _pack, KERNELS),
+    _switched("fuse", _fuse, KERNELS),
+    _switched("fuse_open", _fuse_open, KERNELS, ONE_HOST, switch="fuse"),
+    _switched("together", _together, KERNELS, FUSION, ONE_HOST),
+    _switched("update_rows", _update_rows, KERNELS, FUSION, ONE_HOST, switch="together", moves_writes=True),
+    _switched("epilogues", _epilogues, KERNELS, FUSION, ONE_HOST),
+    _switched("group_open", _group_open, KERNELS, FUSION, OPEN_SIZES, ONE_HOST, switch="reductions"),
+)
+
+
+def run_pipeline(step: Rewriter, options: Options) -> None:
+    """Run each pass of `PIPELINE` that is on and whose requirements hold; what nothing needs then is left out."""
+    watch = observe.watch(step, options.assign is not None)
+    state = verify.signature(step.operations) if limits.are_counted() else 0
+    for each in PIPELINE:
+        why = each.reason_left_out(step, options)
+        if not why and not each.is_required and not limits.may_rewrite():
+            why = limits.REASON
+        if why:
+            log.note_left_out(each.name, why)
+            continue
+        counted, began = limits.rewrites_done(), time.perf_counter()
+        each.run(step, options)
+        step.settle()
+        log.note_seconds(each.name, time.perf_counter() - began)
+        if limits.are_counted():
+            before, state = state, verify.signature(step.operations)
+            if state != before and limits.rewrites_done() == counted and not each.is_required:
+                limits.count_rewrite()  # rules and fission count theirs
+        if watch is not None:
+            watch.after(each.name, step, each.moves_writes)

@@ -1,0 +1,309 @@
+"""The operations that a step needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+
+from ...control_flow.call import Body, Recorded, Recursion
+from ...control_flow.frames import History, Saved
+from ...control_flow.region_op import RegionOp
+from ...control_flow.while_loop import While
+from ...graph.graph import Graph, Operation
+from ...graph.op import Op
+from ...graph.region import Region
+from ...graph.spec import FrameSpec
+from ...graph.tensor import Symbol
+
+_FRAME_TAKERS = (History, Recorded, Saved)
+
+
+def needed_operations(
+    graph: Graph, targets: Iterable[Symbol | Operation], fed: Iterable[Symbol] = ()
+) -> list[Operation]:
+    """The operations of `graph` that must run to produce `targets`, in program order.
+
+    Order alone never drags an operation in: only data and explicit control dependencies do. Operations whose
+    outputs are all fed do not run. What a loop or branch waits for because an operation inside does, it waits for only
+    if that operation is needed.
+    """
+    given = set(fed)
+    stopped = {tensor.operation for tensor in given if given.issuperset(tensor.operation.outputs)}
+    needed: set[Operation] = set()
+    holders: list[Operation] = []
+    pending = [_producer(target) for target in targets if not (isinstance(target, Symbol) and target in given)]
+    while pending:
+        operation = pending.pop()
+        if operation not in needed and operation not in stopped:
+            needed.add(operation)
+            if given:
+                pending += [tensor.operation for tensor in operation.inputs if tensor not in given]
+            else:
+                pending += [tensor.operation for tensor in operation.inputs]
+            if operation.control_inputs:
+                pending += _waited_for(operation, operation.control_inputs)
+                holders += [operation] if operation.op.regions else []
+        if holders and not pending:  # frames may record what is not needed otherwise
+            recorded = inner_tensors(needed)
+            waits = [wait for holder in holders for wait in _waited_for(holder, holder.control_inputs, recorded)]
+            pending = [wait for wait in waits if wait not in needed and wait not in stopped]
+    return sorted(needed, key=attrgetter("index"))
+
+
+def needed_in_region(
+    region: Region, demanded: Iterable[Symbol] = (), results: Iterable[Symbol] | None = None
+) -> list[Operation]:
+    """The operations of a region that a run of it needs: for its results, its effects and the `demanded` tensors.
+
+    Args:
+        region: the body of a loop, a condition or a branch.
+        demanded: tensors that frames record; those of other regions do not count.
+        results: those of the region's results that anything needs; by default all.
+    """
+    if region.needed is not None and results is None:
+        return region.needed
+    effectful = [operation for operation in region.operations if operation.writes]
+    recorded = [tensor for tensor in demanded if tensor.graph is region]
+    return needed_operations(region, [*(region.results if results is None else results), *effectful, *recorded])
+
+
+def settle_regions(operations: Sequence[Operation]) -> None:
+    """Note in each region of a step what a run of it needs, for all who ask from now on: nothing is rewritten any more.
+
+    What frames record of it is needed, for takers that are needed themselves: those that are not may still refer to
+    captures that were dropped. Takers come behind a region's operation, so blocks are gone through from their ends.
+    Bodies of recursions are left out: of these calls may record more.
+    """
+    recorded: dict[Graph, list[Symbol]] = {}
+
+    def settle(block: Sequence[Operation]) -> None:
+        for operation in reversed(block):
+            if isinstance(operation.op, _FRAME_TAKERS):
+                recorded.setdefault(operation.op.inner.graph, []).append(operation.op.inner)
+            for region in reversed(operation.op.regions):
+                if not isinstance(region, Body):
+                    region.needed = None
+                    region.needed = needed_in_region(region, recorded.get(region, ()))
+                settle(region.operations if region.needed is None else region.needed)
+
+    settle(operations)
+
+
+def _waited_for(
+    operation: Operation, sources: Sequence[Operation], recorded: Iterable[Symbol] = ()
+) -> Sequence[Operation]:
+    """Those of `sources` for which an operation has to wait.
+
+    Args:
+        operation: any.
+        sources: what it waits for by control dependencies, its own and those of operations inside.
+        recorded: tensors inside that frames record.
+    """
+    regions = [region for region in operation.op.regions if region.outer_waits]
+    if not regions:
+        return sources
+    inside = {source for region in regions for waits in region.outer_waits.values() for source in waits}
+    found: set[Operation] = set()
+    for region in regions:
+        for inner in needed_in_region(region, recorded):
+            found.update(_waited_for(inner, region.outer_waits.get(inner, ()), recorded))
+    return [source for source in sources if source not in inside or source in found]
+
+
+class Kept:
+    """The tensors of a step whose values are wanted from outside of their block, as one of its blocks sees them.
+
+    They are grouped by graph once for all blocks: a step may have thousands of blocks, and ten times as many of them.
+
+    Attributes:
+        graph: the block: the step's own graph, or a region inside.
+        own: those of this block, the results of a region included.
+    """
+
+    __slots__ = ("_recorded", "graph", "own")
+
+    def __init__(self, graph: Graph, tensors: Iterable[Symbol]) -> None:
+        self.graph = graph
+        self._recorded: dict[Graph, set[Symbol]] = {}
+        self.own: set[Symbol] = set()
+        self.add(tensors)
+
+    def __contains__(self, tensor: Symbol) -> bool:
+        """Test whether a tensor is one of them, in whatever block."""
+        return tensor in self.own or tensor in self._recorded.get(tensor.graph, ())
+
+    def add(self, tensors: Iterable[Symbol]) -> None:
+        """Note more of them, of this block or of any inside."""
+        for tensor in tensors:
+            self._recorded.setdefault(tensor.graph, set()).add(tensor)
+        self.own |= self.recorded_in(self.graph)
+
+    def regroup(self, graph: Graph) -> None:
+        """Look up anew to which graphs the tensors belong that were in `graph`."""
+        self.add(self._recorded.pop(graph, ()))
+
+    def recorded_in(self, graph: Graph) -> set[Symbol]:
+        """Those of a graph, but for the results of a region."""
+        return self._recorded.get(graph, set())
+
+    def inside(self, region: Region) -> Kept:
+        """As a region inside sees them."""
+        seen = Kept(region, ())
+        seen._recorded = self._recorded
+        seen.own = self.recorded_in(region).union(region.results)
+        return seen
+
+    def including(self, tensors: Iterable[Symbol]) -> Kept:
+        """These, and more, which blocks inside do not see otherwise."""
+        seen = Kept(self.graph, ())
+        seen._recorded = {graph: set(known) for graph, known in self._recorded.items()}
+        seen.own = set(self.own)
+        seen.add(tensors)
+        return seen
+
+    def needed_in(self, region: Region) -> list[Operation]:
+        """The operations of a region that a run of it needs."""
+        return needed_in_region(region, self.recorded_in(region))
+
+
+def kept_of(graph: Graph, operations: Iterable[Operation], wanted: Iterable[Symbol | Operation]) -> Kept:
+    """Return the tensors to keep of `operations` of `graph` and those inside: `wanted`, and what frames record."""
+    return Kept(graph, {*[item for item in wanted if isinstance(item, Symbol)], *inner_tensors(operations)})
+
+
+def inner_blocks(operation: Operation, kept: Kept) -> Iterator[tuple[Region, list[Operation], Kept]]:
+    """The regions of a loop or branch, each with the operations that a run of it needs, and what is wanted of them.
+
+    Args:
+        operation: any; others have no such regions.
+        kept: tensors whose values are wanted from outside of their block.
+    """
+    for region in operation.op.regions if isinstance(operation.op, RegionOp) else ():
+        yield region, kept.needed_in(region), kept.inside(region)
+
+
+def all_operations(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """`operations` and all that lie in regions inside, each in front of what it holds."""
+    pending = [iter(operations)]
+    while pending:
+        for operation in pending[-1]:
+            yield operation
+            if operation.op.regions:
+                pending += [iter(region.operations) for region in reversed(operation.op.regions)]
+                break
+        else:
+            pending.pop()
+
+
+def kinds_of(operations: Iterable[Operation]) -> set[type[Op]]:
+    """The ops of `operations` and of all that lie in regions inside, needed or not: a step without a pass's is left."""
+    found: set[type[Op]] = set()
+    pending = [list(operations)]
+    while pending:
+        block = pending.pop()
+        kinds = {type(operation.op) for operation in block}
+        found |= kinds
+        if any(issubclass(kind, RegionOp) for kind in kinds):
+            pending += [region.operations for operation in block for region in operation.op.regions]
+    return found
+
+
+def holds(operations: Iterable[Operation], *kinds: type[Op]) -> bool:
+    """Test whether an operation of one of `kinds` is among `operations`, or in a region inside."""
+    return any(issubclass(kind, kinds) for kind in kinds_of(operations))
+
+
+def all_blocks(operations: Iterable[Operation]) -> Iterator[Sequence[Operation]]:
+    """`operations`, and those of each region inside, in any order."""
+    pending = [list(operations)]
+    while pending:
+        block = pending.pop()
+        yield block
+        pending += [region.operations for operation in block if operation.op.regions for region in operation.op.regions]
+
+
+def inner_tensors(operations: Iterable[Operation]) -> set[Symbol]:
+    """The tensors inside loops, branches and recursions whose values frames record for any of `operations`."""
+    found: set[Symbol] = set()
+    for block in all_blocks(operations):
+        found.update([operation.op.inner for operation in block if isinstance(operation.op, _FRAME_TAKERS)])
+    return found
+
+
+def recorded_tensors(operations: Sequence[Operation]) -> dict[Body, list[Symbol]]:
+    """For the bodies of recursions among `operations` of a step, and inside, what the frames of their calls record.
+
+    A body records the union of what is asked of any of its calls. What one body records may need what another one
+    does, so that it takes a fixpoint.
+    """
+    if not holds(operations, Recorded, Recursion):
+        return {}  # as in most steps; what is needed in each region need not be found for that
+    recorded: dict[Body, dict[Symbol, None]] = {}
+    while True:
+        found: dict[Body, dict[Symbol, None]] = {}
+        _gather_recorded(operations, recorded, found)
+        if all(tensors.keys() == recorded.get(body, {}).keys() for body, tensors in found.items()):
+            return {body: list(tensors) for body, tensors in found.items()}
+        recorded = found
+
+
+def _gather_recorded(
+    operations: Sequence[Operation], recorded: dict[Body, dict[Symbol, None]], found: dict[Body, dict[Symbol, None]]
+) -> None:
+    users = frame_users(operations)
+    for operation in operations:
+        op = operation.op
+        if isinstance(op, Recorded):
+            body = op.inner.graph
+            assert isinstance(body, Body), f"{op.inner!r} is recorded, but lies in no body"
+            found.setdefault(body, {})[op.inner] = None
+        if isinstance(op, Recursion):
+            _gather_recorded(needed_in_region(op.body, recorded.get(op.body, ())), recorded, found)
+            continue
+        takers = [user.op for user in users.get(operation.outputs[-1], ())] if op.regions else []
+        inner = [taker.inner for taker in takers if isinstance(taker, (History, Saved))]
+        for region in op.regions:
+            demanded = [tensor for tensor in inner if tensor.graph is region]
+            _gather_recorded(needed_in_region(region, demanded), recorded, found)
+
+
+def live_outputs(operation: Operation, used: set[Symbol], demanded: Sequence[Symbol]) -> list[int]:
+    """The positions of the results of a loop or branch that anything needs.
+
+    Args:
+        operation: the loop or branch.
+        used: what is used outside of it.
+        demanded: tensors inside that its frame records.
+
+    A variable of a loop is needed if its final value is used, or if its condition, an effect, what the frame records
+    or the next value of a needed variable takes it.
+    """
+    live = {position for position, output in enumerate(operation.outputs[:-1]) if output in used}
+    if not isinstance(operation.op, While):
+        return sorted(live)
+    condition, body = operation.op.condition, operation.op.body
+    live |= _parameters_among(condition, needed_in_region(condition, demanded))
+    while True:
+        needed = needed_in_region(body, demanded, [body.results[position] for position in live])
+        taken = _parameters_among(body, needed)
+        if taken <= live:
+            return sorted(live)
+        live |= taken
+
+
+def _parameters_among(region: Region, operations: Sequence[Operation]) -> set[int]:
+    needed = set(operations)
+    return {position for position, tensor in enumerate(region.parameters) if tensor.operation in needed}
+
+
+def _producer(target: Symbol | Operation) -> Operation:
+    return target.operation if isinstance(target, Symbol) else target
+
+
+def frame_users(needed: Iterable[Operation]) -> dict[Symbol, list[Operation]]:
+    """For the frame of a loop or branch the operations among `needed` that take values from it."""
+    users: dict[Symbol, list[Operation]] = {}
+    taken = [(tensor, user) for user in needed for tensor in user.inputs if isinstance(tensor.spec, FrameSpec)]
+    for tensor, user in taken:
+        users.setdefault(tensor, []).append(user)
+    return users

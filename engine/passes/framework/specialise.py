@@ -1,0 +1,513 @@
+"""Copies what a step needs into a graph of its own, for passes to rewrite, with all that is known about it.
+
+Three things happen on the way: shapes are inferred anew from the shapes that are fed (so most become static), equal
+pure operations become one (common subexpressions), and what the step does not need is left behind, inside regions too.
+Where anything asks for a device, only operations that ask for the same become one: a request is kept, not passed over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...common.cached import cached_property
+from ...common.identity import is_among
+from ...control_flow.call import Body, Call, Recorded, Recursion
+from ...control_flow.cond import Branch
+from ...control_flow.frames import History, Saved, TripCount
+from ...control_flow.region_op import RegionOp
+from ...control_flow.while_loop import While
+from ...graph.device import Colocation
+from ...graph.graph import Graph, Operation, Parameter, Placeholder
+from ...graph.op import Op
+from ...graph.region import Region
+from ...graph.spec import ArraySpec, Spec, TensorSpec
+from ...graph.tensor import Symbol
+from ...ops.base import Constant
+from ...ops.containers.tensor_arrays import ArrayNew
+from ...ops.linear_algebra.einsum import Contraction
+from ...ops.linear_algebra.linalg import BatchMatMul, MatMul
+from ...ops.math.comparison import Where
+from .fold import folded
+from .limits import count_rewrite, may_rewrite
+from .log import is_recording, note_change
+from .prune import all_blocks, all_operations, frame_users, holds, live_outputs, needed_in_region, recorded_tensors
+from .rules import NO_RULES, Rewrite, RulesOf, first_rewrite, shape_of
+from .simplify import ALGEBRA, EXACT_ALGEBRA, simplify
+from .switches import is_on
+
+_LARGEST_SHARED_CONSTANT = 64  # elements; larger constants are one only if they are the same object
+
+
+class Specialised:
+    """A step in a graph of its own.
+
+    Attributes:
+        graph: the new graph.
+        tensors: from tensors of the original graph (and its regions) to the new ones.
+        operations: from original operations to their copies; those that are fed or simplified away have none.
+        outers: from parameters of copied regions to the tensors around that they stand for.
+        keeps_differentiated: whether a loop over masked rows keeps variables that nothing needs, but for whose
+            cotangents its gradient is: `live_rows` builds that gradient anew.
+        kept: whether there were any.
+    """
+
+    keeps_differentiated = False
+    kept = False
+
+    def __init__(self, share: bool = True, exact: bool = True) -> None:
+        self.graph = Graph()
+        self.tensors: dict[Symbol, Symbol] = {}
+        self.share = share
+        self.operations: dict[Operation, Operation] = {}
+        self._known: dict[Graph, dict[Any, Operation]] = {}
+        self._bodies: dict[Body, Body] = {}
+        self._recorded: dict[Body, list[Symbol]] = {}
+        self._asks = False  # whether anything asks for a device
+        self.outers: dict[Symbol, Symbol] = {}
+        rules = EXACT_ALGEBRA if exact else ALGEBRA
+        self._algebra: Mapping[type[Op], RulesOf] = rules if is_on("simplify") else {}
+        self._folds = is_on("fold")
+        self._block = _Block((), ())  # what is copied now
+        self._rewrites = 0  # how many there were that may have left something unneeded behind
+        self._loops: set[Graph] = set()  # the regions of loops
+        self._roles: set[Symbol] = set()  # parameters of bodies of loops whose cotangents other loops have
+
+    # --- steps ----------------------------------------------------------------------------------------------
+
+    def copy_step(
+        self, operations: Sequence[Operation], feeds: Mapping[Symbol, Spec], fetches: Iterable[Symbol]
+    ) -> None:
+        """Copy pruned `operations`, with `feeds` as placeholders of the given specs."""
+        self._recorded = recorded_tensors(operations)
+        self._asks = any(_asks(operation) for block in all_blocks(operations) for operation in block)
+        if self.keeps_differentiated:
+            inside = all_operations(operations) if holds(operations, While) else ()
+            loops = [operation.op for operation in inside if isinstance(operation.op, While)]
+            self._roles = {role for loop in loops for role in loop.cotangents.values()}
+        for tensor, spec in feeds.items():
+            op = Placeholder(spec if isinstance(spec, TensorSpec) else TensorSpec(None, tensor.dtype))
+            self.tensors[tensor] = self.graph.adopt(op, (), (spec,), tensor.operation).outputs[0]
+        self._copy_all(operations, self.graph, fetches)
+
+    def copy_inside(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Symbol]) -> None:
+        """Copy `operations` into a graph; what they take from elsewhere is among `tensors`, and can be captured."""
+        self._copy_all(operations, into, wanted)
+
+    def copy_region(
+        self,
+        region: Region,
+        into: Graph,
+        parameters: Sequence[Symbol],
+        results: Sequence[Symbol],
+        demanded: Sequence[Symbol] = (),
+    ) -> Region:
+        """Copy for another loop what `results` and `demanded` need of a region; what it captured is among `tensors`."""
+        specs = {parameter: parameter.spec for parameter in parameters}
+        return self._copy_region(region, into, specs, results, demanded)
+
+    def _copy_all(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Symbol]) -> None:
+        wanted = tuple(wanted)
+        used = {tensor for operation in operations for tensor in operation.inputs}.union(wanted)
+        around, self._block = self._block, _Block(operations, wanted)
+        users = frame_users(operations)
+        for operation in operations:
+            if isinstance(operation.op, Parameter):
+                continue
+            if operation.outputs and all(tensor in self.tensors for tensor in operation.outputs):
+                continue
+            if isinstance(operation.op, RegionOp):
+                self._copy_region_op(operation, into, users.get(operation.outputs[-1], ()), used)
+            else:
+                self._copy(operation, into)
+        self._block = around
+
+    def _copy(self, operation: Operation, into: Graph) -> None:
+        op = operation.op
+        inputs = [self._local(tensor, into) for tensor in operation.inputs]
+        rewritten = simplify(op, inputs)
+        if rewritten is None:
+            rewritten = self._rewritten(op, operation, inputs, into)
+        if isinstance(rewritten, Symbol):
+            self.tensors[operation.outputs[0]] = rewritten
+            return
+        if isinstance(rewritten, tuple):
+            for old, fresh in zip(operation.outputs, rewritten, strict=True):
+                self.tensors.setdefault(old, fresh)  # one of several outputs may have been fed
+            return
+        if isinstance(rewritten, Constant):
+            inputs = []
+        renewed = rewritten or self._renewed(op)
+        if isinstance(renewed, Call):
+            renewed.body.note_arguments(inputs)
+        new = self._copy_plain(renewed, operation, inputs, into)
+        self._note_copy(operation, operation.outputs, new)
+
+    def _note_copy(self, operation: Operation, outputs: Sequence[Symbol], new: Operation) -> None:
+        """`new` gives `outputs` of `operation`, but for those that are fed."""
+        self.operations[operation] = new
+        for old, fresh in zip(outputs, new.outputs, strict=True):
+            self.tensors.setdefault(old, fresh)
+
+    def _rewritten(self, op: Op, operation: Operation, inputs: Sequence[Symbol], into: Graph) -> Rewrite:
+        """Return the result of the algebra or of folding for an operation.
+
+        Operations that wait, or ask for a device, stay as they are.
+        """
+        own = self._algebra.get(type(op), NO_RULES)
+        applies, folds = own.may_apply(inputs), self._folds and bool(inputs) and not self._asks
+        for tensor in inputs if folds else ():
+            kind = type(tensor.operation.op)
+            folds = folds and (kind is Constant or kind is Parameter)
+        if (not applies and not folds) or not may_rewrite():
+            return None
+        if operation.control_inputs or operation.effects or (self._asks and _asks(operation)):
+            return None
+        site = _Place(self, operation, into)
+        found, name = first_rewrite(own.rules, site.holding(op, inputs), site) if applies else (None, "")
+        if found is not None:
+            self._rewrites += 1
+            count_rewrite()
+            note_change("simplify", operation, name)
+            return found
+        constant = folded(op, inputs, site) if folds and len(operation.outputs) == 1 else None
+        if constant is not None:
+            self._rewrites += 1
+            count_rewrite()
+            note_change("fold", operation, "is computed once, when the step is prepared")
+        return constant
+
+    def is_used_once(self, original: Symbol) -> bool:
+        """Test whether one operation of the block that is copied now takes a tensor, and nothing else."""
+        return self._block.uses[original] == 1
+
+    def make(self, op: Op, operation: Operation, inputs: Sequence[Symbol], into: Graph) -> Symbol:
+        """An operation that stands in the place of `operation`, or leads to what does; rewritten itself.
+
+        Raises:
+            ValueError, TypeError, IndexError: it does not fit the inputs.
+        """
+        op.infer(*[tensor.spec for tensor in inputs])
+        found = simplify(op, inputs)
+        if found is None:
+            own, site = self._algebra.get(type(op), NO_RULES), _Place(self, operation, into)
+            found, _ = first_rewrite(own.rules, site.holding(op, inputs), site) if own.may_apply(inputs) else (None, "")
+        if isinstance(found, tuple):
+            return found[0]
+        if isinstance(found, Symbol):
+            return found
+        own = [] if isinstance(found, Constant) else list(inputs)
+        return self._copy_plain(found or op, operation, own, into).outputs[0]
+
+    def _local(self, tensor: Symbol, into: Graph) -> Symbol:
+        new = self.tensors[tensor]
+        if new.operation.graph is into:
+            return new
+        local = into.capture(new)
+        if isinstance(into, Region) and new.operation.graph is into.parent:
+            self.outers[local] = new
+        return local
+
+    def _renewed(self, op: Op) -> Op:
+        """Ops that refer to inner tensors refer to their copies."""
+        if isinstance(op, History):
+            return History(self.tensors[op.inner])
+        if isinstance(op, Saved):
+            return Saved(self.tensors[op.inner])
+        if isinstance(op, Recorded):
+            return Recorded(self.tensors[op.inner])
+        if isinstance(op, Call):
+            return Call(self._bodies[op.body])
+        return op
+
+    def _copy_plain(self, op: Op, operation: Operation, inputs: list[Symbol], into: Graph) -> Operation:
+        key = _sharing_key(op, inputs, operation) if self.share else None
+        if self._asks and key is not None:
+            key = (key, *_request(operation))
+        known = self._known.setdefault(into, {})
+        if key is not None and key in known and may_rewrite():
+            count_rewrite()
+            if is_recording():
+                note_change("cse", operation, f"is what {known[key].name} computes")
+            return known[key]
+        is_inside = key is not None and into in self._loops and may_rewrite()
+        around = self._known_around(op, operation, inputs, into) if is_inside else None
+        if around is not None:
+            count_rewrite()
+            if is_recording():
+                note_change("cse", operation, f"is what {around.name} computes outside the loop")
+            return around
+        specs = self._inferred(op, operation, inputs, into)
+        controls = tuple(self.operations[c] for c in operation.control_inputs if c in self.operations)
+        new = into.adopt(op, inputs, specs, operation, controls)
+        if key is not None:
+            known[key] = new
+        return new
+
+    def _known_around(self, op: Op, operation: Operation, inputs: list[Symbol], into: Graph) -> Operation | None:
+        """In a loop, the parameter for what is computed before it from the same values.
+
+        That is then needed even if the loop makes no iteration, so that it must not be able to fail.
+        """
+        if not inputs or not all(tensor in self.outers for tensor in inputs):
+            return None
+        if not (op.elementwise or isinstance(op, (MatMul, BatchMatMul, Contraction))) or any(
+            shape_of(tensor) is None for tensor in inputs
+        ):
+            return None
+        assert isinstance(into, Region), f"{into!r} is the region of a loop"
+        key: Any = _sharing_key(op, [self.outers[tensor] for tensor in inputs], operation)
+        if self._asks:
+            key = (key, *_request(operation))
+        found = self._known.get(into.parent, {}).get(key)
+        if found is None:
+            return None
+        self._rewrites += 1
+        local = into.capture(found.outputs[0])
+        self.outers[local] = found.outputs[0]
+        return local.operation
+
+    def _inferred(self, op: Op, operation: Operation, inputs: list[Symbol], into: Graph) -> tuple[Spec, ...]:
+        """Specs from what is fed. Inside a loop or branch, what can't work for these shapes may never run: there it
+        fails only when it does."""
+        try:
+            specs = op.infer(*[tensor.spec for tensor in inputs])
+        except (TypeError, ValueError, IndexError) as error:
+            if into is not self.graph:
+                return tuple(tensor.spec for tensor in operation.outputs)
+            shapes = ", ".join(str(tensor.spec) for tensor in inputs)
+            error.add_note(
+                f"In operation {operation.name!r} ({operation.type}); inputs: {shapes}; defined at {operation.location}"
+            )
+            raise
+        return specs if isinstance(specs, tuple) else (specs,)
+
+    # --- regions --------------------------------------------------------------------------------------------
+
+    def _copy_region_op(self, operation: Operation, into: Graph, users: Sequence[Operation], used: set[Symbol]) -> None:
+        """Copy a loop or branch, from whose frame `users` take values, without the results that nothing needs."""
+        op = operation.op
+        if isinstance(op, Recursion):
+            self._note_copy(operation, operation.outputs, self._copy_recursion(op, operation, into))
+            return
+        demanded = [user.op.inner for user in users if isinstance(user.op, (History, Saved))]
+        live = live_outputs(operation, used | self._differentiated(operation), demanded)
+        if isinstance(op, While):
+            new = self._copy_while(op, operation, into, live, demanded)
+        else:
+            assert isinstance(op, Branch)
+            new = self._copy_branch(op, operation, into, live, demanded)
+        self._note_copy(operation, [*[operation.outputs[k] for k in live], operation.outputs[-1]], new)
+
+    def _differentiated(self, operation: Operation) -> set[Symbol]:
+        """The final values of a loop over masked rows that stay for the sake of its gradient."""
+        op = operation.op
+        if not self.keeps_differentiated or not isinstance(op, While) or not keeps_by_masks(op.body):
+            return set()
+        found = {operation.outputs[k] for k, parameter in enumerate(op.body.parameters) if parameter in self._roles}
+        self.kept = self.kept or bool(found)
+        return found
+
+    def _copy_while(
+        self, op: While, operation: Operation, into: Graph, live: Sequence[int], demanded: Sequence[Symbol]
+    ) -> Operation:
+        inits = [self._local(operation.inputs[k], into) for k in live]
+        specs: list[Spec] = [tensor.spec for tensor in inits]
+        wanted = [op.body.results[k] for k in live]
+        while True:
+            inner = _chosen(op.body.parameters, live, specs)
+            body = self._copy_region(op.body, into, inner, wanted, demanded, in_loop=True)
+            results = [result.spec for result in body.results]
+            if all(spec.accepts(result) for spec, result in zip(specs, results, strict=True)):
+                break
+            specs = [spec.join(result) for spec, result in zip(specs, results, strict=True)]
+        inits = [_with_elements(tensor, spec, into) for tensor, spec in zip(inits, specs, strict=True)]
+        parameters = _chosen(op.condition.parameters, live, specs)
+        condition = self._copy_region(op.condition, into, parameters, op.condition.results, demanded, in_loop=True)
+        new = While(condition, body, op.parallel_iterations, op.swap_memory)
+        if op.cotangents:
+            pairs = [(own, other) for own, other in op.cotangents.items() if own in inner and other in self.tensors]
+            new.cotangents = {self.tensors[own]: self.tensors[other] for own, other in pairs}
+        return self._adopt_region_op(new, inits, operation, into)
+
+    def _copy_branch(
+        self, op: Branch, operation: Operation, into: Graph, live: Sequence[int], demanded: Sequence[Symbol]
+    ) -> Operation:
+        regions: list[Region] = []
+        for region in op.regions:
+            recorded = [tensor for tensor in demanded if tensor.graph is region]
+            regions.append(self._copy_region(region, into, {}, [region.results[k] for k in live], recorded))
+        choice = self._local(operation.inputs[0], into)
+        return self._adopt_region_op(op.with_regions(regions), [choice], operation, into)
+
+    def _copy_recursion(self, op: Recursion, operation: Operation, into: Graph) -> Operation:
+        """Copy a recursion, with all that the body takes from outside as parameters.
+
+        So calls inside, which pass that on, are in line with the first one whatever passes do.
+        """
+        inputs = [self._local(tensor, into) for tensor in operation.inputs]
+        specs: list[Spec] = [tensor.spec for tensor in inputs]
+        old, inside = op.body, op.body.inner_inputs()
+        while True:
+            body = self._bodies[old] = Body(into, old.name)
+            body.result_specs, body.taken_effects, body.argument_specs = old.result_specs, old.taken_effects, specs
+            parameters = dict(zip(inside, specs, strict=True))
+            self._copy_into(body, old, parameters, old.results, self._recorded.get(old, ()))
+            if body.argument_specs == specs:
+                break
+            specs = body.argument_specs
+        return self._adopt_region_op(Recursion(body), inputs, operation, into)
+
+    def _adopt_region_op(self, op: Any, own: Sequence[Symbol], operation: Operation, into: Graph) -> Operation:
+        inputs = [*own, *op.captured_inputs()]
+        specs = op.infer(*[tensor.spec for tensor in inputs])
+        controls = tuple(self.operations[c] for c in operation.control_inputs if c in self.operations)
+        return into.adopt(op, inputs, specs, operation, controls)
+
+    def _copy_region(
+        self,
+        region: Region,
+        into: Graph,
+        parameters: Mapping[Symbol, Spec],
+        results: Sequence[Symbol],
+        demanded: Sequence[Symbol] = (),
+        in_loop: bool = False,
+    ) -> Region:
+        """Copy what `results` and `demanded` need of a region, with the `parameters` that they take."""
+        new = Region(into, region.name)
+        new.is_copy = True
+        if in_loop:
+            self._loops.add(new)
+        return self._copy_into(new, region, parameters, results, demanded)
+
+    def _copy_into(
+        self,
+        new: Region,
+        region: Region,
+        parameters: Mapping[Symbol, Spec],
+        results: Sequence[Symbol],
+        demanded: Sequence[Symbol],
+    ) -> Region:
+        for parameter, spec in parameters.items():
+            self.tensors[parameter] = new.add_parameter(spec, parameter.operation.name)
+        outers = {parameter: outer for outer, parameter in region.captures if not is_among(parameter, parameters)}
+        needed = needed_in_region(region, demanded, results)
+        for operation in needed:
+            for tensor in operation.outputs:
+                if tensor in outers:
+                    outer = self.tensors[outers[tensor]]
+                    local = self.tensors[tensor] = new.capture(outer)
+                    if outer.operation.graph is new.parent:
+                        self.outers[local] = outer
+                elif not isinstance(operation.op, Parameter):
+                    self.tensors.pop(tensor, None)  # of an earlier try with narrower shapes
+        before, recorded = self._rewrites, [tensor for tensor in demanded if tensor.graph is region]
+        self._copy_all(needed, new, [*results, *recorded])
+        new.results = [self.tensors[result] for result in results]
+        if self._rewrites > before and not isinstance(new, Body):
+            self._drop_unneeded(new, [self.tensors[tensor] for tensor in recorded])
+        return new
+
+    def _drop_unneeded(self, region: Region, recorded: Sequence[Symbol]) -> None:
+        """After rewrites, a region holds and takes in no more than it needs. What frames record of it stays."""
+        needed = set(needed_in_region(region, recorded))
+        used = {tensor for operation in needed for tensor in operation.inputs}
+        used.update(region.results, recorded)
+        if not all(parameter in used for _, parameter in region.captures):
+            region.drop_captures(used)
+        region.keep_only(needed)
+        kept, known = set(region.operations), self._known.get(region, {})
+        self._known[region] = {key: operation for key, operation in known.items() if operation in kept}
+
+
+class _Block:
+    """Operations of a graph or region that are copied, and what is wanted of them."""
+
+    def __init__(self, operations: Sequence[Operation], wanted: Sequence[Symbol]) -> None:
+        self._operations = operations
+        self._wanted = wanted
+
+    @cached_property
+    def uses(self) -> Counter[Symbol]:
+        """The number of uses of each tensor."""
+        return Counter([*self._wanted, *[tensor for operation in self._operations for tensor in operation.inputs]])
+
+
+class _Place:
+    """The place where an operation is rewritten, for rules."""
+
+    def __init__(self, step: Specialised, operation: Operation, into: Graph) -> None:
+        self._step = step
+        self._operation = operation
+        self._into = into
+
+    def holding(self, op: Op, inputs: Sequence[Symbol]) -> Operation:
+        """Return what would stand there, for patterns: an operation that no graph lists."""
+        return Operation(self._into, op, tuple(inputs), (), "", "", (), None)
+
+    def outer(self, tensor: Symbol) -> Symbol | None:
+        return self._step.outers.get(tensor)
+
+    def is_only_use(self, tensor: Symbol) -> bool:
+        originals = [original for original in self._operation.inputs if self._step.tensors.get(original) is tensor]
+        return len(originals) == 1 and self._step.is_used_once(originals[0])
+
+    def make(self, op: Op, *inputs: Symbol) -> Symbol:
+        return self._step.make(op, self._operation, inputs, self._into)
+
+
+def _chosen(parameters: Sequence[Symbol], live: Sequence[int], specs: Sequence[Spec]) -> dict[Symbol, Spec]:
+    return {parameters[position]: spec for position, spec in zip(live, specs, strict=True)}
+
+
+def _with_elements(initial: Symbol, spec: Spec, into: Graph) -> Symbol:
+    """Return the first value of a loop variable; a new array gets the element spec that the loop determines."""
+    source, op = initial.operation, initial.operation.op
+    if not isinstance(op, ArrayNew) or not isinstance(spec, ArraySpec) or spec.empty or source.graph is not into:
+        return initial
+    if not op.open_shape or not isinstance(spec.element, TensorSpec):
+        return initial
+    told = ArrayNew(spec.element, op.size, open_shape=False)
+    return into.adopt(told, source.inputs, (told.infer(),), source).outputs[0]
+
+
+def keeps_by_masks(body: Region) -> bool:
+    """Test whether a loop keeps variables as they are by a `where`."""
+    pairs = zip(body.parameters, body.results, strict=True)
+    return any(
+        isinstance(result.operation.op, Where) and is_among(old, result.operation.inputs[1:]) for old, result in pairs
+    )
+
+
+def _asks(operation: Operation) -> bool:
+    held = operation.colocations
+    return bool(operation.device) or any(isinstance(item, Colocation) and item.binding for item in held)
+
+
+def _request(operation: Operation) -> tuple[Any, ...]:
+    """Return the requests of an operation to its device; a preference for another operation's device is no request."""
+    held = operation.colocations
+    return (operation.device, *[item for item in held if not isinstance(item, Colocation) or item.binding])
+
+
+def _sharing_key(op: Op, inputs: list[Symbol], operation: Operation) -> Any:
+    """Operations with equal keys compute the same; None for what must not be shared."""
+    if operation.effects or operation.control_inputs:
+        return None
+    if isinstance(op, Constant):
+        value = op.value
+        if np.size(value) > _LARGEST_SHARED_CONSTANT or value.dtype.kind not in "biufc":
+            return (Constant, id(value))
+        return (Constant, value.dtype, value.shape, value.tobytes())
+    if isinstance(op, (History, Saved)):
+        return (type(op), op.inner, *inputs)
+    if isinstance(op, TripCount):
+        return (TripCount, *inputs)
+    try:
+        hash(op)
+    except TypeError:
+        return None
+    return (type(op), op, *inputs)

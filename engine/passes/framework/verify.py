@@ -1,0 +1,290 @@
+"""The rules that hold of every step between passes. A step that breaks one is a bug of the pass that ran before.
+
+Each rule is a function of one block (the step's own graph, or a region inside) that yields what is wrong; `RULES` lists
+them, and `verify` applies them to all blocks. MLIR's verifier and tinygrad's spec tables serve the same purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...control_flow.cond import Branch
+from ...control_flow.frames import History, Saved
+from ...control_flow.while_loop import While
+from ...graph.graph import Graph, Operation, Parameter, Placeholder
+from ...graph.region import Region, merged_effects
+from ...graph.spec import Spec
+from ...graph.tensor import Symbol
+from .prune import Kept, kept_of
+from .rewriter import Rewriter
+
+Writers = Mapping[Any, Sequence[Operation]]
+
+
+class BrokenStepError(AssertionError):
+    """A pass left a step behind that breaks a rule. This is a bug in anabranch; please report it."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The operations of a graph that run.
+
+    Attributes:
+        graph: the step's own graph, or a region.
+        operations: those of it that are needed, in program order.
+        holder: the operation that holds the region; None for the step.
+        is_placed: whether devices were given.
+    """
+
+    graph: Graph
+    operations: Sequence[Operation]
+    holder: Operation | None
+    is_placed: bool
+
+    def named(self, operation: Operation) -> str:
+        """Return how messages call an operation."""
+        inside = f" in {self.graph.name!r}" if isinstance(self.graph, Region) else ""
+        return f"{operation.name!r} ({operation.type}){inside}"
+
+
+Rule = Callable[[Block], Iterator[str]]
+
+
+def verify(step: Rewriter, is_placed: bool | None = None) -> Iterator[str]:
+    """Yield each rule that a step breaks, with the operation that breaks it.
+
+    Args:
+        step: the step, pruned.
+        is_placed: whether its operations have devices; by default that is not looked at.
+    """
+    yield from _fetched(step)
+    kept = kept_of(step.graph, step.operations, step.fetches)
+    rules = RULES if is_placed is not None else tuple(rule for rule in RULES if rule is not on_devices)
+    for block in _blocks(step.graph, step.operations, kept, None, bool(is_placed)):
+        for rule in rules:
+            for message in rule(block):
+                yield f"{rule.__name__}: {message}"
+
+
+def _blocks(
+    graph: Graph, operations: Sequence[Operation], kept: Kept, holder: Operation | None, is_placed: bool
+) -> Iterator[Block]:
+    yield Block(graph, operations, holder, is_placed)
+    for operation in operations:
+        for region in operation.op.regions:
+            yield from _blocks(region, kept.needed_in(region), kept.inside(region), operation, is_placed)
+
+
+def _fetched(step: Rewriter) -> Iterator[str]:
+    there = {*step.operations, *[tensor.operation for tensor in step.fed]}
+    for item in step.kept:
+        source = item.operation if isinstance(item, Symbol) else item
+        if source not in there:
+            yield f"fetched: {source.name!r} ({source.type}) is wanted of the step, and is not among its operations"
+
+
+# --- rules of a block -----------------------------------------------------------------------------------------------
+
+
+def listed(block: Block) -> Iterator[str]:
+    """Each operation is listed by its graph, once, at its index."""
+    places = block.graph.operations
+    for operation in block.operations:
+        if operation.graph is not block.graph:
+            yield f"{block.named(operation)} says that it is of {operation.graph!r}"
+        elif operation.index >= len(places) or places[operation.index] is not operation:
+            yield f"{block.named(operation)} is not listed at its index, {operation.index}"
+
+
+def back_pointers(block: Block) -> Iterator[str]:
+    """Each output points to its operation and position."""
+    for operation in block.operations:
+        for position, tensor in enumerate(operation.outputs):
+            if tensor.operation is not operation or tensor.index != position:
+                target = f"{tensor.operation.name!r}:{tensor.index}"
+                yield f"output {position} of {block.named(operation)} points to {target}"
+
+
+def defined_before(block: Block) -> Iterator[str]:
+    """Each input is a tensor of the same graph that is computed before."""
+    there = set(block.graph.inner_inputs()) if isinstance(block.graph, Region) else set[Symbol]()
+    for operation in block.operations:
+        for tensor in operation.inputs:
+            if tensor.operation.graph is not block.graph:
+                yield f"{block.named(operation)} takes {tensor.name!r}, a tensor of another graph"
+            elif tensor not in there and not isinstance(tensor.operation.op, Placeholder):
+                yield f"{block.named(operation)} takes {tensor.name!r}, which is not computed before"
+        there.update(operation.outputs)
+
+
+def waits(block: Block) -> Iterator[str]:
+    """Each operation waits for operations of its graph that come before."""
+    for operation in block.operations:
+        for source in operation.control_inputs:
+            if source.graph is not block.graph:
+                yield f"{block.named(operation)} waits for {source.name!r}, an operation of another graph"
+            elif source.index >= operation.index:
+                yield f"{block.named(operation)} waits for {source.name!r}, which comes later"
+
+
+def effects(block: Block) -> Iterator[str]:
+    """The effects of each operation are those of its op."""
+    for operation in block.operations:
+        known = operation.op.effects()
+        if (operation.effects or known) and set(merged_effects(operation.effects)) != set(merged_effects(known)):
+            has, says = len(operation.effects), len(tuple(known))
+            yield f"{block.named(operation)} is noted with {has} effects, its op has {says}, or others"
+
+
+def specs(block: Block) -> Iterator[str]:
+    """The outputs have the specs that follow from the inputs, or narrower ones.
+
+    In a region an op may refuse its inputs: the branch or loop may never run, and fails when it does.
+    """
+    for operation in block.operations:
+        try:
+            found = operation.op.infer(*[tensor.spec for tensor in operation.inputs])
+        except (TypeError, ValueError, IndexError) as error:
+            if block.holder is None:
+                yield f"{block.named(operation)} does not take its inputs: {error}"
+            continue
+        inferred: tuple[Spec, ...] = found if isinstance(found, tuple) else (found,)
+        if len(inferred) != len(operation.outputs):
+            yield f"{block.named(operation)} has {len(operation.outputs)} outputs, its op gives {len(inferred)}"
+            continue
+        for tensor, spec in zip(operation.outputs, inferred, strict=True):
+            if tensor.spec != spec and not spec.accepts(tensor.spec) and not tensor.spec.accepts(spec):
+                yield f"output {tensor.index} of {block.named(operation)} is {tensor.spec}, its op gives {spec}"
+
+
+def captures(block: Block) -> Iterator[str]:
+    """The inputs of what holds regions end with what these capture, and a capture's parameter has the same spec."""
+    for operation in block.operations:
+        regions = operation.op.regions
+        outers = [outer for region in regions for outer, _ in region.captures]
+        last = operation.inputs[len(operation.inputs) - len(outers) :] if regions else ()
+        if regions and [id(tensor) for tensor in last] != [id(tensor) for tensor in outers]:
+            yield f"the inputs of {block.named(operation)} do not end with what its regions capture"
+        for region in regions:
+            if region.parent is not block.graph:
+                yield f"region {region.name!r} of {block.named(operation)} belongs to {region.parent!r}"
+            for outer, inner in region.captures:
+                if inner.operation.graph is not region:
+                    yield f"region {region.name!r} of {block.named(operation)} captures {outer.name!r} for another one"
+                elif not isinstance(inner.operation.op, Parameter):
+                    yield f"{inner.name!r}, by which {region.name!r} captures {outer.name!r}, is no parameter"
+                elif not inner.spec.accepts(outer.spec):
+                    yield f"{region.name!r} captures {outer.name!r}, {outer.spec}, as {inner.spec}"
+
+
+def loop_variables(block: Block) -> Iterator[str]:
+    """A loop has as many first values as parameters and results, of specs that the parameters take."""
+    for operation in block.operations:
+        op = operation.op
+        if not isinstance(op, While):
+            continue
+        firsts, parameters, results = operation.own_inputs, op.body.parameters, op.body.results
+        counts = [len(firsts), len(parameters), len(results), len(op.condition.parameters)]
+        if len(set(counts)) > 1:
+            numbers = "{} first values, {} parameters of the body, {} results, {} parameters of the condition"
+            yield f"{block.named(operation)} has {numbers.format(*counts)}"
+            continue
+        for first, parameter, result in zip(firsts, parameters, results, strict=True):
+            if not parameter.spec.accepts(first.spec):
+                yield f"{parameter.name!r} of {block.named(operation)} is {parameter.spec}, and starts as {first.spec}"
+            if not parameter.spec.accepts(result.spec):
+                yield f"{parameter.name!r} of {block.named(operation)} is {parameter.spec}, and becomes {result.spec}"
+
+
+def branches(block: Block) -> Iterator[str]:
+    """All branches give as many results as the operation has outputs beside its frame."""
+    for operation in block.operations:
+        if isinstance(operation.op, Branch):
+            counts, wanted = [len(region.results) for region in operation.op.regions], len(operation.outputs) - 1
+            if set(counts) != {wanted}:
+                yield f"the branches of {block.named(operation)} give {counts} results, it has {wanted} outputs"
+
+
+def results(block: Block) -> Iterator[str]:
+    """The results of a region are tensors of the region."""
+    if isinstance(block.graph, Region) and block.holder is not None:
+        for result in block.graph.results:
+            if result.operation.graph is not block.graph:
+                yield f"{block.graph.name!r} of {block.holder.name!r} gives {result.name!r}, a tensor of another graph"
+
+
+def recorded(block: Block) -> Iterator[str]:
+    """Each record of a frame is of a tensor of a region of the loop or branch that the frame is of."""
+    for operation in block.operations:
+        op = operation.op
+        if isinstance(op, (History, Saved)):
+            regions = operation.inputs[0].operation.op.regions
+            if isinstance(operation.inputs[0].operation.op, Parameter):
+                continue  # the frame of an operation further out
+            if not any(op.inner.operation.graph is region for region in regions):
+                yield f"{block.named(operation)} is of {op.inner.name!r}, which no region of the frame's loop computes"
+
+
+def on_devices(block: Block) -> Iterator[str]:
+    """In a step that is placed each operation has a device, in one that is not none has."""
+    for operation in block.operations:
+        if bool(operation.device) != block.is_placed:
+            where, what = operation.device or "no device", "placed" if block.is_placed else "not placed"
+            yield f"{block.named(operation)} is on {where} in a step that is {what}"
+
+
+RULES: tuple[Rule, ...] = (
+    listed,
+    back_pointers,
+    defined_before,
+    waits,
+    effects,
+    specs,
+    captures,
+    loop_variables,
+    branches,
+    results,
+    recorded,
+    on_devices,
+)
+
+
+# --- rules of a pass: what must be as before ------------------------------------------------------------------------
+
+
+def writers(operations: Iterable[Operation]) -> Writers:
+    """Return for each resource the operations of a step that write it, in order."""
+    found: dict[Any, list[Operation]] = {}
+    for operation in operations:
+        for resource, writes in operation.effects:
+            if writes:
+                found.setdefault(resource, []).append(operation)
+    return found
+
+
+def moved_writes(before: Writers, after: Writers) -> Iterator[str]:
+    """Yield the resources that are written more or less often than before, or in another order."""
+    for resource in dict.fromkeys([*before, *after]):
+        old, new = before.get(resource, []), after.get(resource, [])
+        name = getattr(resource, "name", None) or str(resource)
+        if len(old) != len(new):
+            yield f"moved_writes: {name!r} was written by {len(old)} operations, and now is by {len(new)}"
+        stay = [operation for operation in old if operation in new]
+        if stay != [operation for operation in new if operation in old]:
+            yield f"moved_writes: {name!r} is written in another order than before"
+
+
+def signature(operations: Iterable[Operation]) -> int:
+    """Return a number that changes with the operations of a step, with what they are and what they take."""
+    found = 0
+    for operation in operations:
+        outputs = [part for tensor in operation.outputs for part in (id(tensor), id(tensor.spec))]
+        found = hash((found, id(operation), id(operation.op), operation.device, *map(id, operation.inputs), *outputs))
+        for region in operation.op.regions:
+            found = hash((found, *map(id, region.results), signature(region.operations)))
+    return found
+
+
+__all__ = ["RULES", "Block", "BrokenStepError", "moved_writes", "signature", "verify", "writers"]

@@ -1,0 +1,1 @@
+"""Passes that join operations into kernels, and lay operands out for them."""

@@ -1,0 +1,113 @@
+"""Fuse elementwise epilogues into products: they are computed tile by tile, while the product is in the cache.
+
+A `MatMul` or `PackedMatMul`, and the elementwise operation, fused or single, that is the first one to take its result,
+become a `ProductThen`: biases, activations, their gradients' masks, residual sums, in loops too. Of a product whose
+size is known there may be several results, and it may be needed besides.
+"""
+
+from __future__ import annotations
+
+from ...graph.graph import Operation
+from ...graph.op import Op
+from ...graph.provenance import location_of_several
+from ...graph.spec import TensorSpec
+from ...graph.variable import Assign
+from ...ops.arrays.axes import Transpose
+from ...ops.internal.fused import Fused
+from ...ops.internal.packed import PackedMatMul
+from ...ops.internal.product_then import ProductThen
+from ...ops.linear_algebra.linalg import MatMul
+from ..framework.driver import Change, Rule
+from ..framework.log import note_kept
+from ..framework.patterns import Match, op
+from ..framework.rewriter import Rewriter
+from .fuse_open import steps_of
+from .fusible import FusionRule
+
+_MOST_INPUTS = 12
+
+
+def rules_for(kernels: FusionRule) -> tuple[Rule, ...]:
+    """Return the rules that join a product with what follows, where `kernels` has a kernel for both."""
+
+    def join(match: Match, step: Rewriter) -> Change | None:
+        product: Operation = match["product"]
+        users = [] if step.is_awaited(product) else step.users(product.outputs[0])
+        if not users or not _may_follow(users[0], product, kernels):
+            return None
+        user = users[0]
+        is_needed_besides = len(users) > 1 or step.has_hidden_use(product.outputs[0])
+        joined = _joined(product, user, is_needed_besides)
+        reason = _obstacle(step, product, user)
+        if not reason and (joined is None or not kernels.can_follow(joined)):
+            reason = f"there is no kernel for it and {user.name!r}, or none that is faster"
+        if reason or joined is None:
+            note_kept("epilogues", product, reason)
+            return None
+        listed = ", ".join(part.type_name for part, _ in steps_of(user))
+        step.merge(joined, (product, user), joined.outputs)
+        return Change(joined, f"is computed on tiles of {product.name!r}: {listed}")
+
+    return (Rule("fuse epilogues into products", op(MatMul, PackedMatMul, name="product", may_wait=True), join),)
+
+
+def _obstacle(step: Rewriter, product: Operation, user: Operation) -> str:
+    """Return why a product and what may follow it are left alone; "" if nothing speaks against joining them."""
+    if any(isinstance(taker.op, Assign) for result in user.outputs for taker in step.users(result)):
+        return f"{user.name!r} is written into a variable in place"
+    sources = [operand.operation for operand in user.inputs]
+    latest = max((source.index for source in sources if source.graph is product.graph), default=0)
+    if any(product.index < index < latest for index in step.writes_in(product.graph)):  # then not done in place
+        return f"variables are written before the operands of {user.name!r} are there"
+    return ""
+
+
+def _may_follow(user: Operation, product: Operation, kernels: FusionRule) -> bool:
+    """Test that an operation is elementwise, with results of the product's shape."""
+    own, wanted = user.op, product.outputs[0].spec
+    if user.control_inputs or product.control_inputs or user.effects or user.device != product.device:
+        return False
+    if not isinstance(own, Fused) and not own.elementwise:
+        return False
+    if isinstance(own, Fused) and own.layouts:
+        note_kept("epilogues", product, f"{user.name!r} adds up, or moves elements")
+        return False
+    if any(isinstance(tensor.operation.op, Transpose) for tensor in user.inputs):
+        note_kept("epilogues", product, f"{user.name!r} takes a transposed operand, which has to be laid out first")
+        return False
+    inputs = [tensor.spec for tensor in user.inputs if isinstance(tensor.spec, TensorSpec)]
+    outputs = [tensor.spec for tensor in user.outputs if isinstance(tensor.spec, TensorSpec)]
+    assert isinstance(wanted, TensorSpec)
+    if len(inputs) < len(user.inputs) or len(inputs) > _MOST_INPUTS or any(spec.shape is None for spec in inputs):
+        return False
+    if any(spec.shape != wanted.shape for spec in outputs):
+        return False
+    return isinstance(own, Fused) or kernels.can_fuse(own, inputs, outputs[0])
+
+
+def _joined(product: Operation, user: Operation, keeps: bool) -> Operation | None:
+    """Return one operation instead of both; None if there is no memory for the product: no result is of its dtype."""
+    result = product.outputs[0]
+    if not keeps and all(tensor.spec != result.spec for tensor in user.outputs):
+        return None
+    others = list(dict.fromkeys(tensor for tensor in user.inputs if tensor is not result))
+    numbers = {result: 0} | {tensor: 1 + k for k, tensor in enumerate(others)}
+    values = [numbers[tensor] for tensor in user.inputs]
+    shift = 1 + len(others) - len(values)
+    steps: list[tuple[Op, tuple[int, ...]]] = []
+    for part, arguments in steps_of(user):
+        values.append(len(values) + shift)
+        steps.append((part, tuple(values[k] for k in arguments)))
+    results = tuple(values[k] for k in user.op.results) if isinstance(user.op, Fused) else (values[-1],)
+    assert isinstance(product.op, (MatMul, PackedMatMul))
+    then = Fused(1 + len(others), tuple(steps), results)
+    both = ProductThen(product.op, len(product.inputs), then, keeps, (product.name, product.location))
+    inputs = (*product.inputs, *others)
+    location = location_of_several([product.location, user.location])
+    joined = Operation(product.graph, both, inputs, (), user.name, user.device, (), location)
+    joined.outputs, joined.index = (*([result] if keeps else []), *user.outputs), product.index
+    joined.iterations = product.iterations
+    return joined
+
+
+__all__ = ["rules_for"]

@@ -1,0 +1,409 @@
+"""The forms of operations in kernels: their steps, and the layouts of their results in the space of a group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...common.quick_dataclass import dataclass
+from ...graph.graph import Operation
+from ...graph.op import Op
+from ...graph.spec import TensorSpec
+from ...ops.arrays.joining import Concatenate, Split, Stack, Unstack
+from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
+from ...ops.internal.fused import Part
+from ...ops.internal.packed import Layout as PackedLayout
+from ...ops.math.reduced import BroadcastReduced, Sum, reduced_shape
+from ...ops.math.reduction import LogSumExp, Max, Mean, Min
+from ...ops.neural.softmax import LogSoftmax, Softmax
+from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, SumToShape
+from .spaces import (
+    MOST_JOINED,
+    Layout,
+    Shape,
+    Space,
+    broadcast_layout,
+    canonical,
+    joined_layout,
+    operand_layout,
+    part_layout,
+    reduced_layout,
+    reshaped_layout,
+    space_of,
+)
+
+Step = tuple[Op, tuple[int, ...]]
+
+
+class FusionRule:
+    """The rule for fusion, by which the runtime describes its kernels."""
+
+    def can_fuse(self, op: Op, inputs: Sequence[TensorSpec], output: TensorSpec) -> bool:
+        """Test whether kernels compute an elementwise op."""
+        raise NotImplementedError
+
+    def can_reduce(self, op: Op, input: TensorSpec) -> bool:
+        """Test whether kernels compute a reduction, softmax or the like."""
+        return False
+
+    def can_move(self, spec: TensorSpec) -> bool:
+        """Test whether kernels read and write such values."""
+        return False
+
+    def has_kernel(self, operation: Operation) -> bool:
+        """Test whether there is a kernel for a fused operation, all in all."""
+        return True
+
+    def can_run_together(self, operation: Operation) -> bool:
+        """Test whether kernels compute an elementwise fused operation over several sets of operands in one call."""
+        return False
+
+    def can_follow(self, operation: Operation) -> bool:
+        """Test whether a `ProductThen` is one kernel, and faster than the product and its followers by themselves."""
+        return False
+
+    def layout(self, rows: int | None, weight: TensorSpec, transpose: bool) -> PackedLayout | None:
+        """Return the layout of a packed weight, or of its transpose; None if packing does not pay.
+
+        It is for products of `rows` rows in a loop.
+        """
+        return None
+
+
+@dataclass(frozen=True)
+class Form:
+    """An operation as steps over some of its inputs.
+
+    Attributes:
+        inputs: positions of the inputs that the steps take; those become the values 0, 1, ...
+        steps: each an op and the numbers of the values that it takes.
+        results: the number of the value that each output is.
+        founds: whether a group may begin with it.
+        is_view: it moves no memory by itself.
+    """
+
+    inputs: tuple[int, ...]
+    steps: tuple[Step, ...]
+    results: tuple[int, ...]
+    founds: bool = True
+    is_view: bool = False
+
+
+def form_of(operation: Operation, rule: FusionRule, only_elementwise: bool = False) -> Form | None:
+    """The form of an operation; None if kernels can't compute it, or not for such shapes."""
+    if operation.effects or operation.control_inputs or not operation.outputs:
+        return None
+    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
+    static = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.is_static]
+    if len(static) != len(specs) or 0 in static[-1].shape:  # pyright: ignore[reportOperatorIssue]
+        return None
+    inputs, outputs = static[: len(operation.inputs)], static[len(operation.inputs) :]
+    op = operation.op
+    if op.elementwise:
+        if len(outputs) != 1 or not rule.can_fuse(op, inputs, outputs[0]):
+            return None
+        positions = tuple(range(len(inputs)))
+        return Form(positions, ((op, positions),), (len(positions),), _size(outputs[0]) > 1)
+    find = None if only_elementwise else _FORMS.get(type(op))
+    return None if find is None else find(op, inputs, outputs, rule)
+
+
+def _shape(spec: TensorSpec) -> Shape:
+    assert spec.shape is not None
+    return tuple(int(dim or 0) for dim in spec.shape)
+
+
+def _size(spec: TensorSpec) -> int:
+    return math.prod(_shape(spec))
+
+
+def _chain(ops: Sequence[Op], founds: bool = True, is_view: bool = False) -> Form | None:
+    """One op behind the other."""
+    steps = tuple((op, (position,)) for position, op in enumerate(ops))
+    return Form((0,), steps, (len(ops),), founds, is_view) if ops else None
+
+
+def _reshape(op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule) -> Form | None:
+    if not rule.can_move(outputs[0]):
+        return None
+    return _chain([Reshape(_shape(outputs[0]))], founds=False, is_view=True)
+
+
+def _broadcast(op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule) -> Form | None:
+    shape = _shape(outputs[0])
+    if not rule.can_move(outputs[0]) or not shape:
+        return None
+    return _chain([BroadcastTo(shape)], founds=math.prod(shape) > 1, is_view=True)
+
+
+def _broadcast_reduced(
+    op: BroadcastReduced, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule
+) -> Form | None:
+    shape = _shape(outputs[0])
+    if not rule.can_move(outputs[0]) or not shape:
+        return None
+    kept = tuple(int(dim or 0) for dim in reduced_shape(shape, op.axes, keepdims=True) or ())
+    ops: list[Op] = [] if kept == _shape(inputs[0]) else [Reshape(kept)]
+    return _chain([*ops, BroadcastTo(shape)], founds=math.prod(shape) > 1, is_view=True)
+
+
+def _sum_to_shape(
+    op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule
+) -> Form | None:
+    source, target = _shape(inputs[0]), _shape(outputs[0])
+    aligned = (1,) * (len(source) - len(target)) + target
+    axes = tuple(axis for axis, (dim, wanted) in enumerate(zip(source, aligned, strict=True)) if dim != wanted)
+    total = Sum(axes, True)
+    if not rule.can_reduce(total, inputs[0]) or not axes:
+        return None
+    return _chain([total] if aligned == target else [total, Reshape(target)])
+
+
+def _reduction(op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule) -> Form | None:
+    if not _accumulates_as_kernels(op, inputs[0]) or getattr(op, "initial", None) is not None:
+        return None
+    if _size(inputs[0]) == _size(outputs[0]) or not rule.can_reduce(op, inputs[0]):
+        return None
+    return _chain([op])
+
+
+def _accumulates_as_kernels(op: Any, spec: TensorSpec) -> bool:
+    """Test whether a reduction accumulates in the type in which kernels compute: float32 for half types."""
+    accumulator = getattr(op, "accumulator", None)
+    return accumulator is None or (accumulator.name == "float32" and spec.dtype.name in ("float16", "bfloat16"))
+
+
+def _normalisation(
+    op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule
+) -> Form | None:
+    return _chain([op]) if _size(inputs[0]) > 1 and op.axes and rule.can_reduce(op, inputs[0]) else None
+
+
+def _unstack(op: Unstack, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule) -> Form | None:
+    axis = op.axis % len(_shape(inputs[0]))
+    return _parts(axis, keeps_axis=False, inputs=inputs, outputs=outputs, rule=rule)
+
+
+def _split(op: Split, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule) -> Form | None:
+    axis = op.axis % len(_shape(inputs[0]))
+    if len({_shape(spec) for spec in outputs}) != 1:
+        return None
+    return _parts(axis, keeps_axis=True, inputs=inputs, outputs=outputs, rule=rule)
+
+
+def _parts(
+    axis: int, keeps_axis: bool, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule
+) -> Form | None:
+    count = len(outputs)
+    if count < 2 or not rule.can_move(inputs[0]):
+        return None
+    steps = tuple((Part(axis, index, count, keeps_axis), (0,)) for index in range(count))
+    return Form((0,), steps, tuple(range(1, count + 1)))
+
+
+def _joined(op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule) -> Form | None:
+    alike = len({spec.shape for spec in inputs}) == 1 and len(inputs) > 1 and _shape(inputs[0]) != ()
+    if not alike or not rule.can_move(outputs[0]):
+        return None
+    positions = tuple(range(len(inputs)))
+    return Form(positions, ((op, positions),), (len(inputs),))
+
+
+_FORMS: dict[type[Op], Callable[[Any, Sequence[TensorSpec], Sequence[TensorSpec], FusionRule], Form | None]] = {
+    BroadcastReduced: _broadcast_reduced,
+    BroadcastTo: _broadcast,
+    BroadcastToShape: _broadcast,
+    Concatenate: _joined,
+    ExpandDims: _reshape,
+    LogSoftmax: _normalisation,
+    LogSumExp: _reduction,
+    Max: _reduction,
+    Mean: _reduction,
+    Min: _reduction,
+    Reshape: _reshape,
+    ReshapeToShape: _reshape,
+    Softmax: _normalisation,
+    Split: _split,
+    Squeeze: _reshape,
+    Stack: _joined,
+    Sum: _reduction,
+    SumToShape: _sum_to_shape,
+    Unstack: _unstack,
+}
+
+
+# --- placing in a space ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A form in a space.
+
+    Attributes:
+        space: with what the form settles about it.
+        inputs: the layouts of the form's inputs.
+        steps: the layouts of the steps' results.
+    """
+
+    space: Space
+    inputs: tuple[Layout, ...]
+    steps: tuple[Layout, ...]
+
+    def shifted_by(self, shift: Callable[[Layout], Layout]) -> Placed:
+        """The same, with other layouts."""
+        return Placed(self.space, tuple(map(shift, self.inputs)), tuple(map(shift, self.steps)))
+
+
+def founding_space(operation: Operation, form: Form) -> Space | None:
+    """The space of a group that begins with an operation."""
+    if not form.founds:
+        return None
+    op = form.steps[0][0]
+    is_input = isinstance(op, (Part, Sum, Mean, Max, Min, LogSumExp))
+    spec = operation.inputs[form.inputs[0]].spec if is_input else operation.outputs[0].spec
+    assert isinstance(spec, TensorSpec)
+    return space_of(_shape(spec))
+
+
+def place(operation: Operation, form: Form, space: Space, known: Sequence[Layout | None]) -> Placed | None:
+    """The layouts of an operation's values in a space.
+
+    Args:
+        operation: what is placed.
+        form: its form.
+        space: where.
+        known: the layouts of the form's inputs that a kernel over that space computes; None for what it reads.
+
+    Returns:
+        None if it has no place there.
+    """
+    specs: list[Any] = [operation.inputs[position].spec for position in form.inputs]
+    shapes = [_shape(spec) for spec in specs]
+    layouts: list[Layout | None] = list(known)
+    current: Space | None = space
+    unplaced: list[tuple[int, int]] = []
+    for op, arguments in form.steps:
+        try:
+            spec: Any = op.infer(*[specs[k] for k in arguments])
+        except (TypeError, ValueError):  # in a branch or loop that may never run; if it does, the operation says so
+            return None
+        specs.append(spec)
+        shapes.append(_shape(spec))
+        if isinstance(op, Reshape) and layouts[arguments[0]] is None:  # of what is read: what takes it tells
+            unplaced.append((arguments[0], len(layouts)))
+            layouts.append(None)
+            continue
+        found = _place_step(op, current, [(shapes[k], layouts[k]) for k in arguments], shapes[-1])
+        if found is None:
+            return None
+        current, inputs, result = found
+        for k, layout in zip(arguments, inputs, strict=True):
+            layouts[k] = layout if layouts[k] is None else layouts[k]
+        layouts.append(result)
+    for source, result in unplaced:
+        shaped = layouts[result]
+        layouts[source] = None if shaped is None else reshaped_layout(shaped, shapes[source])
+    complete = [layout for layout in layouts if layout is not None]
+    if len(complete) != len(layouts):
+        return None
+    count = len(form.inputs)
+    for layout in complete:
+        current = None if current is None else current.with_layout(layout)
+    return None if current is None else Placed(current, tuple(complete[:count]), tuple(complete[count:]))
+
+
+_Operands = Sequence[tuple[Shape, "Layout | None"]]
+_Found = tuple[Space, Sequence[Layout], Layout]
+
+
+def _place_step(op: Op, space: Space, operands: _Operands, shape: Shape) -> _Found | None:
+    if isinstance(op, Reshape):
+        return _place_reshape(space, operands[0], shape)
+    used: Space | None = space
+    for _, layout in operands:
+        used = used if used is None or layout is None else used.using(layout)
+    if used is None:
+        return None
+    if op.elementwise or isinstance(op, BroadcastTo):
+        result = broadcast_layout(shape, operands, used.size)
+        if result is None:
+            return None
+        return used, [operand_layout(own, result) if at is None else at for own, at in operands], result
+    if isinstance(op, Part):
+        return _place_part(op, used, operands[0])
+    if isinstance(op, (Stack, Concatenate)):
+        return _place_joined(op, used, operands, shape)
+    return _place_reduction(op, used, operands[0])
+
+
+def _place_reshape(space: Space, operand: tuple[Shape, Layout | None], shape: Shape) -> _Found | None:
+    _, layout = operand
+    if layout is None:
+        return None
+    result = reshaped_layout(layout, shape)
+    return None if result is None else (space, [layout], result)
+
+
+def _filling(operand: tuple[Shape, Layout | None], space: Space) -> Layout | None:
+    """The layout of an operand; of one that is read, if it fills the space."""
+    shape, layout = operand
+    if layout is None and math.prod(shape) == space.size:
+        return canonical(shape)
+    return layout
+
+
+def _place_part(op: Part, space: Space, operand: tuple[Shape, Layout | None]) -> _Found | None:
+    layout = _filling(operand, space)
+    found = None if layout is None else part_layout(layout, op.axis, op.count, op.keeps_axis)
+    if layout is None or found is None:
+        return None
+    settled = space.with_parts(found[1])
+    return None if settled is None else (settled, [layout], found[0])
+
+
+def parts_of_joined(operation: Operation) -> tuple[int, int]:
+    """Return the axis of the parts of a stack or concatenation, as an interval in the space that the result fills."""
+    op, spec = operation.op, operation.inputs[0].spec
+    assert isinstance(op, (Stack, Concatenate))
+    assert isinstance(spec, TensorSpec)
+    shape, is_new = _shape(spec), isinstance(op, Stack)
+    axis = op.axis % (len(shape) + is_new)
+    low = math.prod(shape[axis:])
+    return low, low * len(operation.inputs)
+
+
+def _place_joined(op: Stack | Concatenate, space: Space, operands: _Operands, shape: Shape) -> _Found | None:
+    if math.prod(shape) != space.size:
+        return None
+    is_new = isinstance(op, Stack)
+    axis = op.axis % len(shape)
+    low = math.prod(shape[axis + 1 :]) * (1 if is_new else shape[axis] // len(operands))
+    parts = (low, low * len(operands))
+    settled = space.with_parts(parts, MOST_JOINED)
+    whole = canonical(shape)
+    own = part_layout(whole, axis, len(operands), keeps_axis=not is_new)
+    if settled is None or own is None or own[1] != parts:
+        return None
+    if any(layout not in (None, own[0]) for _, layout in operands):
+        return None
+    assert joined_layout(own[0], axis, parts, is_new) == whole
+    return settled, [own[0]] * len(operands), whole
+
+
+def _place_reduction(op: Any, space: Space, operand: tuple[Shape, Layout | None]) -> _Found | None:
+    layout = _filling(operand, space)
+    if layout is None:
+        return None
+    rank = len(operand[0])
+    axes = range(rank) if op.axes is None else sorted(axis % rank for axis in op.axes)
+    if isinstance(op, (Sum, Mean, Max, Min)):
+        return space, [layout], reduced_layout(layout, axes, op.keepdims)
+    reduced = reduced_layout(layout, axes, keepdims=True)
+    settled = space.with_layout(layout)
+    settled = None if settled is None else settled.using(reduced)  # softmax uses its own sums
+    if settled is None:
+        return None
+    if isinstance(op, LogSumExp):
+        return settled, [layout], reduced_layout(layout, axes, op.keepdims)
+    return settled, [layout], layout

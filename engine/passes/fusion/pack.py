@@ -1,0 +1,251 @@
+"""Packed weights: a matrix by which a loop multiplies in every iteration is laid out for that once, before the loop.
+
+A product of few rows spends much of its time on bringing the weight into the order in which kernels read it. So a
+`MatMul` in the body of a loop, whose second operand comes from outside, becomes a `PackedMatMul` of what a `Pack` in
+front of the loop makes; in nested loops in front of the outermost one that leaves the weight alone. A loop's gradient,
+which is a loop, multiplies by the transpose of the weight, and gets a packed form of that.
+
+How many rows there are need not be known: of loops over rows that get fewer only the run tells.
+
+An addition of a product is done by the product's kernel: of the rest of a sum (``x[t] @ w`` for all t is computed
+before the loop, and its rows are added to ``h @ u``), or of a bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from ...common.identity import is_among
+from ...common.quick_dataclass import dataclass
+from ...control_flow.cond import Branch
+from ...control_flow.region_op import RegionOp
+from ...control_flow.while_loop import While
+from ...graph.device import DeviceName
+from ...graph.graph import Graph, Operation
+from ...graph.region import Region
+from ...graph.spec import TensorSpec
+from ...graph.tensor import Symbol
+from ...ops.internal.packed import Layout, Pack, PackedMatMul
+from ...ops.linear_algebra.linalg import MatMul
+from ...ops.math.elementwise import Add
+from ..framework.assign import capture_late
+from ..framework.log import note_change
+from ..framework.prune import Kept, holds, kept_of
+
+
+class PackingRule(Protocol):
+    """The rule for packing, by which the runtime describes its kernels."""
+
+    def layout(self, rows: int | None, weight: TensorSpec, transpose: bool) -> Layout | None:
+        """Return the layout for packing a weight (or its transpose) for products of `rows` rows.
+
+        `rows` is None if it is not known.
+
+        Returns:
+            None if it does not pay.
+        """
+        ...
+
+
+_MOST_INPUTS = 4  # of a product: kernels add two matrices or rows
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """A region, and the loop or branch that holds it."""
+
+    holder: Operation
+    region: Region
+
+
+def pack_weights(graph: Graph, operations: Sequence[Operation], rule: PackingRule, kept: Iterable[Symbol] = ()) -> None:
+    """Pack the weights of products in loops among `operations` of `graph`, and in regions inside.
+
+    Args:
+        kept: tensors whose values are wanted from outside.
+    """
+    if not holds(operations, While) or not holds(operations, MatMul):
+        return
+    packing = _Packing(graph, rule, kept_of(graph, operations, kept))
+    packing.visit(operations, ())
+
+
+class _Packing:
+    """One step under rewriting."""
+
+    def __init__(self, graph: Graph, rule: PackingRule, kept: Kept) -> None:
+        self.graph = graph
+        self.rule = rule
+        self.kept = kept
+        self._packed: dict[tuple[Symbol, Pack], Symbol] = {}
+        self._captured: dict[tuple[Region, Symbol], Symbol] = {}
+
+    def visit(self, operations: Sequence[Operation], around: tuple[_Inside, ...]) -> None:
+        """Rewrite what lies in a block; `around` are the regions in which that lies, the outermost first."""
+        for operation in operations:
+            if isinstance(operation.op, RegionOp):
+                for region in operation.op.regions:
+                    self.visit(self.kept.needed_in(region), (*around, _Inside(operation, region)))
+        if around:
+            products = [o for o in operations if isinstance(o.op, MatMul) and self._pack(o, around)]
+            for product in products:
+                self._add_to(product, operations, around[-1].region)
+
+    # --- weights ---------------------------------------------------------------------------------------------
+
+    def _pack(self, product: Operation, around: tuple[_Inside, ...]) -> bool:
+        """Make a product one of a packed weight; False where it can't be, or need not be."""
+        assert isinstance(product.op, MatMul)
+        forms = _forms(product.inputs[1], around)
+        layout = self._layout(product)
+        outermost = next(
+            (level for level in _crossed(forms, around) if isinstance(around[level].holder.op, While)), None
+        )
+        if layout is None or outermost is None:
+            return False
+        weight = forms[len(around) - outermost]
+        if weight.operation.device != product.device or not _is_on_host(product):
+            return False
+        packed = self._packed_form(weight, Pack(layout, product.op.transpose_b), around[outermost].holder, product)
+        for inside in around[outermost:]:
+            packed = self._capture(inside, packed)
+        note_change("pack", product, f"takes {weight.name!r} packed, once before the loop")
+        product.op = PackedMatMul(layout)
+        product.inputs = (product.inputs[0], packed)
+        for inside, form in zip(reversed(around[outermost:]), forms, strict=False):
+            _release(inside, form, self.kept.recorded_in(inside.region))
+        return True
+
+    def _layout(self, product: Operation) -> Layout | None:
+        op, (a, weight) = product.op, product.inputs
+        assert isinstance(op, MatMul)
+        if op.transpose_a or product.control_inputs or not _is_static(weight):
+            return None
+        assert isinstance(a.spec, TensorSpec)
+        assert isinstance(weight.spec, TensorSpec)
+        if a.spec.shape is None or a.spec.shape[1] is None:
+            return None
+        return self.rule.layout(a.spec.shape[0], weight.spec, op.transpose_b)
+
+    def _packed_form(self, weight: Symbol, op: Pack, holder: Operation, product: Operation) -> Symbol:
+        known = self._packed.get((weight, op))
+        if known is None or known.operation.index > holder.index:
+            spec = op.infer(weight.spec)
+            operation = holder.graph.adopt(op, [weight], (spec,), product)
+            _move_before(holder, operation)
+            known = self._packed[weight, op] = operation.outputs[0]
+        return known
+
+    def _capture(self, inside: _Inside, outer: Symbol) -> Symbol:
+        known = self._captured.get((inside.region, outer))
+        if known is None:
+            own = _own_inputs(inside.holder)
+            known = self._captured[inside.region, outer] = capture_late(inside.region, outer)
+            _bring_into_line(inside.holder, own)
+        return known
+
+    # --- sums ------------------------------------------------------------------------------------------------
+
+    def _add_to(self, product: Operation, operations: Sequence[Operation], region: Region) -> None:
+        """Let a product's kernel do the addition that alone takes the product."""
+        result = product.outputs[0]
+        users = [operation for operation in operations if is_among(result, operation.inputs)]
+        if (
+            len(users) != 1
+            or result in self.kept.recorded_in(region)
+            or is_among(result, region.results)
+            or len(product.inputs) == _MOST_INPUTS
+        ):
+            return
+        (addition,) = users
+        if not isinstance(addition.op, Add) or addition.control_inputs or addition.device != product.device:
+            return
+        first, second = addition.inputs
+        other = second if first is result else first
+        if other is result or addition.outputs[0].spec != result.spec or not _can_be_added(other, result):
+            return
+        addition.op = product.op
+        addition.inputs = (*product.inputs, other)
+        _remove(product)
+        self._add_to(addition, operations, region)
+
+
+def _forms(weight: Symbol, around: tuple[_Inside, ...]) -> list[Symbol]:
+    """Return the tensors that stand for `weight`: in the innermost region, then in those around it.
+
+    They go as far as it is captured.
+    """
+    forms = [weight]
+    for inside in reversed(around):
+        outer = next((outer for outer, parameter in inside.region.captures if parameter is forms[-1]), None)
+        if outer is None:
+            break
+        forms.append(outer)
+    return forms
+
+
+def _crossed(forms: Sequence[Symbol], around: tuple[_Inside, ...]) -> range:
+    """The levels into which a weight of these forms is captured, the outermost first; loops and branches only."""
+    first = len(around) - (len(forms) - 1)
+    for level in range(len(around) - 1, first - 1, -1):
+        if not isinstance(around[level].holder.op, (While, Branch)):
+            return range(level + 1, len(around))
+    return range(first, len(around))
+
+
+def _is_static(tensor: Symbol) -> bool:
+    return isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static
+
+
+def _is_on_host(operation: Operation) -> bool:
+    return not operation.device or DeviceName.parse(operation.device).kind == "CPU"
+
+
+def _can_be_added(other: Symbol, result: Symbol) -> bool:
+    """Test whether kernels can add a tensor: a matrix like the result, or one row for all."""
+    if not isinstance(other.spec, TensorSpec) or other.dtype != result.dtype or not other.spec.is_static:
+        return False
+    columns = (result.shape or (None,))[-1]
+    return other.shape in (result.shape, (columns,), (1, columns))
+
+
+def _move_before(holder: Operation, operation: Operation) -> None:
+    """Put the latest operation of a graph just in front of `holder`."""
+    operations = holder.graph.operations
+    assert operations.pop() is operation
+    operations.insert(holder.index, operation)
+    _number(operations)
+
+
+def _remove(operation: Operation) -> None:
+    """Leave an operation out that nothing uses any more."""
+    operation.graph.operations.remove(operation)
+    _number(operation.graph.operations)
+
+
+def _number(operations: Sequence[Operation]) -> None:
+    for index, operation in enumerate(operations):
+        operation.index = index
+
+
+def _own_inputs(holder: Operation) -> int:
+    assert isinstance(holder.op, RegionOp)
+    return len(holder.inputs) - len(holder.op.captured_inputs())
+
+
+def _bring_into_line(holder: Operation, own: int) -> None:
+    """Let a loop or branch take what its regions capture; `own` inputs are its own."""
+    assert isinstance(holder.op, RegionOp)
+    holder.inputs = (*holder.inputs[:own], *holder.op.captured_inputs())
+
+
+def _release(inside: _Inside, form: Symbol, recorded: set[Symbol]) -> None:
+    """Capture `form` no longer if nothing in the region takes it."""
+    region = inside.region
+    used = {*region.results, *recorded}.union(*[operation.inputs for operation in region.operations])
+    if form in used:
+        return
+    own = _own_inputs(inside.holder)
+    region.drop_captures({parameter for _, parameter in region.captures if parameter is not form})
+    _bring_into_line(inside.holder, own)

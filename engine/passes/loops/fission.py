@@ -1,0 +1,168 @@
+"""Loop fission: work that does not depend on a loop's recurrence leaves the loop, where it becomes one large operation.
+
+`REWRITES` is the table of what is done to a loop, in this order. What is marked as reassociating takes sums in another
+order, or products of other sizes, so that results agree within rounding; the others keep every bit.
+
+In a step that is placed, what leaves a loop is what lies on one device, with the values of the body that it takes: so
+nothing crosses that did not, and a chain from iteration to iteration that crosses devices stays whole. What comes from
+outside (a weight, a first value) is sent once, in the loop or beside it, and may come from anywhere.
+
+The forms are those of PyTensor's `push_out_*` rewrites of Scan, for loops of any kind: with masks, backward, of lengths
+that are known when they start, and inside other loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from ...common.identity import is_among
+from ...control_flow.call import Body
+from ...control_flow.frames import History, Saved
+from ...control_flow.region_op import RegionOp
+from ...control_flow.while_loop import While
+from ...graph.graph import Graph, Operation
+from ...graph.region import Region
+from ...graph.tensor import Symbol
+from ..framework.limits import count_rewrite, may_rewrite
+from ..framework.log import is_recording, note_kept
+from ..framework.order import reorder
+from ..framework.prune import holds, needed_in_region, needed_operations
+from ..framework.switches import is_on
+from .batches import is_heavy
+from .before import compute_before
+from .elements import gather_elements, read_elements
+from .invariants import capture_unchanged, drop_clearing, move_invariants, resolve_records
+from .linear_terms import sum_what_linear_terms_take
+from .outputs import compute_after
+from .products import merge_products
+from .reasons import hindrance
+from .sums import gather_terms, sum_after
+from .tables import multiply_tables
+from .users import Users
+from .view import LoopView, Sides
+
+
+class Rewrite(NamedTuple):
+    """One rewrite of loops.
+
+    Attributes:
+        name: the switch that turns it off (`passes.switches`).
+        is_exact: whether it keeps every bit of results.
+        apply: does it to one loop; returns whether anything was changed.
+    """
+
+    name: str
+    is_exact: bool
+    apply: Callable[[LoopView], bool]
+
+
+REWRITES = (
+    Rewrite("invariants", True, capture_unchanged),
+    Rewrite("invariants", True, resolve_records),
+    Rewrite("invariants", True, drop_clearing),
+    Rewrite("invariants", True, move_invariants),
+    Rewrite("fission", True, read_elements),
+    Rewrite("fission", False, multiply_tables),
+    Rewrite("fission", False, sum_what_linear_terms_take),
+    Rewrite("fission", False, gather_elements),
+    Rewrite("merge_products", False, merge_products),
+    Rewrite("fission", False, gather_terms),
+    Rewrite("fission", False, compute_before),
+    Rewrite("fission", False, sum_after),
+    Rewrite("fission", False, compute_after),
+)
+
+
+def split_loops(
+    graph: Graph,
+    targets: Sequence[Symbol | Operation],
+    fed: Sequence[Symbol] = (),
+    reassociate: bool = True,
+) -> None:
+    """Rewrite the loops of a step, and those inside of loops and branches.
+
+    Args:
+        graph: the step's own graph.
+        targets: what of it is wanted.
+        fed: what is fed.
+        reassociate: apply rewrites that are not exact, too.
+    """
+    operations = needed_operations(graph, targets, fed)
+    if not holds(operations, While):
+        return
+    kept = {target for target in targets if isinstance(target, Symbol)}
+    asked = [target for target in targets if isinstance(target, Operation)]
+    _split(Users(graph, operations, kept, asked), operations, kept, {}, reassociate)
+
+
+def _split(
+    users: Users, operations: Sequence[Operation], kept: Collection[Symbol], sides: Sides, reassociate: bool
+) -> None:
+    graph = users.graph
+    for operation in operations:
+        if not isinstance(operation.op, RegionOp):
+            continue
+        for region in operation.op.regions:
+            _split_region(operation, region, users, sides, reassociate)
+        if isinstance(operation.op, While) and not operation.op.keeps_to_budget:
+            _rewrite(LoopView(graph, operation, users, kept, sides), reassociate)
+    if users.is_out_of_order:
+        reorder(graph, {})
+
+
+def _split_region(holder: Operation, region: Region, users: Users, sides: Sides, reassociate: bool) -> None:
+    if not holds(region.operations, While):
+        return
+    takers = [user.op for user in users.takers(holder.outputs[-1])]
+    inner = [taker.inner for taker in takers if isinstance(taker, (History, Saved))]
+    demanded = [tensor for tensor in inner if tensor.operation.graph is region]
+    # Calls may record anything of a recursion's body.
+    needed = list(region.operations) if isinstance(region, Body) else needed_in_region(region, demanded)
+    kept = {*region.results, *demanded}
+    inside = Users(region, needed, kept)
+    _split(inside, needed, kept, sides, reassociate)
+    if inside.is_out_of_order and not isinstance(region, Body):
+        # What is dead may refer to what was taken out of a loop: records that nothing reads any more.
+        region.keep_only(needed_in_region(region, demanded))
+
+
+def _rewrite(loop: LoopView, reassociate: bool) -> None:
+    for rewrite in REWRITES:
+        if not (reassociate or rewrite.is_exact) or not is_on(rewrite.name) or not may_rewrite():
+            continue
+        if rewrite.apply(loop):
+            loop.finish()
+            count_rewrite()
+    if is_recording():
+        _tell_kept(loop)
+
+
+def _tell_kept(loop: LoopView) -> None:
+    """Say of the products that stay which value keeps them inside."""
+    for operation in loop.needed:
+        if is_heavy(operation) and operation.graph is loop.body:
+            note_kept("fission", operation, _reason(loop, operation))
+
+
+def _reason(loop: LoopView, operation: Operation) -> str:
+    held = _recurrent(loop, operation)
+    if held is None:
+        return f"stays in the loop: {hindrance(loop, operation)}"
+    return f"stays in the loop: it takes {held!r}, which the iteration before makes"
+
+
+def _recurrent(loop: LoopView, operation: Operation) -> str | None:
+    """The name of a loop variable, other than a counter, that an operation depends on."""
+    pending, seen = [operation], {operation}
+    while pending:
+        for tensor in pending.pop().inputs:
+            if is_among(tensor, loop.body.parameters) and loop.form(tensor) is None:
+                return tensor.operation.name
+            if tensor.operation not in seen and tensor.operation.graph is loop.body:
+                seen.add(tensor.operation)
+                pending.append(tensor.operation)
+    return None
+
+
+__all__ = ["REWRITES", "Rewrite", "split_loops"]

@@ -1,0 +1,309 @@
+"""The choice of a buffer for a fused operation: a new one, an operand that dies there, or the variable that it updates.
+
+Decided when a program is printed, from what is used where; nothing is checked at run time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+from ...common.identity import is_among, place_among
+from ...common.quick_dataclass import dataclass
+from ...control_flow.call import Body, Recursion
+from ...control_flow.frames import History, Saved
+from ...control_flow.region_op import RegionOp
+from ...graph.graph import Operation, Parameter, Placeholder, ReadVariable
+from ...graph.spec import FrameSpec, TensorSpec
+from ...graph.tensor import Symbol
+from ...graph.variable import Assign, Variable
+from ...ops.arrays.axes import Transpose
+from ...ops.base import Constant
+from ...ops.containers.records import RecordSpec
+from ...ops.internal.fused import Fused, FusedTogether
+from ..framework.log import note_change
+from ..framework.prune import frame_users, needed_in_region, recorded_tensors
+from ..framework.switches import is_on
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """The place where a result is written: the memory of `operand`, of `variable`, or of both, which then are one."""
+
+    operand: Symbol | None = None
+    variable: Variable | None = None
+
+
+def plan_buffers(
+    operations: Sequence[Operation], fetches: Iterable[Symbol], shared: Container[Symbol] = ()
+) -> dict[Symbol, Buffer]:
+    """The results of fused operations that need no new buffer.
+
+    Args:
+        operations: of a step, in order.
+        fetches: what outlives it.
+        shared: results that lie in memory of something else.
+    """
+    plan: dict[Symbol, Buffer] = {}
+    kept = list(fetches)
+    for block, outliving in blocks(operations, kept):
+        dying = last_uses(block, outliving)
+        owned = {tensor for operation in block for tensor in operation.outputs}
+        reusable = _reusable_tensors(block, [tensor for tensor in owned if is_fresh(tensor) and tensor not in shared])
+        for operation in block:
+            if isinstance(operation.op, (Fused, FusedTogether)):
+                reused = _reused_operands(operation, dying.get(operation, ()), reusable)
+                plan.update((result, Buffer(operand)) for result, operand in reused.items())
+    for result, buffer in _assigned_in_place(operations, kept).items():
+        plan[result] = buffer
+    return plan
+
+
+def tell_buffers(
+    plan: Mapping[Symbol, Buffer],
+    in_slots: Mapping[Symbol, Operation],
+    in_rows: Iterable[Symbol],
+    apart: Container[Operation],
+) -> None:
+    """Say what needs no memory of its own: in place of operands, in variables, in TensorArrays and records.
+
+    Args:
+        plan: see `plan_buffers`.
+        in_slots: see `records.written_into_slots`.
+        in_rows: see `records.recorded_in_rows`.
+        apart: operations of native regions, which find places for their results themselves.
+    """
+    for result in [tensor for tensor in plan if tensor.operation not in apart]:
+        buffer = plan[result]
+        into = [] if buffer.operand is None else [f"over {buffer.operand.operation.name!r}"]
+        into += [] if buffer.variable is None else [f"into variable {buffer.variable.name!r}"]
+        _tell_place(result, f"is written {', '.join(into)}")
+    for result in [tensor for tensor in in_slots if tensor.operation not in apart]:
+        _tell_place(result, f"is computed in its element of the TensorArray that {in_slots[result].name!r} writes")
+    for result in [tensor for tensor in in_rows if tensor.operation not in apart]:
+        _tell_place(result, "is recorded in the rows of one array, not as arrays to be stacked")
+
+
+def _tell_place(tensor: Symbol, text: str) -> None:
+    note_change("memory", tensor.operation, f"{text}: {_bytes_text(tensor)}")
+
+
+def _bytes_text(tensor: Symbol) -> str:
+    spec = tensor.spec
+    if not isinstance(spec, TensorSpec) or not spec.is_static:
+        return "as many bytes as its shape has when it runs"
+    return f"{math.prod([dim or 0 for dim in spec.shape or ()]) * int(spec.dtype.itemsize):,} bytes"
+
+
+def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> dict[Symbol, Buffer]:
+    """Results of fused operations that may be written straight into the variable to which they are assigned.
+
+    That needs: the step writes the variable once, outside of loops and branches; and no earlier value of it (nor
+    anything that may share its memory) is used after the fused operation or fetched.
+    """
+    order = {operation: position for position, operation in enumerate(operations)}
+    fetched = set(fetches)
+    accesses, users = _accesses(operations), _users(operations)
+    found: dict[Symbol, Buffer] = {}
+    for operation in operations:
+        if not isinstance(operation.op, Assign):
+            continue
+        value, variable = operation.inputs[0], operation.op.variable
+        producer = value.operation
+        if value in found or not isinstance(producer.op, (Fused, FusedTogether)) or producer not in order:
+            continue
+        if value.spec != variable.spec or not _is_written_once(accesses[variable]):
+            continue
+        if not isinstance(value.spec, TensorSpec) or not value.spec.is_static:
+            continue
+        reads = _earlier_reads(accesses[variable], users, order, producer, operation, fetched)
+        if reads is not None and value.shape and all(_may_replace(producer, value, read) for read in reads):
+            found[value] = Buffer(reads[0] if reads else None, variable)
+    return found
+
+
+def _accesses(operations: Sequence[Operation]) -> dict[object, list[Operation]]:
+    """For each resource the operations that touch it."""
+    found: dict[object, list[Operation]] = {}
+    for operation in operations:
+        for effect in operation.effects:
+            found.setdefault(effect.resource, []).append(operation)
+    return found
+
+
+def _users(operations: Sequence[Operation]) -> dict[Symbol, list[Operation]]:
+    """For each tensor the operations that take it."""
+    found: dict[Symbol, list[Operation]] = {}
+    for operation in operations:
+        for tensor in dict.fromkeys(operation.inputs):
+            found.setdefault(tensor, []).append(operation)
+    return found
+
+
+def _is_written_once(accesses: Sequence[Operation]) -> bool:
+    return sum(o.writes for o in accesses) == 1 and not any(isinstance(o.op, RegionOp) for o in accesses)
+
+
+def _earlier_reads(
+    accesses: Sequence[Operation],
+    users: dict[Symbol, list[Operation]],
+    order: dict[Operation, int],
+    producer: Operation,
+    assignment: Operation,
+    fetched: set[Symbol],
+) -> list[Symbol] | None:
+    """The read of the variable that the producer takes, if any; None if an earlier value is still needed."""
+    reads: set[Symbol] = set()
+    for operation in accesses:
+        if isinstance(operation.op, ReadVariable):
+            if order[producer] < order[operation] < order[assignment]:
+                return None
+            if order[operation] < order[producer]:
+                reads.update(operation.outputs)
+    aliases = _with_views(reads, users)
+    taken = [tensor for tensor in producer.inputs if tensor in aliases]
+    if aliases & fetched or len(taken) > 1 or not reads.issuperset(taken):
+        return None
+    used_later = any(order[user] > order[producer] for tensor in aliases for user in users.get(tensor, ()))
+    return None if used_later else taken
+
+
+def _with_views(tensors: Iterable[Symbol], users: dict[Symbol, list[Operation]]) -> set[Symbol]:
+    """`tensors` and all that may share their memory."""
+    found: set[Symbol] = set()
+    pending = list(tensors)
+    while pending:
+        tensor = pending.pop()
+        if tensor in found:
+            continue
+        found.add(tensor)
+        for user in users.get(tensor, ()):
+            if user.op.view or isinstance(user.op, RegionOp):
+                pending.extend(user.outputs)
+    return found
+
+
+def _reused_operands(operation: Operation, dying: Iterable[Symbol], reusable: set[Symbol]) -> dict[Symbol, Symbol]:
+    """For results of a fused operation, operands of the same spec that nothing else needs: they are overwritten."""
+    free = [tensor for tensor in dying if tensor in reusable and is_among(tensor, operation.inputs)]
+    found: dict[Symbol, Symbol] = {}
+    for result in operation.outputs:
+        match = next((tensor for tensor in free if _may_replace(operation, result, tensor)), None)
+        if match is not None:
+            found[result] = match
+            free = [tensor for tensor in free if tensor is not match]
+    return found
+
+
+def laid_out_first(operation: Operation, fresh: Iterable[Symbol]) -> dict[Symbol, Symbol]:
+    """A transposed operand, which a fused kernel needs contiguous, with the result whose memory it is put into.
+
+    Args:
+        operation: the operation.
+        fresh: those of its results that are written into memory of their own.
+    """
+    if not isinstance(operation.op, Fused) or not is_on("memory"):
+        return {}
+    transposed = [tensor for tensor in operation.inputs if _is_rearranged(tensor)]
+    for operand in transposed:
+        for result in fresh:
+            if _may_replace(operation, result, operand):
+                return {operand: result}
+    return {}
+
+
+def _is_rearranged(tensor: Symbol) -> bool:
+    """Test whether a transpose moved axes of more than one element past each other."""
+    op, shape = tensor.operation.op, tensor.shape
+    if not isinstance(op, Transpose) or shape is None or None in shape:
+        return False
+    axes = range(len(shape))[::-1] if op.axes is None else op.axes
+    moved = [axis for axis, dim in zip(axes, shape, strict=True) if dim != 1]
+    return moved != sorted(moved)
+
+
+def _may_replace(operation: Operation, result: Symbol, operand: Symbol) -> bool:
+    """Test whether a fused operation may write a result over an operand."""
+    op, new, old = operation.op, result.spec, operand.spec
+    if new != old or not isinstance(new, TensorSpec) or not isinstance(old, TensorSpec):
+        return False
+    if isinstance(op, FusedTogether):
+        return op.may_replace(place_among(result, operation.outputs), place_among(operand, operation.inputs))
+    return not isinstance(op, Fused) or op.may_replace(new, old)
+
+
+def _reusable_tensors(operations: Sequence[Operation], fresh: Iterable[Symbol]) -> set[Symbol]:
+    """Those of `fresh` (values nothing else refers to) that no operation passes on as a view, nor into a region."""
+    passed_on = {
+        tensor
+        for operation in operations
+        if operation.op.view or isinstance(operation.op, RegionOp)
+        for tensor in operation.inputs
+    }
+    return {t for t in fresh if t not in passed_on and isinstance(t.spec, TensorSpec) and t.spec.is_static and t.shape}
+
+
+# --- lifetimes ------------------------------------------------------------------------------------------------------
+
+
+def is_fresh(tensor: Symbol) -> bool:
+    """Test whether the value of `tensor` is an array that nothing else refers to when its operation has run."""
+    op = tensor.operation.op
+    return not op.view and not isinstance(op, (RegionOp, Parameter, Placeholder, History))
+
+
+def last_uses(operations: Sequence[Operation], kept: Iterable[Symbol]) -> dict[Operation, list[Symbol]]:
+    """For each operation of a block, the tensors made in the block that nothing after it uses; `kept` ones live on."""
+    owned = {tensor for operation in operations for tensor in operation.outputs} - set(kept)
+    dying: dict[Operation, list[Symbol]] = {}
+    alive_later: set[Symbol] = set()
+    for operation in reversed(operations):
+        for tensor in (*operation.inputs, *operation.outputs):
+            if tensor in alive_later:
+                continue
+            alive_later.add(tensor)
+            if tensor in owned and _has_a_name(tensor):
+                dying.setdefault(operation, []).append(tensor)
+    return dying
+
+
+def _has_a_name(tensor: Symbol) -> bool:
+    """Test whether `tensor` is a Python variable of its own: constants, frames and saved values are not."""
+    unnamed = isinstance(tensor.operation.op, (Constant, Saved, Parameter, Placeholder))
+    return not unnamed and (isinstance(tensor.spec, RecordSpec) or not isinstance(tensor.spec, FrameSpec))
+
+
+def blocks(
+    operations: Sequence[Operation], kept: Iterable[Symbol], recorded: Mapping[Body, Sequence[Symbol]] | None = None
+) -> Iterator[tuple[Sequence[Operation], set[Symbol]]]:
+    """The blocks of a step: its operations and those of every region inside, each with what outlives the block.
+
+    Args:
+        operations: of the step, or of a block inside.
+        kept: what outlives it.
+        recorded: for a block inside, what frames of recursions record in the step.
+    """
+    if recorded is None:
+        recorded = recorded_tensors(operations)
+    yield operations, set(kept)
+    users = frame_users(operations)
+    for operation in operations:
+        op = operation.op
+        if isinstance(op, Recursion):
+            wanted = recorded.get(op.body, ())
+            yield from blocks(needed_in_region(op.body, wanted), {*op.body.results, *wanted}, recorded)
+            continue
+        for inner, outliving in inner_blocks(operation, users):
+            yield from blocks(inner, outliving, recorded)
+
+
+def inner_blocks(
+    operation: Operation, users: Mapping[Symbol, Sequence[Operation]]
+) -> Iterator[tuple[Sequence[Operation], set[Symbol]]]:
+    """The blocks of a loop's or branch's regions, each with what outlives it; `users` are those of frames."""
+    if not isinstance(operation.op, RegionOp):
+        return
+    demanded = [u.op.inner for u in users.get(operation.outputs[-1], ()) if isinstance(u.op, (History, Saved))]
+    for region in operation.op.regions:
+        wanted = [tensor for tensor in demanded if tensor.graph is region]
+        yield needed_in_region(region, wanted), {*region.results, *wanted}

@@ -1,0 +1,1 @@
+"""Rewrites of operations by algebra, shapes and slices."""

@@ -1,0 +1,312 @@
+"""Rules of shapes: chains of transposes, reshapes and broadcasts, parts of what was joined, known sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from ...common.identity import is_same
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...graph.tensor import Symbol
+from ...ops.arrays.axes import Transpose
+from ...ops.arrays.creation import Fill
+from ...ops.arrays.gathering import PutRows, Take
+from ...ops.arrays.indexing import GetItem, PutItem, SliceItem
+from ...ops.arrays.joining import Concatenate, Split, Stack, Unstack
+from ...ops.arrays.segments import GatherSegments
+from ...ops.arrays.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, SizeOf, Squeeze, elements
+from ...ops.base import Constant
+from ...ops.linear_algebra.linalg import BatchMatMul, MatMul
+from ...ops.run_time_shapes import ReshapeToShape
+from ..framework.patterns import ANY, Match, constant, constant_of, only_use, op, tensor
+from ..framework.rules import Rewrite, Rule, Site, shape_of
+
+_WIDE_ROW = 256  # bytes
+_RESHAPING = (ExpandDims, Reshape, ReshapeToShape, Squeeze)
+
+# --- shapes that are known ------------------------------------------------------------------------------------------
+
+
+def _known_axis(match: Match, site: Site) -> Rewrite:
+    shape = match["x"].shape
+    size = None if shape is None else shape[match["size"].op.axis]
+    return None if size is None else Constant(np.int32(size))
+
+
+def _known_size(match: Match, site: Site) -> Rewrite:
+    known = shape_of(match["x"])
+    # More elements than int32 can hold are an error of the run.
+    return None if known is None or elements(known) > 2**31 - 1 else Constant(np.int32(elements(known)))
+
+
+def _known_entries(match: Match, site: Site) -> Rewrite:
+    """Sizes that are constants are part of the op."""
+    op, (x, *entries) = match["shaped"].op, match["shaped"].inputs
+    sizes = [constant_of(tensor, site) for tensor in entries]
+    if any(size is None for size in sizes):
+        return None
+    remaining = iter(sizes)
+    filled = tuple([int(next(remaining)) if dim is None else dim for dim in op.shape])
+    if any(dim < 0 for dim in filled):  # what can't be, fails when it runs
+        return None
+    return site.make(type(op)(filled), x)
+
+
+# --- chains ---------------------------------------------------------------------------------------------------------
+
+
+def _permutation(op: Transpose, rank: int) -> tuple[int, ...]:
+    return tuple(range(rank))[::-1] if op.axes is None else op.axes
+
+
+def _no_transpose(match: Match, site: Site) -> Rewrite:
+    """A transpose that changes nothing."""
+    x = match["x"]
+    axes = () if x.shape is None else _permutation(match["transpose"].op, len(x.shape))
+    return x if x.shape is not None and axes == tuple(range(len(axes))) else None
+
+
+def _one_transpose(match: Match, site: Site) -> Rewrite:
+    """A transpose of a transpose."""
+    x = match["x"]
+    if x.shape is None:
+        return None
+    axes, before = (_permutation(match[name].op, len(x.shape)) for name in ("transpose", "inner"))
+    return site.make(Transpose(tuple([before[axis] for axis in axes])), x)
+
+
+def _reshapes(match: Match, site: Site) -> Rewrite:
+    """Reshapes of reshapes are one, or none. Where a size is unknown the first may fail, so that it stays."""
+    op, inputs = match["reshape"].op, match["reshape"].inputs
+    spec = op.infer(*[tensor.spec for tensor in inputs])
+    origin = inputs[0]
+    while isinstance(origin.operation.op, _RESHAPING) and shape_of(origin.operation.inputs[0]) is not None:
+        origin = origin.operation.inputs[0]
+    if shape_of(origin) is None or spec.shape is None or None in spec.shape:
+        return None
+    if origin.shape == spec.shape:
+        return origin
+    return None if origin is inputs[0] else site.make(Reshape(spec.shape), origin)
+
+
+def _new_axes(match: Match, site: Site) -> Rewrite:
+    """``x[:, None]``, and its gradient, are reshapes."""
+    op, x = match["item"].op, match["x"]
+    axes = tuple([axis for axis, item in enumerate(op.items) if item is None])
+    if not axes or x.shape is None or not all(item is None or item == SliceItem() for item in op.items):
+        return None
+    if isinstance(op, GetItem):
+        return site.make(ExpandDims(axes), x)
+    wanted, known = op.shape, shape_of(x)  # of values that are put somewhere, and may be broadcast there
+    if wanted is None or known is None:
+        return None
+    return site.make(Squeeze(axes), x) if known == ExpandDims(axes).infer(TensorSpec(wanted, x.dtype)).shape else None
+
+
+def _has_known_shape(operation: Operation) -> bool:
+    op: Any = operation.op
+    return len(operation.inputs) == 1 and None not in op.shape and shape_of(operation.inputs[0]) is not None
+
+
+def _no_broadcast(match: Match, site: Site) -> Rewrite:
+    return match["x"] if match["x"].shape == match["broadcast"].op.shape else None
+
+
+def _one_broadcast(match: Match, site: Site) -> Rewrite:
+    return site.make(match["broadcast"].op, match["x"])
+
+
+def _transposed_left(match: Match, site: Site) -> Rewrite:
+    """A transposed operand of a product is a flag of it."""
+    op = match["product"].op
+    return site.make(type(op)(not op.transpose_a, op.transpose_b), match["a"], match["b"])
+
+
+def _transposed_right(match: Match, site: Site) -> Rewrite:
+    op = match["product"].op
+    return site.make(type(op)(op.transpose_a, not op.transpose_b), match["a"], match["b"])
+
+
+def _swaps_last_two(transpose: Operation) -> bool:
+    op: Any = transpose.op
+    rank = len(transpose.inputs[0].shape or ())
+    return rank > 1 and _permutation(op, rank) == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _transposed_product(match: Match, site: Site) -> Rewrite:
+    """The transpose of a product is the product of the transposes, the other way round; but for the order of sums."""
+    op, a = match["product"].op, match["a"]
+    if a.dtype.kind == "c" or match["transpose"].op.axes not in (None, (1, 0)):
+        return None
+    return site.make(MatMul(not op.transpose_b, not op.transpose_a), match["b"], a)
+
+
+# --- parts of what was joined ---------------------------------------------------------------------------------------
+
+
+def _parts_of_stack(match: Match, site: Site) -> Rewrite:
+    """``unstack(stack(parts))``."""
+    cut, parts = match["cut"].op, match["joined"].inputs
+    is_whole = _is_along(cut.axis, match["joined"]) and len(parts) == cut.count
+    return parts if is_whole and _are_alike(parts) else None
+
+
+def _parts_of_concatenation(match: Match, site: Site) -> Rewrite:
+    """``split(concatenate(parts))`` where it is cut at the seams."""
+    cut, parts = match["cut"], match["joined"].inputs
+    if len(cut.inputs) > 1 or not _is_along(cut.op.axis, match["joined"]):
+        return None
+    wanted = [spec.shape for spec in cut.op.infer(cut.inputs[0].spec)]
+    return parts if [shape_of(tensor) for tensor in parts] == wanted else None
+
+
+def _is_along(axis: int, joining: Operation) -> bool:
+    """Test that parts were joined along an axis."""
+    shape, op = joining.outputs[0].shape, cast(Any, joining.op)
+    return shape is not None and op.axis % len(shape) == axis % len(shape)
+
+
+def _parts_of_taken(match: Match, site: Site) -> Rewrite:
+    """Parts of rows that are taken are taken part by part: each is in the cache when it is used."""
+    op, (rows, *sizes) = match["split"].op, match["split"].inputs
+    taking, shape = rows.operation, rows.shape
+    if shape is None or shape[0] is not None or None in shape[1:] or op.axis % len(shape):
+        return None
+    table, ids = taking.inputs
+    is_first = not isinstance(taking.op, Take) or (table.shape is not None and taking.op.axis % len(table.shape) == 0)
+    if not is_first or ids.shape is None or len(ids.shape) != 1:
+        return None
+    if math.prod(dim or 0 for dim in shape[1:]) * rows.dtype.itemsize < _WIDE_ROW:
+        return None
+    parts = site.make(replace(op, axis=0), ids, *sizes).operation.outputs
+    return tuple([site.make(taking.op, table, part) for part in parts])
+
+
+def _are_alike(tensors: Sequence[Symbol]) -> bool:
+    first = shape_of(tensors[0])
+    return first is not None and all(tensor.shape == first for tensor in tensors)
+
+
+def _whole_of_parts(match: Match, site: Site) -> Rewrite:
+    """``stack(unstack(x))`` and ``concatenate(split(x))`` of all parts in order."""
+    joined, cut = match["joined"], match["cut"]
+    if len(cut.inputs) > 1 or not is_same(cut.outputs, joined.inputs):
+        return None
+    x, shape = cut.inputs[0], shape_of(cut.inputs[0])
+    return x if shape is not None and cut.op.axis % len(shape) == joined.op.axis % len(shape) else None
+
+
+def _takes_by_numbers(operation: Operation) -> bool:
+    """Test that a key is known and the shape that it is of."""
+    op: Any = operation.op
+    return len(operation.inputs) == 1 and bool(op.items) and shape_of(operation.inputs[0]) is not None
+
+
+def _element_of_stack(match: Match, site: Site) -> Rewrite:
+    (first, *rest), parts = match["item"].op.items, match["joined"].inputs
+    if match["joined"].op.axis or not isinstance(first, int) or not _are_alike(parts):
+        return None
+    return _indexed(parts[first], tuple(rest), site)
+
+
+def _part_of_joined(match: Match, site: Site) -> Rewrite:
+    """A slice that lies in one part of what was concatenated."""
+    items, joining = match["item"].op.items, match["joined"]
+    if None in items or Ellipsis in items:
+        return None
+    axis = joining.op.axis % len(joining.outputs[0].shape or ())
+    found = None if axis >= len(items) else _seam(joining, axis, items[axis])
+    if found is None:
+        return None
+    part, moved = found
+    return _indexed(part, (*items[:axis], moved, *items[axis + 1 :]), site)
+
+
+def _indexed(x: Symbol, items: tuple[Any, ...], site: Site) -> Symbol:
+    while items and items[-1] == SliceItem():
+        items = items[:-1]
+    return site.make(GetItem(items), x) if items else x
+
+
+def _seam(joining: Operation, axis: int, item: Any) -> tuple[Symbol, Any] | None:
+    """The part in which an item of a key lies as a whole, and the item within that part."""
+    sizes = [(shape_of(tensor) or ())[axis] if shape_of(tensor) else None for tensor in joining.inputs]
+    if None in sizes:
+        return None
+    total = sum(size or 0 for size in sizes)
+    if isinstance(item, int):
+        low, high = item % total, item % total + 1
+    elif isinstance(item, SliceItem) and item.step in (None, 1):
+        low, high, _ = item.resolve(iter(())).indices(total)
+    else:
+        return None
+    start = 0
+    for part, size in zip(joining.inputs, sizes, strict=True):
+        end = start + (size or 0)
+        if start <= low < high <= end:
+            return part, low - start if isinstance(item, int) else _sliced(low - start, high - start, size or 0)
+        start = end
+    return None
+
+
+def _sliced(low: int, high: int, size: int) -> SliceItem:
+    return SliceItem() if (low, high) == (0, size) else SliceItem(low, high)
+
+
+def _rows_in_order(match: Match, site: Site) -> Rewrite:
+    """Single rows that are put next to each other, each place once, are joined in that order."""
+    rows, op, places, shape = match["rows"], match["put"].op, match["places"], match["shape"]
+    if rows.op.axis != 0 or op.axis != 0:
+        return None
+    sizes = [shape_of(tensor) for tensor in rows.inputs]
+    if any(size is None or size[:1] != (1,) for size in sizes):
+        return None
+    count = len(sizes)
+    order = [int(place) + count * (op.wrap and place < 0) for place in places]
+    if sorted(order) != list(range(count)) or int(shape[0]) != count:
+        return None
+    return site.make(Concatenate(0), *[rows.inputs[order.index(place)] for place in range(count)])
+
+
+_x, _a, _b = tensor("x"), tensor("a"), tensor("b")
+_swapped_a, _swapped_b = (op(Transpose, of=[each], where=_swaps_last_two) for each in (_a, _b))
+_product = partial(op, BatchMatMul, MatMul, name="product")
+_transpose = partial(op, Transpose, name="transpose")
+_broadcast = partial(op, BroadcastTo, name="broadcast", where=_has_known_shape)
+_item = partial(op, GetItem, name="item", where=_takes_by_numbers)
+_joined = partial(op, name="joined")
+_matmul = op(MatMul, of=[_a, _b], name="product")
+_taken = only_use(op(GatherSegments, Take))
+_put = op(PutRows, of=[op(Concatenate, name="rows"), constant("places"), constant("shape")], name="put")
+RULES = (
+    Rule("sizes of axes that are known", op(DimOf, of=[_x], name="size"), _known_axis),
+    Rule("sizes that are known", op(SizeOf, of=[_x]), _known_size),
+    Rule(
+        "entries of shapes that are known",
+        op(BroadcastTo, Fill, Reshape, of=[ANY, constant("size")], name="shaped"),
+        _known_entries,
+    ),
+    Rule("transposes that change nothing", _transpose(of=[_x]), _no_transpose),
+    Rule("transposes of transposes", _transpose(of=[op(Transpose, of=[_x], name="inner")]), _one_transpose),
+    Rule("transposes of products", _transpose(of=[only_use(_matmul)]), _transposed_product, is_exact=False),
+    Rule("reshapes of reshapes", op(*_RESHAPING, name="reshape"), _reshapes),
+    Rule("keys of new axes as reshapes", op(GetItem, PutItem, of=[_x], name="item"), _new_axes),
+    Rule("broadcasts that change nothing", _broadcast(of=[_x]), _no_broadcast),
+    Rule("broadcasts of broadcasts", _broadcast(of=[op(BroadcastTo, of=[_x])]), _one_broadcast),
+    Rule("transposes on the left of products", _product(of=[_swapped_a, _b]), _transposed_left),
+    Rule("transposes on the right of products", _product(of=[_a, _swapped_b]), _transposed_right),
+    Rule("parts of stacks", op(Unstack, of=[_joined(Stack)], name="cut"), _parts_of_stack),
+    Rule("parts of concatenations", op(Split, of=[_joined(Concatenate)], name="cut"), _parts_of_concatenation),
+    Rule("parts of rows that are taken", op(Split, of=[_taken], name="split"), _parts_of_taken),
+    Rule("all parts stacked", _joined(Stack, of=[op(Unstack, name="cut")]), _whole_of_parts),
+    Rule("all parts concatenated", _joined(Concatenate, of=[op(Split, name="cut")]), _whole_of_parts),
+    Rule("single rows put in their places", _put, _rows_in_order, is_exact=False),
+    Rule("elements of stacks", _item(of=[_joined(Stack)]), _element_of_stack),
+    Rule("slices of what was joined", _item(of=[_joined(Concatenate)]), _part_of_joined),
+)

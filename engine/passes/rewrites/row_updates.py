@@ -1,0 +1,184 @@
+"""Add terms to rows of a variable one by one, without sorting the positions at which they are added.
+
+A variable's rows are read, something is added to each, and they are written back: for that each must be named once, so
+the positions are sorted, and what belongs to the same row is added up first. But where what is added is a sum, times a
+number, its terms can be added to the rows one by one, in the order in which they come: one pass over them, with no
+sorting. This holds for gradient descent on a table, and for ``scatter_add``. Sums of rows that are taken, repeated or
+joined for a sum alone read them where they are.
+"""
+
+from __future__ import annotations
+
+from ...graph.graph import Operation
+from ...graph.spec import Shape, TensorSpec
+from ...graph.tensor import Symbol
+from ...ops.arrays.gathering import Take
+from ...ops.arrays.joining import Concatenate
+from ...ops.arrays.segments import SegmentSum
+from ...ops.arrays.shaping import Reshape, SizeOf
+from ...ops.arrays.sorting import UniquePositions
+from ...ops.containers.indexed_slices import AddToRows, AssignRows, FrontPositions
+from ...ops.internal.sum_of_rows import SumOfParts, SumOfRepeated, SumOfRows
+from ...ops.math.elementwise import Add, Multiply, Subtract
+from ...ops.math.reduced import BroadcastReduced, Sum
+from ...ops.run_time_shapes import ReshapeToShape
+from ..framework.driver import Change, Rule
+from ..framework.patterns import Match, any_of, only_use, op, tensor
+from ..framework.rewriter import Rewriter
+
+_FLOATS = ("float32", "float64")
+
+
+# --- what operations must be ----------------------------------------------------------------------------------------
+
+
+def _is_float(tensor: Symbol) -> bool:
+    return isinstance(tensor.spec, TensorSpec) and tensor.dtype.name in _FLOATS
+
+
+def _is_table(tensor: Symbol) -> bool:
+    return _is_float(tensor) and len(tensor.shape or ()) > 1
+
+
+def _is_matrix(tensor: Symbol) -> bool:
+    return len(tensor.shape or ()) == 2
+
+
+def _is_number(tensor: Symbol) -> bool:
+    return tensor.shape == ()
+
+
+def _keeps_vector(reshape: Operation) -> bool:
+    return all(len(tensor.shape or ()) == 1 for tensor in (reshape.inputs[0], reshape.outputs[0]))
+
+
+def _keeps_dtype(product: Operation) -> bool:
+    return all(factor.dtype == product.outputs[0].dtype for factor in product.inputs)
+
+
+def _takes_rows(take: Operation) -> bool:
+    return isinstance(take.op, Take) and take.op.axis == 0
+
+
+def _wraps_rows(take: Operation) -> bool:
+    return isinstance(take.op, Take) and take.op.wrap and _takes_rows(take)
+
+
+def _assigns(write: Operation) -> bool:
+    return type(write.op) is AssignRows
+
+
+def _is_over_second(total: Operation) -> bool:
+    """Test that a sum is over the second axis of its input, which goes."""
+    own = total.op
+    if not isinstance(own, Sum) or own.keepdims or own.accumulator is not None:
+        return False
+    return _is_second(own.axes, total.inputs[0].shape)
+
+
+def _repeats_second(repeat: Operation) -> bool:
+    """Test that a sum's cotangent is repeated along a new second axis."""
+    return isinstance(repeat.op, BroadcastReduced) and _is_second(repeat.op.axes, repeat.outputs[0].shape)
+
+
+def _is_second(axes: tuple[int, ...] | None, shape: Shape) -> bool:
+    return axes is not None and shape is not None and [axis % len(shape) for axis in axes] == [1]
+
+
+def _joins_rows(joining: Operation) -> bool:
+    """Test that arrays of rows are joined along their first axis, whose rows have a known size."""
+    shapes = [part.shape for part in joining.inputs]
+    if not isinstance(joining.op, Concatenate) or not _is_float(joining.outputs[0]):
+        return False
+    return all(shape and None not in shape[1:] for shape in shapes) and joining.op.axis % len(shapes[0] or ()) == 0
+
+
+# --- updates of rows ------------------------------------------------------------------------------------------------
+
+_front = op(FrontPositions, name="front")
+_positions = any_of(_front, op(Reshape, ReshapeToShape, of=[_front], where=_keeps_vector), name="positions")
+_sorted = op(UniquePositions, of=[_positions], name="sorted", output=0)
+_which = op(UniquePositions, of=[_positions], name="sorted", output=1)
+_unique = op(Take, of=[_positions, _sorted], name="unique")
+_named_once = any_of(op(FrontPositions, of=[_unique]), _unique)
+
+_row_ids = any_of(_which, op(Reshape, ReshapeToShape, of=[_which], where=_keeps_vector))
+_sum = op(SegmentSum, of=[tensor("terms"), _row_ids, op(SizeOf, of=[_unique])])
+_delta = any_of(_sum, op(Multiply, of=[tensor("scale", _is_number), _sum], any_order=True, where=_keeps_dtype))
+_rows = op(Take, of=[tensor("whole"), _unique], where=_takes_rows)
+_added = any_of(op(Add, of=[_rows, _delta], any_order=True), op(Subtract, of=[_rows, _delta], name="difference"))
+_update = op(
+    AssignRows, of=[tensor("whole", _is_float), _named_once, _added], name="update", where=_assigns, may_wait=True
+)
+_repeated = op(
+    Reshape, ReshapeToShape, of=[op(BroadcastReduced, of=[tensor("once")], name="repeat", where=_repeats_second)]
+)
+
+
+def unique_rows(positions: Symbol) -> Symbol | None:
+    """Return those `positions` of rows, counted from the front, if each row is known to be named once."""
+    match = _named_once.match(positions.operation)
+    return None if match is None else match["unique"].outputs[0]
+
+
+def _add_one_by_one(match: Match, step: Rewriter) -> Change:
+    update, whole = match["update"], match["whole"]
+    values, repeats = _without_repeats(match["terms"], (whole.shape or ())[1:])
+    scale = [match["scale"]] if "scale" in match else []
+    sign = -1 if "difference" in match else 1
+    inputs = (whole, match["front"].outputs[0], values, *scale)
+    step.update(update, AddToRows(update.op.variable, sign, repeats), inputs)
+    return Change(update, "adds to rows one by one, without sorting their positions")
+
+
+def _without_repeats(rows: Symbol, row: tuple[int | None, ...]) -> tuple[Symbol, int]:
+    """Return the source of repeated rows and how often each is repeated, in order; `rows` and 1 if they are not.
+
+    Args:
+        rows: a tensor.
+        row: the shape that its rows must have.
+    """
+    match = _repeated.match(rows.operation)
+    if match is None or None in row or (rows.shape or ())[1:] != row:
+        return rows, 1
+    once, (first, repeats, *rest) = match["once"], match["repeat"].outputs[0].shape
+    fits = tuple(rest) == row and once.shape == (first, *row)
+    return (once, repeats) if fits and repeats else (rows, 1)
+
+
+# --- sums of rows ---------------------------------------------------------------------------------------------------
+
+
+def _sum_where_they_are(match: Match, step: Rewriter) -> Change:
+    step.update(match["sum"], SumOfRows(), (match["table"], match["ids"]))
+    return Change(match["sum"], "adds up rows without writing them down")
+
+
+def _sum_without_repeats(match: Match, step: Rewriter) -> Change | None:
+    rows, (_, ids, count) = match["rows"], match["sum"].inputs
+    once, repeats = _without_repeats(rows, (rows.shape or ())[1:])
+    if repeats < 2:
+        return None
+    step.update(match["sum"], SumOfRepeated(match["sum"].op.count, repeats), (once, ids, count))
+    return Change(match["sum"], "adds up rows by segments without repeating them first")
+
+
+def _sum_parts(match: Match, step: Rewriter) -> Change:
+    _, ids, count = match["sum"].inputs
+    step.update(match["sum"], SumOfParts(match["sum"].op.count), (ids, count, *match["parts"].inputs))
+    return Change(match["sum"], "adds up rows of several arrays without joining them")
+
+
+_taken = only_use(op(Take, of=[tensor("table", _is_table), tensor("ids", _is_matrix)], where=_wraps_rows))
+_of_any = op(SegmentSum, of=[tensor("rows", _is_float)], name="sum")
+_of_parts = op(SegmentSum, of=[only_use(op(Concatenate, name="parts", where=_joins_rows))], name="sum")
+UPDATES = (
+    Rule("add to rows one by one", _update, _add_one_by_one),
+    Rule("add up rows of a table", op(Sum, of=[_taken], name="sum", where=_is_over_second), _sum_where_they_are),
+)
+SUMS = (  # they change what updates look for
+    Rule("add up rows that are repeated", _of_any, _sum_without_repeats),
+    Rule("add up rows of several arrays", _of_parts, _sum_parts),
+)
+
+__all__ = ["SUMS", "UPDATES", "unique_rows"]

@@ -1,1 +1,0 @@
-"""Kernels for fused elementwise operations: one expression IR, printed as LLVM IR."""

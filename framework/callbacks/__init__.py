@@ -1,0 +1,1 @@
+"""Callbacks, and the progress bar."""

@@ -1,0 +1,167 @@
+"""What `fit`, `evaluate` and `predict` print: a bar, a line an epoch, or nothing.
+
+Everything goes to standard output, as with Keras. A bar redraws itself, which floods a log file: ``verbose="auto"``
+draws one in a terminal and in notebooks, and prints one line an epoch elsewhere. Of a step's time, both show what was
+spent waiting for data, if it is worth a look: then prefetching or more workers help, and a quicker model does not.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from ..training.limits import is_interactive_logging_enabled, show
+
+T = TypeVar("T")
+Logs = dict[str, Any]
+_SECONDS_BETWEEN_REDRAWS = 0.2
+_WORTH_A_LOOK = 0.1  # a share of the time
+
+
+def resolve_verbose(verbose: str | int) -> int:
+    """0 (nothing), 1 (bar) or 2 (lines) for what the user asked.
+
+    Raises:
+        ValueError: it is none of "auto", 0, 1 and 2.
+    """
+    if verbose == "auto":
+        return 1 if is_interactive_logging_enabled() and _shows_bars() else 2
+    if verbose not in (0, 1, 2):
+        raise ValueError(
+            f"verbose must be 'auto', 0 (silent), 1 (progress bar) or 2 (one line an epoch), got {verbose!r}."
+        )
+    return int(verbose)
+
+
+def _shows_bars() -> bool:
+    if sys.stdout.isatty():
+        return True
+    kernel = sys.modules.get("ipykernel")
+    return kernel is not None and type(sys.stdout).__module__.startswith("ipykernel")
+
+
+def format_logs(logs: Logs) -> str:
+    """Logs as Keras prints them: four decimals, or an exponent where these would hide the value."""
+    return " - ".join(f"{name}: {_format_value(value)}" for name, value in logs.items())
+
+
+def _format_value(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    if not math.isfinite(value) or value == 0 or abs(value) > 1e-3:
+        return f"{value:.4f}"
+    return f"{value:.4e}"
+
+
+class Progress:
+    """Prints nothing; base of what prints.
+
+    Args:
+        title: what runs, for instance ``"Epoch 1/3"``; may be empty.
+        steps: how many steps there will be, if it is known.
+        read_logs: gives the current logs; called only when they are shown, because it costs time.
+    """
+
+    def __init__(self, title: str, steps: int | None, read_logs: Callable[[], Logs]) -> None:
+        self.title = title
+        self.steps = steps
+        self.read_logs = read_logs
+        self.done = 0
+        self.started = time.perf_counter()
+        self.next_redraw = math.inf  # the loop over the steps calls `redraw` once this time has come
+        self.data_seconds = 0.0
+
+    def is_due(self) -> bool:
+        """Whether it is time to show progress again."""
+        return time.perf_counter() >= self.next_redraw
+
+    def timed(self, batches: Iterator[T]) -> Iterator[T]:
+        """The batches; the time that was spent waiting for them is noted where it is shown."""
+        return batches
+
+    def _note_waiting(self, batches: Iterator[T]) -> Iterator[T]:
+        clock = time.perf_counter
+        while True:
+            asked = clock()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            self.data_seconds += clock() - asked
+            yield batch
+
+    def _waiting(self, steps: int) -> str:
+        """What of a step's time went to waiting for data, where it is worth a look: a tenth, and more than 10 us."""
+        each = self.data_seconds / max(steps, 1)
+        if self.data_seconds < _WORTH_A_LOOK * (time.perf_counter() - self.started) or each < 1e-5:
+            return ""
+        return f"{_duration(each)} data"
+
+    def redraw(self, done: int) -> None:
+        """Show that `done` steps are over."""
+
+    def close(self, done: int, logs: Logs) -> None:
+        """Show the end: all steps are over and `logs` are final."""
+
+
+class LinePrinter(Progress):
+    """One line at the end."""
+
+    def timed(self, batches: Iterator[T]) -> Iterator[T]:
+        return self._note_waiting(batches)
+
+    def close(self, done: int, logs: Logs) -> None:
+        seconds = time.perf_counter() - self.started
+        parts = [self.title] if self.title else []
+        waiting = self._waiting(done)
+        per_step = f"{_duration(seconds / max(done, 1))}/step{f' ({waiting})' if waiting else ''}"
+        parts += [f"{done}/{self.steps or done}", f"{seconds:.0f}s", per_step]
+        if logs:
+            parts.append(format_logs(logs))
+        show(" - ".join(parts))
+
+
+class Bar(Progress):
+    """A tqdm bar, redrawn a few times a second."""
+
+    def __init__(self, title: str, steps: int | None, read_logs: Callable[[], Logs]) -> None:
+        super().__init__(title, steps, read_logs)
+        from tqdm import tqdm
+
+        self._bar = tqdm(total=steps, desc=title or None, file=sys.stdout, unit="step", dynamic_ncols=True, leave=True)
+        self.next_redraw = self.started + _SECONDS_BETWEEN_REDRAWS
+
+    def timed(self, batches: Iterator[T]) -> Iterator[T]:
+        return self._note_waiting(batches)
+
+    def redraw(self, done: int) -> None:
+        self._show(done, self.read_logs())
+        self.next_redraw = time.perf_counter() + _SECONDS_BETWEEN_REDRAWS
+
+    def close(self, done: int, logs: Logs) -> None:
+        if self.steps is None:
+            self._bar.total = done
+        self._show(done, logs)
+        self._bar.close()
+
+    def _show(self, done: int, logs: Logs) -> None:
+        parts = [self._waiting(done), format_logs(logs)]
+        self._bar.set_postfix_str(" - ".join(part for part in parts if part), refresh=False)
+        self._bar.update(done - self.done)
+        self._bar.refresh()
+        self.done = done
+
+
+def _duration(each: float) -> str:
+    if each >= 1:
+        return f"{each:.0f}s"
+    return f"{each * 1e3:.0f}ms" if each >= 1e-3 else f"{each * 1e6:.0f}us"
+
+
+def make_progress(verbose: int, title: str, steps: int | None, read_logs: Callable[[], Logs]) -> Progress:
+    """The kind of progress that `verbose` (0, 1 or 2) asks for."""
+    kinds: dict[int, type[Progress]] = {0: Progress, 1: Bar, 2: LinePrinter}
+    return kinds[verbose](title, steps, read_logs)

@@ -1,0 +1,1 @@
+"""Data: files and folders of them, datasets, batches."""

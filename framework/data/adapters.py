@@ -1,0 +1,549 @@
+"""Data for `fit`, `evaluate` and `predict`: arrays, generators, iterables and `PyDataset`s, as batches of arrays.
+
+Every source becomes a `Data`, whose `epoch()` yields `Batch`es: a flat list of arrays beside a `Layout` that says how
+they form x, y and sample weights. Arrays are converted once, before the first epoch; without shuffling a batch is made
+of views, with shuffling of one gather an array.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...engine.common.nest import flatten_with_path, map_structure
+from ...engine.common.quick_dataclass import dataclass
+from ...engine.ops.base import as_array
+from ...engine.ops.random.keys import global_generator, key_words
+from ...engine.ops.text.numbers import as_strings
+from ..config import floatx
+from .lazy_arrays import LazyArray, SparseRows, is_lazy, is_sparse_matrix, part_of
+from .prefetch import Prefetch, in_order, iterate_ahead
+
+Array = NDArray[Any]
+LabelForm = str  # "indices", "one_hot" or "guess": what the labels under a class_weight look like
+
+
+# --- batches --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How the arrays of a batch form x, y and sample weights: structures whose leaves are positions in the list."""
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    key: str
+
+    def pack(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """x, y and sample_weight with `leaves` in their places."""
+        x, y, weight = (map_structure(lambda p: leaves[p], part) for part in (self.x, self.y, self.sample_weight))
+        return x, y, weight
+
+
+class Batch(NamedTuple):
+    """One step's data.
+
+    Attributes:
+        layout: which array is what.
+        leaves: the arrays, with the batch on axis 0.
+        size: the number of rows.
+    """
+
+    layout: Layout
+    leaves: list[Any]
+    size: int
+
+
+_layouts: dict[str, Layout] = {}
+
+
+def layout_of(x: Any, y: Any = None, sample_weight: Any = None) -> Layout:
+    """The layout of structures of arrays; equal structures give the same object."""
+    positions = iter(range(1_000_000))
+    parts = [map_structure(lambda _: next(positions), part) for part in (x, y, sample_weight)]
+    key = repr(parts)
+    known = _layouts.get(key)
+    if known is None:
+        known = _layouts[key] = Layout(parts[0], parts[1], parts[2], key)
+    return known
+
+
+X_ONLY = layout_of(0)
+_X_Y = layout_of(0, 0)
+_X_Y_WEIGHT = layout_of(0, 0, 0)
+
+
+def batch_of(x: Any, y: Any = None, sample_weight: Any = None) -> Batch:
+    """A batch from arrays, or structures of arrays, that are all rows of one step."""
+    if type(x) is np.ndarray and type(y) is np.ndarray and x.ndim and y.ndim:  # the common, quick case
+        if sample_weight is None:
+            return Batch(_X_Y, [_as_model_dtype(x), _as_model_dtype(y)], len(x))
+        if type(sample_weight) is np.ndarray and sample_weight.ndim:
+            leaves = [_as_model_dtype(x), _as_model_dtype(y), _as_model_dtype(sample_weight)]
+            return Batch(_X_Y_WEIGHT, leaves, len(x))
+    parts = convert_structure(x, "x"), convert_structure(y, "y"), convert_structure(sample_weight, "sample_weight")
+    given = [array for part in parts for _, array in flatten_with_path(part)]
+    leaves = [np.asarray(array) if isinstance(array, LazyArray) else array for array in given]
+    if not leaves:
+        raise ValueError("A batch holds no array: x is empty.")
+    return Batch(layout_of(*parts), leaves, check_lengths(*parts))
+
+
+def unpack_x_y_sample_weight(data: Any) -> tuple[Any, Any, Any]:
+    """What a generator or a dataset yields, as (x, y, sample_weight); what is absent is None.
+
+    >>> unpack_x_y_sample_weight((1, 2))
+    (1, 2, None)
+    """
+    if isinstance(data, list):
+        data = tuple(data)
+    if not isinstance(data, tuple) or hasattr(data, "_fields"):
+        return data, None, None
+    if not 1 <= len(data) <= 3:
+        raise ValueError(
+            f"A batch must be x, (x, y) or (x, y, sample_weight); got a tuple of {len(data)}. "
+            "If these are several inputs, nest them: ((input_1, input_2, ...), y)."
+        )
+    padded = (*data, None, None)
+    return padded[0], padded[1], padded[2]
+
+
+def pack_x_y_sample_weight(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    """The reverse of `unpack_x_y_sample_weight`.
+
+    >>> pack_x_y_sample_weight(1, 2)
+    (1, 2)
+    """
+    if y is None:
+        return x if not isinstance(x, (tuple, list)) else (x,)
+    return (x, y) if sample_weight is None else (x, y, sample_weight)
+
+
+# --- conversion -----------------------------------------------------------------------------------------------------
+
+
+def convert_structure(value: Any, name: str) -> Any:
+    """`value`, an array or a structure of arrays, with each leaf as an array of the dtype that models compute with.
+
+    Floating-point data become `config.floatx()`; everything else keeps its dtype.
+
+    Raises:
+        TypeError: a leaf is no array. ValueError: a leaf has no axis for the batch.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return {key: convert_structure(item, f"{name}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, (tuple, list)) and _is_structure(value):
+        items = [convert_structure(item, f"{name}[{position}]") for position, item in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return _as_rows(value, name)
+
+
+def _is_structure(value: Sequence[Any]) -> bool:
+    """Whether a list holds several arrays, rather than being the rows of one."""
+    return any(
+        isinstance(item, Mapping)
+        or (hasattr(item, "__array__") and np.ndim(item) > 0)
+        or (isinstance(item, (tuple, list)) and _is_structure(item))
+        for item in value
+    )
+
+
+def _as_rows(value: Any, name: str) -> Any:
+    if isinstance(value, LazyArray):
+        return value
+    if is_sparse_matrix(value):
+        return LazyArray(SparseRows(value), _as_model_dtype)
+    if is_lazy(value):  # stays in its file
+        return LazyArray(value, _as_model_dtype)
+    try:
+        array = as_array(value) if not isinstance(value, np.ndarray) else value
+    except TypeError as error:
+        raise TypeError(
+            f"{name} is of type {type(value).__name__}, which is no array: {error} Expected a NumPy array, something "
+            "that converts to one, a list or dict of arrays, a generator of batches, or a PyDataset."
+        ) from error
+    array = as_strings(array) if array.dtype.kind in "OSU" else array
+    if array.dtype == object:
+        raise TypeError(
+            f"{name} is an array of Python objects (dtype object), often because its rows differ in length. Pad them "
+            "to one length (utils.pad_sequences) or convert it with astype."
+        )
+    if np.ndim(array) == 0:
+        raise ValueError(f"{name} is a single number; expected an array whose first axis is the batch.")
+    return _as_model_dtype(np.asarray(array))
+
+
+def _as_model_dtype(array: Array) -> Array:
+    if array.dtype.kind in "OSU":
+        return as_strings(array)
+    return array.astype(floatx()) if array.dtype.kind == "f" and array.dtype.name != floatx() else array
+
+
+def check_lengths(x: Any, y: Any, sample_weight: Any) -> int:
+    """The common number of rows.
+
+    Raises:
+        ValueError: the arrays differ in their number of rows; the message lists them all.
+    """
+    parts = (("x", x), ("y", y), ("sample_weight", sample_weight))
+    rows = {name + path: len(array) for name, part in parts for path, array in flatten_with_path(part)}
+    if len(set(rows.values())) > 1:
+        listed = ", ".join(f"{name}: {count}" for name, count in rows.items())
+        raise ValueError(f"All arrays must have the same number of rows (size of axis 0). Got {listed}.")
+    return next(iter(rows.values()), 0)
+
+
+def train_validation_split(parts: tuple[Any, Any, Any], validation_split: float) -> tuple[Any, Any]:
+    """(x, y, sample_weight) cut in two; the last rows are for validation.
+
+    Raises:
+        ValueError: the fraction is not between 0 and 1, or leaves one side without rows.
+    """
+    if not 0 < validation_split < 1:
+        raise ValueError(f"validation_split must lie between 0 and 1, got {validation_split}.")
+    rows = check_lengths(*parts)
+    first = math.floor(rows * (1.0 - validation_split))
+    if first in (0, rows):
+        raise ValueError(
+            f"validation_split={validation_split} of {rows} rows leaves {first} for training and {rows - first} for "
+            "validation; both need at least one. Give more rows, another fraction, or validation_data."
+        )
+    train = tuple(map_structure(lambda a: part_of(a, 0, first), part) for part in parts)
+    return train, tuple(map_structure(lambda a: part_of(a, first, rows), part) for part in parts)
+
+
+# --- class weights --------------------------------------------------------------------------------------------------
+
+
+def class_weights_to_sample_weights(
+    y: Any, class_weight: Mapping[int, float], labels: LabelForm = "guess"
+) -> NDArray[Any]:
+    """A weight for each label: ``class_weight[label]``, 1 for classes that are not named.
+
+    Args:
+        y: integer labels of any shape, ``[rows, ...]``, or one-hot rows ``[rows, ..., classes]``.
+        class_weight: class index to weight.
+        labels: "indices", "one_hot", or "guess" (one-hot if the last axis is over 1 and y has more than one axis).
+
+    >>> class_weights_to_sample_weights(np.array([0, 1, 1]), {1: 3.0})
+    array([1., 3., 3.], dtype=float32)
+    """
+    if isinstance(y, (dict, tuple, list)) or y is None:
+        raise ValueError(
+            "class_weight needs a model with one output and labels for it; for several outputs pass sample_weight, "
+            "one array an output."
+        )
+    y = np.asarray(y)
+    if labels == "one_hot" or (labels == "guess" and y.ndim > 1 and y.shape[-1] != 1):
+        classes = np.argmax(y, axis=-1)
+    else:
+        classes = y[..., 0] if y.ndim > 1 and y.shape[-1] == 1 else y
+        classes = np.round(classes).astype("int64")
+    largest = int(max(classes.max(initial=0), max(class_weight, default=0)))
+    table = np.ones(largest + 1, floatx())
+    for label, weight in class_weight.items():
+        table[int(label)] = weight
+    return table[classes]
+
+
+# --- sources --------------------------------------------------------------------------------------------------------
+
+
+class Data:
+    """A source of batches.
+
+    Attributes:
+        batches: the number of batches in an epoch; None if it is not known beforehand.
+        restartable: whether `epoch()` can be called again and yields data again.
+    """
+
+    batches: int | None = None
+    restartable: bool = True
+
+    def epoch(self) -> Iterator[Batch]:
+        """The batches of one pass over the data."""
+        raise NotImplementedError
+
+    def on_epoch_end(self) -> None:
+        """Called when a pass is complete."""
+
+    def skip_passes(self, count: int) -> None:
+        """Take note that so many passes were made before an interruption."""
+
+
+class ArrayData(Data):
+    """Arrays, cut into batches; the last one may be smaller.
+
+    Args:
+        x, y, sample_weight: arrays or structures of arrays (already converted), all with the same number of rows.
+        batch_size: rows in a batch.
+        shuffle: True draws a new order of the rows for each epoch from the global generator, which
+            `utils.set_random_seed` seeds; "batch" shuffles the batches only.
+    """
+
+    def __init__(
+        self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool | str = False
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        parts = x, y, sample_weight
+        self.rows = check_lengths(*parts)
+        if self.rows == 0:
+            raise ValueError("x has no rows: there is nothing to run on.")
+        self.layout = layout_of(*parts)
+        self.arrays = [array for part in parts for _, array in flatten_with_path(part)]
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.batches = -(-self.rows // batch_size)
+
+    def epoch(self) -> Iterator[Batch]:
+        order = self.order()
+        return self._slices(order) if self.shuffle == "batch" or order is None else self._gathered(order)
+
+    def order(self) -> Array | None:
+        """Draw the order of a pass: of batches with ``shuffle="batch"``, else of rows; None for the order they have."""
+        if self.shuffle == "batch":
+            return _permutation(self.batches or 0)
+        return _permutation(self.rows) if self.shuffle else None
+
+    def rows_of(self, order: Array | None, number: int) -> Array:
+        """The numbers of the rows of a batch, in a pass of this order."""
+        place = int(order[number]) if order is not None and self.shuffle == "batch" else number
+        start = place * self.batch_size
+        stop = min(start + self.batch_size, self.rows)
+        return np.arange(start, stop) if order is None or self.shuffle == "batch" else order[start:stop]
+
+    def gather(self, rows: Array) -> Batch:
+        """The rows of these numbers, as a batch."""
+        return Batch(self.layout, [array.take(rows, axis=0) for array in self.arrays], len(rows))
+
+    def _slices(self, order: Array | None) -> Iterator[Batch]:
+        arrays, layout, rows, size = self.arrays, self.layout, self.rows, self.batch_size
+        for number in range(self.batches or 0) if order is None else order.tolist():
+            start = number * size
+            stop = min(start + size, rows)
+            yield Batch(layout, [array[start:stop] for array in arrays], stop - start)
+
+    def _gathered(self, order: Array) -> Iterator[Batch]:
+        for start in range(0, self.rows, self.batch_size):
+            yield self.gather(order[start : start + self.batch_size])
+
+
+def _permutation(count: int) -> Array:
+    """A random order, from the global generator that `utils.set_random_seed` seeds."""
+    bits = np.random.Philox(key=key_words(global_generator().next()))
+    return np.random.Generator(bits).permutation(count)
+
+
+Weigh = Callable[[Any, Any], Any]  # (y, sample_weight) to sample_weight
+
+
+class IterableData(Data):
+    """A generator, or an object that can be iterated again and again, of x, (x, y) or (x, y, sample_weight)."""
+
+    def __init__(self, source: Iterable[Any], weigh: Weigh | None = None) -> None:
+        self.source = source
+        self.restartable = not isinstance(source, Iterator)
+        self.batches = _length_of(source)
+        self.weigh = weigh
+
+    def epoch(self) -> Iterator[Batch]:
+        for item in self.source:
+            yield _weighed_batch(item, self.weigh)
+
+
+def _length_of(source: Any) -> int | None:
+    """How many batches a source says that it has; None if it can't say."""
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError):  # a loader of an endless stream has a __len__ that raises
+        return None
+
+
+class PrefetchedData(Data):
+    """Another source, whose next batches a thread makes ahead."""
+
+    def __init__(self, data: Data, max_queue_size: int) -> None:
+        self._data = data
+        self._max_queue_size = max_queue_size
+        self.batches = data.batches
+        self.restartable = data.restartable
+
+    def epoch(self) -> Iterator[Batch]:
+        return iterate_ahead(self._data.epoch(), self._max_queue_size)
+
+    def on_epoch_end(self) -> None:
+        self._data.on_epoch_end()
+
+    def skip_passes(self, count: int) -> None:
+        self._data.skip_passes(count)
+
+
+class PyDatasetData(Data):
+    """An object with ``__len__`` and ``__getitem__`` that gives whole batches."""
+
+    def __init__(self, source: Any, shuffle: bool | str = False, weigh: Weigh | None = None) -> None:
+        self.source = source
+        self.shuffle = shuffle
+        self.weigh = weigh
+
+    @property
+    def batches(self) -> int | None:  # type: ignore[override]
+        count = self.source.num_batches if isinstance(self.source, PyDataset) else len(self.source)
+        return None if count is None else int(count)
+
+    def epoch(self) -> Iterator[Batch]:
+        _call_hook(self.source, "on_epoch_begin")
+        count = self.batches
+        if count is None:
+            order: Iterable[int] = iter(range(2**62))
+        else:
+            order = (int(i) for i in _permutation(count)) if self.shuffle else range(count)
+        if not isinstance(self.source, PyDataset) or not self.source.workers:
+            return (self._batch(index) for index in order)
+        calls = (functools.partial(self._batch, index) for index in order)
+        return in_order(calls, self.source.workers, max(self.source.max_queue_size, 1))
+
+    def _batch(self, index: int) -> Batch:
+        return _weighed_batch(self.source[index], self.weigh)
+
+    def on_epoch_end(self) -> None:
+        _call_hook(self.source, "on_epoch_end")
+
+    def skip_passes(self, count: int) -> None:
+        for _ in range(count):  # they may shuffle
+            _call_hook(self.source, "on_epoch_begin")
+            _call_hook(self.source, "on_epoch_end")
+
+
+def _call_hook(source: Any, name: str) -> None:
+    hook = getattr(source, name, None)
+    if hook is not None:
+        hook()
+
+
+def _weighed_batch(item: Any, weigh: Weigh | None) -> Batch:
+    x, y, sample_weight = unpack_x_y_sample_weight(item)
+    if weigh is not None:
+        y = convert_structure(y, "y")
+        sample_weight = weigh(y, sample_weight)
+    return batch_of(x, y, sample_weight)
+
+
+class PyDataset:
+    """Base class for data that are made batch by batch (``keras.utils.PyDataset``).
+
+    Subclasses define `__getitem__(index)`, which returns x, (x, y) or (x, y, sample_weight) for a whole batch, and
+    `__len__` (or the property `num_batches`, where None means that there is no end). `fit` draws a new order of the
+    batches for each epoch unless ``shuffle=False``.
+
+    Args:
+        workers: how many threads of the training process make batches ahead, while a step runs. They come in order;
+            with more than one, `__getitem__` is called by several threads at once. 0: `fit`'s own thread makes each
+            batch when it is needed, for data that depend on what training does.
+        use_multiprocessing: accepted as in Keras; batches are always made in threads.
+        max_queue_size: how many batches are made ahead.
+
+    >>> class Squares(PyDataset):
+    ...     def __len__(self):
+    ...         return 2
+    ...     def __getitem__(self, index):
+    ...         x = np.full((4, 1), index, "float32")
+    ...         return x, x**2
+    >>> Squares().num_batches
+    2
+    """
+
+    workers = 1  # also for subclasses that do not call this class's __init__
+    max_queue_size = 10
+
+    def __init__(self, workers: int = 1, use_multiprocessing: bool = False, max_queue_size: int = 10) -> None:
+        self.workers = workers
+        self.use_multiprocessing = use_multiprocessing
+        self.max_queue_size = max_queue_size
+
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} must define __getitem__(index), which returns a batch.")
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches in an epoch; None for endless data."""
+        length = getattr(self, "__len__", None)
+        if length is None:
+            raise NotImplementedError(f"{type(self).__name__} must define __len__ or the property num_batches.")
+        return length()
+
+    def on_epoch_begin(self) -> None:
+        """Called before each pass."""
+
+    def on_epoch_end(self) -> None:
+        """Called after each pass."""
+
+
+def as_data(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int | None = None,
+    shuffle: bool | str = False,
+    class_weight: Mapping[int, float] | None = None,
+    labels: LabelForm = "guess",
+) -> Data:
+    """Whatever `fit` accepts as x, y and sample_weight, as a source of batches.
+
+    Raises:
+        ValueError, TypeError: the arguments contradict each other, or x is nothing that gives batches.
+    """
+    if isinstance(x, Data):
+        return x
+    if is_array_like(x, y):
+        parts = convert_structure(x, "x"), convert_structure(y, "y"), convert_structure(sample_weight, "sample_weight")
+        if class_weight:
+            parts = parts[0], parts[1], _combine_weights(parts[1], parts[2], class_weight, labels)
+        return ArrayData(*parts, batch_size=32 if batch_size is None else batch_size, shuffle=shuffle)
+    for name, value in (("y", y), ("sample_weight", sample_weight)):
+        if value is not None:
+            raise ValueError(f"{name} must not be given when x is a {type(x).__name__}: its batches hold {name} too.")
+    if batch_size is not None and not hasattr(x, "__array__"):
+        raise ValueError(f"batch_size must not be given when x is a {type(x).__name__}: it makes its own batches.")
+    if isinstance(x, Prefetch):
+        made = as_data(x.source, shuffle=shuffle, class_weight=class_weight, labels=labels)
+        return PrefetchedData(made, x.max_queue_size)
+    weigh: Weigh | None = None
+    if class_weight:
+        weights = class_weight
+        weigh = lambda y, w: _combine_weights(y, w, weights, labels)  # noqa: E731
+    if isinstance(x, PyDataset) or (hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, list)):
+        return PyDatasetData(x, shuffle, weigh)
+    if isinstance(x, Iterable):
+        return IterableData(x, weigh)
+    raise TypeError(
+        f"x is of type {type(x).__name__}. Expected arrays (or lists or dicts of arrays), a generator or iterable of "
+        "batches, or a PyDataset."
+    )
+
+
+def is_array_like(x: Any, y: Any = None) -> bool:
+    """Whether `x` is an array, rows as a list, or a structure of arrays - rather than a source of batches."""
+    if isinstance(x, PyDataset):
+        return False
+    if hasattr(x, "__array__") or isinstance(x, Mapping) or is_sparse_matrix(x):
+        return True
+    if isinstance(x, list) and y is None and x and all(isinstance(item, tuple) for item in x):
+        return not any(_is_structure(item) for item in x)  # a list of (x, y) batches
+    return isinstance(x, (list, tuple))
+
+
+def _combine_weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float], labels: LabelForm) -> Any:
+    if sample_weight is not None:
+        raise ValueError("class_weight and sample_weight can't be given at the same time; multiply them yourself.")
+    return class_weights_to_sample_weights(y, class_weight, labels)

@@ -1,0 +1,457 @@
+"""Metrics: what is reported of training, over all batches of an epoch.
+
+>>> import anabranch as ab
+>>> metric = ab.metrics.SparseCategoricalAccuracy()
+>>> metric.update_state([2, 1], [[0.1, 0.6, 0.3], [0.05, 0.95, 0.0]])
+>>> float(metric.result())
+0.5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...engine import ops
+from ...engine.objects.names import to_snake_case
+from ...engine.objects.registry import (
+    custom_object_scope,
+    deserialize_keras_object,
+    find_by_name,
+    register_builtins,
+    serialize_keras_object,
+)
+from ..losses import functions as _losses
+from ..losses.base import aligned
+from ..losses.functions import (
+    binary_crossentropy,
+    binary_focal_crossentropy,
+    categorical_crossentropy,
+    categorical_focal_crossentropy,
+    categorical_hinge,
+    hinge,
+    huber,
+    kl_divergence,
+    log_cosh,
+    mean_absolute_error,
+    mean_absolute_percentage_error,
+    mean_squared_error,
+    mean_squared_logarithmic_error,
+    poisson,
+    sparse_categorical_crossentropy,
+    squared_hinge,
+)
+from . import functions as _functions
+from .auc import AUC
+from .base import Metric
+from .confusion import (
+    FalseNegatives,
+    FalsePositives,
+    Precision,
+    Recall,
+    TrueNegatives,
+    TruePositives,
+)
+from .functions import (
+    accuracy,
+    binary_accuracy,
+    categorical_accuracy,
+    concordance_correlation,
+    pearson_correlation,
+    sparse_categorical_accuracy,
+    sparse_top_k_categorical_accuracy,
+    top_k_categorical_accuracy,
+)
+from .iou import BinaryIoU, IoU, MeanIoU, OneHotIoU, OneHotMeanIoU
+from .reduction import Mean, MeanMetricWrapper, Sum
+from .scores import ConcordanceCorrelation, F1Score, FBetaScore, PearsonCorrelation, R2Score
+from .tradeoff import (
+    PrecisionAtRecall,
+    RecallAtPrecision,
+    SensitivityAtSpecificity,
+    SpecificityAtSensitivity,
+)
+
+# --- accuracies -----------------------------------------------------------------------------------------------------
+
+
+class Accuracy(MeanMetricWrapper):
+    """How often predictions equal targets."""
+
+    def __init__(self, name: str | None = "accuracy", dtype: Any = None) -> None:
+        super().__init__(accuracy, name, dtype)
+
+
+class BinaryAccuracy(MeanMetricWrapper):
+    """How often predictions above `threshold` meet targets of 1, and others targets of 0."""
+
+    def __init__(self, name: str | None = "binary_accuracy", dtype: Any = None, threshold: float = 0.5) -> None:
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold must be in [0, 1]; got {threshold}.")
+        super().__init__(binary_accuracy, name, dtype, threshold=threshold)
+
+
+class CategoricalAccuracy(MeanMetricWrapper):
+    """How often the largest prediction is that of the right class; targets are one-hot."""
+
+    def __init__(self, name: str | None = "categorical_accuracy", dtype: Any = None) -> None:
+        super().__init__(categorical_accuracy, name, dtype)
+
+
+class SparseCategoricalAccuracy(MeanMetricWrapper):
+    """How often the largest prediction is that of the right class; targets are class numbers."""
+
+    def __init__(self, name: str | None = "sparse_categorical_accuracy", dtype: Any = None) -> None:
+        super().__init__(sparse_categorical_accuracy, name, dtype)
+
+
+class TopKCategoricalAccuracy(MeanMetricWrapper):
+    """How often the right class is among the `k` largest predictions; targets are one-hot."""
+
+    def __init__(self, k: int = 5, name: str | None = "top_k_categorical_accuracy", dtype: Any = None) -> None:
+        super().__init__(top_k_categorical_accuracy, name, dtype, k=k)
+        self.k = k
+
+
+class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
+    """How often the right class is among the `k` largest predictions; targets are class numbers.
+
+    Args:
+        k: how many of the largest count.
+        from_sorted_ids: whether predictions are class numbers in order of their scores, rather than scores.
+    """
+
+    def __init__(
+        self,
+        k: int = 5,
+        name: str | None = "sparse_top_k_categorical_accuracy",
+        dtype: Any = None,
+        from_sorted_ids: bool = False,
+    ) -> None:
+        super().__init__(sparse_top_k_categorical_accuracy, name, dtype, k=k, from_sorted_ids=from_sorted_ids)
+        self.k = k
+        self.from_sorted_ids = from_sorted_ids
+
+
+# --- regression -----------------------------------------------------------------------------------------------------
+
+
+class MeanSquaredError(MeanMetricWrapper):
+    """The mean of ``square(y_true - y_pred)``."""
+
+    def __init__(self, name: str | None = "mean_squared_error", dtype: Any = None) -> None:
+        super().__init__(_losses.mean_squared_error, name, dtype)
+
+
+class RootMeanSquaredError(Mean):
+    """The square root of the mean of ``square(y_true - y_pred)`` over all batches."""
+
+    def __init__(self, name: str | None = "root_mean_squared_error", dtype: Any = None) -> None:
+        super().__init__(name, dtype)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Add a batch."""
+        target, prediction = aligned("root_mean_squared_error", y_true, ops.cast(y_pred, self.dtype))
+        super().update_state(ops.square(prediction - target), sample_weight)
+
+    def result(self) -> Any:
+        return ops.sqrt(super().result())
+
+
+class MeanAbsoluteError(MeanMetricWrapper):
+    """The mean of ``abs(y_true - y_pred)``."""
+
+    def __init__(self, name: str | None = "mean_absolute_error", dtype: Any = None) -> None:
+        super().__init__(_losses.mean_absolute_error, name, dtype)
+
+
+class MeanAbsolutePercentageError(MeanMetricWrapper):
+    """The mean of ``100 * abs((y_true - y_pred) / y_true)``."""
+
+    def __init__(self, name: str | None = "mean_absolute_percentage_error", dtype: Any = None) -> None:
+        super().__init__(_losses.mean_absolute_percentage_error, name, dtype)
+
+
+class MeanSquaredLogarithmicError(MeanMetricWrapper):
+    """The mean of ``square(log(y_true + 1) - log(y_pred + 1))``."""
+
+    def __init__(self, name: str | None = "mean_squared_logarithmic_error", dtype: Any = None) -> None:
+        super().__init__(_losses.mean_squared_logarithmic_error, name, dtype)
+
+
+class LogCoshError(MeanMetricWrapper):
+    """The mean of ``log(cosh(y_pred - y_true))``."""
+
+    def __init__(self, name: str | None = "logcosh", dtype: Any = None) -> None:
+        super().__init__(_losses.log_cosh, name, dtype)
+
+
+class CosineSimilarity(MeanMetricWrapper):
+    """The mean cosine of the angle between targets and predictions, vectors along `axis`."""
+
+    def __init__(self, name: str | None = "cosine_similarity", dtype: Any = None, axis: int = -1) -> None:
+        super().__init__(_functions.cosine_similarity, name, dtype, axis=axis)
+
+
+# --- losses as metrics ----------------------------------------------------------------------------------------------
+
+
+class Hinge(MeanMetricWrapper):
+    """The mean of ``maximum(1 - y_true * y_pred, 0)``."""
+
+    def __init__(self, name: str | None = "hinge", dtype: Any = None) -> None:
+        super().__init__(_losses.hinge, name, dtype)
+
+
+class SquaredHinge(MeanMetricWrapper):
+    """The mean of ``square(maximum(1 - y_true * y_pred, 0))``."""
+
+    def __init__(self, name: str | None = "squared_hinge", dtype: Any = None) -> None:
+        super().__init__(_losses.squared_hinge, name, dtype)
+
+
+class CategoricalHinge(MeanMetricWrapper):
+    """The mean categorical hinge loss; targets are one-hot."""
+
+    def __init__(self, name: str | None = "categorical_hinge", dtype: Any = None) -> None:
+        super().__init__(_losses.categorical_hinge, name, dtype)
+
+
+class KLDivergence(MeanMetricWrapper):
+    """The mean of ``sum(y_true * log(y_true / y_pred))``."""
+
+    def __init__(self, name: str | None = "kl_divergence", dtype: Any = None) -> None:
+        super().__init__(_losses.kl_divergence, name, dtype)
+
+
+class Poisson(MeanMetricWrapper):
+    """The mean of ``y_pred - y_true * log(y_pred)``."""
+
+    def __init__(self, name: str | None = "poisson", dtype: Any = None) -> None:
+        super().__init__(_losses.poisson, name, dtype)
+
+
+class BinaryCrossentropy(MeanMetricWrapper):
+    """The mean cross-entropy of labels 0 and 1; arguments as of the loss."""
+
+    def __init__(
+        self,
+        name: str | None = "binary_crossentropy",
+        dtype: Any = None,
+        from_logits: bool = False,
+        label_smoothing: float = 0,
+    ) -> None:
+        options = {"from_logits": from_logits, "label_smoothing": label_smoothing}
+        super().__init__(_losses.binary_crossentropy, name, dtype, **options)
+
+
+class CategoricalCrossentropy(MeanMetricWrapper):
+    """The mean cross-entropy of one-hot targets; arguments as of the loss."""
+
+    def __init__(
+        self,
+        name: str | None = "categorical_crossentropy",
+        dtype: Any = None,
+        from_logits: bool = False,
+        label_smoothing: float = 0,
+        axis: int = -1,
+    ) -> None:
+        options = {"from_logits": from_logits, "label_smoothing": label_smoothing, "axis": axis}
+        super().__init__(_losses.categorical_crossentropy, name, dtype, **options)
+
+
+class SparseCategoricalCrossentropy(MeanMetricWrapper):
+    """The mean cross-entropy of class numbers; arguments as of the loss."""
+
+    def __init__(
+        self,
+        name: str | None = "sparse_categorical_crossentropy",
+        dtype: Any = None,
+        from_logits: bool = False,
+        ignore_class: int | None = None,
+        axis: int = -1,
+    ) -> None:
+        options = {"from_logits": from_logits, "ignore_class": ignore_class, "axis": axis}
+        super().__init__(_losses.sparse_categorical_crossentropy, name, dtype, **options)
+
+
+# --- by name --------------------------------------------------------------------------------------------------------
+
+_CLASSES: dict[str, type[Metric]] = {
+    cls.__name__: cls
+    for cls in (
+        AUC,
+        Accuracy,
+        BinaryAccuracy,
+        BinaryCrossentropy,
+        BinaryIoU,
+        CategoricalAccuracy,
+        CategoricalCrossentropy,
+        CategoricalHinge,
+        ConcordanceCorrelation,
+        CosineSimilarity,
+        F1Score,
+        FBetaScore,
+        FalseNegatives,
+        FalsePositives,
+        Hinge,
+        IoU,
+        KLDivergence,
+        LogCoshError,
+        Mean,
+        MeanAbsoluteError,
+        MeanAbsolutePercentageError,
+        MeanIoU,
+        MeanMetricWrapper,
+        MeanSquaredError,
+        MeanSquaredLogarithmicError,
+        OneHotIoU,
+        OneHotMeanIoU,
+        PearsonCorrelation,
+        Poisson,
+        Precision,
+        PrecisionAtRecall,
+        R2Score,
+        Recall,
+        RecallAtPrecision,
+        RootMeanSquaredError,
+        SensitivityAtSpecificity,
+        SparseCategoricalAccuracy,
+        SparseCategoricalCrossentropy,
+        SparseTopKCategoricalAccuracy,
+        SpecificityAtSensitivity,
+        SquaredHinge,
+        Sum,
+        TopKCategoricalAccuracy,
+        TrueNegatives,
+        TruePositives,
+    )
+}
+_KNOWN: dict[str, Any] = {
+    **_CLASSES,
+    **{to_snake_case(name): cls for name, cls in _CLASSES.items()},
+    **dict.fromkeys(("mse", "MSE"), MeanSquaredError),
+    **dict.fromkeys(("mae", "MAE"), MeanAbsoluteError),
+    **dict.fromkeys(("mape", "MAPE"), MeanAbsolutePercentageError),
+    **dict.fromkeys(("msle", "MSLE"), MeanSquaredLogarithmicError),
+    **dict.fromkeys(("bce", "BCE"), BinaryCrossentropy),
+    "kld": KLDivergence,
+    "rmse": RootMeanSquaredError,
+}
+register_builtins("keras.metrics", {**_CLASSES, **{name: getattr(_functions, name) for name in _functions.__all__}})
+
+
+def get(identifier: Any) -> Any:
+    """The metric that `identifier` stands for: a name, a config, a `Metric` or its class, a function, or None.
+
+    A name gives a new instance: "mse", "mean_squared_error", "MeanSquaredError". ("accuracy" is the plain one here,
+    equality; `compile` chooses one that fits the model.)
+
+    Raises:
+        ValueError: nothing has that name, or the object is no metric.
+    """
+    if identifier is None:
+        return None
+    if isinstance(identifier, dict):
+        return deserialize(identifier)
+    found = find_by_name("metric", identifier, _KNOWN) if isinstance(identifier, str) else identifier
+    if isinstance(found, type):
+        found = found()
+    if not callable(found):
+        raise ValueError(
+            f"{identifier!r} of type {type(identifier).__name__} is no metric: expected a name, a Metric, or a "
+            "function of y_true and y_pred."
+        )
+    return found
+
+
+def serialize(metric: Any) -> Any:
+    """The config of a metric."""
+    return serialize_keras_object(metric)
+
+
+def deserialize(config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
+    """The metric that a config (or a name) describes."""
+    if isinstance(config, str):
+        with custom_object_scope(custom_objects or {}):
+            return get(config)
+    if isinstance(config, dict) and "module" not in config:
+        config = {**config, "module": "keras.metrics"}
+    return deserialize_keras_object(config, custom_objects)
+
+
+__all__ = [
+    "AUC",
+    "Accuracy",
+    "BinaryAccuracy",
+    "BinaryCrossentropy",
+    "BinaryIoU",
+    "CategoricalAccuracy",
+    "CategoricalCrossentropy",
+    "CategoricalHinge",
+    "ConcordanceCorrelation",
+    "CosineSimilarity",
+    "F1Score",
+    "FBetaScore",
+    "FalseNegatives",
+    "FalsePositives",
+    "Hinge",
+    "IoU",
+    "KLDivergence",
+    "LogCoshError",
+    "Mean",
+    "MeanAbsoluteError",
+    "MeanAbsolutePercentageError",
+    "MeanIoU",
+    "MeanMetricWrapper",
+    "MeanSquaredError",
+    "MeanSquaredLogarithmicError",
+    "Metric",
+    "OneHotIoU",
+    "OneHotMeanIoU",
+    "PearsonCorrelation",
+    "Poisson",
+    "Precision",
+    "PrecisionAtRecall",
+    "R2Score",
+    "Recall",
+    "RecallAtPrecision",
+    "RootMeanSquaredError",
+    "SensitivityAtSpecificity",
+    "SparseCategoricalAccuracy",
+    "SparseCategoricalCrossentropy",
+    "SparseTopKCategoricalAccuracy",
+    "SpecificityAtSensitivity",
+    "SquaredHinge",
+    "Sum",
+    "TopKCategoricalAccuracy",
+    "TrueNegatives",
+    "TruePositives",
+    "accuracy",
+    "binary_accuracy",
+    "binary_crossentropy",
+    "binary_focal_crossentropy",
+    "categorical_accuracy",
+    "categorical_crossentropy",
+    "categorical_focal_crossentropy",
+    "categorical_hinge",
+    "concordance_correlation",
+    "deserialize",
+    "get",
+    "hinge",
+    "huber",
+    "kl_divergence",
+    "log_cosh",
+    "mean_absolute_error",
+    "mean_absolute_percentage_error",
+    "mean_squared_error",
+    "mean_squared_logarithmic_error",
+    "pearson_correlation",
+    "poisson",
+    "serialize",
+    "sparse_categorical_accuracy",
+    "sparse_categorical_crossentropy",
+    "sparse_top_k_categorical_accuracy",
+    "squared_hinge",
+    "top_k_categorical_accuracy",
+]

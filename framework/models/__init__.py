@@ -1,0 +1,1 @@
+"""Models: functional, sequential and subclassed; copies, tables and drawings of them."""

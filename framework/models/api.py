@@ -1,0 +1,47 @@
+"""Models: what ``anabranch.models`` is, with the names of ``keras.models``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ...engine.objects.registry import deserialize_keras_object
+from ...layers.core.input_layer import Input
+from ..saving.api import load_model, save_model
+from .cloning import clone_model
+from .functional import Functional
+from .model import Model
+from .sequential import Sequential
+
+
+def model_from_json(json_string: str, custom_objects: dict[str, Any] | None = None) -> Any:
+    """The model, without weights, that `Model.to_json` described.
+
+    Args:
+        json_string: what `to_json` gave, also that of Keras.
+        custom_objects: classes and functions of yours, by the names that the text has for them.
+
+    Raises:
+        ValueError: the text describes no model, or a class that is not known.
+
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(3)])
+    >>> ab.models.model_from_json(model.to_json()).count_params()
+    9
+    """
+    config = json.loads(json_string)
+    if not isinstance(config, dict) or "class_name" not in config:
+        raise ValueError(f"model_from_json expects what Model.to_json() gave, got {json_string[:100]!r}.")
+    return deserialize_keras_object(config, custom_objects)
+
+
+__all__ = [
+    "Functional",
+    "Input",
+    "Model",
+    "Sequential",
+    "clone_model",
+    "load_model",
+    "model_from_json",
+    "save_model",
+]

@@ -1,0 +1,270 @@
+"""Adapters of low rank (LoRA) for whole models, and their files in the form of PEFT.
+
+Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021; huggingface.co/docs/peft.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...layers.convolution.base import Convolution
+from ...layers.core.layer_state import assign_values
+from ...layers.quantizers.adapters import AdaptableLayer
+from ...layers.quantizers.kernels import QuantizableKernel
+from ...layers.quantizers.whole_models import Filters, check_filters, is_wanted
+from ..saving.archive import SavedFileError, atomic_write
+from ..saving.safetensors_files import read_safetensors, write_safetensors
+
+if TYPE_CHECKING:
+    from .model import Model
+
+_CONFIG = "adapter_config.json"
+_FILE = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_SHOWN = 12
+
+
+def enable(model: Model, rank: int, *, alpha: float | None = None, filters: Filters = None) -> list[str]:
+    """Give layers adapters, and freeze everything else.
+
+    Args:
+        model: a model that is built, quantised or not.
+        rank: of the adapters.
+        alpha: they are multiplied by ``alpha / rank``; by default by 1.
+        filters: which layers: a pattern of their names, a list of patterns, or a function of the layer; by default all
+            `Dense` and `EinsumDense` layers. `Embedding`, `Conv1D`, `Conv2D` and `Conv3D` can have adapters, too.
+
+    Returns:
+        The paths of the layers that have adapters now.
+
+    Raises:
+        ValueError: no layer is left by the filters, or one has adapters already.
+
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(3, name="head")])
+    >>> enable(model, 2)
+    ['head']
+    >>> sorted(weight.name for weight in model.trainable_weights)
+    ['lora_kernel_a', 'lora_kernel_b']
+    """
+    check_filters(filters)
+    kind = QuantizableKernel if filters is None else AdaptableLayer
+    wanted: list[Any] = [
+        layer for layer in model._flatten_layers() if isinstance(layer, kind) and is_wanted(layer, filters)
+    ]
+    if not wanted:
+        raise ValueError(
+            f"lora.enable: model {model.name!r} has no layer that can have adapters and passes the filters."
+        )
+    for layer in wanted:
+        layer.enable_lora(rank, lora_alpha=alpha)
+    factors = {id(factor) for layer in wanted for factor in layer._lora_factors()}
+    for weight in model.weights:
+        if id(weight) not in factors:
+            weight.trainable = False
+    model._forget_programs()
+    model._renew_optimizer()
+    return [layer.path for layer in wanted]
+
+
+def merge(model: Model) -> list[str]:
+    """Add adapters to the weights that they adapt, and take them away.
+
+    Args:
+        model: a model with adapters.
+
+    Returns:
+        The paths of the layers that had some.
+
+    Raises:
+        ValueError: none has.
+    """
+    found = _adapted(model)
+    for layer in found:
+        layer.merge_lora()
+    model._forget_programs()
+    model._renew_optimizer()
+    return [layer.path for layer in found]
+
+
+def save(model: Model, folder: str | os.PathLike[str]) -> None:
+    """Save the adapters of a model, without the model: ``adapter_config.json`` and ``adapter_model.safetensors``.
+
+    Args:
+        model: a model with adapters. Those of public architectures are loaded by PEFT.
+        folder: is made if it is not there.
+
+    Raises:
+        ValueError: the model has no adapters.
+    """
+    found = _adapted(model)
+    modules = {id(layer): name for name, layer in _modules(model).items()}
+    arrays: dict[str, Any] = {}
+    for layer in found:
+        for key, factor in zip(_keys(layer, modules[id(layer)]), layer._lora_factors(), strict=True):
+            arrays[key] = np.ascontiguousarray(_as_in_file(layer, factor.numpy()))
+    names = [modules[id(layer)] for layer in found]
+    (rank, alpha), _ = Counter((layer.lora_rank, layer.lora_alpha) for layer in found).most_common(1)[0]
+    config = {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": None,
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": type(model).__name__ == "GPT2LMHeadModel",
+        "target_modules": names,
+        "rank_pattern": {n: one.lora_rank for n, one in zip(names, found, strict=True) if one.lora_rank != rank},
+        "alpha_pattern": {n: one.lora_alpha for n, one in zip(names, found, strict=True) if one.lora_alpha != alpha},
+        "inference_mode": True,
+    }
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    write_safetensors(path / _FILE, arrays, {"format": "pt"})
+    with atomic_write(path / _CONFIG) as stream:
+        stream.write((json.dumps(config, indent=2) + "\n").encode("utf-8"))
+
+
+def load(model: Model, folder: str | os.PathLike[str]) -> list[str]:
+    """Give a model the adapters of a folder, and freeze everything else.
+
+    Args:
+        model: the model that they were trained for, built.
+        folder: what `save` or PEFT wrote.
+
+    Returns:
+        The paths of the layers that have adapters now.
+
+    Raises:
+        FileNotFoundError: there are no such files.
+        SavedFileError: (a ValueError) a file is damaged, of another kind, or does not fit; the message lists all
+            differences. Then the model is as it was.
+    """
+    path = Path(folder)
+    if not (path / _CONFIG).exists():
+        raise FileNotFoundError(f"The folder {str(path)!r} has no {_CONFIG}, which says what adapters it holds.")
+    try:
+        config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
+        kind = config["peft_type"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise SavedFileError(f"{str(path / _CONFIG)!r} is no config of adapters: {error!r}.") from None
+    refused = {"peft_type": kind != "LORA", "bias": config.get("bias", "none") != "none"}
+    refused |= {name: bool(config.get(name)) for name in ("use_dora", "use_rslora", "modules_to_save")}
+    wrong = [name for name, is_refused in refused.items() if is_refused]
+    if wrong:
+        raise SavedFileError(
+            f"{str(path)!r} has {wrong[0]}={config.get(wrong[0])!r}, which is not available here. Expected plain LoRA."
+        )
+    return _load_adapters(model, path, config, read_safetensors(path / _FILE))
+
+
+def _load_adapters(model: Model, path: Path, config: Mapping[str, Any], arrays: Mapping[str, Any]) -> list[str]:
+    """Compare, then enable and assign."""
+    modules, found, differences, used = _modules(model), [], [], set()
+    for name, layer in modules.items():
+        keys = _keys(layer, name)
+        if keys[0] not in arrays or keys[1] not in arrays:
+            continue
+        used.update(keys)
+        a, b = arrays[keys[0]], arrays[keys[1]]
+        rank = a.shape[0] if a.ndim else 0
+        shapes = [_as_in_file(layer, np.empty(shape)).shape for shape in layer._lora_shapes(rank)]
+        if [tuple(a.shape), tuple(b.shape)] != shapes:
+            differences.append(
+                f"{name}: shapes {a.shape} and {b.shape} in the file, expected {shapes[0]} and {shapes[1]}"
+            )
+        elif layer.lora_enabled and layer.lora_rank != rank:
+            differences.append(f"{name}: rank {rank} in the file, {layer.lora_rank} in the model")
+        else:
+            found.append((layer, rank, _alpha(config, name), _from_file(layer, a, 0), _from_file(layer, b, 1)))
+    differences += [f"unknown: {key}" for key in arrays if key not in used]
+    if differences or not found:
+        text = "".join(f"\n  {line}" for line in differences[:_SHOWN]) or " it holds no adapters."
+        raise SavedFileError(f"{str(path)!r} does not fit model {model.name!r}:{text}")
+    for layer, rank, alpha, a, b in found:
+        if not layer.lora_enabled:
+            layer.enable_lora(rank, lora_alpha=alpha)
+        layer.lora_alpha = alpha
+        assign_values(layer.name, layer._lora_factors(), [a, b])
+        layer._weights_changed()
+    factors = {id(factor) for layer, *_ in found for factor in layer._lora_factors()}
+    for weight in model.weights:
+        if id(weight) not in factors:
+            weight.trainable = False
+    model._forget_programs()
+    model._renew_optimizer()
+    return [layer.path for layer, *_ in found]
+
+
+def _alpha(config: Mapping[str, Any], name: str) -> float:
+    pattern = config.get("alpha_pattern") or {}
+    return next(
+        (value for key, value in pattern.items() if name == key or name.endswith(f".{key}")), config["lora_alpha"]
+    )
+
+
+def _adapted(model: Model) -> list[Any]:
+    found = [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
+    if not found:
+        raise ValueError(
+            f"Model {model.name!r} has no adapters of low rank: enable them with ab.lora.enable(model, rank)."
+        )
+    return found
+
+
+def _modules(model: Model) -> dict[str, Any]:
+    """The layers that may have adapters, by the names that files have for them.
+
+    Models of public architectures have those of their tables; in others paths stand for modules.
+    """
+    table = getattr(model, "names", None)
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, AdaptableLayer)]
+    if table is None:
+        prefix = f"{model.name}/"
+        return {layer.path.removeprefix(prefix).replace("/", "."): layer for layer in layers}
+    from ..pretrained.names import weight_at
+
+    found: dict[str, Any] = {}
+    for name in table():
+        place, _, attribute = name.place.rpartition(".")
+        if attribute in ("_kernel", "_embeddings"):
+            layer = weight_at(model, place)
+            if isinstance(layer, AdaptableLayer):
+                found[name.file.removesuffix(".weight")] = layer
+    return found
+
+
+def _keys(layer: AdaptableLayer, name: str) -> tuple[str, str]:
+    """The names of the two factors in a file."""
+    if layer.main_weight == "kernel":
+        return f"{_PREFIX}{name}.lora_A.weight", f"{_PREFIX}{name}.lora_B.weight"
+    return f"{_PREFIX}{name}.lora_embedding_A", f"{_PREFIX}{name}.lora_embedding_B"
+
+
+def _as_in_file(layer: AdaptableLayer, factor: Any) -> Any:
+    """A factor with its axes as PyTorch has them: the outputs first, of convolutions the windows last."""
+    if not isinstance(layer, Convolution):
+        return factor.T
+    ordered = np.moveaxis(factor, (-1, -2), (0, 1))
+    return ordered.reshape(*ordered.shape, *[1] * (layer.rank + 2 - ordered.ndim))
+
+
+def _from_file(layer: AdaptableLayer, array: Any, place: int) -> Any:
+    """The first or second factor, which `_as_in_file` ordered."""
+    array = np.asarray(array)
+    if not isinstance(layer, Convolution):
+        return np.array(array.T)
+    if place == 1:
+        return np.array(array.reshape(array.shape[:2]).T)
+    return np.array(np.moveaxis(array, (0, 1), (-1, -2)))
+
+
+__all__ = ["enable", "load", "merge", "save"]

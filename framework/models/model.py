@@ -1,0 +1,581 @@
+"""`Model`: a layer that can be trained, summarised and saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from ...engine.objects.registry import custom_object_scope, register_builtins
+from ...layers.core.calling import shapes_of, tensors_in
+from ...layers.core.layer import Layer
+from ...layers.core.tracking import held_by_attributes
+from ..saving.checkpointing import stateful_parts
+from ..saving.nested_state import NestedState
+from ..training.trainer import Trainer
+from .layer_graph import LayerGraph, layer_graph_between
+
+if TYPE_CHECKING:
+    from ..training.step_report import ModelExplanation, ModelProfile
+
+    class LayerOfSomeClass(Layer):
+        """A layer of a class that a type checker can't know: it may have any attribute beside those of every layer."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class Model(Trainer, NestedState, Layer):
+    """Layers with a way to train them: subclass it, or give inputs and outputs.
+
+    Args:
+        inputs: with `outputs`, makes a functional model: a tensor from `Input`, or a list or dict of them.
+        outputs: what layers made out of `inputs`: a tensor, or a list or dict of them.
+        name, trainable, dtype, autocast: as for layers.
+
+    A subclass makes its layers in ``__init__`` and uses them in ``call``:
+
+    >>> import anabranch as ab
+    >>> class Classifier(ab.Model):
+    ...     def __init__(self, classes):
+    ...         super().__init__()
+    ...         self.hidden = ab.layers.Dense(8, activation="relu")
+    ...         self.head = ab.layers.Dense(classes, activation="softmax")
+    ...     def call(self, inputs):
+    ...         return self.head(self.hidden(inputs))
+    >>> model = Classifier(3)
+    >>> model([[0.5, -1.0]]).shape
+    (1, 3)
+
+    A functional model is made of symbolic tensors:
+
+    >>> x = ab.Input((2,))
+    >>> model = ab.Model(inputs=x, outputs=ab.layers.Dense(3)(x))
+    >>> [layer.name.rstrip("_0123456789") for layer in model.layers]
+    ['input_layer', 'dense']
+    """
+
+    untracked = (
+        Layer.untracked | {"_layer_graph", "_steps", "_trained_variables", "_latest", "_found_metrics"} | {"optimizer"}
+    )
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        if cls is Model and is_functional_call(args, kwargs):
+            from .functional import Functional
+
+            functional: Any = Layer.__new__(Functional, *args, **kwargs)
+            return functional
+        return super().__new__(cls, *args, **kwargs)
+
+    @overload
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        trainable: bool = True,
+        dtype: Any = None,
+        autocast: bool = True,
+        activity_regularizer: Any = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        inputs: Any,
+        outputs: Any,
+        *,
+        name: str | None = None,
+        trainable: bool = True,
+        dtype: Any = None,
+        autocast: bool = True,
+        activity_regularizer: Any = None,
+    ) -> None: ...
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        functional = is_functional_call(args, kwargs)
+        inputs, outputs = _inputs_and_outputs(args, kwargs) if functional else (None, None)
+        if args and not functional:
+            raise TypeError(
+                f"{type(self).__name__}: Model.__init__() takes inputs and outputs (both), or keyword arguments only; "
+                f"got {len(args)} positional argument(s)."
+            )
+        options = {name: value for name, value in kwargs.items() if name not in ("inputs", "outputs")}
+        Layer.__init__(self, **options)
+        self._init_trainer()
+        self._layer_graph: LayerGraph | None = None
+        if functional:
+            self._layer_graph = layer_graph_between(inputs, outputs, self.name)
+            self.autocast = False  # each layer casts its own inputs and weights
+            self.built = True
+
+    def _call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """The outputs; subclasses define it, functional models have it."""
+        graph = self.layer_graph
+        if graph is None:
+            raise NotImplementedError(
+                f"Model {self.name!r}: {type(self).__name__} defines no call(self, inputs). Define it, or make a "
+                "functional model with Model(inputs, outputs)."
+            )
+        masks = [mask] if mask is not None and not isinstance(mask, (list, tuple)) else mask
+        return graph.run(inputs, masks, training)
+
+    # For type checkers any arguments: a subclass names its own.
+    call: Callable[..., Any] = _call
+
+    def build(self, input_shape: Any = None, **shapes: Any) -> None:
+        """Make the weights, by calling the model on symbols.
+
+        Args:
+            input_shape: the shape, with the batch, of the first argument of `call`, or a list or dict of shapes.
+            **shapes: ``<argument>_shape`` of each argument, if there are several.
+        """
+        if self.layer_graph is not None or (input_shape is None and not shapes):
+            return
+        self.built = True  # the call makes the weights, and must not build the model again
+        try:
+            self._trace(*([] if input_shape is None else [input_shape]), **shapes)
+        except BaseException:
+            self.built = False
+            raise
+
+    def _ensure_built(self, arguments: dict[str, Any]) -> None:
+        if self.built or type(self).build is not Model.build:
+            super()._ensure_built(arguments)
+            return
+        # The call that follows makes the weights; what is noted here lets `load_model` do the same.
+        shapes = {name: _any_batch(shapes_of(value)) for name, value in arguments.items() if tensors_in(value)}
+        if len(shapes) == 1:
+            self._build_shapes = {"input_shape": next(iter(shapes.values()))}
+        else:
+            self._build_shapes = {f"{name}_shape": shape for name, shape in shapes.items()}
+        self.built = True
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """The masks that the layers inside gave to the outputs stay; the model itself adds none."""
+        return None
+
+    @property
+    def layer_graph(self) -> LayerGraph | None:
+        """The layer calls between symbolic inputs and outputs; None where the model is Python code only."""
+        return self._layer_graph
+
+    # --- layers ---------------------------------------------------------------------------------------------
+
+    @property
+    def layers(self) -> list[LayerOfSomeClass]:
+        """The layers directly inside, in the order in which they compute (functional) or were made attributes."""
+        return self.sublayers()
+
+    def sublayers(self) -> list[Any]:
+        found = [layer for layer in held_by_attributes(self, Layer, self.untracked) if layer is not self]
+        graph = self.layer_graph
+        if graph is None:
+            return found
+        own = graph.layers
+        return [*own, *[layer for layer in found if layer not in own]]
+
+    def get_layer(self, name: str | None = None, index: int | None = None) -> LayerOfSomeClass:
+        """The layer called `name`, or number `index` of `layers`.
+
+        Raises:
+            ValueError: there is none, or both or neither were given.
+        """
+        if (name is None) == (index is None):
+            raise ValueError("get_layer() needs a name or an index, one of them.")
+        layers = self.layers
+        if index is not None:
+            if not -len(layers) <= index < len(layers):
+                raise ValueError(f"get_layer(index={index}): model {self.name!r} has {len(layers)} layers.")
+            return layers[index]
+        for layer in layers:
+            if layer.name == name:
+                return layer
+        names = ", ".join(layer.name for layer in layers)
+        raise ValueError(f"Model {self.name!r} has no layer called {name!r}. Its layers are: {names}.")
+
+    @property
+    def inputs(self) -> Any:
+        """The symbolic inputs of a functional model, flat; None for others."""
+        return None if self.layer_graph is None else self.layer_graph.inputs
+
+    @property
+    def outputs(self) -> Any:
+        """The symbolic outputs of a functional model, flat; None for others."""
+        return None if self.layer_graph is None else self.layer_graph.outputs
+
+    @property
+    def input(self) -> Any:
+        """The symbolic input of a functional model, in the structure in which it was given."""
+        return super().input if self.layer_graph is None else self.layer_graph.inputs_structure
+
+    @property
+    def output(self) -> Any:
+        """The symbolic output of a functional model, in the structure in which it was given."""
+        return super().output if self.layer_graph is None else self.layer_graph.outputs_structure
+
+    @property
+    def input_shape(self) -> Any:
+        """The shape of the symbolic input, or a structure of shapes."""
+        return shapes_of(self.input)
+
+    @property
+    def output_shape(self) -> Any:
+        """The shape of the symbolic output, or a structure of shapes."""
+        return shapes_of(self.output)
+
+    @property
+    def input_names(self) -> list[str] | None:
+        return None if self.layer_graph is None else self.layer_graph.input_names
+
+    @property
+    def output_names(self) -> list[str] | None:
+        return None if self.layer_graph is None else self.layer_graph.output_names
+
+    # --- summary and files ----------------------------------------------------------------------------------
+
+    def summary(
+        self,
+        line_length: int | None = None,
+        positions: Any = None,
+        print_fn: Callable[[str], Any] | None = None,
+        expand_nested: bool = False,
+        show_trainable: bool = False,
+        layer_range: tuple[str, str] | None = None,
+    ) -> None:
+        """Print a table of the layers: names, output shapes, parameters.
+
+        Args:
+            line_length: the width of the table; as wide as needed by default.
+            positions: accepted as in Keras; columns are as wide as their contents.
+            print_fn: called with the whole text instead of printing it.
+            expand_nested: show the layers of models inside, too.
+            show_trainable: add a column that says which layers are trained.
+            layer_range: the names of the first and the last layer to show.
+        """
+        from .summary import summary_text
+
+        text = summary_text(self, line_length, expand_nested, show_trainable, layer_range)
+        (print_fn or print)(text)
+
+    def profile(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        kind: str = "train",
+        batch_size: int | None = None,
+        runs: int = 10,
+    ) -> ModelProfile:
+        """Where the time of a step goes, by layer, forward and backward; the model stays as it is.
+
+        Args:
+            x, y, sample_weight, batch_size: data as for `fit`, of which the first batch is taken.
+            kind: "train", "test" or "predict".
+            runs: how often the step is run, without clocks and with them; times are medians. Weights, optimizer,
+                metrics and random state are put back behind it.
+
+        Returns:
+            A `ModelProfile`: as text a table, `layers` and `steps` as an object.
+
+        Raises:
+            ValueError: the model is not compiled, `kind` is another word, or `runs` is less than 1.
+
+        >>> import anabranch as ab
+        >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(3, name="hidden"), ab.layers.Dense(1, name="head")])
+        >>> model.compile("adam", "mse")
+        >>> found = model.profile([[0.5, -1.0]], [[1.0]], runs=1)
+        >>> [line.name for line in found.layers]
+        ['hidden', 'head', 'loss', 'optimizer', 'metrics']
+        """
+        from ..training.step_report import profile_step
+
+        return profile_step(self, (x, y, sample_weight), kind, batch_size, runs)
+
+    def explain(
+        self,
+        x: Any = None,
+        y: Any = None,
+        sample_weight: Any = None,
+        kind: str = "train",
+        batch_size: int | None = None,
+        passes: bool = False,
+    ) -> ModelExplanation:
+        """The compiled step as readable Python, with the layer behind each line.
+
+        Args:
+            x, y, sample_weight, batch_size: data as for `fit`, for whose first batch the step is compiled; by default
+                the step that was compiled last.
+            kind: "train", "test" or "predict".
+            passes: instead of the program, what each pass of the compiler did.
+
+        Returns:
+            A `ModelExplanation`: `str` of it is the text.
+
+        Raises:
+            ValueError: the model is not compiled, `kind` is another word, or there is no step yet and no data.
+
+        >>> import anabranch as ab
+        >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(1, name="head")])
+        >>> told = model.explain([[0.5, -1.0]], kind="predict")
+        >>> next(line.text.strip() for line in told.lines if "@" in line.text)
+        'matmul = x @ read'
+        """
+        from ..training.step_report import explain_step
+
+        return explain_step(self, (x, y, sample_weight), kind, batch_size, passes)
+
+    def quantize(  # pyright: ignore[reportIncompatibleMethodOverride] - as in Keras
+        self,
+        mode: str | None = None,
+        config: Any = None,
+        filters: Any = None,
+        *,
+        include: str = "keras",
+        calibration: Mapping[str, Any] | None = None,
+        type_check: bool = True,
+    ) -> dict[str, str]:
+        """Replace weights by integers of few bits, for inference that is quicker and takes less memory.
+
+        Args:
+            mode: ``"int8"``: weights as int8, and activations row by row; ``"int4"``: weights as int4; ``"gptq"`` and
+                ``"awq"``: weights by what the model computes of data. By default that of `config`.
+            config: a `quantizers.QuantizationConfig`; by default that of `mode`.
+            filters: which layers: a pattern of their names, a list of patterns, or a function of the layer.
+            include: "keras" for the layers that Keras quantises, so that it can load the file.
+            calibration: fixed scales of activations by the paths of layers; see `quantizers.calibrate`.
+            type_check: leave out layers of classes that derive from those of anabranch.
+
+        Returns:
+            By the path of each layer with weights of its own its mode, or why it stays as it is.
+
+        Raises:
+            ValueError: the model is not built, or has quantised layers already, or mode and config do not fit.
+            NotImplementedError: the mode is float8.
+
+        Weights are frozen from then on, and the optimizer of a compiled model begins anew.
+
+        >>> import anabranch as ab
+        >>> model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(3, name="head")], name="small")
+        >>> model.quantize("int8")
+        {'head': 'int8'}
+        """
+        from ...layers.quantizers.whole_models import quantize_layers
+
+        try:
+            return quantize_layers(self, mode, config, filters, include, calibration, type_check)
+        finally:
+            self._forget_programs()
+            self._renew_optimizer()  # whose slots are those of weights that are gone
+
+    def check_saveable(self, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True) -> None:
+        """Check, before it is trained, that the model could be saved and loaded again.
+
+        Args:
+            custom_objects: classes and functions of yours that `load_model` will be given.
+            safe_mode: whether lambdas in layers count as what can't be loaded.
+
+        Raises:
+            ValueError: some layers could not be; the message names each, and what mends it.
+        """
+        from ..saving.saveable import check_saveable
+
+        check_saveable(self, custom_objects, safe_mode)
+
+    def save(self, filepath: str | os.PathLike[str], overwrite: bool = True, *, for_keras: bool = False) -> None:
+        """Save the model, its weights and the state of its optimizer to a ``.keras`` file.
+
+        Args:
+            filepath: a name that ends in ``.keras``; or in ``.h5``, for Keras's old format.
+            overwrite: whether an existing file is replaced.
+            for_keras: whether to refuse a model with layers, ops or optimizers that Keras lacks.
+        """
+        from ..saving.api import save_model
+
+        save_model(self, filepath, overwrite=overwrite, for_keras=for_keras)
+
+    def checkpoint_items(self) -> dict[str, Any]:
+        """All state by name, as `CheckpointManager` saves it: weights, optimizers, metrics and random generators."""
+        if self.built and self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+        return dict(stateful_parts(self))
+
+    def save_weights(
+        self, filepath: str | os.PathLike[str], overwrite: bool = True, max_shard_size: Any = None
+    ) -> None:
+        """Save the weights to a ``.weights.h5`` or ``.safetensors`` file; see `saving.save_weights`."""
+        from ..saving.api import save_weights
+
+        save_weights(self, filepath, overwrite=overwrite, max_shard_size=max_shard_size)
+
+    def load_weights(self, filepath: str | os.PathLike[str], skip_mismatch: bool = False) -> None:
+        """Load weights that `save_weights` or `save` wrote; the model must be built."""
+        from ..saving.api import load_weights
+
+        load_weights(self, filepath, skip_mismatch=skip_mismatch)
+
+    @overload
+    def export(
+        self,
+        filepath: str | os.PathLike[str],
+        format: Literal["onnx"],
+        verbose: bool | None = None,
+        input_signature: Any = None,
+        *,
+        opset_version: int | None = None,
+    ) -> None: ...
+
+    @overload
+    def export(
+        self,
+        filepath: str | os.PathLike[str],
+        format: str = "anabranch",
+        verbose: bool | None = None,
+        input_signature: Any = None,
+        *,
+        version: int | None = None,
+        warmup: Any = None,
+        pad: Mapping[str, Any] | None = None,
+        images: Mapping[str, Any] | None = None,
+        opset_version: int | None = None,
+    ) -> int: ...
+
+    def export(
+        self,
+        filepath: str | os.PathLike[str],
+        format: str = "anabranch",
+        verbose: bool | None = None,
+        input_signature: Any = None,
+        *,
+        version: int | None = None,
+        warmup: Any = None,
+        pad: Mapping[str, Any] | None = None,
+        images: Mapping[str, Any] | None = None,
+        opset_version: int | None = None,
+    ) -> int | None:
+        """Export the graph of the model's inference and its weights, without its Python code.
+
+        Args:
+            filepath: for "anabranch" a folder, of all versions of the model; this one becomes ``filepath/<version>/``.
+                For "onnx" a file.
+            format: "anabranch", for `anabranch.serving`, or "onnx", for onnxruntime and others.
+            verbose: whether to print what was exported; by default it is.
+            input_signature: an `InputSpec` for each argument of `call`, with the batch on axis 0, or structures of
+                them; by default the symbolic inputs, if the model has them. Names of inputs are the keys of a dict,
+                else those that were given to `InputSpec` or `Input`, else "input_0", "input_1", ...
+            version: a number; by default one more than the highest that is there. Of "anabranch" alone.
+            warmup: example inputs, as `predict` takes them: a server computes them before it is asked anything, so that
+                programs for their shapes are compiled by then. They are written into the folder. Of "anabranch" alone.
+            pad: by the names of inputs, what axis 1 may be filled up with, since the model masks it: ``{"tokens": 0}``.
+                A server then computes sequences of several lengths together. That answers stay the same within 1e-5 is
+                checked on `warmup`. Of "anabranch" alone.
+            images: by the names of inputs of the shape (None, height, width, channels), how PNG or JPEG bytes become
+                arrays: ``{"x": {"resize": "bilinear"}}``, with the options "crop_to_aspect_ratio" and
+                "pad_to_aspect_ratio" as of `image_dataset_from_directory`. Of "anabranch" alone.
+            opset_version: the version of ONNX's operators, 18 to 25, by default 21. Of "onnx" alone.
+
+        Returns:
+            The version; None for "onnx".
+
+        Raises:
+            ValueError: the format is another, there is no signature, the inference writes variables, `warmup` does
+                not fit the inputs, or answers change with `pad`.
+            SavedGraphError: an operation holds a Python function; the message names its line.
+            OnnxError: an operation has no counterpart in ONNX; the message names its line.
+            FileExistsError: there is this version already.
+        """
+        if format == "onnx":
+            from ..onnx.export.models import export_model as export_onnx
+
+            given = {"version": version, "warmup": warmup, "pad": pad, "images": images}
+            return export_onnx(self, filepath, verbose, input_signature, opset_version, given)
+        if opset_version is not None:
+            raise ValueError(f"export(opset_version={opset_version!r}) is for format='onnx'; the format is {format!r}.")
+        from ..serving.exporting.model_export import export_model
+
+        return export_model(self, filepath, format, verbose, input_signature, version, warmup, pad, images)
+
+    def to_json(self, **kwargs: Any) -> str:
+        """The architecture, without weights, as JSON."""
+        import json
+
+        from ...engine.objects.registry import serialize_keras_object
+
+        return json.dumps(serialize_keras_object(self), **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs to make the model again (without weights)."""
+        graph = self.layer_graph
+        if graph is None or has_own_constructor(type(self)):
+            inherited = super().get_config()
+            return (
+                inherited
+                if type(self).get_config is not Model.get_config
+                else {**inherited, **self._constructor_config()}
+            )
+        from ..saving.functional_config import graph_config
+
+        return {"name": self.name, "trainable": self.trainable, **graph_config(graph)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
+        """Make a model from what `get_config` gave; `custom_objects` are classes and functions by name."""
+        if custom_objects:
+            with custom_object_scope(custom_objects):
+                return cls.from_config(config)
+        if {"layers", "input_layers", "output_layers"} <= config.keys():
+            from ..saving.functional_config import model_from_config
+
+            return model_from_config(cls, config)
+        return super().from_config(config)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy the model as `save` writes it, with the user's classes and functions by reference."""
+        from ..saving.api import reduce_model
+
+        return reduce_model(self)
+
+    def __copy__(self) -> Any:
+        """A model that shares everything with this one."""
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        return None if self.layer_graph is not None else super().get_build_config()
+
+
+def is_functional_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the arguments of a constructor are the inputs and outputs of a functional model."""
+    given = len(args) + ("inputs" in kwargs) + ("outputs" in kwargs)
+    if given < 2 or len(args) > 3:
+        return False
+    inputs, outputs = _inputs_and_outputs(args, kwargs)
+    return (bool(tensors_in(inputs)) and bool(tensors_in(outputs))) or ("inputs" in kwargs and "outputs" in kwargs)
+
+
+def _inputs_and_outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    positional = [*args, None, None]
+    inputs = kwargs.get("inputs", positional[0])
+    outputs = kwargs.get("outputs", positional[0] if "inputs" in kwargs else positional[1])
+    return inputs, outputs
+
+
+def has_own_constructor(cls: type) -> bool:
+    """Whether a subclass has a constructor of its own, so that it can't be made as models of its base are."""
+    from .functional import Functional
+    from .sequential import Sequential
+
+    return cls.__init__ not in (Model.__init__, Functional.__init__, Sequential.__init__)
+
+
+def _any_batch(shapes: Any) -> Any:
+    """Shapes, in their structure, with the batch left open."""
+    if isinstance(shapes, dict):
+        return {name: _any_batch(shape) for name, shape in shapes.items()}
+    if isinstance(shapes, list) or (
+        isinstance(shapes, tuple) and any(isinstance(size, (tuple, list)) for size in shapes)
+    ):
+        return [_any_batch(shape) for shape in shapes]
+    return (None, *shapes[1:]) if shapes else shapes
+
+
+register_builtins("keras", {"Model": Model})

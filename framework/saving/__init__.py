@@ -1,0 +1,1 @@
+"""Files of models and weights: Keras's formats, HDF5, safetensors."""

@@ -1,0 +1,356 @@
+"""Saving and loading models and weights in Keras's formats, and the registry of custom objects.
+
+A ``.keras`` file holds everything: configuration, weights, optimizer state. A ``.weights.h5`` file holds arrays only.
+Files are replaced atomically. They are checked completely before anything is taken from them: after an error a model is
+what it was. Nothing is unpickled, no code is imported because a file asks for it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ... import __version__
+from ...engine.common.claims import PER_ARRAY, memory_budget
+from ...engine.objects.registry import (
+    custom_object_scope,
+    deserialize_keras_object,
+    get_custom_objects,
+    get_registered_name,
+    get_registered_object,
+    own_names_scope,
+    register_keras_serializable,
+    serialize_keras_object,
+    shared_reading_scope,
+    shared_writing_scope,
+)
+from .archive import (
+    SLACK,
+    Archive,
+    SavedFileError,
+    atomic_write,
+    check_overwrite,
+    check_readable,
+    is_hdf5,
+    read_archive,
+    read_archive_stream,
+    write_archive,
+)
+from .assets import collect_assets, give_assets
+from .not_in_keras import check_for_keras
+from .old_keras import modern_config
+from .safetensors_files import read_safetensors, write_safetensors
+from .shards import INDEX_SUFFIX, SUFFIX
+from .weights_file import WeightsReader, check_seal, seal, write_weights
+
+if TYPE_CHECKING:
+    from ..models.model import Model
+
+PathLike = str | os.PathLike[str]
+LEGACY_SUFFIXES = (".h5", ".hdf5")
+
+
+def save_model(model: Model, filepath: PathLike, overwrite: bool = True, *, for_keras: bool = False) -> None:
+    """Save a model: its configuration, weights and optimizer state.
+
+    Args:
+        model: the model; what `load_model` gives goes on training as if nothing had happened.
+        filepath: a name that ends in ``.keras``; or in ``.h5`` or ``.hdf5``, Keras's old format, which holds less.
+        overwrite: whether an existing file is replaced.
+        for_keras: whether to refuse a model with layers, ops or optimizers that Keras lacks, as Keras can't open it.
+
+    Raises:
+        ValueError: the name ends otherwise, the model can't be written as a config, or not as one that Keras knows.
+        FileExistsError: the file exists and `overwrite` is False.
+
+    >>> import anabranch as ab, tempfile, pathlib
+    >>> model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(pathlib.Path(folder, "model.keras"))
+    ...     again = ab.load_model(pathlib.Path(folder, "model.keras"))
+    >>> bool((again.get_weights()[0] == model.get_weights()[0]).all())
+    True
+    """
+    path = Path(filepath)
+    is_legacy = path.suffix in LEGACY_SUFFIXES and not path.name.endswith(".weights.h5")
+    if path.suffix != ".keras" and not is_legacy:
+        raise ValueError(
+            f"A model is saved to a file that ends in .keras, or in .h5 for Keras's old format; got {str(path)!r}. "
+            "Weights alone are saved with save_weights, to a file that ends in .weights.h5."
+        )
+    check_overwrite(path, overwrite)
+    if not model.built:
+        warnings.warn(
+            f"Model {model.name!r} is saved before it is built, so without weights. Call it on data first.",
+            stacklevel=2,
+        )
+    if for_keras:
+        check_for_keras(serialize_keras_object(model))
+    if is_legacy:
+        from .legacy_h5_writing import write_legacy_model
+
+        with atomic_write(path) as stream:
+            write_legacy_model(model, stream)
+        return
+    write = _written(model)
+    with atomic_write(path) as stream:
+        write(stream)
+
+
+def _written(model: Model) -> Callable[[BinaryIO], None]:
+    """Collect all of a model, and then write it as a ``.keras`` file."""
+    with shared_writing_scope():
+        config = serialize_keras_object(model)
+    weights = io.BytesIO()
+    _write_weights(model, weights)
+    assets = collect_assets(model)
+    return lambda stream: write_archive(stream, config, weights.getvalue(), __version__, assets)
+
+
+def reduce_model(model: Model) -> tuple[Any, ...]:
+    """A model for `copy.deepcopy` and for pickling: what `save_model` writes, and the user's classes and functions."""
+    stream = io.BytesIO()
+    with own_names_scope() as objects:
+        _written(model)(stream)
+    return _restored, (stream.getvalue(), objects)
+
+
+def _restored(content: bytes, objects: dict[str, Any]) -> Model:
+    """What `reduce_model` took apart. Trusted: it is part of what runs code anyway, a pickle."""
+    path = Path("a pickled model")
+    return _load(path, read_archive_stream(io.BytesIO(content), path, True), objects, compile=True, safe_mode=False)
+
+
+def save_weights(model: Model, filepath: PathLike, overwrite: bool = True, max_shard_size: Any = None) -> None:
+    """Save the weights of a model; in a ``.weights.h5`` file also its optimizer's state if it is compiled.
+
+    Args:
+        model: a model that is built.
+        filepath: a name that ends in ``.weights.h5``, or in ``.safetensors``, where weights are called by their paths.
+        overwrite: whether an existing file is replaced.
+        max_shard_size: of safetensors files, such as "5GB": larger models are written as several, with an index.
+
+    Raises:
+        ValueError: the name ends otherwise, or the model is not built.
+        FileExistsError: the file exists and `overwrite` is False.
+    """
+    path = Path(filepath)
+    if path.suffix == SUFFIX:
+        from .named_weights import save_named_weights
+
+        _check_built(model, "saved")
+        save_named_weights(model, path, max_shard_size, overwrite)
+        return
+    if not path.name.endswith(".weights.h5"):
+        raise ValueError(
+            f"Weights are saved to a file that ends in .weights.h5, or in .safetensors; got {str(path)!r}. "
+            "A whole model is saved with model.save, to a file that ends in .keras."
+        )
+    if max_shard_size is not None:
+        raise ValueError("max_shard_size is for files that end in .safetensors; a .weights.h5 file is one file.")
+    check_overwrite(path, overwrite)
+    _check_built(model, "saved")
+    with atomic_write(path) as stream:
+        _write_weights(model, stream)
+        seal(stream)
+
+
+def load_model(
+    filepath: PathLike,
+    custom_objects: Mapping[str, Any] | None = None,
+    compile: bool = True,
+    safe_mode: bool = True,
+) -> Model:
+    """A model as it was saved, by anabranch or by Keras.
+
+    Args:
+        filepath: a ``.keras`` file, or one in Keras's old format (``.h5``, ``.hdf5``).
+        custom_objects: classes and functions of yours by name, beside those that are registered.
+        compile: whether to compile the model as it was, and take over the optimizer's state.
+        safe_mode: refuse what a file could do harm with: code (lambdas), vocabularies in other files, classes that are
+            neither registered nor Keras's own nor in `custom_objects`, and more memory than the file accounts for. Turn
+            it off for files that you trust.
+
+    Raises:
+        SavedFileError: (a ValueError) the file is damaged, needs classes that are not here, or was refused.
+        FileNotFoundError: there is none.
+    """
+    path = Path(filepath)
+    if path.suffix in LEGACY_SUFFIXES or is_hdf5(path):
+        from .legacy_h5 import load_legacy_model
+
+        return load_legacy_model(path, custom_objects, compile, safe_mode)
+    return _load(path, read_archive(path, is_trusted=not safe_mode), custom_objects, compile, safe_mode)
+
+
+def _load(
+    path: Path, archive: Archive, custom_objects: Mapping[str, Any] | None, compile: bool, safe_mode: bool
+) -> Model:
+    """The model of an archive; see `load_model`."""
+    config = archive.config if compile else {**archive.config, "compile_config": None}
+    with open_weights(path, archive.weights, safe_mode) as reader:
+        model = rebuild(reader, config, custom_objects, safe_mode, archive.keras_version)
+        _load_weights(model, reader, is_new=True)
+    give_assets(model, archive.assets, path)
+    return model
+
+
+def load_weights(model: Model, filepath: PathLike, skip_mismatch: bool = False) -> None:
+    """Give a model the weights of a file. The optimizer's state comes too if both have one.
+
+    Args:
+        model: a model that is built, as the saved one was.
+        filepath: a ``.weights.h5``, ``.keras``, ``.safetensors`` or old ``.h5`` file; or a ``.safetensors.index.json``.
+        skip_mismatch: load what fits and warn about the rest, where otherwise nothing is loaded.
+
+    Raises:
+        SavedFileError: (a ValueError) the file is damaged, or does not fit the model; the message lists all
+            differences.
+        FileNotFoundError: there is none.
+    """
+    path = Path(filepath)
+    _check_built(model, "loaded")
+    if path.suffix == SUFFIX or path.name.endswith(INDEX_SUFFIX):
+        from .named_weights import load_named_weights
+
+        load_named_weights(model, path, skip_mismatch)
+        return
+    if path.suffix == ".keras" and not is_hdf5(path):
+        archive = read_archive(path)
+        with WeightsReader(archive.weights, path) as reader:
+            _load_weights(model, reader, skip_mismatch=skip_mismatch)
+        give_assets(model, archive.assets, path)
+        return
+    check_readable(path)
+    with open(path, "rb") as stream:
+        check_seal(stream, path)
+        with WeightsReader(stream, path) as reader:
+            _load_weights(model, reader, skip_mismatch=skip_mismatch)
+
+
+def open_weights(path: Path, stream: BinaryIO, safe_mode: bool) -> WeightsReader:
+    """The weights of a file that a model is made of; in safe mode they may not claim more than the file has."""
+    size = stream.seek(0, io.SEEK_END)
+    stream.seek(0)
+    return WeightsReader(stream, path, size + SLACK if safe_mode else None)
+
+
+def _budget(reader: WeightsReader, safe_mode: bool) -> AbstractContextManager[None]:
+    """Let a model have the memory that the arrays of its file need: twice, as they may be of half its precision."""
+    limit = 2 * (reader.nbytes + PER_ARRAY * len(reader.datasets)) + SLACK // 2
+    return memory_budget(
+        limit if safe_mode else None,
+        f"but all arrays of the file have {reader.nbytes:,} bytes. It is damaged, or made to do harm. "
+        "If you trust it, pass safe_mode=False.",
+    )
+
+
+def rebuild(
+    reader: WeightsReader, config: Any, custom_objects: Mapping[str, Any] | None, safe_mode: bool, keras_version: str
+) -> Model:
+    """The model that a config describes, which that version of Keras (or this framework) wrote.
+
+    Args:
+        reader: the weights of its file.
+        config: the model's.
+        custom_objects, safe_mode: see `load_model`.
+        keras_version: which Keras wrote it, as far as that is known.
+
+    Raises:
+        SavedFileError: it describes none that can be made here.
+    """
+    from ..feature_space import FeatureSpace
+    from ..losses import api as losses  # noqa: F401 - announce what files name
+    from ..metrics import api as metrics  # noqa: F401 - announce what files name
+    from ..models import api as models  # noqa: F401 - announce what files name
+    from ..models import layer_scale  # noqa: F401 - announce what files name
+    from ..models.model import Model
+
+    path = reader.path
+    try:
+        with shared_reading_scope(), _budget(reader, safe_mode):
+            model = deserialize_keras_object(modern_config(config, keras_version), custom_objects, safe_mode)
+    except Exception as error:
+        raise SavedFileError(f"{str(path)!r}: the model can't be made from the saved configuration: {error}") from error
+    if not isinstance(model, (Model, FeatureSpace)):
+        raise SavedFileError(f"{str(path)!r} describes {model!r} of type {type(model).__name__}, not a model.")
+    return model  # pyright: ignore[reportReturnType] - what is not a model is saved and loaded in the same way
+
+
+def _check_built(model: Model, what: str) -> None:
+    if not model.built:
+        raise ValueError(
+            f"The weights of model {model.name!r} can't be {what}: it is not built and has none yet. "
+            "Call it on a batch of data, or model.build(input_shape), first."
+        )
+
+
+def _write_weights(model: Model, stream: BinaryIO) -> None:
+    from .state_tree import collect
+
+    write_weights(stream, collect(model))
+
+
+def _load_weights(model: Model, reader: WeightsReader, is_new: bool = False, skip_mismatch: bool = False) -> None:
+    """Compare, then assign.
+
+    Args:
+        model: the model.
+        reader: the file.
+        is_new: whether the model was just made as the file says, so that the optimizer's state has to fit, too.
+        skip_mismatch: whether to load what fits.
+    """
+    from .legacy_h5 import is_legacy, load_legacy_weights
+
+    if is_legacy(reader):
+        load_legacy_weights(model, reader)
+    else:
+        _apply(model, reader, is_new, skip_mismatch)
+
+
+def _apply(model: Model, reader: WeightsReader, is_new: bool, skip_mismatch: bool) -> None:
+    from .state_tree import assign, describe, match
+
+    fit = match(model, reader, is_new=is_new)
+    name = f"{str(reader.path)!r} does not fit model {model.name!r}"
+    if is_new and fit.optimizer_differences:
+        raise SavedFileError(
+            f"{name}:{describe(fit.optimizer_differences)}\n"
+            "Pass compile=False to load the model without its optimizer, and compile it anew."
+        )
+    if fit.differences and not skip_mismatch:
+        raise SavedFileError(
+            f"{name}, and nothing was loaded:{describe(fit.differences)}\n"
+            "Build the model as it was when it was saved, or load what fits with "
+            "model.load_weights(filepath, skip_mismatch=True)."
+        )
+    assign(fit.found, reader)
+    skipped = fit.differences + fit.optimizer_differences
+    if skipped:
+        warnings.warn(f"{name} in places, which were left as they are:{describe(skipped)}", stacklevel=4)
+
+
+CustomObjectScope = custom_object_scope
+
+__all__ = [
+    "CustomObjectScope",
+    "SavedFileError",
+    "custom_object_scope",
+    "deserialize_keras_object",
+    "get_custom_objects",
+    "get_registered_name",
+    "get_registered_object",
+    "load_model",
+    "load_weights",
+    "read_safetensors",
+    "register_keras_serializable",
+    "save_model",
+    "save_weights",
+    "serialize_keras_object",
+    "write_safetensors",
+]

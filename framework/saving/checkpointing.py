@@ -1,0 +1,336 @@
+"""A `fit` that was interrupted, taken up again: all of its state in one file, and the way back into it.
+
+The state is every variable and generator of random numbers that the model, its metrics and its optimizers hold, the
+global generators, what callbacks keep, and where in the data the run is. Batches that were run are drawn once more and
+left out, from the random state with which their pass over the data began; so the order of the rows is the same, and a
+run that goes on ends with the same bits as one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...engine.common.dtypes import as_dtype
+from ...engine.graph.sharded import ShardedVariable, grouped
+from ...engine.graph.variable import Variable
+from ...engine.ops.random.keys import SeedGenerator, global_generator
+from ...engine.saving.atomic import atomic_write
+from ...layers.core.layer import Layer
+from ...optim.optimizer import Optimizer
+from ..callbacks.base import Callback
+from ..metrics.base import Metric
+from .archive import SavedFileError, check_readable, damaged
+
+if TYPE_CHECKING:
+    from ..callbacks.base import CallbackList
+    from ..data.adapters import Batch
+    from ..training.epochs import Epochs
+
+State = dict[str, Any]
+
+_HOLDERS = (Layer, Optimizer, Metric)
+# Attributes that hold no state of their own, or averages, which are found by `Model.metrics`.
+_MADE_OF = ("inbound_nodes", "_constructor_call", "_functions")
+_NOTED = (
+    "_compile_arguments",
+    "_found_metrics",
+    "_latest",
+    "_read_logs_program",
+    "_steps",
+    "_trained_variables",
+    "history",
+)
+_AVERAGES = ("_compiled_loss", "_compiled_metrics", "_loss_tracker")
+_SKIPPED = frozenset((*_MADE_OF, *_NOTED, *_AVERAGES))
+_STATE = "state.json"
+_SHOWN = 8
+
+
+# --- what there is --------------------------------------------------------------------------------------------------
+
+
+def stateful_parts(model: Any, with_averages: bool = True) -> dict[str, Variable | ShardedVariable | SeedGenerator]:
+    """Every variable and generator that a model holds in its layers, metrics and optimizers, by its first path.
+
+    Args:
+        model: the model.
+        with_averages: also those of the compiled loss and metrics, which an epoch begins anew.
+    """
+    found: dict[str, Variable | ShardedVariable | SeedGenerator] = {}
+    visited: dict[int, Any] = {}  # keeps what it names, so that no other object gets its id
+    _collect(model, "", found, visited)
+    if with_averages:
+        _collect([metric for metric in model.metrics if id(metric) not in visited], "averages", found, visited)
+    return found
+
+
+def _collect(item: Any, path: str, found: dict[str, Any], visited: dict[int, Any]) -> None:
+    if id(item) in visited:
+        return
+    if isinstance(item, (Variable, ShardedVariable, SeedGenerator)):
+        visited[id(item)] = item
+        found[path] = item
+    elif isinstance(item, (*_HOLDERS, list, tuple, dict)):
+        visited[id(item)] = item
+        for name, child in _children(item):
+            _collect(child, f"{path}/{name}" if path else str(name), found, visited)
+
+
+def _children(item: Any) -> Iterator[tuple[str, Any]]:
+    """What an object holds. Layers come before optimizers, which refer to their weights once they are built."""
+    if isinstance(item, dict):
+        yield from ((str(key), value) for key, value in item.items() if isinstance(key, (str, int)))
+        return
+    if isinstance(item, (list, tuple)):
+        yield from ((str(position), value) for position, value in enumerate(grouped(item)))
+        return
+    if isinstance(item, Layer):
+        yield "weights", item._weights
+        yield "layers", item.sublayers()
+    attributes = [pair for pair in vars(item).items() if pair[0] not in _SKIPPED]
+    yield from sorted(attributes, key=lambda pair: isinstance(pair[1], Optimizer))
+
+
+def random_state() -> State:
+    """The states of the global generators: the engine's, NumPy's and Python's."""
+    version, words, gauss = random.getstate()
+    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - what users' own code draws from
+    return {
+        "engine": global_generator().state,
+        "numpy": [kind, np.asarray(keys), *rest],
+        "python": [version, np.array(words, "uint32"), gauss],
+    }
+
+
+def set_random_state(state: State) -> None:
+    """Go back to what `random_state` gave."""
+    global_generator().state = state["engine"]
+    np.random.set_state(tuple(state["numpy"]))  # noqa: NPY002
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(int(word) for word in words), gauss))
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
+
+
+def write_state(path: Path, state: State) -> None:
+    """Write nested dicts and lists of numbers, texts and arrays to one file, all or nothing."""
+    arrays: dict[str, Any] = {}
+    text = json.dumps(_encoded(state, arrays))
+    with atomic_write(path) as stream:
+        np.savez(stream, **{_STATE: np.frombuffer(text.encode(), "uint8")}, **arrays)
+
+
+def read_state(path: Path) -> State:
+    """What `write_state` wrote.
+
+    Raises:
+        SavedFileError: the file is damaged, or another one.
+        FileNotFoundError: there is none.
+    """
+    check_readable(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return _decoded(json.loads(file[_STATE].tobytes().decode()), file)
+    except Exception as error:  # zipfile, json and NumPy raise a dozen types on damaged files
+        raise damaged(path, str(error)) from error
+
+
+def _encoded(value: Any, arrays: dict[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _encoded(item, arrays) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encoded(item, arrays) for item in value]
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    array = np.asarray(value)
+    name = f"array{len(arrays)}"
+    # Types that NumPy does not know, such as bfloat16, are written as bytes.
+    arrays[name] = array if array.dtype.isbuiltin == 1 else np.frombuffer(array.tobytes(), "uint8")
+    return {"__array__": name, "dtype": array.dtype.name, "shape": list(array.shape)}
+
+
+def _decoded(value: Any, arrays: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "__array__" not in value:
+        return {key: _decoded(item, arrays) for key, item in value.items()}
+    array, dtype = arrays[value["__array__"]], as_dtype(value["dtype"])
+    return array if array.dtype == dtype else np.frombuffer(array.tobytes(), dtype).reshape(value["shape"])
+
+
+# --- a run ----------------------------------------------------------------------------------------------------------
+
+
+class RunCallback(Callback):
+    """A callback that saves runs, or takes them up."""
+
+    runs_last = True
+    run: TrainingRun | None = None
+
+    def take_up(self) -> bool:
+        """Load what was saved last, so that the run goes on there; gives whether there is something."""
+        return False
+
+    def save_first(self, epoch: int) -> None:
+        """Save the state before an epoch, unless something is saved already."""
+
+
+class TrainingRun:
+    """A `fit` under way, which can be saved, or go on where a saved one was.
+
+    Args:
+        model: the model.
+        hooks: its callbacks; each `RunCallback` gets the run as its attribute `run`.
+        data: the data.
+    """
+
+    def __init__(self, model: Any, hooks: CallbackList, data: Epochs) -> None:
+        self.model = model
+        self.hooks = hooks
+        self.data = data
+        self.rows: Callable[[], State] | None = None
+        """What gives an account of the rows of the epoch that are done, where workers share them in any order."""
+        self._loaded: State | None = None
+        self._path = Path()
+        for callback in hooks.callbacks:
+            if isinstance(callback, RunCallback):
+                callback.run = self
+                data.note_random_state = random_state
+
+    def save(self, path: Path, epoch: int, batch: int) -> None:
+        """Write everything to `path`: the run goes on with `batch` of `epoch`, both counted from 0."""
+        parts = stateful_parts(self.model, with_averages=batch > 0)
+        state: State = {
+            "epoch": epoch,
+            "batch": batch,
+            "steps": self.data.steps,
+            "data": self.data.position,
+            "rows": self.rows() if batch and self.rows is not None else None,
+            "stop_training": bool(self.model.stop_training),
+            "variables": {
+                path: part.read_value() for path, part in parts.items() if not isinstance(part, SeedGenerator)
+            },
+            "generators": {path: part.state for path, part in parts.items() if isinstance(part, SeedGenerator)},
+            "random": random_state(),
+            "callbacks": [[type(item).__name__, item.get_state()] for item in self.hooks.callbacks],
+            "latest": [np.asarray(value) for value in self.model._latest.get("train", ("", ()))[1]],
+        }
+        write_state(path, state)
+
+    def load(self, path: Path) -> None:
+        """Read a file, from whose state the run then begins.
+
+        Raises:
+            SavedFileError: the file is damaged.
+        """
+        self._loaded, self._path = read_state(path), path
+
+    def epochs(self, initial_epoch: int, epochs: int) -> range:
+        """The epochs to run. What was saved between two epochs is restored now."""
+        state = self._loaded
+        if state is None:
+            return range(initial_epoch, epochs)
+        if not state["batch"]:
+            self._restore(state)
+        return range(state["epoch"], state["epoch"] if state["stop_training"] and not state["batch"] else epochs)
+
+    def enter_epoch(self) -> State | None:
+        """Restore what was saved in the midst of the epoch that has just begun; gives the account of its rows."""
+        if self._loaded is None:
+            return None
+        state = self._loaded
+        self._restore(state)
+        rows = state.get("rows")
+        return None if rows is None else {**rows, "batch": state["batch"]}
+
+    def _restore(self, state: State) -> None:
+        self._loaded = None
+        batch = self._go_to(state)
+        self._make_variables(state, batch)
+        self._give_values(state)
+        if batch is not None and state["latest"]:
+            self.model._latest["train"] = (batch.layout.key, tuple(state["latest"]))
+        self.model.stop_training = state["stop_training"]
+        remaining = list(state["callbacks"])
+        for callback in self.hooks.callbacks:
+            saved = next((pair for pair in remaining if pair[0] == type(callback).__name__), None)
+            if saved is not None:
+                remaining.remove(saved)
+                callback.set_state(saved[1])
+        set_random_state(state["random"])
+
+    def _go_to(self, state: State) -> Batch | None:
+        """Bring the data to where they were; the batch before that, if there is one in this pass."""
+        steps = self.data.steps
+        if state["batch"] and steps is not None and state["steps"] not in (None, steps):
+            raise SavedFileError(
+                f"{str(self._path)!r} was saved after {state['batch']} of {state['steps']} steps of epoch "
+                f"{state['epoch'] + 1}, but an epoch of these data has {steps} steps. Call fit with the same data and "
+                "batch size, or delete the file to begin anew."
+            )
+        position = state["data"]
+        if position["random"] is not None:
+            set_random_state(position["random"])
+        return self.data.go_to(state["batch"], position)
+
+    def _make_variables(self, state: State, batch: Batch | None) -> None:
+        """Make the variables that a model, its metrics and optimizers have only once a step was built."""
+        model = self.model
+        if model.built and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        if batch is None and self._lacks(state):
+            set_random_state(state["random"])
+            batch = self.data.peek()
+        if batch is not None:
+            model._steps["train"].prepare(batch)
+
+    def _lacks(self, state: State) -> bool:
+        return bool(state["variables"].keys() - stateful_parts(self.model).keys())
+
+    def _give_values(self, state: State) -> None:
+        """Compare, then assign.
+
+        Raises:
+            SavedFileError: the model is another one.
+        """
+        parts = stateful_parts(self.model)
+        values: State = {**state["variables"], **state["generators"]}
+        differences = _differences(parts, values)
+        if differences:
+            listed = "".join(f"\n  {line}" for line in differences[:_SHOWN])
+            more = f"\n  ... and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+            raise SavedFileError(
+                f"{str(self._path)!r} was saved by a run of another model, and nothing was restored:{listed}{more}\n"
+                "Build and compile the model as it was, or delete the file to begin anew."
+            )
+        for path, value in values.items():
+            part = parts[path]
+            if isinstance(part, SeedGenerator):
+                part.state = value
+            else:
+                part.write_value(value[()] if value.ndim == 0 else value)
+
+
+_VARIABLES = (Variable, ShardedVariable)
+
+
+def _differences(parts: dict[str, Any], values: State) -> list[str]:
+    found = [f"{path} is not in the model" for path in values.keys() - parts.keys()]
+    for path, part in parts.items():
+        value = values.get(path)
+        if value is None and isinstance(part, _VARIABLES) and part.trainable:
+            found.append(f"{path} is not in the file")
+        elif value is not None and isinstance(part, _VARIABLES):
+            mine = np.asarray(part.read_value())
+            if (mine.shape, mine.dtype) != (value.shape, value.dtype):
+                found.append(f"{path} is {mine.dtype}{list(mine.shape)}, in the file {value.dtype}{list(value.shape)}")
+    return sorted(found)

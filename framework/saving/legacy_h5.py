@@ -1,0 +1,198 @@
+"""Reading Keras's old format: a whole model, or weights, in one ``.h5`` file.
+
+Layers are matched by order and not by name, and so are the weights of a layer: trainable ones first.
+`legacy_h5_writing` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...engine.objects.registry import custom_object_scope, deserialize_keras_object
+from ...engine.objects.trust import safe_mode_scope
+from ...layers.core.layer_state import assign_values
+from .archive import SavedFileError, check_readable, damaged
+from .old_keras import in_order_of_variables, modern_config
+from .state_tree import describe
+from .weights_file import Array, WeightsReader
+
+if TYPE_CHECKING:
+    from ...engine.graph.variable import Variable
+    from ...layers.core.layer import Layer
+    from ..models.model import Model
+
+_WEIGHTS = "model_weights"
+_OPTIMIZER = "optimizer_weights"
+
+
+def is_legacy(reader: WeightsReader) -> bool:
+    """Whether an HDF5 file is of the old format."""
+    return _weights_group(reader) is not None
+
+
+def _weights_group(reader: WeightsReader) -> str | None:
+    """The group with the weights: the file's root where only weights were saved. None: not of the old format."""
+    for place in (_WEIGHTS, ""):
+        if any(name.startswith("layer_names") for name in reader.attributes(place)):
+            return place
+    return None
+
+
+def load_legacy_model(path: Path, custom_objects: Mapping[str, Any] | None, compile: bool, safe_mode: bool) -> Model:
+    """A model from a file of the old format, with its optimizer's state if that fits.
+
+    Raises:
+        SavedFileError: the file is damaged, holds no model, or needs classes that are not here.
+    """
+    from .api import open_weights, rebuild
+
+    check_readable(path)
+    with open(path, "rb") as stream, open_weights(path, stream, safe_mode) as reader:
+        attributes = reader.attributes()
+        if "model_config" not in attributes:
+            raise SavedFileError(
+                f"{str(path)!r} holds no model, only arrays. Build the model, then model.load_weights(filepath)."
+            )
+        config = _json(path, attributes["model_config"])
+        version = _text(attributes.get("keras_version", ""))
+        model = rebuild(reader, config, custom_objects, safe_mode, version)
+        load_legacy_weights(model, reader)
+        if not compile:
+            return model
+        if "training_config" not in attributes:
+            warnings.warn(f"{str(path)!r} was saved without compiling; compile the model to train it.", stacklevel=3)
+            return model
+        with custom_object_scope(custom_objects or {}), safe_mode_scope(safe_mode):
+            _compile(path, model, modern_config(_json(path, attributes["training_config"]), version))
+        _load_optimizer(model, reader)
+    return model
+
+
+def _json(path: Path, text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise damaged(path, f"its configuration is no JSON ({error})") from error
+
+
+def _compile(path: Path, model: Model, training: dict[str, Any]) -> None:
+    """Compile as the file says; names of losses and metrics stay names."""
+    arguments = {name: training.get(name) for name in ("loss", "metrics", "weighted_metrics", "loss_weights")}
+    try:
+        optimizer = deserialize_keras_object(training["optimizer_config"])
+        model.compile(optimizer=optimizer, **{name: deserialize_keras_object(v) for name, v in arguments.items()})
+    except Exception as error:
+        raise SavedFileError(
+            f"{str(path)!r}: the model can't be compiled as it was saved: {error} "
+            "Pass compile=False, and compile it yourself."
+        ) from error
+
+
+def _load_optimizer(model: Model, reader: WeightsReader) -> None:
+    """Take over the optimizer's state, as far as the file has one and it fits."""
+    names = _names(reader, _OPTIMIZER, "weight_names")
+    if model.optimizer is None or not names:
+        return
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    variables = model.optimizer.variables
+    if len(names) == len(variables) - 1:  # Keras 2 left the learning rate to the config
+        variables = [variables[0], *variables[2:]]
+    places = [_join(_OPTIMIZER, names[place]) for place in in_order_of_variables(names)]
+    shapes = [reader.datasets[place].shape if place in reader.datasets else None for place in places]
+    if shapes != [tuple(variable.shape or ()) for variable in variables]:
+        warnings.warn(
+            f"{str(reader.path)!r}: the state of its optimizer ({len(names)} arrays) does not fit "
+            f"{type(model.optimizer).__name__} ({len(variables)}) and was left out; training starts with a new one.",
+            stacklevel=4,
+        )
+        return
+    assign_values(model.optimizer.name, variables, [reader.read_dataset(place) for place in places])
+
+
+def load_legacy_weights(model: Model, reader: WeightsReader) -> None:
+    """Give a model the weights of an old file; nothing is assigned unless all of it fits.
+
+    Raises:
+        SavedFileError: the file does not fit the model.
+    """
+    group = _weights_group(reader)
+    if group is None:
+        raise SavedFileError(f"{str(reader.path)!r} holds no weights of Keras's old format.")
+    saved = [(name, _weight_places(reader, _join(group, name))) for name in _names(reader, group, "layer_names")]
+    saved = [(name, places) for name, places in saved if places]
+    layers = [layer for layer in model.layers if layer.weights]
+    if len(layers) != len(saved):
+        raise SavedFileError(
+            f"{str(reader.path)!r} does not fit model {model.name!r}, and nothing was loaded: the model has "
+            f"{len(layers)} layers with weights ({_listing(layer.name for layer in layers)}), the file {len(saved)} "
+            f"({_listing(name for name, _ in saved)})."
+        )
+    pairs: list[tuple[Variable, str]] = []
+    differences: list[str] = []
+    for layer, (name, places) in zip(layers, saved, strict=True):
+        _pair(reader, layer, name, places, pairs, differences)
+    if differences:
+        raise SavedFileError(
+            f"{str(reader.path)!r} does not fit model {model.name!r}, and nothing was loaded:{describe(differences)}"
+        )
+    arrays: list[Array] = [reader.read_dataset(place) for _, place in pairs]
+    assign_values(model.name, [variable for variable, _ in pairs], arrays)
+
+
+def _pair(
+    reader: WeightsReader,
+    layer: Layer,
+    name: str,
+    places: list[str],
+    pairs: list[tuple[Variable, str]],
+    differences: list[str],
+) -> None:
+    """Pair the weights of a layer with datasets, or say why they do not fit."""
+    weights = [*layer.trainable_weights, *layer.non_trainable_weights]
+    if len(weights) != len(places):
+        differences.append(f"layer {layer.name!r} has {len(weights)} weights, {name!r} in the file {len(places)}")
+        return
+    for weight, place in zip(weights, places, strict=True):
+        stored = reader.datasets[place]
+        if stored.shape != tuple(weight.shape or ()):
+            differences.append(
+                f"layer {layer.name!r}: weight {weight.name!r} has shape {weight.shape} in the model, "
+                f"{stored.shape} in the file"
+            )
+        pairs.append((weight, place))
+
+
+def _weight_places(reader: WeightsReader, group: str) -> list[str]:
+    """The datasets of a layer, in the order in which the file lists them."""
+    places = [_join(group, name) for name in _names(reader, group, "weight_names")]
+    missing = [place for place in places if place not in reader.datasets]
+    if missing:
+        raise damaged(reader.path, f"it lists {missing[0]}, which is not there")
+    return places
+
+
+def _names(reader: WeightsReader, place: str, attribute: str) -> list[str]:
+    """A list of names in an attribute, which Keras splits into ``name0``, ``name1`` and so on where it is long."""
+    attributes = reader.attributes(place)
+    if attribute in attributes:
+        parts = [attributes[attribute]]
+    else:
+        parts = [attributes[f"{attribute}{i}"] for i in range(len(attributes)) if f"{attribute}{i}" in attributes]
+    return [_text(name) for part in parts for name in part]
+
+
+def _text(name: Any) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _join(group: str, name: str) -> str:
+    return f"{group}/{name}" if group else name
+
+
+def _listing(names: Any) -> str:
+    return ", ".join(names) or "none"

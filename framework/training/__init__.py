@@ -1,0 +1,1 @@
+"""`fit`, `evaluate` and `predict`: steps, epochs, their limits and reports."""

@@ -1,0 +1,160 @@
+"""`Epochs`: the passes over data out of which `fit` makes its epochs, and where in them a run is."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
+
+from ..data.adapters import Batch, Data
+from .limits import limited_steps
+
+
+class Epochs:
+    """Passes over data, or runs of `steps_per_epoch` batches that go on where the last one stopped.
+
+    An epoch ends with the pass that it runs in, as in Keras: steps that are left are left out, with a warning.
+    """
+
+    def __init__(self, data: Data, steps_per_epoch: int | None = None) -> None:
+        if steps_per_epoch is not None and steps_per_epoch < 1:
+            raise ValueError(f"The number of steps must be at least 1, got {steps_per_epoch}.")
+        self.data = data
+        self.steps_per_epoch = limited_steps(steps_per_epoch, data.batches)
+        self.exhausted = False
+        self.done_before = 0
+        """How many batches of the next epoch were run before an interruption, and are left out."""
+        self.note_random_state: Callable[[], Any] | None = None
+        """What tells the random state with which a pass begins, where it is wanted."""
+        self._running: Iterator[Batch] | None = None
+        self._handed_out: Generator[Batch] | None = None
+        self._passes = 0
+        self._in_pass = 0
+        self._random_state: Any = None
+
+    @property
+    def steps(self) -> int | None:
+        """The number of steps in an epoch, if it is known."""
+        return self.data.batches if self.steps_per_epoch is None else self.steps_per_epoch
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """How many passes were begun, how many batches the running one gave, and the random state before it."""
+        return {"passes": self._passes, "batches": self._in_pass, "random": self._random_state}
+
+    def go_to(self, batch: int, position: Mapping[str, Any]) -> Batch | None:
+        """Go on at batch number `batch` of the next epoch, and at a `position` of the data; returns the one before.
+
+        Raises:
+            ValueError: the data end before that.
+        """
+        self.done_before, skipped = batch, position["batches"]
+        self._passes = position["passes"] - (1 if skipped else 0)
+        self.data.skip_passes(self._passes)
+        latest = None
+        if skipped:
+            running = self._running = self._begin_pass()
+            for done in range(skipped):
+                latest = next(running, None)
+                if latest is None:
+                    raise ValueError(
+                        f"The data gave {done} batches, but the run that is taken up had got {skipped} from them. Call "
+                        "fit with the same data; a generator has to begin anew."
+                    )
+            self._in_pass = skipped
+        return latest
+
+    def peek(self) -> Batch | None:
+        """The first batch of a pass, which is not used up."""
+        running = self.data.epoch()
+        batch = next(running, None)
+        if not self.data.restartable and batch is not None:
+            self._running = itertools.chain([batch], running)
+        elif isinstance(running, Generator):
+            running.close()
+        return batch
+
+    def count_pass(self) -> None:
+        """Take note of a pass that was made without `epoch`, by workers that share its batches."""
+        self._passes += 1
+
+    def epoch(self) -> Generator[Batch]:
+        """The batches of one epoch. If data end that can't be started anew, `exhausted` is set."""
+        steps, first = self.steps_per_epoch, self.done_before
+        self.done_before = 0
+        self._handed_out = self._whole_pass() if steps is None else self._steps(first, steps)
+        return self._handed_out
+
+    def _begin_pass(self) -> Iterator[Batch]:
+        if self.note_random_state is not None:
+            self._random_state = self.note_random_state()
+        self._passes += 1
+        self._in_pass = 0
+        return self.data.epoch()
+
+    def _end_pass(self) -> None:
+        self._in_pass, self._random_state = 0, None
+        self.data.on_epoch_end()
+
+    def _whole_pass(self) -> Generator[Batch]:
+        running = self._running or self._begin_pass()
+        self._running = None
+        for batch in running:
+            self._in_pass += 1
+            yield batch
+        if not self._in_pass:
+            self._ran_out("The data gave no batch")
+        self._end_pass()
+
+    def _steps(self, first: int, steps: int) -> Generator[Batch]:
+        for step in range(first, steps):
+            batch = self._next(may_begin=step == 0)
+            if batch is not None:
+                yield batch
+                continue
+            ended = f"The data ended after {step} of {steps} steps"
+            if step and self.data.restartable:
+                self._cut_short(ended)
+            else:
+                self._ran_out(ended)
+            return
+
+    def _next(self, may_begin: bool) -> Batch | None:
+        """The next batch of the running pass or, at the beginning of an epoch, of a new one; None if that has ended."""
+        for _ in range(2):  # the pass that is running, then, if it is over, a new one
+            if self._running is None:
+                may_not = not may_begin if self.data.restartable else self._passes > 0
+                if may_not:
+                    return None
+                self._running = self._begin_pass()
+            batch = next(self._running, None)
+            if batch is not None:
+                self._in_pass += 1
+                return batch
+            self._running = None
+            self._end_pass()
+        return None
+
+    def close(self) -> None:
+        """Let go of an epoch and a pass that are under way, and of the threads that prepare batches."""
+        under_way = self._handed_out, self._running
+        self._handed_out = self._running = None
+        for iterator in under_way:
+            if isinstance(iterator, Generator):
+                iterator.close()
+
+    def _cut_short(self, what: str) -> None:
+        batches = "batches" if self.data.batches is None else f"{self.data.batches} batches"
+        warnings.warn(
+            f"{what}; this epoch ends here, and the next one begins with them anew. Leave the number of steps out, or "
+            f"choose one that divides the {batches} of the data.",
+            stacklevel=3,
+        )
+
+    def _ran_out(self, what: str) -> None:
+        self.exhausted = True
+        remedy = (
+            "Give an object that can be iterated again, or a generator that yields at least epochs * steps batches."
+        )
+        warnings.warn(f"{what}; training or evaluation stops here. {remedy}", stacklevel=3)

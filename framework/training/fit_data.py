@@ -1,0 +1,45 @@
+"""What `fit`, `evaluate` and `predict` are given as data, in the form in which they use it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..config import floatx
+from ..data.adapters import X_ONLY, ArrayData, Batch, Data, as_data, batch_of, is_array_like, unpack_x_y_sample_weight
+
+
+def batch_of_x(x: Any) -> Batch:
+    """A batch of inputs only."""
+    if type(x) is np.ndarray and x.ndim and x.dtype.kind not in "OSU":
+        return Batch(X_ONLY, [x.astype(floatx()) if x.dtype.kind == "f" and x.dtype.name != floatx() else x], len(x))
+    return batch_of(x)
+
+
+def without_targets(batch: Batch) -> Batch:
+    """The batch with its inputs only."""
+    if batch.layout.y is None and batch.layout.sample_weight is None:
+        return batch
+    x, _, _ = batch.layout.pack(batch.leaves)
+    return batch_of(x)
+
+
+def batch_size_of(data: Data, given: int | None) -> int | None:
+    """The batch size of arrays; of other data what `fit` got."""
+    return data.batch_size if isinstance(data, ArrayData) else given
+
+
+def validation_data_of(given: Any, batch_size: int | None) -> Data | None:
+    """What to validate on, from what `fit` got; None if it got nothing."""
+    if given is None:
+        return None
+    if isinstance(given, (tuple, list)) and not is_batches(given):
+        x, y, sample_weight = unpack_x_y_sample_weight(given)
+        return as_data(x, y, sample_weight, batch_size=batch_size if is_array_like(x, y) else None)
+    return as_data(given, batch_size=batch_size if is_array_like(given) else None)
+
+
+def is_batches(given: Any) -> bool:
+    """Whether a list is one of batches ``[(x, y), ...]``, not ``[x, y]``."""
+    return isinstance(given, list) and bool(given) and all(isinstance(item, tuple) for item in given)

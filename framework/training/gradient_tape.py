@@ -1,0 +1,246 @@
+"""`GradientTape`: gradients in the words of TensorFlow, of what runs at once and in the graph that is being built."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from ...engine import ops
+from ...engine.autodiff import gradients
+from ...engine.autodiff.tape import Tape
+from ...engine.control_flow.jacobian import batch_jacobian, jacobian
+from ...engine.graph import (
+    Graph,
+    IndexedSlices,
+    Operation,
+    ShardedVariable,
+    Symbol,
+    Tensor,
+    Variable,
+    flatten,
+    get_default_graph,
+    pack_as,
+)
+from ...engine.graph.sharded import expanded, regrouped
+
+
+class GradientTape:
+    """A record of what is computed inside its block, and the derivatives of it, as ``tf.GradientTape``.
+
+    Args:
+        persistent: let `gradient` and `jacobian` be called more than once.
+        watch_accessed_variables: whether trainable variables are watched when they are read. In a graph that is being
+            built all variables are.
+
+    Outside of graphs the tape records the ops that depend on something watched: on trainable variables that are read
+    inside the block, and on values given to `watch`. What was computed before the block is a constant. Derivatives
+    are computed at once, and tapes around record that, so that nested tapes give derivatives of higher order.
+
+    Where a graph is being built (in `Model.train_step`, in a function under `ab.function`) nothing is recorded: the
+    graph has it all, and `gradient` builds `ab.gradients`. Again only what was built inside the block counts.
+
+    >>> import anabranch as ab
+    >>> w = ab.Variable(3.0)
+    >>> with ab.GradientTape() as outer:
+    ...     with ab.GradientTape() as inner:
+    ...         y = w * w * w
+    ...     slope = inner.gradient(y, w)
+    >>> float(slope), float(outer.gradient(slope, w))
+    (27.0, 18.0)
+    """
+
+    def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
+        self.persistent = persistent
+        self.watch_accessed_variables = watch_accessed_variables
+        self._tape = Tape(watch_accessed_variables)
+        self._graph: Graph | None = None
+        self._start = 0
+        self._pauses: list[tuple[int, int]] = []
+        self._watched: list[Any] = []
+        self._is_used = False
+
+    def __enter__(self) -> GradientTape:
+        self._begin()
+        self._tape.enter()
+        return self
+
+    def _begin(self) -> None:
+        self._graph = get_default_graph()
+        self._start = len(self._graph.operations)
+
+    def __exit__(self, *exception: object) -> None:
+        self._tape.leave()
+
+    def watch(self, tensor: Any) -> None:
+        """Record from now on what is computed from a tensor or variable (or a structure of them).
+
+        Raises:
+            TypeError: it is no tensor or variable.
+        """
+        for item in flatten(tensor):
+            _check_tensor(item, "watch")
+            self._tape.watch(getattr(item, "flow", item))
+        self._watched += flatten(tensor)
+
+    def watched_variables(self) -> list[Variable]:
+        """The variables that were given to `watch`, and those that were read inside the block."""
+        given = [item for item in self._watched if isinstance(item, Variable)]
+        return list(dict.fromkeys([*given, *self._tape.variables()]))
+
+    def reset(self) -> None:
+        """Begin again here: what was computed so far is constant."""
+        self._tape.reset()
+        self._begin()
+        self._pauses.clear()
+        self._watched.clear()
+
+    @contextmanager
+    def stop_recording(self) -> Generator[None]:
+        """A span within the block whose results are constants."""
+        first = len(self._operations())
+        with self._tape.paused():
+            yield
+        self._pauses.append((first, len(self._operations())))
+
+    def gradient(
+        self, target: Any, sources: Any, output_gradients: Any = None, unconnected_gradients: Any = "none"
+    ) -> Any:
+        """The derivatives of the sum of `target` with respect to each of `sources`.
+
+        Args:
+            target: a tensor, or a structure of them.
+            sources: a tensor or variable, or a structure of them.
+            output_gradients: cotangents of `target`, of its shapes; ones by default.
+            unconnected_gradients: for a source on which the target does not depend, "none" gives None, "zero" zeros.
+
+        Returns:
+            For each source its gradient, in the structure of `sources`: values, or symbols where the target is one. For
+            a `ShardedVariable` it is a list of its shards' gradients.
+
+        Raises:
+            TypeError: target or sources are neither tensors nor variables.
+            RuntimeError: the tape is not persistent and was used before.
+        """
+        self._use("gradient")
+        wholes = flatten(sources)
+        targets, items = [getattr(item, "flow", item) for item in flatten(target)], expanded(wholes)
+        for role, given in (("target", targets), ("source", items)):
+            for item in given:
+                _check_tensor(item, role)
+        if not any(isinstance(item, Symbol) for item in targets):
+            found = self._of_values(targets, items, output_gradients, _choice(unconnected_gradients) == "zero")
+        else:
+            found = gradients(
+                targets,
+                items,
+                grad_ys=output_gradients,
+                stop_gradients=self._constants(targets),
+                unconnected_gradients=_choice(unconnected_gradients),
+            )
+        self._release()
+        return _packed(sources, regrouped(wholes, found))
+
+    def _of_values(self, targets: list[Any], items: list[Any], seeds: Any, zero: bool) -> list[Any]:
+        given = [None] * len(targets) if seeds is None else flatten(seeds)
+        if len(given) != len(targets):
+            raise ValueError(f"GradientTape.gradient(): {len(targets)} targets, but {len(given)} output_gradients.")
+        dense = [ops.convert_to_tensor(target) for target in targets]  # of a variable its value
+        found = self._tape.gradient(dense, [getattr(item, "flow", item) for item in items], given)
+        return [
+            ops.zeros_like(item) if gradient is None and zero else gradient
+            for item, gradient in zip(items, found, strict=True)
+        ]
+
+    def _release(self) -> None:
+        """Let go of what was recorded, if it can't be used again."""
+        if not self.persistent:
+            self._tape.release()
+
+    def jacobian(
+        self,
+        target: Any,
+        sources: Any,
+        unconnected_gradients: Any = "none",
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+    ) -> Any:
+        """The derivative of each element of `target` by each element of `sources`; see `ab.jacobian`."""
+        self._use("jacobian")
+        with self._recorded(target):
+            found = jacobian(target, sources, _choice(unconnected_gradients), parallel=experimental_use_pfor)
+        self._release()
+        return found
+
+    def batch_jacobian(
+        self,
+        target: Any,
+        source: Any,
+        unconnected_gradients: Any = "none",
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+    ) -> Any:
+        """The derivatives of each row of `target` by the same row of `source`; see `ab.batch_jacobian`."""
+        self._use("batch_jacobian")
+        with self._recorded(target):
+            found = batch_jacobian(target, source, _choice(unconnected_gradients), parallel=experimental_use_pfor)
+        self._release()
+        return found
+
+    def _recorded(self, target: Any) -> Any:
+        """The block in which gradients of values are read from this tape."""
+        return nullcontext() if any(isinstance(item, Symbol) for item in flatten(target)) else self._tape.asked()
+
+    # --- what is constant -----------------------------------------------------------------------------------
+
+    def _operations(self) -> list[Operation]:
+        return get_default_graph().operations if self._graph is None else self._graph.operations
+
+    def _use(self, what: str) -> None:
+        if self._graph is None:
+            raise RuntimeError(f"GradientTape.{what}(): the tape was not entered. Compute inside `with tape:`.")
+        if self._is_used and not self.persistent:
+            raise RuntimeError(
+                f"GradientTape.{what}() was called on a tape that was used before. Make it with "
+                "GradientTape(persistent=True) to use it more than once."
+            )
+        self._is_used = True
+
+    def _constants(self, targets: list[Any]) -> list[Symbol]:
+        """The tensors on the way to `targets` that were computed before the tape began, or while it paused."""
+        found: dict[Symbol, None] = {}
+        seen: set[Operation] = set()
+        pending = [target for target in targets if isinstance(target, Symbol) and target.graph is self._graph]
+        while pending:
+            tensor = pending.pop()
+            operation = tensor.operation
+            if not self._is_recorded(operation):
+                if operation.inputs and tensor.spec.differentiable:  # reads of variables and feeds are beginnings
+                    found[tensor] = None
+                continue
+            if operation not in seen:
+                seen.add(operation)
+                pending += operation.inputs
+        return list(found)
+
+    def _is_recorded(self, operation: Operation) -> bool:
+        index = operation.index
+        return index >= self._start and not any(first <= index < last for first, last in self._pauses)
+
+
+def _packed(sources: Any, found: list[Any]) -> Any:
+    return found[0] if isinstance(sources, (Tensor, Variable, ShardedVariable)) else pack_as(sources, found)
+
+
+def _choice(unconnected_gradients: Any) -> str:
+    """The word, from a word or an enum like ``tf.UnconnectedGradients``."""
+    return str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
+
+
+def _check_tensor(item: Any, role: str) -> None:
+    if isinstance(getattr(item, "flow", item), (Tensor, Variable, IndexedSlices)):
+        return
+    raise TypeError(
+        f"GradientTape: {role} must be a tensor or a variable, got {type(item).__name__}. NumPy's arrays and functions "
+        "leave nothing to differentiate: make tensors of arrays by ops.convert_to_tensor, and compute with ab.ops."
+    )

@@ -1,0 +1,378 @@
+"""`StepMethods`: what a step of training, testing or predicting computes, as methods that a model may override.
+
+Each method is called with tensors while a step is built, once for each kind of batch; after that the compiled step runs
+without Python. What a step returns for the logs is fetched only where a subclass has a say in it: otherwise the running
+averages are read from the metrics' variables when somebody looks at them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.autodiff import gradients
+from ...engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_as
+from ...engine.graph.provenance import building_part
+from ...engine.place.devices import devices_version
+from ...engine.summaries.scopes import using_step
+from ...layers.core.layer import Layer
+from ...layers.core.tracking import held_by_attributes
+from ..data.adapters import X_ONLY, Layout, unpack_x_y_sample_weight
+from ..metrics.base import Metric
+from .objectives import CompiledLoss, CompiledMetrics, row_count, sum_of
+from .steps import Program, StepPrograms, compile_step
+
+Logs = dict[str, Any]
+_FOR_PYTORCH = (
+    "This step is written for Keras on PyTorch. Here gradients are tensors of the graph: "
+    "gradients = ab.gradients(loss, self.trainable_weights), or with ab.GradientTape; then "
+    "self.optimizer.apply(gradients, self.trainable_weights)."
+)
+_OF_COMPILE = frozenset({"_loss_tracker", "_compiled_loss", "_compiled_metrics", "_latest", "_found_metrics"})
+
+
+class StepMethods:
+    """The methods out of which steps are built. `Trainer` adds those that run them."""
+
+    # What Layer and Trainer give:
+    name: str
+    losses: list[Any]
+    trainable_variables: list[Variable]
+    untracked: Any
+    compiled: bool
+    optimizer: Any
+    __call__: Callable[..., Any]
+    _flatten_layers: Callable[..., list[Any]]
+
+    def _init_steps(self) -> None:
+        self._compiled_loss: CompiledLoss | None = None
+        self._compiled_metrics: CompiledMetrics | None = None
+        self._loss_tracker: Any = None
+        self._is_building_step = False
+        self._trained_variables: list[Variable] = []
+        self._read_logs_program: tuple[Program, list[Any], Any, int] | None = None
+        self._steps = {mode: StepPrograms(partial(self._build_step, mode)) for mode in ("train", "test", "predict")}
+        self._cut_steps: Any = None  # what builds the steps of a model on several devices of this process
+        self._output_structure: dict[str, Any] = {}
+        self._log_names: dict[tuple[str, str], list[str]] = {}  # by kind of step and layout: what the step returns
+        self._latest: dict[str, tuple[str, tuple[Any, ...]]] = {}  # by kind of step: layout and values of the latest
+        self._found_metrics: tuple[list[Any], dict[int, str]] | None = None  # so that single steps are quick
+
+    def _forget_programs(self) -> None:
+        for steps in self._steps.values():
+            steps.clear()
+        self._output_structure.clear()
+        self._log_names.clear()
+        self._latest.clear()
+        self._found_metrics = None
+        self._read_logs_program = None
+
+    # --- what a subclass may override -----------------------------------------------------------------------
+
+    def train_step(self, data: Any) -> Logs:
+        """One step of training, in terms of tensors. Override it to train in a way of your own.
+
+        It is called once for each kind of batch, to build the step that `fit` and `train_on_batch` run: whatever it
+        computes, assigns and updates is part of that step. Python's `print` and counters act once only.
+
+        Args:
+            data: what the batch holds: x, ``(x, y)`` or ``(x, y, sample_weight)``, of tensors.
+
+        Returns:
+            A dict of the values to log, mostly results of metrics.
+
+        >>> import anabranch as ab
+        >>> class Halving(ab.Model):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.dense = ab.layers.Dense(1)
+        ...     def call(self, x):
+        ...         return self.dense(x)
+        ...     def train_step(self, data):
+        ...         x, y = data
+        ...         with ab.GradientTape() as tape:
+        ...             loss = ab.ops.mean((y - self(x, training=True)) ** 2)
+        ...         self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        ...         return {"loss": loss, "half": loss / 2}
+        >>> model = Halving()
+        >>> model.compile("sgd")
+        >>> sorted(model.fit([[1.0], [2.0]], [[1.0], [3.0]], verbose=0).history)
+        ['half', 'loss']
+        """
+        x, y, sample_weight = unpack_x_y_sample_weight(data)
+        y_pred = self(x, training=True)
+        loss = self._loss_of(x, y, y_pred, sample_weight, True)
+        if loss is None:
+            raise ValueError(
+                f"Model {self.name!r} has no loss to minimise: pass loss=... to compile(), or add one in a layer with "
+                "add_loss()."
+            )
+        variables = self.trainable_variables
+        self._loss_tracker.update_state(loss, sample_weight=row_count(x))
+        if variables:
+            self.optimizer.apply(gradients(self.optimizer.scale_loss(loss), variables), variables)
+        else:
+            warnings.warn(f"Model {self.name!r} has no trainable variables: fit() changes nothing.", stacklevel=2)
+        return self.compute_metrics(x, y, y_pred, sample_weight)
+
+    def test_step(self, data: Any) -> Logs:
+        """One step of `evaluate` and `test_on_batch`; see `train_step`."""
+        x, y, sample_weight = unpack_x_y_sample_weight(data)
+        y_pred = self(x, training=False)
+        loss = self._loss_of(x, y, y_pred, sample_weight, False)
+        if loss is not None:
+            self._loss_tracker.update_state(loss, sample_weight=row_count(x))
+        return self.compute_metrics(x, y, y_pred, sample_weight)
+
+    def predict_step(self, data: Any) -> Any:
+        """One step of `predict` and `predict_on_batch`: the outputs, a tensor or a structure of tensors."""
+        x, _, _ = unpack_x_y_sample_weight(data)
+        return self(x, training=False)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """The loss of a batch, a scalar tensor: the compiled losses, and what layers and regularizers add.
+
+        Override it to train on something else; it is called once for each kind of batch, to build the step.
+
+        Args:
+            x, y, y_pred, sample_weight: inputs, targets, predictions and weights of the batch.
+            training: whether the step is one of training.
+
+        Returns:
+            The loss; None where there is nothing to add up.
+        """
+        terms: list[Any] = []
+        if self._compiled_loss is not None:
+            value = self._compiled_loss(y, y_pred, sample_weight, rows=row_count(y_pred if x is None else x))
+            terms += [] if value is None else [value]
+        terms += [loss if getattr(loss, "shape", None) == () else ops.sum(loss) for loss in self.losses]
+        return sum_of(terms)
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Logs:
+        """Let the compiled metrics take in a batch. Override it to update or add others.
+
+        Returns:
+            The results of all metrics by name, which is what the step logs.
+        """
+        if self._compiled_metrics is not None:
+            self._compiled_metrics.update_state(y, y_pred, sample_weight)
+        return self.get_metrics_result()
+
+    def compiled_loss(
+        self, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None
+    ) -> Any:
+        """The loss, also taken into its average: for steps written for Keras 2. New ones call `compute_loss`.
+
+        Args:
+            y_true, y_pred, sample_weight: targets, predictions and weights.
+            regularization_losses: not used: what layers and regularizers add is part of the loss anyway.
+        """
+        loss = self._loss_of(None, y_true, y_pred, sample_weight, True)
+        self._loss_tracker.update_state(loss, sample_weight=row_count(y_pred))
+        return loss
+
+    @property
+    def compiled_metrics(self) -> CompiledMetrics | None:
+        """The metrics that `compile` got, as one object with an `update_state`; None before `compile`."""
+        return self._compiled_metrics
+
+    def _loss_of(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool) -> Any:
+        """`compute_loss`, which an older subclass may have defined without `training`."""
+        parameters = inspect.signature(self.compute_loss).parameters
+        takes_training = "training" in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+        named = {"training": training} if takes_training else {}
+        with building_part("loss"):
+            return self.compute_loss(x, y, y_pred, sample_weight, **named)
+
+    # --- metrics --------------------------------------------------------------------------------------------
+
+    @property
+    def metrics(self) -> list[Any]:
+        """The running averages: of the loss, the compiled metrics, single outputs' losses, and metrics of its own.
+
+        Metrics that are attributes of the model or of a layer inside it are its own. The compiled metrics are listed
+        one by one (once a batch was seen), except while a step is built: there they are one, ``compile_metrics``.
+        """
+        found: list[Any] = []
+        if self.compiled:
+            assert self._compiled_metrics is not None
+            trackers = self._compiled_loss.trackers if self._compiled_loss is not None else []
+            together = [self._compiled_metrics] if self._compiled_metrics.is_given else []
+            compiled = together if self._is_building_step else self._compiled_metrics.metrics
+            found = [self._loss_tracker, *trackers, *compiled]
+        for layer in [self, *self._flatten_layers(include_self=False)]:
+            if layer is self or not isinstance(layer, StepMethods):  # what a model inside trains with is not ours
+                found += held_by_attributes(layer, Metric, Layer.untracked | _OF_COMPILE)
+        return list({id(metric): metric for metric in found}.values())
+
+    @property
+    def metrics_names(self) -> list[str]:
+        """The names of `metrics`, as the logs have them."""
+        names = self._names_of_compiled()
+        return [str(names.get(id(metric), metric.name)) for metric in self.metrics]
+
+    def _names_of_compiled(self) -> dict[int, str]:
+        named = {} if self._compiled_metrics is None else self._compiled_metrics.named
+        return {id(metric): name for name, metric in named.items()}
+
+    def _metrics_and_names(self) -> tuple[list[Any], dict[int, str]]:
+        """`metrics`, with the names of compiled ones; looked for anew when a step was built or a method is called."""
+        if self._is_building_step:
+            return self.metrics, self._names_of_compiled()
+        if self._found_metrics is None:
+            self._found_metrics = self.metrics, self._names_of_compiled()
+        return self._found_metrics
+
+    def reset_metrics(self) -> None:
+        """Start all running averages anew."""
+        for metric in self._metrics_and_names()[0]:
+            metric.reset_state()
+
+    def get_metrics_result(self) -> Logs:
+        """The running averages by name: as floats, or, while a step is built, as tensors."""
+        metrics, names = self._metrics_and_names()
+        if self._is_building_step or in_explicit_graph():
+            return _results(metrics, names)
+        known = self._read_logs_program
+        if known is None or known[1] != metrics or known[3] != devices_version():
+            known = self._read_logs_program = _compile_results(metrics, names)
+        program, _, structure, _ = known
+        values = pack_as(structure, [plain(value) for value in program()])
+        return dict(sorted(values.items()))
+
+    # --- building steps -------------------------------------------------------------------------------------
+
+    def _build_step(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        """Build a step: where a strategy cuts batches into parts, by parts."""
+        if self._cut_steps is None:
+            return self._build_plain_step(mode, layout, tensors)
+        return self._cut_steps.build(mode, layout, tensors)
+
+    def _build_plain_step(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        build = {"train": self._build_train_step, "test": self._build_test_step, "predict": self._build_predict_step}
+        return build[mode](layout, tensors)
+
+    def _build_train_step(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        fetches = self._build_logged_step("train", self.train_step, layout, tensors)
+        self._trained_variables = self.trainable_variables
+        return fetches
+
+    def _build_test_step(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        return self._build_logged_step("test", self.test_step, layout, tensors)
+
+    def _build_predict_step(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        outputs = self._call_step(self.predict_step, layout, tensors)
+        self._output_structure[layout.key] = outputs
+        return flatten(outputs)
+
+    def _build_logged_step(
+        self, mode: str, step: Callable[[Any], Any], layout: Layout, tensors: list[Tensor]
+    ) -> list[Tensor]:
+        logs = self._call_step(step, layout, tensors)
+        own = (f"{mode}_step", "compute_metrics", "get_metrics_result")
+        if all(getattr(type(self), method) is getattr(StepMethods, method) for method in own):
+            return []  # the logs are the results of the metrics, which can be read at any time
+        if not isinstance(logs, Mapping):
+            raise TypeError(
+                f"{type(self).__name__}.{mode}_step() must return a dict of the values to log, such as "
+                f"{{m.name: m.result() for m in self.metrics}}; got {type(logs).__name__}."
+            )
+        flat = _flat_logs(logs)
+        self._log_names[mode, layout.key] = list(flat)
+        return [ops.convert_to_tensor(value) for value in flat.values()]
+
+    def _call_step(self, step: Callable[[Any], Any], layout: Layout, tensors: list[Tensor]) -> Any:
+        self._is_building_step, self._found_metrics = True, None
+        try:
+            with using_step(lambda: getattr(self.optimizer, "iterations", 0)):  # of summaries
+                return step(_as_data(*layout.pack(tensors)))
+        except AttributeError as error:
+            if error.name in ("backward", "zero_grad"):
+                error.add_note(_FOR_PYTORCH)
+            raise
+        finally:
+            self._is_building_step = False
+
+    def _check_step_signatures(self) -> None:
+        """Refuse steps that were written for a stateless backend.
+
+        Raises:
+            TypeError: `train_step` or `test_step` takes more than the data.
+        """
+        for method in ("train_step", "test_step"):
+            parameters = list(inspect.signature(getattr(self, method)).parameters.values())
+            needed = [p.name for p in parameters if p.default is p.empty and p.kind == p.POSITIONAL_OR_KEYWORD]
+            if len(needed) > 1:
+                raise TypeError(
+                    f"{type(self).__name__}.{method}({', '.join(['self', *needed])}): expected {method}(self, data). "
+                    "Steps that hand the state around (as for Keras on JAX) are not needed here: variables are read "
+                    "and assigned in place, and gradients come from ab.GradientTape or ab.gradients."
+                )
+
+    # --- logs -----------------------------------------------------------------------------------------------
+
+    def _logs(self, mode: str) -> Logs:
+        """What the latest step of a kind logged."""
+        layout_key, values = self._latest.get(mode, ("", ()))
+        names = self._log_names.get((mode, layout_key))
+        if names is None:
+            return self.get_metrics_result()
+        return dict(sorted(zip(names, map(plain, values), strict=True)))
+
+    def _in_order(self, logs: Logs) -> Any:
+        """The values of logs as Keras orders them: loss, the metrics of a single output, others by name."""
+        compiled = [] if self._compiled_metrics is None else [metric.name for metric in self._compiled_metrics.metrics]
+        trackers = [] if self._compiled_loss is None else [tracker.name for tracker in self._compiled_loss.trackers]
+        own = [metric.name for metric in self._metrics_and_names()[0]]
+        first = [name for name in dict.fromkeys(["loss", *compiled, *trackers, *own]) if name in logs]
+        values = [logs[name] for name in [*first, *sorted(logs.keys() - set(first))]]
+        return values[0] if len(values) == 1 else values
+
+
+# --- helpers --------------------------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """A fetched value as a float, or as an array if it has axes."""
+    return float(value) if np.ndim(value) == 0 else np.asarray(value)
+
+
+def _as_data(x: Any, y: Any, sample_weight: Any) -> Any:
+    """The batch as steps get it: what is absent at the end is left out."""
+    if sample_weight is not None:
+        return x, y, sample_weight
+    if y is not None:
+        return x, y
+    return (x,) if isinstance(x, (tuple, list)) else x
+
+
+def _results(metrics: list[Any], names: Mapping[int, str]) -> Logs:
+    """The results by name; a metric with a dict of results gives its entries."""
+    return _flat_logs({names.get(id(metric), metric.name): metric.result() for metric in metrics})
+
+
+def _flat_logs(logs: Mapping[Any, Any]) -> Logs:
+    flat: Logs = {}
+    for name, value in logs.items():
+        flat.update(_flat_logs(value) if isinstance(value, Mapping) else {str(name): value})
+    return flat
+
+
+def _compile_results(metrics: list[Any], names: Mapping[int, str]) -> tuple[Program, list[Any], Any, int]:
+    """A program that reads the results of metrics; with these, the structure, and the devices for which it is."""
+    found: Logs = {}
+
+    def build(layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        found.update(_results(metrics, names))
+        return [ops.convert_to_tensor(leaf) for leaf in flatten(found)]
+
+    program = compile_step(build, X_ONLY, [])
+    return program, metrics, found, devices_version()

@@ -1,0 +1,194 @@
+"""Compiled steps: one engine `Program` for each kind of batch, found again by the shapes and dtypes of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.control_flow.while_loop import while_loop
+from ...engine.graph import Graph, Placeholder, Symbol, Tensor, TensorSpec, flatten
+from ...engine.graph.graph import get_default_graph
+from ...engine.ops.base import apply
+from ...engine.ops.containers.tensor_arrays import ArrayRead
+from ...engine.place.devices import devices_version
+from ...engine.session.inside import fetched_from
+from ...engine.session.programs import make_program
+from ...engine.summaries.scopes import recording
+from ...layers.core.layer_state import replacements
+from ...layers.core.shape_programs import STATIC_PROGRAMS, ShapePrograms
+from ..data.adapters import Batch, Layout
+from .carried_steps import StepGraph, carried_loop
+
+Program = Callable[..., tuple[Any, ...]]  # of the arrays of a batch: what it fetches
+Build = Callable[[Layout, list[Tensor]], list[Tensor]]
+
+
+class StepPrograms:
+    """The programs of one kind of step (training, testing, predicting).
+
+    Args:
+        build: builds a step in the current graph from the layout and the tensors of a batch, and returns what to
+            fetch. All effects that it builds (assignments) are part of the step, whether or not a fetch needs them.
+    """
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._devices = devices_version()
+        self._recording = recording()
+        self._replacements = replacements()
+        self._programs: dict[Any, Program] = {}
+        self._families: dict[Any, ShapePrograms] = {}
+        self._loops: dict[Any, tuple[int, Program]] = {}
+
+    def run(self, batch: Batch) -> tuple[Any, ...]:
+        """Run the step on a batch; returns what it fetches."""
+        try:
+            return self.prepare(batch)(*batch.leaves)
+        except MemoryError as error:
+            shapes = ", ".join(str(tuple(np.shape(leaf))) for leaf in batch.leaves)
+            error.add_note(f"In a step on {batch.size} rows, arrays of shapes {shapes}. Give a smaller batch_size.")
+            raise
+
+    def run_together(self, batches: Sequence[Batch]) -> tuple[Any, ...]:
+        """Run the step on one batch after the other, those of equal shapes in one loop; returns what the last fetches.
+
+        Args:
+            batches: at least one.
+        """
+        found: tuple[Any, ...] = ()
+        for key, run in groupby(batches, _key_of):
+            alike = list(run)
+            program = self._loop_of(key, alike)
+            if program is None:
+                found = [self.run(batch) for batch in alike][-1]
+            else:
+                found = program(*[np.stack(leaves) for leaves in zip(*[b.leaves for b in alike], strict=True)])
+        return found
+
+    def prepare(self, batch: Batch) -> Program:
+        """The program that runs a batch. If there is none yet it is built, and with it what a model makes at first."""
+        self._check_scopes()
+        key = _key_of(batch)
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self._find(batch)
+            self._replacements = replacements()  # layers that are built in the step may get adapters there
+        return program
+
+    def _check_scopes(self) -> None:
+        """Forget the programs if devices were declared, summaries go to another writer, or weights were replaced."""
+        made_for = (self._devices, self._recording, self._replacements)
+        if made_for != (devices_version(), recording(), replacements()):
+            self.clear()
+
+    @property
+    def latest(self) -> Any:
+        """The program that was made last; None if there is none."""
+        return next(reversed(self._programs.values()), None)
+
+    def build_anew(self, batch: Batch) -> Program:
+        """A further program for a batch, which is not kept: for looking at how it comes about."""
+        specs = [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
+        return compile_step(self._build, batch.layout, specs)
+
+    def clear(self) -> None:
+        """Forget all programs, because what they were built from has changed."""
+        self._devices = devices_version()
+        self._recording = recording()
+        self._replacements = replacements()
+        self._programs.clear()
+        self._families.clear()
+        self._loops.clear()
+
+    def count(self) -> int:
+        """How many programs were compiled."""
+        return len({id(program) for program in (*self._programs.values(), *[loop for _, loop in self._loops.values()])})
+
+    def _loop_of(self, key: Any, batches: Sequence[Batch]) -> Program | None:
+        """The loop over so many batches of one kind; None where the steps had better be run one by one.
+
+        A loop whose length is known runs quicker, so there is one for the length that comes first: other groups, as at
+        the end of an epoch, are few.
+        """
+        if len(batches) == 1 or not all(type(leaf) is np.ndarray for leaf in batches[0].leaves):
+            return None
+        self._check_scopes()
+        if key not in self._loops and len(self._loops) < STATIC_PROGRAMS:
+            self._loops[key] = len(batches), compile_loop(self._build, batches[0], len(batches))
+        length, program = self._loops.get(key, (0, None))
+        return program if length == len(batches) else None
+
+    def _find(self, batch: Batch) -> Program:
+        specs = [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
+        kind = (batch.layout.key, *[(spec.rank, spec.dtype) for spec in specs])
+        family = self._families.get(kind)
+        if family is None:
+            compiled = partial(partial, compile_step, self._build, batch.layout)  # traced when it is compiled
+            family = self._families[kind] = ShapePrograms(compiled)
+        return family.find(specs)
+
+
+def compile_step(build: Build, layout: Layout, specs: Sequence[TensorSpec]) -> Program:
+    """Trace a step for the given specs and compile it, with all its effects."""
+    names = _names(layout, len(specs))
+    graph = Graph()
+    with graph.as_default():
+        feeds = [graph.add(Placeholder(spec), (), name).outputs[0] for spec, name in zip(specs, names, strict=True)]
+        fetches = [graph.capture(fetch) for fetch in build(layout, [*feeds])]
+    graph.traced = "a step of a model"
+    effects = [operation for operation in graph.operations if operation.writes]
+    return make_program(graph, [*fetches, *effects], feeds)
+
+
+def compile_loop(build: Build, batch: Batch, count: int) -> Program:
+    """Trace and compile a loop that makes a step for each of several batches.
+
+    Args:
+        build: builds one step.
+        batch: one such batch.
+        count: how many there are.
+
+    Returns:
+        A program of the batches' arrays, stacked along a new axis 0; it gives what the last step fetches.
+    """
+    one = StepGraph(partial(build, batch.layout), [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves])
+
+    def build_loop(layout: Layout, stacked: list[Tensor]) -> list[Tensor]:
+        carries = one.can_be_carried(count)
+        make = partial(carried_loop, one) if carries else partial(_assigning_loop, partial(build, layout))
+        return [apply(ArrayRead(), history, ops.convert_to_tensor(count - 1)) for history in make(stacked)]
+
+    specs = [TensorSpec((count, *leaf.shape), leaf.dtype) for leaf in batch.leaves]
+    return compile_step(build_loop, batch.layout, specs)
+
+
+def _assigning_loop(build: Callable[[list[Tensor]], list[Tensor]], stacked: list[Tensor]) -> list[Symbol]:
+    """Build a loop that makes a step for each batch, assigning to variables in each; see `carried_loop`."""
+    fetches: list[Symbol] = []
+
+    def body(number: Any) -> tuple[Any]:
+        graph = get_default_graph()
+        fetches[:] = [graph.capture(fetch) for fetch in build([each[number] for each in stacked])]  # of the last trace
+        return (number + 1,)
+
+    count = ops.shape(stacked[0])[0]
+    while_loop(lambda number: number < count, body, (0,))
+    return [fetched_from(get_default_graph(), tensor) for tensor in fetches]
+
+
+def _key_of(batch: Batch) -> Any:
+    leaves = batch.leaves
+    return (batch.layout.key, *[leaf.shape for leaf in leaves], *[leaf.dtype for leaf in leaves])
+
+
+def _names(layout: Layout, count: int) -> list[str]:
+    names = ["x"] * count
+    for part, name in ((layout.y, "y"), (layout.sample_weight, "sample_weight")):
+        for position in flatten(part):
+            names[position] = name
+    return names

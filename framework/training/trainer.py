@@ -1,0 +1,600 @@
+"""`Trainer`: `compile`, `fit`, `evaluate`, `predict` and their single-step forms, the training half of `Model`.
+
+A step is one compiled program: forward pass, loss, gradients, the optimizer's updates, and the running averages of loss
+and metrics, which live in variables. `fit` only feeds it batches, and reads the averages when somebody looks at them:
+at the end of an epoch, or when a callback or the progress bar asks.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from ... import optim
+from ...distribute.strategies.data_parallel import DataParallel
+from ...distribute.strategies.model_parallel import ModelParallel
+from ...distribute.strategies.pipeline import Pipeline
+from ...distribute.strategies.strategy import Strategy, current_strategy
+from ...engine.graph import Tensor, in_explicit_graph, pack_as
+from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ...engine.runtime import numerics
+from ..callbacks.base import Callback, CallbackList, History
+from ..callbacks.progress import Progress, make_progress, resolve_verbose
+from ..data.adapters import (
+    Batch,
+    as_data,
+    batch_of,
+    class_weights_to_sample_weights,
+    convert_structure,
+    is_array_like,
+    train_validation_split,
+)
+from ..metrics import api as metrics_module
+from ..saving.checkpointing import TrainingRun
+from ..tracebacks import short_tracebacks
+from .contract import check_class_weight, check_numbers, check_probabilities, checked_first
+from .epochs import Epochs
+from .fit_data import batch_of_x, batch_size_of, validation_data_of, without_targets
+from .limits import check_counts, limited_epochs
+from .nan_report import guard_restored, located
+from .objectives import CompiledLoss, CompiledMetrics, check_names, object_name
+from .step_methods import StepMethods
+
+Logs = dict[str, Any]
+Callbacks = Callback | Sequence[Callback] | CallbackList | None
+
+
+class Trainer(StepMethods):
+    """The training half of a model: `compile`, `fit` and their like. `Model` joins it to `Layer`."""
+
+    def _init_trainer(self) -> None:
+        self.optimizer: Any = None
+        self.loss: Any = None
+        self.distribute_strategy: Strategy | None = None
+        self.compiled = False
+        self.stop_training = self.stop_evaluating = self.stop_predicting = False
+        self.history: History | None = None
+        self.steps_per_execution = 1
+        self.run_eagerly = False
+        self.jit_compile: bool | str = "auto"
+        self._checked_batch = False
+        self._compile_arguments: dict[str, Any] | None = None
+        self._init_steps()
+
+    # --- compile --------------------------------------------------------------------------------------------
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
+        jit_compile: bool | str = "auto",
+        auto_scale_loss: bool = True,
+    ) -> None:
+        """Say how the model is trained.
+
+        Args:
+            optimizer: an optimizer or its name.
+            loss: a loss, its name, or a function of (y_true, y_pred); for several outputs one for all, or a list or
+                dict of them. None where layers add their own with `add_loss`.
+            loss_weights: a factor for each output's loss, in a list or dict.
+            metrics: a list of metrics, names or functions; for several outputs a list or dict of such lists.
+            weighted_metrics: the same, for metrics that sample weights apply to.
+            run_eagerly: accepted as in Keras, and kept for the config: steps are compiled either way, so that Python in
+                a step runs once for each kind of batch. To see values, fetch them or use `ab.debugging`.
+            steps_per_execution: how many steps of training or testing are made in one call of the engine, as a loop in
+                the graph. Results are those of single steps; callbacks' batch methods are called once for each call.
+                It pays for small models, where what lies between two steps counts.
+            jit_compile: accepted as in Keras, and kept for the config: steps are compiled either way.
+            auto_scale_loss: put a `LossScaleOptimizer` around the optimizer where layers compute in float16 with
+                weights in float32 (the dtype policy ``"mixed_float16"``).
+
+        Raises:
+            ValueError: a name is not known.
+            TypeError: something is no optimizer, or `train_step` takes more than the data.
+
+        Which variables are trained is found out when a step is built: `layer.trainable` takes effect if it is set
+        before the first step, before `compile`, or between two calls of `fit`.
+        """
+        self._check_step_signatures()
+        self.distribute_strategy = current_strategy()
+        check_names(loss, metrics, weighted_metrics)
+        self._compile_arguments = {
+            "optimizer": optimizer,
+            "loss": loss,
+            "loss_weights": loss_weights,
+            "metrics": metrics,
+            "weighted_metrics": weighted_metrics,
+            "run_eagerly": run_eagerly,
+            "steps_per_execution": steps_per_execution or 1,  # Keras up to 2.15 wrote None
+            "jit_compile": jit_compile,
+        }
+        self.optimizer = optim.get(optimizer)
+        if not auto_scale_loss:  # written only then, as Keras does not write it
+            self._compile_arguments["auto_scale_loss"] = False
+        elif _needs_scaled_loss(self):
+            self.optimizer = optim.LossScaleOptimizer(self.optimizer, name="loss_scale_optimizer")
+        self.loss = loss
+        self._cut_steps = self._found_cut_steps()
+        self.run_eagerly = run_eagerly
+        self.steps_per_execution = max(int(steps_per_execution or 1), 1)
+        self.jit_compile = jit_compile
+        names = getattr(self, "output_names", None)
+        self._compiled_loss = None if loss is None else CompiledLoss(loss, loss_weights, names)
+        self._compiled_metrics = CompiledMetrics(metrics, weighted_metrics, names)
+        self._loss_tracker = metrics_module.Mean(name="loss")
+        self.stop_training = False
+        self._checked_batch = False
+        self.compiled = True
+        self._forget_programs()
+
+    def _found_cut_steps(self) -> Any:
+        """What builds the steps of a model on several devices of this process; None for other models."""
+        strategy = self.distribute_strategy
+        if isinstance(strategy, DataParallel) and strategy.of is not None:
+            strategy = strategy.of
+        if isinstance(strategy, Pipeline):
+            from ..pipeline.steps import PipelineSteps  # few need it
+
+            return PipelineSteps(self, strategy)
+        if isinstance(strategy, DataParallel) and strategy.has_local_replicas:
+            from ..replicas.local import LocalSteps
+
+            return LocalSteps(self, strategy)
+        if isinstance(strategy, ModelParallel):
+            from ..replicas.model_parallel import PartSteps
+
+            return PartSteps(self, strategy)
+        return None
+
+    def _prepare(self, what: str) -> None:
+        """Check that the model is compiled; drop programs that were built for other trainable variables."""
+        if not self.compiled:
+            raise ValueError(f"Model {self.name!r} must be compiled before {what}(): call model.compile(...) first.")
+        if in_explicit_graph():
+            raise RuntimeError(
+                f"{what}() runs at once, but a graph is being built here, in which assignments would only be noted. "
+                "Call it outside of the `with graph.as_default():` or `with Session():` block."
+            )
+        if not what.endswith("_on_batch"):  # single steps must be quick; after a change of `trainable`, compile again
+            self._found_metrics = None
+            variables = self.trainable_variables
+            if [id(v) for v in variables] != [id(v) for v in self._trained_variables]:
+                self._steps["train"].clear()
+                self._trained_variables = variables
+
+    def _renew_optimizer(self) -> None:
+        """Put an optimizer without state in the place of one that has some."""
+        if self.optimizer is None or not self.optimizer.built or self._compile_arguments is None:
+            return
+        self.optimizer = type(self.optimizer).from_config(self.optimizer.get_config())
+        self._compile_arguments = {**self._compile_arguments, "optimizer": self.optimizer}
+
+    def get_compile_config(self) -> dict[str, Any] | None:
+        """The arguments of `compile`, for JSON; None if the model is not compiled."""
+        if self._compile_arguments is None:
+            return None
+        given = {**self._compile_arguments, "optimizer": self.optimizer}
+        return {name: serialize_keras_object(value) for name, value in given.items()}
+
+    def compile_from_config(self, config: Mapping[str, Any]) -> None:
+        """Compile as `get_compile_config` says."""
+        if type(self).compile is not Trainer.compile and type(self).get_compile_config is Trainer.get_compile_config:
+            warnings.warn(
+                f"Model {self.name!r} was loaded without being compiled: {type(self).__name__} has a compile() of its "
+                "own. Call compile(), or let the class define get_compile_config() and compile_from_config(config).",
+                stacklevel=2,
+            )
+            return
+        known = {
+            name: value
+            for name, value in config.items()
+            if name in Trainer.compile.__annotations__ and name != "return"
+        }
+        self.compile(**deserialize_keras_object(known))
+        if self.optimizer is not None and getattr(self, "built", False):
+            self.optimizer.build(self.trainable_variables)
+
+    # --- fit ------------------------------------------------------------------------------------------------
+
+    @short_tracebacks
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: str | int = "auto",
+        callbacks: Callbacks = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool | str = True,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int | Sequence[int] = 1,
+    ) -> History:
+        """Train the model.
+
+        Args:
+            x: inputs ``[rows, ...]``: an array, a list or dict of arrays (for several inputs), a generator or iterable
+                of batches ``(x, y[, sample_weight])``, or a `utils.PyDataset`.
+            y: targets ``[rows, ...]``, or a list or dict of them; not with generators and datasets.
+            batch_size: rows in a step, 32 by default.
+            epochs: the epoch (counted from 1) after which training ends.
+            verbose: 0 nothing, 1 a progress bar, 2 one line an epoch, "auto" a bar in terminals and notebooks, else
+                lines. All go to standard output.
+            callbacks: callbacks, or one.
+            validation_split: the share of the rows, taken from the end before shuffling, to validate on.
+            validation_data: ``(x, y[, sample_weight])``, a generator or a dataset to validate on.
+            shuffle: draw a new order of the rows for each epoch; "batch" shuffles batches only.
+            class_weight: a weight for each class of the targets.
+            sample_weight: a weight for each row, or for each value of the targets.
+            initial_epoch: the epoch (counted from 0) to begin with.
+            steps_per_epoch: steps in an epoch; needed for endless generators. An epoch ends with the data, too.
+            validation_steps, validation_batch_size: the same for validation.
+            validation_freq: validate after each so many epochs, or after the epochs of a list.
+
+        Returns:
+            A `callbacks.History` with the averages of each epoch.
+
+        Raises:
+            ValueError: the model is not compiled, or data and model do not fit.
+
+        Threads make the next batches of a `utils.PyDataset` (its `workers`) or a `utils.Prefetch` while a step runs.
+        What goes wrong there is raised here, and no thread outlives the call.
+        """
+        self._prepare("fit")
+        check_counts("fit", batch_size=batch_size, epochs=epochs, steps_per_epoch=steps_per_epoch)
+        check_counts("fit", validation_batch_size=validation_batch_size, validation_steps=validation_steps)
+        labels = self._label_form()
+        if validation_split and validation_data is None:
+            if not is_array_like(x, y):
+                raise ValueError(
+                    "validation_split works on arrays only; for generators and datasets give validation_data."
+                )
+            (x, y, sample_weight), validation_data = train_validation_split(
+                _converted(x, y, sample_weight), validation_split
+            )
+        if class_weight is not None:
+            check_class_weight(y, labels)
+        data = as_data(
+            x, y, sample_weight, batch_size=batch_size, shuffle=shuffle, class_weight=class_weight, labels=labels
+        )
+        epochs_of_data, epochs = Epochs(data, steps_per_epoch), limited_epochs(epochs)
+        validation = validation_data_of(validation_data, validation_batch_size or batch_size_of(data, batch_size))
+        verbosity = resolve_verbose(verbose)
+
+        def validate(epoch: int, hooks: CallbackList) -> Logs:
+            if validation is None or not _is_due(epoch, validation_freq):
+                return {}
+            found = self._evaluate(Epochs(validation, validation_steps), hooks, None)
+            return {f"val_{name}": value for name, value in found.items()}
+
+        if self.distribute_strategy is not None and self.distribute_strategy.is_distributed:
+            from ..replicas.fitting import fit_replicas  # few need it
+
+            span = range(initial_epoch, epochs)
+            return fit_replicas(self, self.distribute_strategy, epochs_of_data, callbacks, span, verbosity, validate)
+        hooks = self._callback_list(callbacks, verbose=verbosity, epochs=epochs, steps=epochs_of_data.steps)
+        history = next(item for item in hooks.callbacks if isinstance(item, History))
+        self.history = history
+        self.stop_training = False
+        run, shown = TrainingRun(self, hooks, epochs_of_data), 0 if hooks.shows_progress else verbosity
+        hooks.on_begin("train")
+        logs: Logs = {}
+        with closing(epochs_of_data), guard_restored():
+            for epoch in run.epochs(initial_epoch, epochs):
+                self.reset_metrics()
+                hooks.on_epoch_begin(epoch)
+                run.enter_epoch()
+                title = f"Epoch {epoch + 1}/{epochs}"
+                progress = make_progress(shown, title, epochs_of_data.steps, partial(self._logs, "train"))
+                done = self._run_steps("train", epochs_of_data, hooks, progress)
+                logs = self._logs("train") if done else {}
+                logs = dict(sorted({**logs, **validate(epoch, hooks)}.items()))
+                progress.close(done, logs)
+                hooks.on_epoch_end(epoch, logs)
+                if self.stop_training or epochs_of_data.exhausted:
+                    break
+        self.optimizer.finalize_variable_values(self._trained_variables)
+        hooks.on_end("train", logs)
+        return history
+
+    def _run_steps(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
+        """Run one epoch's steps; returns how many there were."""
+        if self.steps_per_execution > 1:
+            return self._run_groups_of_steps(mode, epoch, hooks, progress)
+        if hooks.wants_batches(mode):
+            return self._run_steps_with_hooks(mode, epoch, hooks, progress)
+        run, clock, latest = self._steps[mode].run, time.perf_counter, self._latest
+        done = epoch.done_before
+        try:
+            for batch in progress.timed(self._batches(epoch)):
+                latest[mode] = (batch.layout.key, run(batch))
+                done += 1
+                if clock() >= progress.next_redraw:
+                    progress.redraw(done)
+        except FloatingPointError as error:
+            raise located(error, self, progress.title, done) from error
+        return done
+
+    def _run_steps_with_hooks(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
+        run, done = self._steps[mode].run, epoch.done_before
+        for batch in progress.timed(self._batches(epoch)):
+            hooks.begin_batch(mode, done)
+            try:
+                self._latest[mode] = (batch.layout.key, run(batch))
+            except FloatingPointError as error:
+                raise located(error, self, progress.title, done) from error
+            done += 1
+            hooks.end_batch(mode, done - 1, self._batch_logs(mode, hooks))
+            if time.perf_counter() >= progress.next_redraw:
+                progress.redraw(done)
+            if self._is_stopped(mode):
+                break
+        return done
+
+    def _run_groups_of_steps(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
+        """The same in groups of `steps_per_execution`, each group one loop in the graph."""
+        together, wanted, done = self.steps_per_execution, hooks.wants_batches(mode), epoch.done_before
+        steps = math.inf if epoch.steps is None else epoch.steps
+        batches = progress.timed(self._batches(epoch))
+        while group := list(islice(batches, int(min(together - done % together, max(steps - done, 1))))):
+            if wanted:
+                hooks.begin_batch(mode, done)
+            self._run_group(mode, group, progress.title, done)
+            done += len(group)
+            if wanted:
+                hooks.end_batch(mode, done - 1, self._batch_logs(mode, hooks))
+            if time.perf_counter() >= progress.next_redraw:
+                progress.redraw(done)
+            if wanted and self._is_stopped(mode):
+                break
+        return done
+
+    def _is_stopped(self, mode: str) -> bool:
+        """Whether a callback has set `stop_training`, or for other modes `stop_evaluating`."""
+        return self.stop_training if mode == "train" else self.stop_evaluating
+
+    def _batch_logs(self, mode: str, hooks: CallbackList) -> Logs:
+        return self._logs(mode) if hooks.reads_batch_logs(mode) else {}
+
+    def _run_group(self, mode: str, group: list[Batch], title: str, done: int) -> None:
+        key = group[-1].layout.key
+        if not numerics.is_enabled():
+            self._latest[mode] = (key, self._steps[mode].run_together(group))
+            return
+        for number, batch in enumerate(group, done):  # one by one, so that the guard tells the batch
+            try:
+                self._latest[mode] = (key, self._steps[mode].run(batch))
+            except FloatingPointError as error:
+                raise located(error, self, title, number) from error
+
+    def _batches(self, epoch: Epochs) -> Iterator[Batch]:
+        """An epoch's batches; the first one that the model sees is looked at."""
+        return epoch.epoch() if self._checked_batch else checked_first(epoch.epoch(), self._check_batch)
+
+    def _check_batch(self, batch: Batch) -> None:
+        self._checked_batch = True
+        check_numbers(batch)
+        if self.loss is not None and not isinstance(self.loss, (dict, list, tuple)):
+            check_probabilities(batch, self.loss if isinstance(self.loss, str) else object_name(self.loss))
+
+    def _callback_list(self, callbacks: Callbacks, **params: Any) -> CallbackList:
+        if isinstance(callbacks, CallbackList):
+            return callbacks
+        return CallbackList(callbacks, add_history=True, model=self, **params)
+
+    def _label_form(self) -> str:
+        """What the compiled loss says about labels: class numbers, one-hot rows, or nothing."""
+        name = self.loss if isinstance(self.loss, str) else object_name(self.loss) if self.loss is not None else ""
+        if "sparse" in name:
+            return "indices"
+        return "one_hot" if name.startswith("categorical") else "guess"
+
+    # --- evaluate -------------------------------------------------------------------------------------------
+
+    @short_tracebacks
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Callbacks = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Loss and metrics on data, averaged over all rows.
+
+        Args:
+            x, y, batch_size, verbose, sample_weight, callbacks: as in `fit`.
+            steps: how many steps to run; by default one pass.
+            return_dict: return a dict by name.
+
+        Returns:
+            The loss, or a list ``[loss, metrics...]`` (in the order of `metrics_names`), or a dict.
+        """
+        self._prepare("evaluate")
+        check_counts("evaluate", batch_size=batch_size, steps=steps)
+        data = Epochs(as_data(x, y, sample_weight, batch_size=batch_size), steps)
+        verbosity = resolve_verbose(verbose)
+        hooks = self._callback_list(callbacks, verbose=verbosity, epochs=1, steps=data.steps)
+        shown = 0 if hooks.shows_progress else verbosity
+        progress = make_progress(shown, "", data.steps, partial(self._logs, "test"))
+        logs = self._evaluate(data, hooks, progress)
+        return logs if return_dict else self._in_order(logs)
+
+    def _evaluate(self, data: Epochs, hooks: CallbackList, progress: Progress | None) -> Logs:
+        self.reset_metrics()
+        self.stop_evaluating = False
+        hooks.on_begin("test")
+        shown = progress or make_progress(0, "", None, dict)
+        with closing(data):
+            done = self._run_steps("test", data, hooks, shown)
+        logs = self._logs("test") if done else {}
+        shown.close(done, logs)
+        hooks.on_end("test", logs)
+        return logs
+
+    # --- predict --------------------------------------------------------------------------------------------
+
+    @short_tracebacks
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
+        steps: int | None = None,
+        callbacks: Callbacks = None,
+    ) -> Any:
+        """The model's outputs for data, batch by batch.
+
+        Args:
+            x: inputs, as in `fit`.
+            batch_size: rows in a step, 32 by default.
+            verbose: as in `fit`; "auto" shows a bar in terminals and notebooks if there are several batches.
+            steps: how many steps to run; by default one pass.
+            callbacks: callbacks, or one.
+
+        Returns:
+            An array ``[rows, ...]``, or the model's structure of such arrays.
+        """
+        check_counts("predict", batch_size=batch_size, steps=steps)
+        limit = 32 if batch_size is None else batch_size
+        if type(x) is np.ndarray and callbacks is None and steps is None and 0 < len(x) <= limit and x.ndim:
+            return self._predict_batch(batch_of_x(x))  # one batch: no adapter, no bar, no callbacks
+        data = Epochs(as_data(x, batch_size=batch_size), steps)
+        verbosity = resolve_verbose(verbose)
+        if verbose == "auto" and (verbosity == 2 or data.steps == 1):
+            verbosity = 0
+        hooks = self._callback_list(callbacks, verbose=verbosity, epochs=1, steps=data.steps)
+        progress = make_progress(0 if hooks.shows_progress else verbosity, "", data.steps, dict)
+        self.stop_predicting = False
+        hooks.on_begin("predict")
+        parts, structure, done = [], None, 0
+        wanted = hooks.wants_batches("predict")
+        with closing(data):
+            for batch in progress.timed(data.epoch()):
+                only_x = without_targets(batch)
+                if wanted:
+                    hooks.begin_batch("predict", done)
+                parts.append(self._steps["predict"].run(only_x))
+                structure = self._output_structure[only_x.layout.key]
+                done += 1
+                if wanted:
+                    hooks.end_batch("predict", done - 1, {"outputs": pack_as(structure, list(parts[-1]))})
+                if time.perf_counter() >= progress.next_redraw:
+                    progress.redraw(done)
+                if self.stop_predicting:
+                    break
+        progress.close(done, {})
+        hooks.on_end("predict")
+        if not parts:
+            raise ValueError("predict() got no data: x gave no batch.")
+        columns = [column[0] if len(column) == 1 else _joined(column) for column in zip(*parts, strict=True)]
+        return _packed(structure, columns)
+
+    @short_tracebacks
+    def predict_on_batch(self, x: Any) -> Any:
+        """The model's outputs for one batch."""
+        return self._predict_batch(batch_of_x(x))
+
+    def _predict_batch(self, batch: Batch) -> Any:
+        values = self._steps["predict"].run(batch)
+        return _packed(self._output_structure[batch.layout.key], list(values))
+
+    # --- single batches -------------------------------------------------------------------------------------
+
+    @short_tracebacks
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """One training step on one batch. Running averages start anew, so that what is returned is of this batch.
+
+        Args:
+            x, y, sample_weight: inputs, targets and weights, all rows of the batch.
+            class_weight: a weight for each class of the targets; not together with `sample_weight`.
+            return_dict: return a dict by name.
+
+        Returns:
+            The loss, or a list ``[loss, metrics...]``, or a dict, as `evaluate` gives them.
+        """
+        self._prepare("train_on_batch")
+        if class_weight is not None:
+            if sample_weight is not None:
+                raise ValueError("class_weight and sample_weight can't be given at the same time.")
+            check_class_weight(y, self._label_form())
+            sample_weight = class_weights_to_sample_weights(convert_structure(y, "y"), class_weight, self._label_form())
+        return self._one_step("train", batch_of(x, y, sample_weight), return_dict)
+
+    @short_tracebacks
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
+        """Loss and metrics of one batch, without training; see `train_on_batch`."""
+        self._prepare("test_on_batch")
+        return self._one_step("test", batch_of(x, y, sample_weight), return_dict)
+
+    def _one_step(self, mode: str, batch: Batch, return_dict: bool) -> Any:
+        if not self._checked_batch:
+            self._check_batch(batch)
+        self.reset_metrics()
+        self._latest[mode] = (batch.layout.key, self._steps[mode].run(batch))
+        logs = self._logs(mode)
+        return logs if return_dict else self._in_order(logs)
+
+
+# --- helpers --------------------------------------------------------------------------------------------------------
+
+
+def _joined(column: Sequence[Any]) -> Any:
+    try:
+        return np.concatenate(column)
+    except ValueError as error:
+        shapes = sorted({tuple(array.shape[1:]) for array in column})
+        raise ValueError(
+            f"predict(): the outputs of batches differ in shape beyond the batch ({shapes}), so they can't be joined. "
+            "Call predict_on_batch on each batch."
+        ) from error
+
+
+def _packed(structure: Any, values: list[Any]) -> Any:
+    return values[0] if isinstance(structure, Tensor) else pack_as(structure, values)
+
+
+def _converted(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    return convert_structure(x, "x"), convert_structure(y, "y"), convert_structure(sample_weight, "sample_weight")
+
+
+def _needs_scaled_loss(model: Any) -> bool:
+    """Whether gradients of the model pass through float16, and its optimizer does nothing about it yet."""
+    if model.optimizer is None or isinstance(model.optimizer, optim.LossScaleOptimizer):
+        return False
+    return any(layer.dtype_policy.name == "mixed_float16" for layer in model._flatten_layers())
+
+
+def _is_due(epoch: int, validation_freq: int | Sequence[int]) -> bool:
+    if isinstance(validation_freq, int):
+        return (epoch + 1) % validation_freq == 0
+    return epoch + 1 in validation_freq

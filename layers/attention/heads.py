@@ -1,0 +1,229 @@
+"""What attention layers with several heads have in common: projections, masks, weights over the sources."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.objects import constraints, initializers, regularizers
+from ..core.activation import Softmax
+from ..core.dropout import Dropout, acts
+from ..core.einsum_dense import EinsumDense
+from ..core.layer import Layer
+from .masks import as_mask, both, causal_mask, window_mask, with_rank
+
+
+class HeadsAttention(Layer):
+    """The base of `MultiHeadAttention` and `GroupQueryAttention`.
+
+    A subclass makes ``_query_dense``, ``_key_dense``, ``_value_dense`` and ``_output_dense`` (and ``_gate_dense`` where
+    `use_gate` is set), and calls `_prepare`.
+
+    Args:
+        head_size: the length of a head's queries, whose root scores are divided by.
+        dropout: in training, the part of the weights that is dropped.
+        use_bias: whether the projections have biases.
+        sliding_window: a target sees only sources less than so many places away; None for no limit.
+        flash_attention: how to compute, not what; there is one way here. It may not be True together with dropout.
+        kernel_initializer, bias_initializer: first values of the projections.
+        kernel_regularizer, bias_regularizer, activity_regularizer: penalties on the projections.
+        kernel_constraint, bias_constraint: projections after each update.
+        use_gate: what the heads give is multiplied by a sigmoid of the query, projected.
+        seed: an integer for the dropout.
+    """
+
+    _query_dense: EinsumDense
+    _key_dense: EinsumDense
+    _value_dense: EinsumDense
+    _gate_dense: EinsumDense
+    _output_dense: EinsumDense
+
+    def __init__(
+        self,
+        head_size: int,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        use_gate: bool = False,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        label = type(self).__name__
+        if sliding_window is not None and (not isinstance(sliding_window, int) or sliding_window <= 0):
+            raise ValueError(f"{label}: sliding_window must be None or a positive integer, got {sliding_window!r}.")
+        if flash_attention and acts(dropout):
+            raise ValueError(f"{label}: flash_attention=True takes no dropout, got dropout={dropout}. Set one of them.")
+        self._dropout = dropout
+        self._use_bias = use_bias
+        self._use_gate = use_gate
+        self._sliding_window = sliding_window
+        self._flash_attention = flash_attention
+        self._kernel_initializer = initializers.get(kernel_initializer)
+        self._bias_initializer = initializers.get(bias_initializer)
+        self._kernel_regularizer = regularizers.get(kernel_regularizer)
+        self._bias_regularizer = regularizers.get(bias_regularizer)
+        self._activity_regularizer = regularizers.get(activity_regularizer)
+        self._kernel_constraint = constraints.get(kernel_constraint)
+        self._bias_constraint = constraints.get(bias_constraint)
+        self._scale = 1.0 / math.sqrt(head_size)
+        self.seed = seed
+        self.supports_masking = True
+        self._attended = 1  # over how many axes
+
+    # --- building -------------------------------------------------------------------------------------------
+
+    def _prepare(self, scores_equation: str, combine_equation: str, attended: int) -> None:
+        """What is needed beside the projections: equations over key and query, then weights and value."""
+        self._dot_product_equation = scores_equation
+        self._combine_equation = combine_equation
+        self._attended = attended
+        self._softmax = Softmax(axis=list(range(-attended, 0)), dtype=self.dtype_policy)
+        self._dropout_layer = Dropout(self._dropout, seed=self.seed, dtype=self.dtype_policy)
+
+    def _projection(
+        self, equation: str, output_shape: Any, bias_axes: str, name: str, input_shape: Any, activation: Any = None
+    ) -> EinsumDense:
+        """A built projection."""
+        layer = EinsumDense(
+            equation,
+            output_shape,
+            activation=activation,
+            bias_axes=bias_axes if self._use_bias else None,
+            kernel_initializer=self._kernel_initializer,
+            bias_initializer=self._bias_initializer,
+            kernel_regularizer=self._kernel_regularizer,
+            bias_regularizer=self._bias_regularizer,
+            activity_regularizer=self._activity_regularizer,
+            kernel_constraint=self._kernel_constraint,
+            bias_constraint=self._bias_constraint,
+            name=name,
+            dtype=self.dtype_policy,
+        )
+        layer.supports_masking = True  # masks are seen to here; a projection keeps places apart
+        layer.build(input_shape)
+        return layer
+
+    def _check_shapes(self, value_shape: Any, key_shape: Any) -> None:
+        if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
+            raise ValueError(
+                f"Layer {self.name!r} ({type(self).__name__}): value and key must agree in all axes but the batch and "
+                f"the last, got value shape {value_shape} and key shape {key_shape}."
+            )
+
+    # --- calling --------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        query: Any,
+        value: Any,
+        key: Any = None,
+        query_mask: Any = None,
+        value_mask: Any = None,
+        key_mask: Any = None,
+        attention_mask: Any = None,
+        return_attention_scores: bool = False,
+        training: Any = None,
+        use_causal_mask: bool = False,
+    ) -> Any:
+        if self._flash_attention and return_attention_scores:
+            raise ValueError(
+                f"Layer {self.name!r} ({type(self).__name__}): flash_attention=True gives no attention scores. Set "
+                "flash_attention=None, or leave return_attention_scores."
+            )
+        attention_mask = self._compute_attention_mask(
+            query,
+            value,
+            query_mask=query_mask,
+            value_mask=value_mask,
+            key_mask=key_mask,
+            attention_mask=attention_mask,
+            use_causal_mask=use_causal_mask,
+        )
+        gate = self._gate_dense(query) if self._use_gate else None
+        outputs, scores = self._compute_attention(
+            self._query_dense(query),
+            self._key_dense(value if key is None else key),
+            self._value_dense(value),
+            attention_mask,
+            training,
+            return_attention_scores,
+        )
+        outputs = self._output_dense(outputs if gate is None else outputs * gate)
+        return (outputs, scores) if return_attention_scores else outputs
+
+    def _compute_attention_mask(
+        self,
+        query: Tensor,
+        value: Tensor,
+        query_mask: Any = None,
+        value_mask: Any = None,
+        key_mask: Any = None,
+        attention_mask: Any = None,
+        use_causal_mask: bool = False,
+    ) -> Any:
+        """All masks as one, ``(batch, targets, sources)`` or what broadcasts to it; None for no mask."""
+        targets, sources = ops.shape(query)[1], ops.shape(value)[1]
+        mask = both(as_mask(query_mask, -1), as_mask(value_mask, -2))
+        mask = both(mask, as_mask(key_mask, -2))
+        if use_causal_mask:
+            mask = both(mask, causal_mask(targets, sources))
+        if self._sliding_window is not None:
+            mask = both(mask, window_mask(targets, sources, self._sliding_window))
+        return both(as_mask(attention_mask), mask)
+
+    def _compute_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any = None,
+        training: Any = None,
+        return_attention_scores: bool = False,
+    ) -> tuple[Tensor, Any]:
+        """What each head gives, ``(batch, targets, heads, value size)``, and its weights if they are wanted.
+
+        Subclasses may override it to attend in another way; the arguments are the projected ones.
+        """
+        wants_scores = return_attention_scores or acts(self._dropout) or len(query.shape or ()) != 4
+        if wants_scores:
+            return self._attend_with_scores(query, key, value, attention_mask, training)
+        mask = None if attention_mask is None else with_rank(attention_mask, 4, -3)
+        return ops.dot_product_attention(query, key, value, mask=mask, scale=self._scale), None
+
+    def _attend_with_scores(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, training: Any
+    ) -> tuple[Tensor, Tensor]:
+        scores = ops.einsum(self._dot_product_equation, key, query * self._scale)
+        if mask is not None:
+            mask = with_rank(mask, len(scores.shape or ()), -2 * self._attended - 1)
+        weights = self._softmax(scores, mask=mask)
+        kept = self._dropout_layer(weights, training=training) if acts(self._dropout) else weights
+        return ops.einsum(self._combine_equation, kept, value), weights
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "dropout": self._dropout,
+            "use_bias": self._use_bias,
+            "use_gate": self._use_gate,
+            "sliding_window": self._sliding_window,
+            "kernel_initializer": initializers.serialize(self._kernel_initializer),
+            "bias_initializer": initializers.serialize(self._bias_initializer),
+            "kernel_regularizer": regularizers.serialize(self._kernel_regularizer),
+            "bias_regularizer": regularizers.serialize(self._bias_regularizer),
+            "activity_regularizer": regularizers.serialize(self._activity_regularizer),
+            "kernel_constraint": constraints.serialize(self._kernel_constraint),
+            "bias_constraint": constraints.serialize(self._bias_constraint),
+            "seed": self.seed,
+        }

@@ -1,0 +1,47 @@
+"""What a query may look at: masks over pairs of places, True where it counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine import ops
+from ...engine.graph import Tensor
+
+
+def causal_mask(targets: Any, sources: Any) -> Tensor:
+    """``(1, targets, sources)``, True where a source is no later than the target."""
+    rows, columns = _places(targets, sources)
+    return ops.greater_equal(rows, columns)
+
+
+def window_mask(targets: Any, sources: Any, width: int) -> Tensor:
+    """``(1, targets, sources)``, True where a source is less than `width` places away from the target."""
+    rows, columns = _places(targets, sources)
+    return ops.less(ops.abs(rows - columns), width)
+
+
+def _places(targets: Any, sources: Any) -> tuple[Tensor, Tensor]:
+    rows = ops.reshape(ops.arange(targets, dtype="int32"), (1, targets, 1))
+    return rows, ops.reshape(ops.arange(sources, dtype="int32"), (1, 1, sources))
+
+
+def both(first: Any, second: Any) -> Any:
+    """Where both masks hold; None holds everywhere."""
+    if first is None or second is None:
+        return second if first is None else first
+    return ops.logical_and(first, second)
+
+
+def as_mask(mask: Any, axis: int | None = None) -> Any:
+    """`mask` as bools, with an axis more where one is asked for; None stays."""
+    if mask is None:
+        return None
+    mask = ops.cast(mask, "bool")
+    return mask if axis is None else ops.expand_dims(mask, axis)
+
+
+def with_rank(mask: Tensor, rank: int, axis: int) -> Tensor:
+    """`mask` with axes of size 1 put in at `axis` until it has that rank."""
+    for _ in range(rank - len(mask.shape or ())):
+        mask = ops.expand_dims(mask, axis)
+    return mask

@@ -1,0 +1,1 @@
+"""Convolutions, pooling, padding and what else has spatial axes."""

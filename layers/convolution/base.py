@@ -1,0 +1,129 @@
+"""What the layers that convolve have in common."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.objects import activations, constraints, initializers, regularizers
+from ..core.input_spec import InputSpec
+from ..core.layer import Layer
+from ..core.shaping import check_data_format
+from ..core.weight import Weight
+from .spatial import axis_sizes, channels_axis, known_channels, one_of
+
+
+class Convolution(Layer):
+    """The base of the layers that convolve: windows, bias and activation.
+
+    Args:
+        kernel_size: the size of the windows: an int, or one for each spatial axis.
+        strides: cells from one window to the next: likewise.
+        padding: ``"valid"`` or ``"same"``; with one spatial axis some take ``"causal"``.
+        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        dilation_rate: from one cell of a window to the next; an int, or one for each spatial axis.
+        activation: a name or function; None for none.
+        use_bias: whether there is a bias.
+        bias_initializer, bias_regularizer, bias_constraint: of the bias.
+        **kwargs: see `Layer`.
+    """
+
+    rank: ClassVar[int]
+    paddings: ClassVar[tuple[str, ...]] = ("valid", "same")
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        strides: Any,
+        padding: str,
+        data_format: str | None,
+        dilation_rate: Any,
+        activation: Any,
+        use_bias: bool,
+        bias_initializer: Any,
+        bias_regularizer: Any,
+        bias_constraint: Any,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        layer = type(self).__name__
+        self.kernel_size = axis_sizes(layer, "kernel_size", kernel_size, self.rank)
+        self.strides = axis_sizes(layer, "strides", strides, self.rank)
+        self.padding = one_of(layer, "padding", padding, self.paddings)
+        self.data_format = check_data_format(data_format)
+        self.dilation_rate = axis_sizes(layer, "dilation_rate", dilation_rate, self.rank)
+        self.activation = activations.get(activation)
+        self.use_bias = use_bias
+        self.bias_initializer = initializers.get(bias_initializer)
+        self.bias_regularizer = regularizers.get(bias_regularizer)
+        self.bias_constraint = constraints.get(bias_constraint)
+        self.bias: Weight | None = None
+        self.input_spec = InputSpec(ndim=self.rank + 2)
+
+    def _input_channels(self, input_shape: Any) -> int:
+        """The number of channels of an input, which all later ones must have, too."""
+        channels = known_channels(self, input_shape, self.rank, self.data_format)
+        self.input_spec = InputSpec(ndim=self.rank + 2, axes={channels_axis(self.data_format): channels})
+        return channels
+
+    def _add_bias(self, channels: int) -> None:
+        if not self.use_bias:
+            return
+        self.bias = self.add_weight(
+            shape=(channels,),
+            initializer=self.bias_initializer,
+            regularizer=self.bias_regularizer,
+            constraint=self.bias_constraint,
+            name="bias",
+        )
+
+    @property
+    def _windows(self) -> dict[str, Any]:
+        """The arguments that all ops of convolution take."""
+        return {
+            "strides": self.strides,
+            "padding": self.padding,
+            "data_format": self.data_format,
+            "dilation_rate": self.dilation_rate,
+        }
+
+    def _finished(self, outputs: Tensor) -> Tensor:
+        """A convolution's result with bias and activation."""
+        if self.bias is not None:
+            outputs = outputs + per_channel(self.bias, self.rank, self.data_format)
+        return outputs if self.activation is None else self.activation(outputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "kernel_size": self.kernel_size,
+            "strides": self.strides,
+            "padding": self.padding,
+            "data_format": self.data_format,
+            "dilation_rate": self.dilation_rate,
+            "activation": activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "bias_initializer": initializers.serialize(self.bias_initializer),
+            "bias_regularizer": regularizers.serialize(self.bias_regularizer),
+            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
+            "bias_constraint": constraints.serialize(self.bias_constraint),
+        }
+
+
+def per_channel(vector: Any, rank: int, data_format: str) -> Any:
+    """A number for each channel, in a shape that broadcasts to a batch."""
+    return vector if data_format == "channels_last" else ops.reshape(vector, (-1, *[1] * rank))
+
+
+def check_dilation(layer: str, strides: tuple[int, ...], dilation_rate: tuple[int, ...]) -> None:
+    """Refuse what Keras refuses, so that a saved layer is one there, too.
+
+    Raises:
+        ValueError: strides and dilation rate both exceed 1.
+    """
+    if max(strides) > 1 and max(dilation_rate) > 1:
+        raise ValueError(
+            f"{layer}: strides > 1 can't be combined with dilation_rate > 1, got strides={strides} and "
+            f"dilation_rate={dilation_rate}. Set one of them to 1."
+        )

@@ -1,0 +1,280 @@
+"""`DepthwiseConv1D`, `DepthwiseConv2D`, `SeparableConv1D`, `SeparableConv2D`: each channel convolved by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.objects import constraints, initializers, regularizers
+from ..core.dense import positive_int
+from .base import Convolution
+
+
+class _DepthwiseConv(Convolution):
+    """The base of the depthwise convolutions; see `DepthwiseConv2D`."""
+
+    def __init__(
+        self,
+        kernel_size: int | tuple[int, ...],
+        strides: int | tuple[int, ...] = 1,
+        padding: str = "valid",
+        depth_multiplier: int = 1,
+        data_format: str | None = None,
+        dilation_rate: int | tuple[int, ...] = 1,
+        activation: Any = None,
+        use_bias: bool = True,
+        depthwise_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        depthwise_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        depthwise_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            kernel_size,
+            strides,
+            padding,
+            data_format,
+            dilation_rate,
+            activation,
+            use_bias,
+            bias_initializer,
+            bias_regularizer,
+            bias_constraint,
+            activity_regularizer=activity_regularizer,
+            **kwargs,
+        )
+        self.depth_multiplier = positive_int(type(self).__name__, "depth_multiplier", depth_multiplier)
+        self.depthwise_initializer = initializers.get(depthwise_initializer)
+        self.depthwise_regularizer = regularizers.get(depthwise_regularizer)
+        self.depthwise_constraint = constraints.get(depthwise_constraint)
+
+    def build(self, input_shape: Any) -> None:
+        channels = self._input_channels(input_shape)
+        self.kernel = self.add_weight(
+            shape=(*self.kernel_size, channels, self.depth_multiplier),
+            initializer=self.depthwise_initializer,
+            regularizer=self.depthwise_regularizer,
+            constraint=self.depthwise_constraint,
+            name="kernel",
+        )
+        self._add_bias(channels * self.depth_multiplier)
+
+    def call(self, inputs: Any) -> Tensor:
+        return self._finished(ops.depthwise_conv(inputs, self.kernel, **self._windows))
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "depth_multiplier": self.depth_multiplier,
+            "depthwise_initializer": initializers.serialize(self.depthwise_initializer),
+            "depthwise_regularizer": regularizers.serialize(self.depthwise_regularizer),
+            "depthwise_constraint": constraints.serialize(self.depthwise_constraint),
+        }
+
+
+class DepthwiseConv1D(_DepthwiseConv):
+    """Each channel convolved by itself along one axis.
+
+    Args:
+        kernel_size, strides, padding, depth_multiplier, data_format, dilation_rate, ...: see `DepthwiseConv2D`.
+
+    Shapes: ``(batch, steps, channels)`` to ``(batch, new_steps, channels * depth_multiplier)``.
+
+    Raises:
+        ValueError: see `DepthwiseConv2D`.
+
+    >>> import anabranch as ab
+    >>> ab.layers.DepthwiseConv1D(2, depthwise_initializer="ones")([[[1.0, 2.0], [3.0, 4.0]]])
+    Tensor([[[4., 6.]]], dtype=float32)
+    """
+
+    rank = 1
+
+
+class DepthwiseConv2D(_DepthwiseConv):
+    """Each channel convolved by itself along two axes.
+
+    Args:
+        kernel_size: the size of the windows: an int, or one for each spatial axis.
+        strides: cells from one window to the next: likewise.
+        padding: ``"valid"`` or ``"same"``.
+        depth_multiplier: how many channels of the output each channel of the input gives.
+        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        dilation_rate: from one cell of a window to the next; an int, or one for each spatial axis.
+        activation: a name or function; None for none.
+        use_bias: whether there is a bias.
+        depthwise_initializer, bias_initializer: first values.
+        depthwise_regularizer, bias_regularizer, activity_regularizer: penalties.
+        depthwise_constraint, bias_constraint: projections after each update.
+        **kwargs: see `Layer`.
+
+    Shapes: ``(batch, height, width, channels)`` to ``(batch, new_height, new_width, channels * depth_multiplier)``, or
+    both with the channels in front of the sizes. Weights: ``kernel (*kernel_size, channels, depth_multiplier)``,
+    ``bias (channels * depth_multiplier,)``.
+
+    Raises:
+        ValueError: an argument is none of those above; at the first call the number of channels is not known; or a
+            window is larger than the input.
+
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> ab.layers.DepthwiseConv2D(3, depth_multiplier=2)(np.ones((2, 8, 8, 3), "float32")).shape
+    (2, 6, 6, 6)
+    """
+
+    rank = 2
+
+
+class _SeparableConv(Convolution):
+    """The base of the separable convolutions; see `SeparableConv2D`."""
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | tuple[int, ...],
+        strides: int | tuple[int, ...] = 1,
+        padding: str = "valid",
+        data_format: str | None = None,
+        dilation_rate: int | tuple[int, ...] = 1,
+        depth_multiplier: int = 1,
+        activation: Any = None,
+        use_bias: bool = True,
+        depthwise_initializer: Any = "glorot_uniform",
+        pointwise_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        depthwise_regularizer: Any = None,
+        pointwise_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        depthwise_constraint: Any = None,
+        pointwise_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            kernel_size,
+            strides,
+            padding,
+            data_format,
+            dilation_rate,
+            activation,
+            use_bias,
+            bias_initializer,
+            bias_regularizer,
+            bias_constraint,
+            activity_regularizer=activity_regularizer,
+            **kwargs,
+        )
+        layer = type(self).__name__
+        self.filters = positive_int(layer, "filters", filters)
+        self.depth_multiplier = positive_int(layer, "depth_multiplier", depth_multiplier)
+        self.depthwise_initializer = initializers.get(depthwise_initializer)
+        self.pointwise_initializer = initializers.get(pointwise_initializer)
+        self.depthwise_regularizer = regularizers.get(depthwise_regularizer)
+        self.pointwise_regularizer = regularizers.get(pointwise_regularizer)
+        self.depthwise_constraint = constraints.get(depthwise_constraint)
+        self.pointwise_constraint = constraints.get(pointwise_constraint)
+
+    def build(self, input_shape: Any) -> None:
+        channels = self._input_channels(input_shape)
+        self.depthwise_kernel = self.add_weight(
+            shape=(*self.kernel_size, channels, self.depth_multiplier),
+            initializer=self.depthwise_initializer,
+            regularizer=self.depthwise_regularizer,
+            constraint=self.depthwise_constraint,
+            name="depthwise_kernel",
+        )
+        self.pointwise_kernel = self.add_weight(
+            shape=(*[1] * self.rank, channels * self.depth_multiplier, self.filters),
+            initializer=self.pointwise_initializer,
+            regularizer=self.pointwise_regularizer,
+            constraint=self.pointwise_constraint,
+            name="pointwise_kernel",
+        )
+        self._add_bias(self.filters)
+
+    def call(self, inputs: Any) -> Tensor:
+        outputs = ops.separable_conv(inputs, self.depthwise_kernel, self.pointwise_kernel, **self._windows)
+        return self._finished(outputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "depth_multiplier": self.depth_multiplier,
+            "depthwise_initializer": initializers.serialize(self.depthwise_initializer),
+            "pointwise_initializer": initializers.serialize(self.pointwise_initializer),
+            "depthwise_regularizer": regularizers.serialize(self.depthwise_regularizer),
+            "pointwise_regularizer": regularizers.serialize(self.pointwise_regularizer),
+            "depthwise_constraint": constraints.serialize(self.depthwise_constraint),
+            "pointwise_constraint": constraints.serialize(self.pointwise_constraint),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """A layer from its config. Keras 2 writes options of a kernel, too, which there is none of."""
+        unused = ("kernel_initializer", "kernel_regularizer", "kernel_constraint")
+        return super().from_config({name: value for name, value in config.items() if name not in unused})
+
+
+class SeparableConv1D(_SeparableConv):
+    """Each channel convolved by itself along one axis, then all mixed step by step.
+
+    Args:
+        filters, kernel_size, strides, padding, data_format, dilation_rate, ...: see `SeparableConv2D`.
+
+    Shapes: ``(batch, steps, channels)`` to ``(batch, new_steps, filters)``.
+
+    Raises:
+        ValueError: see `SeparableConv2D`.
+
+    >>> import anabranch as ab
+    >>> ones = {"depthwise_initializer": "ones", "pointwise_initializer": "ones"}
+    >>> ab.layers.SeparableConv1D(1, 2, **ones)([[[1.0, 2.0], [3.0, 4.0]]])
+    Tensor([[[10.]]], dtype=float32)
+    """
+
+    rank = 1
+
+
+class SeparableConv2D(_SeparableConv):
+    """Each channel convolved by itself along two axes, then all mixed cell by cell (Chollet, 2017).
+
+    Args:
+        filters: the number of channels of the output, positive.
+        kernel_size: the size of the windows: an int, or one for each spatial axis.
+        strides: cells from one window to the next: likewise.
+        padding: ``"valid"`` or ``"same"``.
+        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        dilation_rate: from one cell of a window to the next; an int, or one for each spatial axis.
+        depth_multiplier: how many channels each channel of the input gives before they are mixed.
+        activation: a name or function; None for none.
+        use_bias: whether there is a bias.
+        depthwise_initializer, pointwise_initializer, bias_initializer: first values.
+        depthwise_regularizer, pointwise_regularizer, bias_regularizer, activity_regularizer: penalties.
+        depthwise_constraint, pointwise_constraint, bias_constraint: projections after each update.
+        **kwargs: see `Layer`.
+
+    Shapes: ``(batch, height, width, channels)`` to ``(batch, new_height, new_width, filters)``, or both with the
+    channels in front of the sizes. Weights: ``depthwise_kernel (*kernel_size, channels, depth_multiplier)``,
+    ``pointwise_kernel (1, 1, channels * depth_multiplier, filters)``, ``bias (filters,)``.
+
+    Raises:
+        ValueError: an argument is none of those above; at the first call the number of channels is not known; or a
+            window is larger than the input.
+
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> ab.layers.SeparableConv2D(5, 3, strides=2, padding="same")(np.ones((2, 8, 8, 3), "float32")).shape
+    (2, 4, 4, 5)
+    """
+
+    rank = 2
+
+
+SeparableConvolution1D = SeparableConv1D
+SeparableConvolution2D = SeparableConv2D

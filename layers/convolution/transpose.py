@@ -1,0 +1,220 @@
+"""`Conv1DTranspose`, `Conv2DTranspose`, `Conv3DTranspose`: the transposes of convolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.objects import constraints, initializers, regularizers
+from ..core.dense import positive_int
+from .base import Convolution, check_dilation
+from .spatial import axis_sizes
+
+
+class _ConvTranspose(Convolution):
+    """The base of the transposed convolutions; see `Conv2DTranspose`."""
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | tuple[int, ...],
+        strides: int | tuple[int, ...] = 1,
+        padding: str = "valid",
+        output_padding: int | tuple[int, ...] | None = None,
+        data_format: str | None = None,
+        dilation_rate: int | tuple[int, ...] = 1,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            kernel_size,
+            strides,
+            padding,
+            data_format,
+            dilation_rate,
+            activation,
+            use_bias,
+            bias_initializer,
+            bias_regularizer,
+            bias_constraint,
+            activity_regularizer=activity_regularizer,
+            **kwargs,
+        )
+        self.filters = positive_int(type(self).__name__, "filters", filters)
+        self.output_padding = self._checked_output_padding(output_padding)
+        check_dilation(type(self).__name__, self.strides, self.dilation_rate)
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.kernel_regularizer = regularizers.get(kernel_regularizer)
+        self.kernel_constraint = constraints.get(kernel_constraint)
+
+    def _checked_output_padding(self, output_padding: Any) -> tuple[int, ...] | None:
+        if output_padding is None:
+            return None
+        layer = type(self).__name__
+        sizes = axis_sizes(layer, "output_padding", output_padding, self.rank, 0)
+        if any(size >= stride for size, stride in zip(sizes, self.strides, strict=True)):
+            raise ValueError(
+                f"{layer}: output_padding must be less than strides along each axis, got output_padding={sizes} and "
+                f"strides={self.strides}."
+            )
+        return sizes
+
+    def build(self, input_shape: Any) -> None:
+        channels = self._input_channels(input_shape)
+        self.kernel = self.add_weight(
+            shape=(*self.kernel_size, self.filters, channels),
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+            name="kernel",
+        )
+        self._add_bias(self.filters)
+
+    def call(self, inputs: Any) -> Tensor:
+        outputs = ops.conv_transpose(inputs, self.kernel, output_padding=self.output_padding, **self._windows)
+        return self._finished(outputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "output_padding": self.output_padding,
+            "kernel_initializer": initializers.serialize(self.kernel_initializer),
+            "kernel_regularizer": regularizers.serialize(self.kernel_regularizer),
+            "kernel_constraint": constraints.serialize(self.kernel_constraint),
+        }
+
+
+class Conv1DTranspose(_ConvTranspose):
+    """The transpose of a convolution along one axis, which makes more steps of few.
+
+    Args:
+        filters, kernel_size, strides, padding, output_padding, data_format, ...: see `Conv2DTranspose`.
+
+    Shapes: ``(batch, steps, channels)`` to ``(batch, new_steps, filters)``. Weights: ``kernel (kernel_size, filters,
+    channels)``, ``bias (filters,)``.
+
+    Raises:
+        ValueError: see `Conv2DTranspose`.
+
+    >>> import anabranch as ab
+    >>> ab.layers.Conv1DTranspose(1, 2, strides=2, kernel_initializer="ones")([[[1.0], [2.0]]])[0, :, 0]
+    Tensor([1., 1., 2., 2.], dtype=float32)
+    """
+
+    rank = 1
+
+
+class Conv2DTranspose(_ConvTranspose):
+    """The transpose of a convolution along two axes, which makes large images of small ones (Zeiler et al., 2010).
+
+    Each cell of the input puts the kernel, times its value, onto the output. With r the reach of the kernel,
+    ``(kernel_size - 1) * dilation_rate + 1``, an axis of size n becomes one of size ``n * strides`` with the padding
+    "same", and ``n * strides + max(r - strides, 0)`` with "valid".
+
+    Args:
+        filters: the number of channels of the output, positive.
+        kernel_size: the size of the kernel: an int, or one for each spatial axis.
+        strides: cells of the output from one cell of the input to the next: likewise.
+        padding: ``"valid"`` or ``"same"``.
+        output_padding: instead of those sizes, ``(n - 1) * strides + r + output_padding`` with "valid", and ``(n - 1)
+            * strides + r % 2 + output_padding`` with "same"; None, an int, or one for each spatial axis, less than
+            `strides`.
+        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+        dilation_rate: from one cell of the kernel to the next; an int, or one for each spatial axis.
+        activation: a name or function; None for none.
+        use_bias: whether there is a bias.
+        kernel_initializer, bias_initializer: first values.
+        kernel_regularizer, bias_regularizer, activity_regularizer: penalties.
+        kernel_constraint, bias_constraint: projections after each update.
+        **kwargs: see `Layer`.
+
+    Shapes: ``(batch, height, width, channels)`` to ``(batch, new_height, new_width, filters)``, or both with the
+    channels in front of the sizes. Weights: ``kernel (*kernel_size, filters, channels)``, ``bias (filters,)``.
+
+    Raises:
+        ValueError: an argument is none of those above; strides and dilation rate both exceed 1; or at the first call
+            the number of channels is not known.
+
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> ab.layers.Conv2DTranspose(4, 3, strides=2, padding="same")(np.ones((2, 8, 8, 3), "float32")).shape
+    (2, 16, 16, 4)
+    """
+
+    rank = 2
+
+
+class Conv3DTranspose(_ConvTranspose):
+    """The transpose of a convolution along three axes.
+
+    Args:
+        filters, kernel_size, strides, padding, data_format, output_padding, ...: see `Conv2DTranspose`; Keras has the
+            latter two in this order here.
+
+    Shapes: ``(batch, size_1, size_2, size_3, channels)`` to ``(batch, *new_sizes, filters)``.
+
+    Raises:
+        ValueError: see `Conv2DTranspose`.
+
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> ab.layers.Conv3DTranspose(4, 2, strides=2)(np.ones((1, 2, 3, 4, 3), "float32")).shape
+    (1, 4, 6, 8, 4)
+    """
+
+    rank = 3
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | tuple[int, ...],
+        strides: int | tuple[int, ...] = 1,
+        padding: str = "valid",
+        data_format: str | None = None,
+        output_padding: int | tuple[int, ...] | None = None,
+        dilation_rate: int | tuple[int, ...] = 1,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            filters,
+            kernel_size,
+            strides,
+            padding,
+            output_padding,
+            data_format,
+            dilation_rate,
+            activation,
+            use_bias,
+            kernel_initializer,
+            bias_initializer,
+            kernel_regularizer,
+            bias_regularizer,
+            activity_regularizer,
+            kernel_constraint,
+            bias_constraint,
+            **kwargs,
+        )
+
+
+Convolution1DTranspose = Conv1DTranspose
+Convolution2DTranspose = Conv2DTranspose
+Convolution3DTranspose = Conv3DTranspose

@@ -1,0 +1,1 @@
+"""`Layer` and what it is made of, and layers that have no other room."""

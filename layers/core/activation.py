@@ -1,0 +1,195 @@
+"""Activations as layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.objects import activations, constraints, initializers, regularizers
+from .input_spec import InputSpec
+from .layer import Layer
+
+
+class Activation(Layer):
+    """An activation function applied to each element.
+
+    Args:
+        activation: a name such as ``"relu"``, or a function.
+    """
+
+    def __init__(self, activation: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._build_at_init()
+        self.supports_masking = True
+        self.activation = activations.get(activation)
+
+    def call(self, inputs: Any) -> Tensor:
+        return self.activation(inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "activation": activations.serialize(self.activation)}
+
+
+class ReLU(Layer):
+    """``max(x, 0)``, or a line with a kink.
+
+    Args:
+        max_value: values above are cut off; None for no limit.
+        negative_slope: the slope below `threshold`.
+        threshold: where the slope changes.
+
+    Raises:
+        ValueError: an argument is negative or None.
+    """
+
+    def __init__(
+        self, max_value: float | None = None, negative_slope: float = 0.0, threshold: float = 0.0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self._build_at_init()
+        if max_value is not None and max_value < 0:
+            raise ValueError(f"ReLU: max_value must not be negative, got {max_value}.")
+        for name, value in (("negative_slope", negative_slope), ("threshold", threshold)):
+            if value is None or value < 0:
+                raise ValueError(f"ReLU: {name} must be a number from 0 up, got {value}.")
+        self.supports_masking = True
+        self.max_value = max_value
+        self.negative_slope = negative_slope
+        self.threshold = threshold
+
+    def call(self, inputs: Any) -> Tensor:
+        return activations.relu(inputs, self.negative_slope, self.max_value, self.threshold)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"max_value": self.max_value, "negative_slope": self.negative_slope, "threshold": self.threshold}
+        return {**super().get_config(), **own}
+
+
+class LeakyReLU(Layer):
+    """``x`` where it is positive, ``negative_slope * x`` elsewhere."""
+
+    def __init__(self, negative_slope: float = 0.3, **kwargs: Any) -> None:
+        if "alpha" in kwargs:  # its name in Keras 2, and in its files
+            negative_slope = kwargs.pop("alpha")
+        super().__init__(**kwargs)
+        self._build_at_init()
+        if negative_slope is None or negative_slope < 0:
+            raise ValueError(f"LeakyReLU: negative_slope must be a number from 0 up, got {negative_slope}.")
+        self.supports_masking = True
+        self.negative_slope = negative_slope
+
+    def call(self, inputs: Any) -> Tensor:
+        return ops.leaky_relu(inputs, negative_slope=self.negative_slope)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "negative_slope": self.negative_slope}
+
+
+class ELU(Layer):
+    """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2015)."""
+
+    def __init__(self, alpha: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._build_at_init()
+        self.supports_masking = True
+        self.alpha = alpha
+
+    def call(self, inputs: Any) -> Tensor:
+        return ops.elu(inputs, alpha=self.alpha)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "alpha": self.alpha}
+
+
+class PReLU(Layer):
+    """``x`` where it is positive, ``alpha * x`` elsewhere, with a learned alpha for each position (He et al., 2015).
+
+    Args:
+        alpha_initializer, alpha_regularizer, alpha_constraint: of the slopes.
+        shared_axes: axes along which the slopes are shared.
+    """
+
+    def __init__(
+        self,
+        alpha_initializer: Any = "Zeros",
+        alpha_regularizer: Any = None,
+        alpha_constraint: Any = None,
+        shared_axes: int | Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.alpha_initializer = initializers.get(alpha_initializer)
+        self.alpha_regularizer = regularizers.get(alpha_regularizer)
+        self.alpha_constraint = constraints.get(alpha_constraint)
+        self.shared_axes = [shared_axes] if isinstance(shared_axes, int) else list(shared_axes or []) or None
+
+    def build(self, input_shape: Any) -> None:
+        shape = list(input_shape[1:])
+        for axis in self.shared_axes or ():
+            shape[axis - 1] = 1
+        self.alpha = self.add_weight(
+            shape=shape,
+            initializer=self.alpha_initializer,
+            regularizer=self.alpha_regularizer,
+            constraint=self.alpha_constraint,
+            name="alpha",
+        )
+        shared = self.shared_axes or ()
+        axes = {axis: size for axis, size in enumerate(input_shape) if axis > 0 and axis not in shared}
+        self.input_spec = InputSpec(ndim=len(input_shape), axes=axes)
+
+    def call(self, inputs: Any) -> Tensor:
+        return ops.relu(inputs) - self.alpha * ops.relu(-inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "alpha_initializer": initializers.serialize(self.alpha_initializer),
+            "alpha_regularizer": regularizers.serialize(self.alpha_regularizer),
+            "alpha_constraint": constraints.serialize(self.alpha_constraint),
+            "shared_axes": self.shared_axes,
+        }
+
+
+class Softmax(Layer):
+    """Exponentials that sum to one along `axis`.
+
+    Args:
+        axis: the axis, or several.
+
+    The call takes a `mask` that broadcasts to the inputs: where it is False, the result is 0.
+    """
+
+    def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._build_at_init()
+        self.supports_masking = True
+        self.axis = axis if isinstance(axis, int) else list(axis)
+
+    def call(self, inputs: Any, mask: Any = None) -> Tensor:
+        axis = self.axis if isinstance(self.axis, int) else tuple(self.axis)
+        if mask is None:
+            return activations.softmax(inputs, axis=axis)
+        self._check_mask(inputs.shape, mask.shape)
+        mask = mask if mask.dtype == np.dtype("bool") else mask > 0.5
+        lowest = -3e4 if inputs.dtype == np.dtype("float16") else -1e9
+        outputs = ops.softmax(ops.where(mask, inputs, np.asarray(lowest, inputs.dtype)), axis=axis)
+        return ops.where(mask, outputs, ops.zeros_like(outputs))
+
+    def _check_mask(self, shape: Any, mask_shape: Any) -> None:
+        if shape is None or mask_shape is None:
+            return
+        pairs = zip(reversed(mask_shape), reversed(shape), strict=False)
+        if len(mask_shape) > len(shape) or any(m not in (1, None, size) and size is not None for m, size in pairs):
+            raise ValueError(
+                f"Layer {self.name!r} (Softmax): mask must broadcast to the inputs, whose shape is {shape}, got a mask "
+                f"of shape {mask_shape}."
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "axis": self.axis}

@@ -1,0 +1,145 @@
+"""Small layers: identity, masking, rescaling, and any function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
+from .layer import Layer
+
+
+class Identity(Layer):
+    """The inputs themselves."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self._build_at_init()
+
+    def call(self, inputs: Any) -> Any:
+        return inputs
+
+
+class Masking(Layer):
+    """Masks the steps at which all features equal `mask_value`, and sets them to 0.
+
+    Args:
+        mask_value: the value that stands for nothing.
+    """
+
+    def __init__(self, mask_value: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.mask_value = deserialize_keras_object(mask_value)
+        self.supports_masking = True
+        self._build_at_init()
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Tensor:
+        """Where any feature differs from `mask_value`, over all axes but the last."""
+        return ops.any(ops.not_equal(inputs, self.mask_value), axis=-1)
+
+    def call(self, inputs: Any) -> Tensor:
+        kept = ops.any(ops.not_equal(inputs, self.mask_value), axis=-1, keepdims=True)
+        return inputs * ops.cast(kept, inputs.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "mask_value": serialize_keras_object(self.mask_value)}
+
+
+class Rescaling(Layer):
+    """``inputs * scale + offset``.
+
+    Args:
+        scale: a number, or a list with one for each feature.
+        offset: as `scale`.
+    """
+
+    def __init__(self, scale: Any, offset: Any = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scale = scale
+        self.offset = offset
+        self.supports_masking = True
+        self._build_at_init()
+
+    def call(self, inputs: Any) -> Tensor:
+        dtype = self.compute_dtype
+        inputs = ops.cast(inputs, dtype)
+        return inputs * np.asarray(self.scale, dtype) + np.asarray(self.offset, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"scale": serialize_keras_object(self.scale), "offset": serialize_keras_object(self.offset)}
+        return {**super().get_config(), **own}
+
+
+class Lambda(Layer):
+    """A function as a layer.
+
+    Args:
+        function: takes the inputs (and `mask` and `training`, if it has parameters so named), and returns tensors.
+        output_shape: accepted for Keras's sake; shapes are found by themselves.
+        mask: the mask of the output, or a function of (inputs, mask) that gives it.
+        arguments: further keyword arguments for the function.
+
+    A model with a lambda in it can be saved, but loads only with ``safe_mode=False``. Prefer a named function
+    registered with `saving.register_keras_serializable`, or a `Layer` of your own.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        output_shape: Any = None,
+        mask: Any = None,
+        arguments: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not callable(function):
+            raise TypeError(f"Lambda takes a function, got {function!r}.")
+        self.function = function
+        self.arguments = dict(arguments or {})
+        self.mask = mask
+        self.supports_masking = mask is not None
+        self._build_at_init()
+
+    def call(self, inputs: Any, mask: Any = None, training: Any = None) -> Any:
+        given = dict(self.arguments)
+        names = inspect.signature(self.function).parameters
+        if "mask" in names:
+            given["mask"] = mask
+        if "training" in names:
+            given["training"] = training
+        return self.function(inputs, **given)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """What the `mask` argument gives."""
+        return self.mask(inputs, mask) if callable(self.mask) else self.mask
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "function": serialize_keras_object(self.function),
+            "mask": serialize_keras_object(self.mask),
+            "arguments": serialize_keras_object(self.arguments),
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None, safe_mode: bool | None = None
+    ) -> Lambda:
+        """The layer of a config.
+
+        Raises:
+            ValueError: it holds a Python lambda, which is code, and `safe_mode` is not False, here or around.
+        """
+        made = dict(config)
+        for name in ("function", "mask", "arguments"):
+            value = made.get(name)
+            if isinstance(value, dict) or is_serialized(value):
+                made[name] = deserialize_keras_object(value, custom_objects, safe_mode)
+        made.pop("output_shape", None)
+        return super().from_config(made)

@@ -1,0 +1,158 @@
+"""`Dense`: a matrix product."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.objects import activations, constraints, initializers, regularizers
+from ..quantizers.kernels import QuantizableKernel
+from .input_spec import InputSpec
+from .layer import Layer
+
+
+class Dense(QuantizableKernel):
+    """``activation(inputs @ kernel + bias)``, over the last axis.
+
+    Args:
+        units: the size of the output's last axis, positive.
+        activation: a name or function; None for none.
+        use_bias: whether there is a bias.
+        kernel_initializer, bias_initializer: first values.
+        kernel_regularizer, bias_regularizer, activity_regularizer: penalties.
+        kernel_constraint, bias_constraint: projections after each update.
+        lora_rank, lora_alpha, quantization_config: see `enable_lora` and `quantize`.
+
+    Shapes: ``(batch, ..., features)`` to ``(batch, ..., units)``. Weights: ``kernel (features, units)``,
+    ``bias (units,)``.
+
+    Raises:
+        ValueError: `units` is not positive, or at the first call the number of features is not known.
+
+    >>> import anabranch as ab
+    >>> ab.layers.Dense(2, kernel_initializer="ones")([[1.0, 2.0, 3.0]])
+    Tensor([[6., 6.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        lora_rank: int | None = None,
+        lora_alpha: float | None = None,
+        quantization_config: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            quantization_config=quantization_config,
+            lora_rank=lora_rank,
+            lora_alpha=lora_alpha,
+            activity_regularizer=activity_regularizer,
+            **kwargs,
+        )
+        self.units = positive_int("Dense", "units", units)
+        self.activation = activations.get(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.bias_initializer = initializers.get(bias_initializer)
+        self.kernel_regularizer = regularizers.get(kernel_regularizer)
+        self.bias_regularizer = regularizers.get(bias_regularizer)
+        self.kernel_constraint = constraints.get(kernel_constraint)
+        self.bias_constraint = constraints.get(bias_constraint)
+        self.input_spec = InputSpec(min_ndim=2)
+        self.supports_masking = True
+
+    def build(self, input_shape: Any) -> None:
+        features = known_features(self, input_shape)
+        self._build_kernel((features, self.units), self.kernel_initializer)
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                shape=(self.units,),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+                name="bias",
+            )
+        self.input_spec = InputSpec(min_ndim=2, axes={-1: features})
+        self._enable_given_lora()
+
+    def _reduced_axes(self) -> tuple[int, ...]:
+        return (0,)
+
+    def _scale_shape(self) -> tuple[int, ...]:
+        return (self.units,)
+
+    def _scales_along_kernel(self, scale: Any) -> Any:
+        return scale
+
+    def _product(self, inputs: Any, kernel: Any) -> Tensor:
+        return ops.matmul(inputs, kernel)
+
+    def _kernel_axes(self, rank: int) -> list[tuple[int | None, int | None]]:
+        return [(-1, None), (None, -1)]
+
+    def _int8_product(self, inputs: Any) -> Tensor:
+        from ..quantizers.products import int8_product
+
+        return int8_product(self, inputs, self._kernel, self.kernel_scale)
+
+    def call(self, inputs: Any) -> Tensor:
+        outputs = self._biased(inputs)
+        return outputs if self.activation is None else self.activation(outputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "activation": activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "kernel_initializer": initializers.serialize(self.kernel_initializer),
+            "bias_initializer": initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": regularizers.serialize(self.bias_regularizer),
+            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
+            "kernel_constraint": constraints.serialize(self.kernel_constraint),
+            "bias_constraint": constraints.serialize(self.bias_constraint),
+            **self._own_config(),
+        }
+
+
+def positive_int(layer: str, name: str, value: Any) -> int:
+    """`value` as a positive int.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if number <= 0:
+        raise ValueError(f"{layer}: {name} must be a positive integer, got {name}={value!r}.")
+    return number
+
+
+def known_features(layer: Layer, input_shape: Any) -> int:
+    """The size of the last axis.
+
+    Raises:
+        ValueError: it is not known.
+    """
+    features = input_shape[-1] if input_shape else None
+    if features is None:
+        raise ValueError(
+            f"Layer {layer.name!r} ({type(layer).__name__}) needs to know the size of its input's last axis to make "
+            f"its weights, got input shape {input_shape}. Give that axis a size in ab.Input."
+        )
+    return int(features)

@@ -1,0 +1,105 @@
+"""`Embedding`: rows of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.objects import constraints, initializers, regularizers
+from ..quantizers.tables import QuantizableTable
+from .dense import positive_int
+
+
+class Embedding(QuantizableTable):
+    """A vector for each integer.
+
+    Args:
+        input_dim: the number of integers: they are 0 to ``input_dim - 1``.
+        output_dim: the length of the vectors.
+        embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table.
+        mask_zero: 0 stands for padding: layers behind skip it (see `compute_mask`).
+        weights: the table's first value, instead of the initializer's; an array, or a list of one.
+        lora_rank, lora_alpha, quantization_config: see `enable_lora` and `quantize`.
+
+    Shapes: ``(batch, ...)`` of integers to ``(batch, ..., output_dim)``. Weights: ``embeddings
+    (input_dim, output_dim)``.
+
+    >>> import anabranch as ab
+    >>> ab.layers.Embedding(2, 3, weights=[[0, 1, 2], [3, 4, 5]])([1, 0])
+    Tensor([[3., 4., 5.],
+            [0., 1., 2.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        embeddings_initializer: Any = "uniform",
+        embeddings_regularizer: Any = None,
+        embeddings_constraint: Any = None,
+        mask_zero: bool = False,
+        weights: Any = None,
+        lora_rank: int | None = None,
+        lora_alpha: float | None = None,
+        quantization_config: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        length = kwargs.pop("input_length", None)  # Keras 2's
+        if length is not None:
+            kwargs["input_shape"] = (length,) if isinstance(length, int) else tuple(length)
+        super().__init__(quantization_config=quantization_config, lora_rank=lora_rank, lora_alpha=lora_alpha, **kwargs)
+        self.input_dim = positive_int("Embedding", "input_dim", input_dim)
+        self.output_dim = positive_int("Embedding", "output_dim", output_dim)
+        self.embeddings_initializer = initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = constraints.get(embeddings_constraint)
+        self.mask_zero = mask_zero
+        self.supports_masking = mask_zero
+        self.autocast = False
+        self._first_value = weights
+        if weights is not None:
+            self.build()
+
+    def build(self, input_shape: Any = None) -> None:
+        mode = self.quantization_mode
+        if mode is not None:
+            self._int4_block_size = self._block_size()
+            self._build_quantized(mode)
+        else:
+            self._embeddings = self.add_weight(
+                shape=(self.input_dim, self.output_dim),
+                initializer=self.embeddings_initializer if self._first_value is None else self._given_value,
+                regularizer=self.embeddings_regularizer,
+                constraint=self.embeddings_constraint,
+                name="embeddings",
+            )
+        self._enable_given_lora()
+
+    def _given_value(self, shape: Any, dtype: Any = None) -> Any:
+        table = initializers.Constant(self._first_value).value
+        if isinstance(table, (list, tuple)) and len(table) == 1 and shape[0] != 1:
+            table = table[0]
+        return initializers.Constant(table)(shape, dtype)
+
+    def call(self, inputs: Any) -> Tensor:
+        if inputs.dtype.kind not in "iu":
+            inputs = ops.cast(inputs, "int32")
+        return self._rows(inputs)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Where the input is not 0; None without `mask_zero`."""
+        return ops.not_equal(inputs, 0) if self.mask_zero else None
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "input_dim": self.input_dim,
+            "output_dim": self.output_dim,
+            "embeddings_initializer": initializers.serialize(self.embeddings_initializer),
+            "embeddings_regularizer": regularizers.serialize(self.embeddings_regularizer),
+            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
+            "embeddings_constraint": constraints.serialize(self.embeddings_constraint),
+            "mask_zero": self.mask_zero,
+            **self._own_config(),
+        }

@@ -1,0 +1,576 @@
+"""`Layer`: state (weights) and a computation (`call`), usable on tensors and on arrays."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar
+
+from ...engine import ops
+from ...engine.graph import Graph, Tensor, Value, eagerly, flatten, in_stateless_scope, pack_as
+from ...engine.graph.graph import get_default_graph, graph_for, in_explicit_graph
+from ...engine.graph.provenance import building_part
+from ...engine.objects import regularizers
+from ...engine.ops.math.elementwise import identity as pass_on  # ops.identity is the matrix
+from ...engine.session import placeholder
+from ...engine.summaries.scopes import recording
+from .added_losses import LostLoss, losses_exist, losses_within, note_lost_losses
+from .calling import (
+    CallSignature,
+    active_call,
+    calls_around,
+    enclosing_path,
+    enclosing_training,
+    is_array,
+    is_outermost,
+    is_symbolic,
+    map_leaves,
+    masks_of,
+    numbers_to_arrays,
+    shapes_of,
+    signature_of,
+    symbols_in,
+    tensors_in,
+    to_tensors,
+)
+from .input_spec import check_inputs
+from .layer_config import SHAPE_ARGUMENTS
+from .node import Node, is_construction_graph
+from .placed import place_of_call
+from .shape_programs import ArrayFunction
+from .stateless import StatelessCalls
+
+
+class Layer(StatelessCalls):
+    """The base of all layers: make weights in `build`, compute in `call`.
+
+    Args:
+        activity_regularizer: a regularizer (or its name) of the layer's outputs; divided by the number of rows, it is
+            added to the loss.
+        trainable: whether optimizers update its weights.
+        dtype: the dtype of weights and computation, or a `DTypePolicy` or its name, such as ``"mixed_float16"``:
+            weights in float32, computation in float16. By default `config.dtype_policy()`, float32.
+        autocast: cast floating inputs and weights to the dtype of the computation.
+        name: a name; by default from the class: ``dense``, ``dense_1``.
+        **kwargs: ``input_shape`` (without the batch), ``batch_shape`` or ``input_dim``: the input's shape, where the
+            layer is the first of a `Sequential`.
+
+    A layer called on tensors adds to their graph; called on arrays it runs, compiled, and returns arrays. It builds
+    its weights at the first call, from the shape that it sees. Layers and variables that are attributes, also inside
+    lists and dicts, belong to it. `training` and `mask` are handed on to each `call` that has a parameter so named.
+
+    >>> import anabranch as ab
+    >>> class Scale(ab.layers.Layer):
+    ...     def build(self, input_shape):
+    ...         self.factor = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="factor")
+    ...     def call(self, inputs):
+    ...         return inputs * self.factor
+    >>> Scale()([[1.0, 2.0]])
+    Tensor([[1., 2.]], dtype=float32)
+    """
+
+    has_loops: ClassVar[bool] = False  # whether calls on values run compiled: op by op, each step of a loop costs more
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "build" in cls.__dict__:
+            setattr(cls, "build", _recorded_build(cls.__dict__["build"]))  # noqa: B010 - a method can't be assigned
+
+    def __init__(
+        self,
+        *,
+        activity_regularizer: Any = None,
+        trainable: bool = True,
+        dtype: Any = None,
+        autocast: bool = True,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        unknown = sorted(set(kwargs) - set(SHAPE_ARGUMENTS))
+        if unknown:
+            raise TypeError(
+                f"{type(self).__name__}.__init__() got unexpected keyword arguments: {', '.join(unknown)}. Expected "
+                "its own arguments, or name, dtype, trainable, autocast, activity_regularizer."
+            )
+        super().__init__(name, trainable, dtype)
+        self.activity_regularizer = regularizers.get(activity_regularizer)
+        self.autocast = autocast
+        self.supports_masking = False
+        self.input_spec: Any = None
+        self.batch_input_shape = _batch_input_shape(kwargs)
+        self._latest_output_shapes: Any = None  # for summaries: what the latest call gave, in its structure
+        self._build_shapes: dict[str, Any] | None = None
+
+    # --- what subclasses define -----------------------------------------------------------------------------
+
+    def build(self, input_shape: Any) -> None:
+        """Make the weights. Unless a class overrides it, its parts are built by a call on symbols of that shape.
+
+        Args:
+            input_shape: the input's shape, a tuple with None for unknown dimensions; a list of them where the first
+                argument of `call` is a list. A class may instead name ``<argument>_shape`` for arguments of `call`.
+        """
+        if self._is_building:
+            return
+        if any(not layer.built for layer in self.sublayers()):
+            self._trace(input_shape)
+        if not self.built:
+            self._build_shapes, self.built = {"input_shape": input_shape}, True
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """The computation, built of ops and other layers."""
+        raise NotImplementedError(f"Layer {self.name!r}: class {type(self).__name__} does not define call().")
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """The mask of the output, from the inputs and their mask; that mask itself unless a class overrides it."""
+        return previous_mask
+
+    def compute_output_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The output's shape (or a structure of shapes), found by calling the layer on symbols of the input shape."""
+        return shapes_of(self._trace(*args, **kwargs))
+
+    # --- calling --------------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer: on values and arrays it computes, on symbols and where a graph is being built it builds.
+
+        Raises:
+            ValueError: an input does not fit the layer (named, with what was expected and what was got).
+        """
+        self._check_initialized()
+        if not is_symbolic(args, kwargs):
+            args = (*map(numbers_to_arrays, args[:1]), *args[1:])
+            if self.has_loops and not in_stateless_scope():
+                return self._call_compiled(args, kwargs)
+            return self._called(None, args, kwargs)
+        return self._call_on_tensors(args, kwargs)
+
+    def _call_on_tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        symbols = symbols_in((args, kwargs))
+        if not symbols and not in_explicit_graph():
+            return self._called(None, args, kwargs)
+        with _graph_of(symbols) as graph, calls_around(graph):
+            return self._called(graph, args, kwargs)
+
+    def _called(self, graph: Graph | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The outputs, built into `graph`, or computed at once if there is none."""
+        outermost = is_outermost()
+        if outermost:
+            self._clear_losses()
+        arguments, training = self._bind(args, kwargs)
+        given = tensors_in(list(arguments.values()))
+        first = next(iter(arguments.values()), None)
+        masks = masks_of(first)
+        converted = to_tensors(arguments, self.compute_dtype if self.autocast else None)
+        outputs = self._run_call(graph, arguments, converted, training)
+        records = outermost and graph is not None and is_construction_graph(graph)
+        explicit_mask = arguments.get("mask")
+        masked = self._output_masks(first, outputs, masks if explicit_mask is None else explicit_mask)
+        if records or masked:
+            outputs = _apart_from(outputs, given)
+        _set_masks(outputs, masked)
+        if records:
+            Node(self, (args, kwargs), outputs)
+        if outermost and graph is None and losses_exist():
+            note_lost_losses(self._flatten_layers())
+        self._latest_output_shapes = shapes_of(outputs)
+        return outputs
+
+    def _run_call(
+        self, graph: Graph | None, arguments: dict[str, Any], converted: dict[str, Any], training: Any
+    ) -> Any:
+        """Build, check, and run `call` inside the layer's scopes."""
+        try:
+            with (
+                active_call(self.name, training, self) as active,
+                nullcontext() if graph is None else graph.name_scope(self.name),
+                building_part("layer", active.path),
+            ):
+                self._ensure_built(converted)
+                self._check_input_spec(converted)
+                self._fill_masks(arguments, converted)
+                active.autocast = self._weights_dtype()
+                with place_of_call(self):
+                    outputs = self.call(*_positional(converted), **_keywords(converted, self._call_signature))
+                    active.autocast = None
+                    self._regularize_activity(outputs)
+        except Exception as error:
+            shapes = {name: shapes_of(value) for name, value in converted.items() if tensors_in(value)}
+            error.add_note(f"In the call of layer {self.name!r} ({type(self).__name__}) on shapes {shapes}.")
+            raise
+        return outputs
+
+    def _weights_dtype(self) -> str | None:
+        """The dtype in which `call` reads weights; None for their own."""
+        mixes = self.autocast and self.compute_dtype != self.variable_dtype
+        return self.compute_dtype if mixes else None
+
+    @property
+    def _call_signature(self) -> CallSignature:
+        return signature_of(type(self).call)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """The arguments by parameter name, and the value of `training`: given, from around, by default, or False."""
+        signature = self._call_signature
+        takes_training = signature.takes("training")
+        given = kwargs
+        if "training" in kwargs and not takes_training and not signature.takes_anything:
+            given = {name: value for name, value in kwargs.items() if name != "training"}
+        try:
+            arguments = signature.bind(args, given)
+        except TypeError as error:
+            raise TypeError(
+                f"Layer {self.name!r}: {type(self).__name__}.call{signature.signature} can't take what it was given: "
+                f"{error}."
+            ) from None
+        training = arguments.get("training", kwargs.get("training"))
+        if training is None:
+            training = enclosing_training()
+        if training is None and takes_training:
+            training = signature.default("training")
+        training = False if training is None else training
+        if takes_training:
+            arguments["training"] = training
+        return arguments, training
+
+    def _fill_masks(self, arguments: dict[str, Any], converted: dict[str, Any]) -> None:
+        """Hand the masks that the inputs carry to the parameters ``mask`` and ``<input>_mask`` of `call`."""
+        signature = self._call_signature
+        for position, (name, value) in enumerate(list(arguments.items())):
+            parameter = "mask" if position == 0 and signature.takes("mask") else f"{name}_mask"
+            if signature.takes(parameter) and arguments.get(parameter) is None:
+                mask = masks_of(value)
+                if mask is not None:
+                    converted[parameter] = mask
+
+    def _output_masks(self, inputs: Any, outputs: Any, previous: Any) -> list[Any]:
+        """A mask (or None) for each output tensor; an empty list where the layer has nothing to say."""
+        if not (self.supports_masking or type(self).compute_mask is not Layer.compute_mask):
+            if previous is not None and type(self).call is not Layer.call:
+                self._warn_of_lost_mask(previous)
+            return []
+        mask = self.compute_mask(inputs, previous)
+        if mask is None:
+            return []
+        leaves = flatten(outputs)
+        own = type(self).compute_mask is not Layer.compute_mask
+        masks = [*_mask_leaves(mask), *[None] * len(leaves)][: len(leaves)]  # a single mask is that of the first output
+        # What a layer inside has said of an output, it knows better than the mask of the input that is passed on.
+        return [mask if own else _mask_of(leaf, mask) for leaf, mask in zip(leaves, masks, strict=True)]
+
+    def _warn_of_lost_mask(self, previous: Any) -> None:
+        if self._call_signature.takes("mask") or not flatten(previous):
+            return  # the layer saw the mask, and has used it up
+        warnings.warn(
+            f"Layer {self.name!r} ({type(self).__name__}) was given an input with a mask, which it does not support: "
+            "layers behind it will not see the mask. Set self.supports_masking = True if it keeps positions apart, "
+            "or define compute_mask().",
+            stacklevel=5,
+        )
+
+    def _regularize_activity(self, outputs: Any) -> None:
+        if self.activity_regularizer is None:
+            return
+        for output in tensors_in(outputs):
+            penalty = ops.convert_to_tensor(self.activity_regularizer(output))
+            if output.shape != ():  # as strong in large batches as in small ones
+                penalty = ops.divide_no_nan(penalty, ops.cast(ops.shape(output)[0], penalty.dtype))
+            self.add_loss(penalty)
+
+    def _check_input_spec(self, converted: dict[str, Any]) -> None:
+        if self.input_spec is not None:
+            check_inputs(self.input_spec, next(iter(converted.values()), None), self.name)
+
+    def _check_initialized(self) -> None:
+        if "_weights" not in self.__dict__:
+            raise RuntimeError(
+                f"{type(self).__name__}.__init__() did not call super().__init__(). Make that its first statement."
+            )
+
+    def _call_compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run compiled: one function for each combination of settings, traced for each kind of values."""
+        leaves = flatten((args, kwargs))
+        data = len(flatten(args[0])) if args else 0  # numbers among the inputs are data, elsewhere settings
+        positions = [i for i, leaf in enumerate(leaves) if _is_data(leaf) or (i < data and _is_number(leaf))]
+        settings = [None if i in positions else leaf for i, leaf in enumerate(leaves)]
+        masks = [_mask_of(leaves[i], None) for i in positions]
+        key = (_form((args, kwargs)), tuple(positions), tuple(_hashable(setting) for setting in settings), recording())
+        layers = tuple([(id(layer), layer.trainable, layer._weights_version) for layer in self._flatten_layers()])
+        key = (*key, layers, _form(masks))
+        if key not in self._functions:
+            self._functions[key] = self._compiled_call((args, kwargs), settings, positions)
+        function: ArrayFunction = self._functions[key]
+        found = function(*[leaves[position] for position in positions], *flatten(masks))
+        if found is None:  # it can't be differentiated as a whole
+            return self._call_on_tensors(args, kwargs)
+        outputs, losses, masked = found
+        _set_masks(outputs, _mask_leaves(masked))
+        self._clear_losses()
+        self._keep_losses([*losses, *function.notes])
+        return outputs
+
+    def _compiled_call(self, structure: Any, settings: list[Any], positions: list[int]) -> ArrayFunction:
+        masked = [_mask_of(leaf, None) is not None for leaf in flatten(structure)]
+
+        def run(*tensors: Tensor) -> Any:
+            filled, masks = list(settings), iter(tensors[len(positions) :])
+            for position, tensor in zip(positions, tensors, strict=False):
+                filled[position] = tensor
+                if masked[position]:
+                    tensor.annotations["mask"] = next(masks)
+            outputs = self._call_on_tensors(*pack_as(structure, filled))
+            losses = losses_within(get_default_graph(), self._flatten_layers())
+            function.notes = [loss for loss in losses if isinstance(loss, LostLoss)]
+            masks_out = [_mask_of(leaf, None) for leaf in flatten(outputs)]
+            return outputs, [loss for loss in losses if not isinstance(loss, LostLoss)], masks_out
+
+        function = ArrayFunction(run)
+        return function
+
+    # --- building -------------------------------------------------------------------------------------------
+
+    def _build_at_init(self) -> None:
+        """Note that a layer without weights needs no `build`, unless a subclass defines one."""
+        self.built = type(self).build is Layer.build
+
+    def _ensure_built(self, arguments: dict[str, Any]) -> None:
+        if self.built:
+            return
+        shapes = self._shapes_for_build(arguments)
+        if type(self).build is Layer.build:
+            self._build_shapes, self.built = shapes, True  # the call that follows builds the parts
+        else:
+            with eagerly():  # what is computed here happens once, not in each step of the graph around
+                self.build(**shapes)
+
+    def _shapes_for_build(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The shapes that `build` asks for, by its parameters."""
+        parameters = signature_of(type(self).build)
+        first = shapes_of(next(iter(arguments.values()), None))
+        if len(parameters.names) == 1:
+            return {parameters.names[0]: first}
+        shapes = {f"{name}_shape": shapes_of(value) for name, value in arguments.items() if tensors_in(value)}
+        missing = [name for name in parameters.required if name not in shapes]
+        if missing:
+            raise ValueError(
+                f"Layer {self.name!r}: build() of {type(self).__name__} asks for {', '.join(missing)}, but the call "
+                f"gives {', '.join(shapes) or 'no tensors'}. Name its parameters after those of call(): x_shape for x."
+            )
+        return {name: shape for name, shape in shapes.items() if parameters.takes(name) or parameters.takes_anything}
+
+    def _trace(self, *shapes: Any, **named_shapes: Any) -> Any:
+        """The outputs of a call on symbols of the given shapes, in a graph made for it."""
+        with Graph().as_default(), self._losses_kept():
+            args = [_symbols(shape, self.compute_dtype) for shape in shapes]
+            kwargs = {
+                name.removesuffix("_shape"): _symbols(shape, self.compute_dtype) for name, shape in named_shapes.items()
+            }
+            if len(kwargs) == 1 and "input" in kwargs:
+                args, kwargs = [kwargs["input"]], {}
+            return self._call_on_tensors(tuple(args), kwargs)
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        """The shapes that the layer was built for; None if it is not built."""
+        if not self._build_shapes:
+            return None
+        if len(self._build_shapes) == 1:
+            shapes = {"input_shape": next(iter(self._build_shapes.values()))}
+        else:
+            shapes = {"shapes_dict": dict(self._build_shapes)}
+        if all(inner.quantization_mode is None for inner in self._flatten_layers(include_self=False)):
+            return shapes
+        from ..quantizers.nested import describe
+
+        return {**shapes, "quantization": describe(self)}
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        """Build for the shapes that `get_build_config` gave."""
+        if "shapes_dict" in config:
+            self.build(**{name: _as_shape(shape) for name, shape in config["shapes_dict"].items()})
+        elif config.get("input_shape") is not None:
+            self.build(_as_shape(config["input_shape"]))
+            self.built = True
+        if config.get("quantization"):
+            from ..quantizers.nested import follow
+
+            follow(self, config["quantization"])
+
+    @property
+    def input(self) -> Any:
+        """The symbolic input of the layer's only (or first) call in a functional model."""
+        args, _ = self._first_node().arguments
+        tensors = symbols_in(args)
+        return tensors[0] if len(tensors) == 1 else (args[0] if len(args) == 1 else list(args))
+
+    @property
+    def output(self) -> Any:
+        """The symbolic output of the layer's only (or first) call in a functional model."""
+        return self._first_node().outputs
+
+    def _first_node(self) -> Node:
+        if not self.inbound_nodes:
+            raise AttributeError(
+                f"Layer {self.name!r} has no symbolic input or output: it was never called on a tensor from ab.Input."
+            )
+        return self.inbound_nodes[0]
+
+
+# --- building -------------------------------------------------------------------------------------------------------
+
+
+def _recorded_build(build: Callable[..., None]) -> Callable[..., None]:
+    """A class's own `build`, which from now on also notes that the layer is built, and for which shapes."""
+
+    @functools.wraps(build)
+    def recorded(self: Layer, *args: Any, **kwargs: Any) -> None:
+        self._check_initialized()
+        if self._is_building:  # super().build() inside build()
+            build(self, *args, **kwargs)
+            return
+        if self.built and self._weights:
+            return
+        bound = inspect.signature(build).bind(self, *args, **kwargs)
+        self._is_building = True
+        try:
+            with _scope_of(self):
+                build(self, *args, **kwargs)
+        finally:
+            self._is_building = False
+        named = list(bound.arguments.items())[1:]
+        variadic = {p.name for p in inspect.signature(build).parameters.values() if p.kind in (2, 4)}
+        self._build_shapes = {name: shape for name, shape in named if name not in variadic}
+        self.built = True
+
+    return recorded
+
+
+@contextmanager
+def _scope_of(layer: Layer) -> Generator[None]:
+    """The layer's place in paths; nothing if its call has already opened it."""
+    if enclosing_path().endswith(f"{layer.name}/"):
+        yield
+        return
+    with active_call(layer.name):
+        yield
+
+
+def _symbols(shape: Any, dtype: str) -> Any:
+    """Placeholders of a shape, or of a structure of shapes."""
+    if shape is None:
+        return None
+    if isinstance(shape, dict):
+        return {name: _symbols(item, dtype) for name, item in shape.items()}
+    if any(isinstance(item, (tuple, list)) or (item is not None and not isinstance(item, int)) for item in shape):
+        return [_symbols(item, dtype) for item in shape]
+    return placeholder(tuple(shape), dtype)
+
+
+def _as_shape(shape: Any) -> Any:
+    """A shape read from JSON as tuples again."""
+    if isinstance(shape, dict):
+        return {name: _as_shape(item) for name, item in shape.items()}
+    if isinstance(shape, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in shape):
+        return [_as_shape(item) for item in shape]
+    return tuple(shape) if isinstance(shape, (list, tuple)) else shape
+
+
+def _batch_input_shape(kwargs: dict[str, Any]) -> tuple[int | None, ...] | None:
+    for name in ("batch_shape", "batch_input_shape"):
+        if kwargs.get(name) is not None:
+            return tuple(kwargs[name])
+    shape = kwargs.get("input_shape")
+    if shape is None and kwargs.get("input_dim") is not None:
+        shape = (kwargs["input_dim"],)
+    return None if shape is None else (kwargs.get("batch_size"), *shape)
+
+
+# --- calling --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _graph_of(tensors: Sequence[Tensor]) -> Generator[Graph]:
+    """Make the graph in which `tensors` can be used the current one."""
+    current = get_default_graph()
+    graph = graph_for(tensors) if tensors else current
+    if graph is current and in_explicit_graph():
+        yield graph
+        return
+    with graph.entered():
+        yield graph
+
+
+def _positional(arguments: dict[str, Any]) -> list[Any]:
+    """The arguments to pass by position: those of *args, and everything before them."""
+    starred = [name for name in arguments if name.startswith("*")]
+    if not starred:
+        return []
+    names = list(arguments)
+    last = max(names.index(name) for name in starred)
+    return [arguments[name] for name in names[: last + 1]]
+
+
+def _keywords(arguments: dict[str, Any], signature: CallSignature) -> dict[str, Any]:
+    skipped = len(_positional(arguments))
+    return dict(list(arguments.items())[skipped:])
+
+
+def _apart_from(outputs: Any, inputs: list[Tensor]) -> Any:
+    """The outputs, none of which is one of the inputs: what is noted about an output must not change an input."""
+    known = {id(tensor) for tensor in inputs}
+
+    def separate(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and (id(leaf) in known or "history" in leaf.annotations):
+            return pass_on(leaf)
+        return leaf
+
+    return map_leaves(separate, outputs)
+
+
+def _mask_leaves(masks: Any) -> list[Any]:
+    """The masks of a structure in flat order, with None for those that there are not."""
+    if isinstance(masks, dict):
+        return [leaf for key in sorted(masks) for leaf in _mask_leaves(masks[key])]
+    if isinstance(masks, (list, tuple)):
+        return [leaf for item in masks for leaf in _mask_leaves(item)]
+    return [masks]
+
+
+def _mask_of(leaf: Any, otherwise: Any) -> Any:
+    mask = leaf.annotations.get("mask") if isinstance(leaf, Tensor) else None
+    return otherwise if mask is None else mask
+
+
+def _set_masks(outputs: Any, masks: list[Any]) -> None:
+    if not masks:
+        return
+    for output, mask in zip(flatten(outputs), masks, strict=True):
+        if isinstance(output, Tensor) and mask is not None:
+            output.annotations["mask"] = mask
+
+
+def _is_data(leaf: Any) -> bool:
+    return is_array(leaf) or isinstance(leaf, Value)
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, (int, float)) and not isinstance(leaf, bool)
+
+
+def _form(structure: Any) -> Any:
+    """The nesting of a structure, hashable, without its leaves."""
+    if isinstance(structure, dict):
+        return ("dict", tuple((key, _form(value)) for key, value in structure.items()))
+    if isinstance(structure, (list, tuple)):
+        return (type(structure).__name__, tuple(_form(item) for item in structure))
+    return structure is None
+
+
+def _hashable(setting: Any) -> Any:
+    try:
+        hash(setting)
+    except TypeError:
+        return id(setting)
+    return type(setting), setting

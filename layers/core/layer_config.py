@@ -1,0 +1,126 @@
+"""How a layer is written to a config, and made again from one."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Self, TypeVar
+
+from ...engine.objects import policies
+from ...engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
+from .layer_state import LayerState
+
+C = TypeVar("C", bound="LayerConfig")
+
+# Keyword arguments by which the first layer of a Sequential model may name its input's shape.
+SHAPE_ARGUMENTS = ("input_shape", "batch_shape", "batch_input_shape", "input_dim", "batch_size")
+
+
+# Options that Keras writes and that layers here do not have, with the values at which they are off.
+_OFF: dict[str, Any] = {
+    "groups": 1,  # Keras 2, of depthwise, separable and transposed convolutions
+    "quantization_config": None,
+    "renorm": False,
+    "renorm_clipping": None,
+    "renorm_momentum": 0.99,
+    "rms_scaling": False,
+    "time_major": False,  # Keras 2, of recurrent layers
+}
+
+
+class LayerConfig(LayerState):
+    """The describing half of `Layer`; see there."""
+
+    _constructor_call: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        instance = super().__new__(cls)
+        instance._constructor_call = (args, kwargs)  # from which get_config is made where a class defines none
+        return instance
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, for JSON.
+
+        A class that does not override it gets the arguments that its instance was made with.
+
+        Raises:
+            NotImplementedError: one of these can't be written; the class has to override `get_config`.
+        """
+        config: dict[str, Any] = {"name": self.name, "trainable": self.trainable, "dtype": self._dtype_config()}
+        if type(self).get_config is not LayerConfig.get_config:
+            return config
+        return {**config, **self._constructor_config()}
+
+    def _dtype_config(self) -> Any:
+        policy = self._policy_with_inner()
+        has_name = not isinstance(policy, policies.DTypePolicyMap) and policy.quantization_mode is None
+        return policy.name if has_name else serialize_keras_object(policy)
+
+    def _policy_with_inner(self) -> policies.DTypePolicy:
+        """The dtype policy, with those of quantised layers inside."""
+        policy = self._dtype_policy
+        is_plain = not isinstance(policy, policies.DTypePolicyMap) and policy.quantization_mode is None
+        if not is_plain or all(inner.quantization_mode is None for inner in self._flatten_layers(include_self=False)):
+            return policy
+        from ..quantizers.nested import policy_map
+
+        return policy_map(self, policy)
+
+    def _constructor_config(self) -> dict[str, Any]:
+        """The constructor's arguments, serialised."""
+        args, kwargs = self._constructor_call
+        signature = inspect.signature(type(self).__init__)
+        bound = signature.bind(self, *args, **kwargs)
+        found: dict[str, Any] = {}
+        for name, value in list(bound.arguments.items())[1:]:
+            kind = signature.parameters[name].kind
+            if kind == inspect.Parameter.VAR_POSITIONAL:
+                raise self._no_config(f"its constructor takes *{name}")
+            found.update(value if kind == inspect.Parameter.VAR_KEYWORD else {name: value})
+        for name in ("name", "trainable", "dtype", *SHAPE_ARGUMENTS[:3]):
+            found.pop(name, None)
+        try:
+            return {name: serialize_keras_object(value) for name, value in found.items()}
+        except (TypeError, ValueError) as error:
+            raise self._no_config(f"a constructor argument can't be written ({error})") from error
+
+    def _no_config(self, reason: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"Layer {self.name!r} can't be saved: {reason}. Override get_config() of {type(self).__name__} to return "
+            "what its constructor needs: {**super().get_config(), 'units': self.units}."
+        )
+
+    @classmethod
+    def from_config(cls: type[C], config: dict[str, Any]) -> C:
+        """A layer (without weights) from what `get_config` gave.
+
+        Raises:
+            TypeError: the constructor does not take the config.
+        """
+        parameters = inspect.signature(cls.__init__).parameters
+        off = {name for name in _OFF.keys() - parameters.keys() if name in config and config[name] == _OFF[name]}
+        arguments = {name: _deserialized(value) for name, value in config.items() if name not in off | {"dtype"}}
+        if "dtype" in config:
+            policy = policies.get(config["dtype"])
+            arguments["dtype"] = policy if isinstance(policy, policies.DTypePolicyMap) else policy.name
+        leftover: dict[str, Any] = {}
+        if not any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
+            for name in ("name", "trainable", "dtype"):
+                if name in arguments and name not in parameters:
+                    leftover[name] = arguments.pop(name)
+        layer = cls(**arguments)
+        layer.name = leftover.get("name", layer.name)
+        layer._trainable = leftover.get("trainable", layer._trainable)
+        layer.dtype_policy = leftover.get("dtype", layer.dtype_policy)
+        return layer
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} name={self.name}, built={self.built}>"
+
+
+def _deserialized(value: Any) -> Any:
+    """A config value with the objects in it made again."""
+    if is_serialized(value):
+        return deserialize_keras_object(value)
+    if isinstance(value, list) and any(is_serialized(item) for item in value):
+        return [_deserialized(item) for item in value]
+    return value

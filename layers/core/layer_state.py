@@ -1,0 +1,504 @@
+"""What a layer holds: weights, the layers inside it, losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...engine.common.claims import claim
+from ...engine.common.partitioners import current_partitioner, shards_along_rows
+from ...engine.graph import (
+    ShardedVariable,
+    Tensor,
+    TensorSpec,
+    Variable,
+    as_dtype,
+    colocate_with,
+    device,
+    eagerly,
+    flatten,
+)
+from ...engine.graph.graph import get_default_graph
+from ...engine.graph.sharded import Rows, grouped, part_of, rows_of_shards
+from ...engine.graph.variable import Later
+from ...engine.objects import constraints, initializers, policies, regularizers
+from ...engine.objects.names import name_for, to_snake_case
+from ..recurrent.step_sums import collects, sum_over_steps
+from .added_losses import LostLoss, as_term, losses_exist, losses_within, note_losses_exist
+from .calling import calling_layer, enclosing_path, is_within_call_of
+from .node import Node
+from .tracking import held_by_attributes
+from .weight import Weight
+
+_replacements = 0
+
+
+def replacements() -> int:
+    """Return how often layers of this process have had weights replaced by others: quantised, or given adapters."""
+    return _replacements
+
+
+class LayerState:
+    """The holding half of `Layer`; see there."""
+
+    autocast: bool = True
+    # Attributes that hold layers or variables which do not belong to this one.
+    untracked: ClassVar[frozenset[str]] = frozenset(
+        {
+            "inbound_nodes",
+            "_functions",
+            "_added_losses",
+            "_constructor_call",
+            "_weights",
+            "_build_shapes",
+            "_made_in",
+            "_partitioner",
+        }
+    )
+
+    def __init__(self, name: str | None, trainable: bool, dtype: Any) -> None:
+        if name is not None and (not isinstance(name, str) or "/" in name):
+            raise ValueError(f"A layer's name must be a string without '/', got name={name!r}.")
+        self.name = name or name_for(self)
+        if not isinstance(trainable, (bool, np.bool_)):
+            raise ValueError(f"Layer {self.name!r}: trainable must be True or False, got trainable={trainable!r}.")
+        self.built = False
+        self._is_building = False
+        self.inbound_nodes: list[Node] = []
+        self._dtype_policy = policies.get(dtype)
+        self._trainable = bool(trainable)
+        self._path: str | None = None
+        self._made_in = calling_layer()  # where a layer is made in a call, whose it is
+        self._weights: list[Weight] = []
+        self._weights_version = 0  # is counted up where weights are replaced
+        self._functions: dict[Any, Any] = {}
+        self._partitioner = current_partitioner()  # cuts its weights into shards
+        self._added_losses: list[Any] = []
+
+    def add_weight(
+        self,
+        shape: Any = None,
+        initializer: Any = None,
+        dtype: Any = None,
+        trainable: bool = True,
+        autocast: bool = True,
+        regularizer: Any = None,
+        constraint: Any = None,
+        aggregation: str | None = None,
+        name: str | None = None,
+    ) -> Weight:
+        """Make a weight of this layer.
+
+        Where the layer was made under a strategy with a ``variable_partitioner`` it may be a `ShardedVariable` instead.
+
+        Args:
+            shape: its shape, all dimensions known; a scalar by default.
+            initializer: gives the first value from shape and dtype; by default Glorot's uniform for floats, else 0.
+            dtype: its dtype; by default the layer's.
+            trainable: whether optimizers update it.
+            autocast: whether the layer's `call` sees it in `compute_dtype`, where that differs.
+            regularizer: a penalty added to the loss.
+            constraint: a projection applied after each update.
+            aggregation: how replicas agree on it.
+            name: its name within the layer.
+
+        Raises:
+            ValueError: a dimension of the shape is not known.
+            ValueError: the layer's `call` makes it.
+            RuntimeError: the layer was made in the call of another one, to which it does not belong.
+            MemoryError: there is no room for it.
+        """
+        self._check_kept()
+        shape = (shape,) if isinstance(shape, int) else tuple(shape or ())
+        label = name or "variable"
+        if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
+            raise ValueError(
+                f"Layer {self.name!r} can't make its weight {label!r} with shape {shape}: every dimension must be "
+                "known. Give the input a known size there (for a Dense or recurrent layer: its last axis)."
+            )
+        wanted = as_dtype(dtype or self.variable_dtype)
+        initializer = initializers.get(initializer or ("glorot_uniform" if wanted.kind not in "iub" else "zeros"))
+        claim(shape, wanted.itemsize, f"Layer {self.name!r}: weight {label!r}")
+        shape = tuple(int(size) for size in shape)
+        settings = (trainable, regularizers.get(regularizer), constraints.get(constraint), aggregation, autocast)
+        may_be_cut = self._partitioner is not None and shape and _holds_by_rows(*settings[1:3])
+        count = shards_along_rows(self._partitioner, shape, wanted) if may_be_cut else 1
+        if count > 1:
+            rows = rows_of_shards(shape[0], count)
+            made: Any = self.add_sharded_weight(rows, "div", shape, initializer, wanted, settings, label)
+            return made
+        try:
+            with eagerly():
+                first = initializer(shape, dtype=wanted)
+        except MemoryError as error:
+            size = math.prod(shape) * wanted.itemsize
+            raise MemoryError(
+                f"Layer {self.name!r}: there is no memory for its weight {label!r} of shape {shape} and dtype "
+                f"{wanted.name}, {size / 1e9:,.1f} GB. Make the layer or its input smaller. ({error})"
+            ) from error
+        weight = Weight(first, label, f"{self.path}/{label}", wanted, *settings)
+        if tuple(weight.shape or ()) != shape:
+            raise ValueError(
+                f"Layer {self.name!r}: the initializer of weight {label!r} gave shape {weight.shape}, expected {shape}."
+            )
+        self._weights.append(weight)
+        return weight
+
+    def add_sharded_weight(
+        self,
+        rows: Sequence[Rows],
+        layout: str,
+        shape: tuple[int, ...],
+        initializer: Any,
+        dtype: Any = None,
+        settings: tuple[Any, ...] = (True, None, None, None, True),
+        name: str = "variable",
+        places: Sequence[Any] | None = None,
+    ) -> ShardedVariable:
+        """Make a weight in shards, each on its place; the first value of each is made where and when it is needed.
+
+        Args:
+            rows, layout: how it is cut.
+            shape, initializer, dtype: of the whole; the dtype is by default the layer's.
+            settings: as `Weight` takes them: whether it is trainable, regularizer, constraint, aggregation, autocast.
+            name: its name.
+            places: for each shard a device, or a variable that it is to be with; None for no request.
+
+        Raises:
+            ValueError: the initializer gives another shape.
+        """
+        self._check_kept()
+        dtype = as_dtype(dtype or self.variable_dtype)
+        first = initializers.first_value(initializer, shape, dtype)
+        if tuple(first.shape) != shape:
+            raise ValueError(
+                f"Layer {self.name!r}: the initializer of weight {name!r} gave shape {tuple(first.shape)}, expected "
+                f"{shape}."
+            )
+        first = first if isinstance(first, Later) else np.asarray(first)
+        shards: list[Weight] = []
+        for number, held in enumerate(rows):
+            with nullcontext() if places is None else _place(places[number]):
+                part = f"{name}/part_{number}"
+                shards.append(Weight(part_of(first, held), part, f"{self.path}/{part}", dtype, *settings))
+        self._weights.extend(shards)
+        return ShardedVariable.of(shards, layout, name, f"{self.path}/{name}")
+
+    def _check_kept(self) -> None:
+        """Check that a weight stays: that it is not made in a call of the layer, or in one that made the layer."""
+        if is_within_call_of(self) and self.built and not self._is_building:
+            raise ValueError(
+                f"Layer {self.name!r} ({type(self).__name__}) makes a weight in call(): it would be a new one at each "
+                "call. Make it in __init__() or build(), as in self.w = self.add_weight(...), and use self.w in call()."
+            )
+        maker = self._made_in
+        if maker is None or not is_within_call_of(maker) or any(layer is self for layer in maker._flatten_layers()):
+            return
+        kind, attribute = type(self).__name__, to_snake_case(type(self).__name__)
+        raise RuntimeError(
+            f"Layer {self.name!r} ({kind}) was made inside call() of layer {maker.name!r} ({type(maker).__name__}) and "
+            "does not belong to it: its weights would be new at each call, and would not be trained or saved. Make it "
+            f"in __init__() or build(), as in self.{attribute} = {kind}(...), and use self.{attribute} in call()."
+        )
+
+    # --- weights --------------------------------------------------------------------------------------------
+
+    def sublayers(self) -> list[Any]:
+        """The layers that are attributes of this one, also inside lists, tuples and dicts."""
+        return [layer for layer in held_by_attributes(self, LayerState, self.untracked) if layer is not self]
+
+    def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> list[Any]:
+        """This layer and all inside it, each once, outer before inner."""
+        found: dict[int, Any] = {id(self): self}
+        pending = self.sublayers()
+        while pending:
+            layer = pending.pop(0)
+            if id(layer) not in found:
+                found[id(layer)] = layer
+                pending = [*(layer.sublayers() if recursive else []), *pending]
+        return list(found.values())[0 if include_self else 1 :]
+
+    def own_variables(self) -> list[Variable]:
+        """The variables of this layer itself, without those of layers inside it: trainable ones first."""
+        found: dict[int, Variable] = {id(weight): weight for weight in self._weights}
+        for variable in held_by_attributes(self, Variable, self.untracked):
+            found.setdefault(id(variable), variable)
+        own = list(found.values())
+        return [v for v in own if v.trainable] + [v for v in own if not v.trainable]
+
+    @property
+    def weights(self) -> list[Variable]:
+        """All variables: of each layer the trainable ones, then the others, then those of the layers inside it."""
+        found = {id(v): v for v in self.own_variables()}
+        for layer in self.sublayers():
+            for variable in layer.weights:
+                found.setdefault(id(variable), variable)
+        return list(found.values())
+
+    @property
+    def variables(self) -> list[Variable]:
+        return self.weights
+
+    @property
+    def trainable_weights(self) -> list[Variable]:
+        """The variables that optimizers update; none if the layer is frozen."""
+        if not self.trainable:
+            return []
+        found = {id(v): v for v in self.own_variables() if v.trainable}
+        for layer in self.sublayers():
+            for variable in layer.trainable_weights:
+                found.setdefault(id(variable), variable)
+        return list(found.values())
+
+    @property
+    def trainable_variables(self) -> list[Variable]:
+        return self.trainable_weights
+
+    @property
+    def non_trainable_weights(self) -> list[Variable]:
+        trainable = {id(variable) for variable in self.trainable_weights}
+        return [variable for variable in self.weights if id(variable) not in trainable]
+
+    @property
+    def non_trainable_variables(self) -> list[Variable]:
+        return self.non_trainable_weights
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers update the weights. Setting it sets it on all layers inside, too."""
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        for layer in self._flatten_layers():
+            layer._trainable = bool(value)
+
+    def get_weights(self) -> list[Any]:
+        """The values of `weights`, as arrays; those of a weight in shards are joined."""
+        return [variable.numpy() for variable in grouped(self.weights)]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set the values of `weights`, all or none.
+
+        Raises:
+            ValueError: their number or shapes differ from the layer's.
+        """
+        variables = grouped(self.weights)
+        if len(weights) == len(self.weights) != len(variables):
+            variables = self.weights  # each shard by itself
+        if len(weights) != len(variables):
+            raise ValueError(
+                f"Layer {self.name!r} has {len(variables)} weights, but set_weights was given {len(weights)}."
+                + ("" if self.built else " The layer is not built yet: call it once, or build(input_shape), first.")
+            )
+        assign_values(self.name, variables, weights)
+
+    def count_params(self) -> int:
+        """The number of elements of all weights.
+
+        Raises:
+            ValueError: the layer is not built.
+        """
+        if not self.built:
+            raise ValueError(
+                f"Layer {self.name!r} is not built, so that its weights can't be counted. Call it once, or build()."
+            )
+        return sum(math.prod(size or 0 for size in variable.shape or ()) for variable in self.weights)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Write the variables of this layer itself (not of layers inside) into a mapping: ``"0"``, ``"1"``, ..."""
+        for position, value in enumerate(self.stored_values()):
+            store[str(position)] = value
+
+    def stored_variables(self) -> list[Variable]:
+        """Return the variables that files hold of this layer itself, in their order."""
+        return self.own_variables()
+
+    def stored_values(self) -> list[Any]:
+        """Return the arrays that files hold of them; shards of one variable are one array."""
+        return [variable.numpy() for variable in grouped(self.stored_variables())]
+
+    def load_own_variables(self, store: Any) -> None:
+        """Read what `save_own_variables` wrote.
+
+        Raises:
+            ValueError: the number or shapes of the arrays differ from the layer's.
+        """
+        own = grouped(self.stored_variables())
+        names = sorted(store.keys(), key=int)
+        if len(names) == len(self.stored_variables()) != len(own):
+            own = self.stored_variables()  # a file that has each shard by itself
+        if len(names) != len(own):
+            raise ValueError(
+                f"Layer {self.name!r} ({type(self).__name__}) has {len(own)} variables of its own, but the file holds "
+                f"{len(names)} for it."
+                + ("" if self.built else " The layer is not built: call it once, or build(input_shape), first.")
+            )
+        assign_values(self.name, own, [np.asarray(store[name]) for name in names])
+        self._after_loading()
+
+    def _after_loading(self) -> None:
+        """Do what is to be done when variables have been read from a file. Here, nothing."""
+
+    def save_assets(self, dir_path: Any) -> None:
+        """Write what the layer keeps in files, such as a vocabulary, into a folder. Here, nothing."""
+
+    def load_assets(self, dir_path: Any) -> None:
+        """Read what `save_assets` wrote. Here, nothing."""
+
+    # --- losses ---------------------------------------------------------------------------------------------
+
+    def add_loss(self, loss: Any) -> None:
+        """Add a scalar (or several) to the model's loss, from inside `call`.
+
+        Each time that the call runs counts. What a cell adds in the steps of an `RNN`, or a layer in the body of a
+        loop, is added up; in a branch it counts if that is taken. See `losses`.
+        """
+        for item in flatten(loss):
+            term = as_term(item)
+            if isinstance(term, Tensor) and collects([term]):
+                sum_over_steps([term], self.add_loss)
+            else:
+                self._keep_losses([*self._added_losses, term])
+
+    @property
+    def losses(self) -> list[Any]:
+        """The losses that the latest call added, and the penalties of all trainable weights with a regularizer.
+
+        In a loop or a branch these are the losses there, of this iteration. Outside, they are what they come to: the
+        sum over the iterations, and 0 for a branch that was not taken.
+
+        Raises:
+            ValueError: a loss was added inside a function that runs by `vectorized_map` or `dynamic_schedule`, or that
+                calls itself, out of which it can't come.
+        """
+        added = losses_within(get_default_graph(), self._flatten_layers())
+        for loss in added:
+            if isinstance(loss, LostLoss):
+                raise loss.error()
+        regularized = [w for w in self.trainable_weights if isinstance(w, Weight) and w.regularizer is not None]
+        return [*added, *[w.regularizer(w) for w in regularized if w.regularizer is not None]]
+
+    def _keep_losses(self, losses: list[Any]) -> None:
+        self._added_losses = losses
+        if losses:
+            note_losses_exist()
+
+    def _clear_losses(self) -> None:
+        if not losses_exist():
+            return
+        for layer in self._flatten_layers():
+            layer._added_losses = []
+
+    @contextmanager
+    def _losses_kept(self) -> Generator[None]:
+        """Inside the block the layer is called for something else than its result: losses stay those of before."""
+        before = {id(layer): layer._added_losses for layer in self._flatten_layers()}
+        try:
+            yield
+        finally:
+            for layer in self._flatten_layers():
+                layer._added_losses = before.get(id(layer), [])
+
+    # --- facts ----------------------------------------------------------------------------------------------
+
+    @property
+    def quantization_mode(self) -> str | None:
+        """How the weights are quantised, such as "int8"; None if they are not."""
+        return self.dtype_policy.quantization_mode
+
+    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
+        """Replace the weights by quantised ones, in layers that have such.
+
+        Raises:
+            NotImplementedError: this layer has none.
+        """
+        raise NotImplementedError(
+            f"Layer {self.name!r} of class {type(self).__name__} has no quantised form. Layers that have one are "
+            "Dense, EinsumDense, Embedding and ReversibleEmbedding."
+        )
+
+    def _weights_changed(self) -> None:
+        """Note that weights are others than before, so that nothing compiled with the old ones is used again."""
+        global _replacements
+        self._weights_version += 1
+        _replacements += 1
+        self._functions.clear()
+
+    @property
+    def dtype_policy(self) -> policies.DTypePolicy:
+        """Which dtypes the layer computes in and keeps its weights in. Set it before the layer is built."""
+        policy = self._dtype_policy
+        return policy[self._path_here()] if isinstance(policy, policies.DTypePolicyMap) else policy
+
+    @dtype_policy.setter
+    def dtype_policy(self, value: Any) -> None:
+        self._dtype_policy = policies.get(value)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the weights."""
+        return self.dtype_policy.variable_dtype
+
+    @property
+    def variable_dtype(self) -> str:
+        return self.dtype_policy.variable_dtype
+
+    @property
+    def compute_dtype(self) -> str:
+        """The dtype in which the layer computes, and to which it casts floating inputs and weights."""
+        return self.dtype_policy.compute_dtype
+
+    @property
+    def input_dtype(self) -> str:
+        """The dtype in which a model that starts with this layer takes its floating inputs."""
+        return self.compute_dtype if self.autocast else self.variable_dtype
+
+    @property
+    def path(self) -> str:
+        """The names of the layers around this one and its own, joined by slashes, as at its first call."""
+        if self._path is None:
+            self._path = self._path_here()
+        return self._path
+
+    def _path_here(self) -> str:
+        """The path, or, while that is not fixed, what it would be if the layer were called here."""
+        if self._path is not None:
+            return self._path
+        around = enclosing_path()
+        return around.rstrip("/") if around.endswith(f"{self.name}/") else around + self.name
+
+
+def _place(place: Any) -> AbstractContextManager[None]:
+    return colocate_with(place) if isinstance(place, Variable) else device(place)
+
+
+def _holds_by_rows(regularizer: Any, constraint: Any) -> bool:
+    """Whether a penalty is the sum of those of a weight's rows, and a projection that of each row by itself."""
+    return type(regularizer) in _SUMS and type(constraint) in (type(None), constraints.NonNeg)
+
+
+_SUMS = (type(None), regularizers.L1, regularizers.L2, regularizers.L1L2)
+
+
+def assign_values(layer_name: str, variables: Sequence[Variable], values: Sequence[Any]) -> None:
+    """Set the variables at once, also while a graph is being built; all of them or none.
+
+    Raises:
+        ValueError: a value's shape differs from its variable's.
+    """
+    arrays = [np.asarray(value) for value in values]
+    for variable, array in zip(variables, arrays, strict=True):
+        expected = TensorSpec(variable.shape, variable.dtype)
+        if not expected.accepts(TensorSpec(array.shape, variable.dtype)):
+            raise ValueError(
+                f"Layer {layer_name!r}: weight {variable.name!r} has shape {variable.shape}, got a value of shape "
+                f"{array.shape}."
+            )
+    for variable, array in zip(variables, arrays, strict=True):
+        value = array.astype(variable.dtype, order="C", copy=True)
+        variable.write_value(value[()] if value.ndim == 0 else value)

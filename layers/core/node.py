@@ -1,0 +1,76 @@
+"""`Node`: one call of a layer on symbolic tensors, of which functional models are made."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...engine.graph import Graph, Symbol, Tensor, flatten
+
+if TYPE_CHECKING:
+    from .layer import Layer
+
+# Graphs in which an `Input` was made. Calls of layers in other graphs (a training step, a traced function) leave no
+# nodes, or every trace would be kept alive by its layers.
+_construction_graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
+
+
+class History(NamedTuple):
+    """Where a tensor comes from: output `tensor_index` of the layer's call number `node_index`."""
+
+    layer: Layer
+    node_index: int
+    tensor_index: int
+
+
+class Node:
+    """A recorded call. Making one appends it to the layer's nodes and notes the history of its outputs.
+
+    Args:
+        layer: the layer that was called.
+        arguments: ``(args, kwargs)`` of the call, with the tensors in them.
+        outputs: what the call returned; every tensor gets ``annotations["history"]``.
+    """
+
+    def __init__(self, layer: Layer, arguments: tuple[tuple[Any, ...], dict[str, Any]], outputs: Any) -> None:
+        self.layer = layer
+        self.arguments = arguments
+        self.outputs = outputs
+        self.index = len(layer.inbound_nodes)
+        layer.inbound_nodes.append(self)
+        for position, tensor in enumerate(self.output_tensors):
+            tensor.annotations["history"] = History(layer, self.index, position)
+            _construction_graphs.add(tensor.graph)
+
+    @property
+    def input_tensors(self) -> list[Symbol]:
+        """The tensors among the arguments, in order."""
+        return [leaf for leaf in flatten(self.arguments) if isinstance(leaf, Symbol)]
+
+    @property
+    def output_tensors(self) -> list[Symbol]:
+        return [leaf for leaf in flatten(self.outputs) if isinstance(leaf, Symbol)]
+
+    @property
+    def is_input(self) -> bool:
+        """Whether nothing comes in: the node of an `Input`."""
+        return not self.input_tensors
+
+    @property
+    def parents(self) -> list[Node]:
+        """The nodes whose outputs come in, each once; tensors made by raw ops have none."""
+        histories = [tensor.annotations.get("history") for tensor in self.input_tensors]
+        return list(dict.fromkeys(h.layer.inbound_nodes[h.node_index] for h in histories if h is not None))
+
+    def __repr__(self) -> str:
+        return f"<Node {self.index} of {self.layer.name}>"
+
+
+def history_of(tensor: Tensor) -> History | None:
+    """Which layer call made `tensor`; None if it was no layer, or not in functional construction."""
+    return tensor.annotations.get("history")
+
+
+def is_construction_graph(graph: Graph) -> bool:
+    """Whether layer calls in `graph` are recorded: an `Input` was made in it."""
+    return graph in _construction_graphs

@@ -1,0 +1,158 @@
+"""Programs for arrays of many shapes: for a few shapes one each, then one for any size along the axes that vary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Value, flatten, pack_as
+from ...engine.ops import convert_to_tensor
+from ...engine.ops.base import as_array
+from ...engine.place.devices import devices_version
+from ...engine.session.function import as_values
+from ...engine.session.programs import make_program
+from ...engine.session.staged import Recording, TraceGraph, is_recording
+
+Program = Callable[..., tuple[Any, ...]]
+Specs = list[TensorSpec]
+Trace = Callable[[Specs], Callable[[], Any]]  # traces for given specs, and returns what compiles the trace
+
+# So many shapes get programs of their own, which run quicker because every size is known: usually the batch and the
+# smaller last one. The next shape gets a program for any size along the axes that have varied.
+STATIC_PROGRAMS = 3
+
+
+class ShapePrograms:
+    """The programs of one computation, for arrays whose ranks and dtypes stay the same.
+
+    Args:
+        trace: traces the computation for the specs of its arrays; what it returns compiles the trace.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._seen: list[Specs] = []
+        self._relaxed: Any = None
+        self._relaxed_specs: Specs = []
+
+    def find(self, specs: Specs) -> Any:
+        """The program for arrays of these specs, made if there is none that serves them.
+
+        Raises:
+            ValueError, TypeError: what is computed does not take arrays of these shapes.
+        """
+        if self._relaxed is not None and _accepts(self._relaxed_specs, specs):
+            return self._relaxed
+        exact = self._trace(specs)  # its errors are those of these very shapes
+        if len(self._seen) < STATIC_PROGRAMS:
+            program = exact()
+            self._seen.append(specs)
+            return program
+        return self._relax(specs, exact)
+
+    def _relax(self, specs: Specs, exact: Callable[[], Any]) -> Any:
+        joined = specs
+        for other in self._seen:
+            joined = [_join(spec, like) for spec, like in zip(joined, other, strict=True)]
+        try:
+            program = self._trace(joined)()
+        except (TypeError, ValueError):
+            return exact()  # it needs to know its sizes
+        self._seen.append(specs)
+        self._relaxed, self._relaxed_specs = program, joined
+        return program
+
+
+def _accepts(patterns: Sequence[TensorSpec], specs: Sequence[TensorSpec]) -> bool:
+    return all(pattern.accepts(spec) for pattern, spec in zip(patterns, specs, strict=True))
+
+
+def _join(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
+    joined = spec.join(other)
+    assert isinstance(joined, TensorSpec)
+    return joined
+
+
+class ArrayFunction:
+    """A function of tensors, called on values and arrays: compiled for their shapes (see `ShapePrograms`).
+
+    Args:
+        function: builds the computation in the current graph, and returns a structure of tensors. Its effects always
+            happen, whether or not its result depends on them.
+
+    Attributes:
+        notes: what `function` has noted here, besides its result, when it was traced last.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.notes: list[Any] = []
+        self._function = function
+        self._devices = devices_version()
+        self._families: dict[Any, ShapePrograms] = {}
+        self._found: dict[Any, Callable[..., Any]] = {}
+        self._recorded: dict[Any, tuple[Any, Recording]] = {}
+
+    def __call__(self, *given: Any) -> Any:
+        """The function's result, of values; None where tapes record and its gradient can't be computed later."""
+        if self._devices != devices_version():  # other devices have been declared
+            self._devices = devices_version()
+            self._families.clear()
+            self._found.clear()
+            self._recorded.clear()
+        values = [as_array(item) for item in given]  # strings in the engine's dtype for them
+        key = tuple([(array.shape, array.dtype) for array in values])
+        if is_recording():
+            return self._recorded_call(key, given, values)
+        program = self._found.get(key)
+        if program is None:
+            specs = [TensorSpec(shape, dtype) for shape, dtype in key]
+            kind = tuple([(len(shape), dtype) for shape, dtype in key])
+            family = self._families.setdefault(kind, ShapePrograms(self._trace))
+            program = self._found[key] = family.find(specs)
+        return program(*values)
+
+    def _recorded_call(self, key: Any, given: Sequence[Any], arrays: Sequence[Any]) -> Any:
+        known = self._recorded.get(key)
+        if known is None:
+            graph, feeds, result, fetches, effects = self._traced([TensorSpec(shape, dtype) for shape, dtype in key])
+            recording = Recording(graph, feeds, [fetch for fetch in fetches if fetch is not None], effects)
+            known = self._recorded[key] = (result, recording)
+        result, recording = known
+        if not recording.is_possible:
+            return None
+        values = [item if type(item) is Value else Value(array) for item, array in zip(given, arrays, strict=True)]
+        return pack_as(result, recording.on_values(values))
+
+    def count(self) -> int:
+        """How many programs were compiled."""
+        return len({id(program) for program in self._found.values()})
+
+    def _traced(self, specs: Specs) -> tuple[TraceGraph, list[Symbol], Any, list[Any], list[Operation]]:
+        """The graph for arrays of these specs: it, its feeds, the result, what is fetched for it, the effects."""
+        graph = TraceGraph()
+        with graph.as_default():
+            feeds = [graph.add(Placeholder(s), (), f"argument_{i}").outputs[0] for i, s in enumerate(specs)]
+            result = self._function(*feeds)
+            fetches = [None if isinstance(leaf, Operation) else _as_fetch(graph, leaf) for leaf in flatten(result)]
+        graph.traced = "the call of a layer"
+        return graph, feeds, result, fetches, [operation for operation in graph.operations if operation.writes]
+
+    def _trace(self, specs: Specs) -> Callable[[], Callable[..., Any]]:
+        graph, feeds, result, fetches, effects = self._traced(specs)
+        targets = [*[fetch for fetch in fetches if fetch is not None], *effects]
+
+        def compiled() -> Callable[..., Any]:
+            program: Any = make_program(graph, targets, feeds)
+
+            def run(*arrays: Any) -> Any:
+                values = iter(program(*arrays))
+                found = [None if fetch is None else as_values(next(values)) for fetch in fetches]
+                return pack_as(result, found)
+
+            return run
+
+        return compiled
+
+
+def _as_fetch(graph: Graph, leaf: Any) -> Symbol:
+    return graph.capture(convert_to_tensor(getattr(leaf, "flow", leaf)))

@@ -1,0 +1,139 @@
+"""Layers that only rearrange."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from .dense import positive_int
+from .input_spec import InputSpec
+from .layer import Layer
+
+
+def _product(sizes: Sequence[Any]) -> Any:
+    """The product of sizes: an int where all are known, otherwise an int32 tensor."""
+    result: Any = 1
+    for size in sizes:
+        result = result * size
+    return result
+
+
+class Flatten(Layer):
+    """All axes but the first made one: ``(batch, ...)`` to ``(batch, features)``.
+
+    Args:
+        data_format: ``"channels_last"`` (the default) or ``"channels_first"``, whose channels are moved last first.
+    """
+
+    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.data_format = check_data_format(data_format)
+        self.input_spec = InputSpec(min_ndim=1)
+
+    def call(self, inputs: Any) -> Tensor:
+        rank = len(inputs.shape)
+        if self.data_format == "channels_first" and rank > 2:
+            inputs = ops.transpose(inputs, [0, *range(2, rank), 1])
+        sizes = ops.shape(inputs)
+        return ops.reshape(inputs, (sizes[0], _product(sizes[1:])))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "data_format": self.data_format}
+
+
+class Reshape(Layer):
+    """The features in another shape.
+
+    Args:
+        target_shape: the new shape without the batch; one size may be -1, which is then found.
+
+    Raises:
+        ValueError: at the call, the shape holds another number of elements.
+    """
+
+    def __init__(self, target_shape: Sequence[int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._build_at_init()
+        self.target_shape = tuple(target_shape)
+        if not all(isinstance(size, (int, np.integer)) and size >= -1 for size in self.target_shape):
+            raise ValueError(f"Reshape: sizes must be integers from 0 up, or -1, got target_shape={self.target_shape}.")
+        if self.target_shape.count(-1) > 1:
+            raise ValueError(f"Reshape: only one size may be -1, got target_shape={self.target_shape}.")
+
+    def call(self, inputs: Any) -> Tensor:
+        sizes = ops.shape(inputs)
+        given = [size for size in self.target_shape if size != -1]
+        features = _product(sizes[1:])
+        if isinstance(features, int):
+            known = math.prod(given)
+            fits = known and features % known == 0 if -1 in self.target_shape else features == known
+            if not fits:
+                raise ValueError(
+                    f"Layer {self.name!r} can't reshape {features} elements a sample (input shape {inputs.shape}) to "
+                    f"target_shape={self.target_shape}."
+                )
+            target = [features // known if size == -1 else size for size in self.target_shape]
+            return ops.reshape(inputs, (sizes[0], *target))
+        target = [features // math.prod(given) if size == -1 else size for size in self.target_shape]
+        return ops.reshape(inputs, (sizes[0], *target))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "target_shape": self.target_shape}
+
+
+class Permute(Layer):
+    """The axes in another order.
+
+    Args:
+        dims: the order of the axes behind the batch, counted from 1: ``(2, 1)`` exchanges the first two.
+    """
+
+    def __init__(self, dims: Sequence[int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dims = tuple(dims)
+        if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
+            raise ValueError(
+                f"Permute: dims must hold each of 1 to {len(self.dims)} once, got dims={self.dims}. The batch, axis 0, "
+                "stays where it is and is left out."
+            )
+        self.input_spec = InputSpec(ndim=len(self.dims) + 1)
+
+    def call(self, inputs: Any) -> Tensor:
+        return ops.transpose(inputs, (0, *self.dims))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "dims": self.dims}
+
+
+class RepeatVector(Layer):
+    """``(batch, features)`` repeated to ``(batch, n, features)``."""
+
+    def __init__(self, n: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.n = positive_int("RepeatVector", "n", n)
+        self.input_spec = InputSpec(ndim=2)
+
+    def call(self, inputs: Any) -> Tensor:
+        batch, features = ops.shape(inputs)
+        return ops.broadcast_to(ops.expand_dims(inputs, 1), (batch, self.n, features))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "n": self.n}
+
+
+def check_data_format(data_format: str | None) -> str:
+    """`data_format`, or its default.
+
+    Raises:
+        ValueError: it is no data format.
+    """
+    if data_format is None:
+        return "channels_last"
+    if data_format not in ("channels_last", "channels_first"):
+        raise ValueError(f"data_format must be 'channels_last' or 'channels_first', got {data_format!r}.")
+    return data_format

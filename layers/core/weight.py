@@ -1,0 +1,89 @@
+"""`Weight`: a variable that belongs to a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...engine import ops
+from ...engine.common.dtypes import is_floating
+from ...engine.graph import DType, Tensor, Variable, as_dtype
+from .calling import autocast_dtype, without_autocast
+
+
+class Weight(Variable):
+    """A variable with what layers and optimizers need to know of it.
+
+    Args:
+        value: the initial value, an array.
+        name: its name in its layer, such as ``kernel``.
+        path: its name among all, such as ``sequential/dense/kernel``.
+        dtype: its dtype; by default that of `value`.
+        trainable: whether optimizers update it.
+        regularizer: a function of the weight that gives a penalty for the loss.
+        constraint: a function that projects a new value after an update.
+        aggregation: how replicas agree on its value; None for the default.
+        autocast: whether a layer that computes in another dtype than that of its weights reads it in that one.
+    """
+
+    def __init__(
+        self,
+        value: Any,
+        name: str,
+        path: str,
+        dtype: Any = None,
+        trainable: bool = True,
+        regularizer: Callable[[Any], Any] | None = None,
+        constraint: Callable[[Any], Any] | None = None,
+        aggregation: str | None = None,
+        autocast: bool = True,
+    ) -> None:
+        super().__init__(value, dtype=dtype, trainable=trainable, name=name)
+        self.path = path
+        self.regularizer = regularizer
+        self.constraint = constraint
+        self.aggregation = aggregation
+        self._autocast = autocast and is_floating(self.spec.dtype)
+
+    def _read_dtype(self) -> str | None:
+        """The dtype in which the layer that is being called reads the weight; None for its own."""
+        return autocast_dtype() if self._autocast else None
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype in which it is read here: inside a layer that mixes dtypes, that of the computation."""
+        dtype = self._read_dtype()
+        return self.spec.dtype if dtype is None else as_dtype(dtype)
+
+    @property
+    def value(self) -> Tensor:
+        """The value at this place of the program, as a tensor of the current graph, in `dtype`."""
+        dtype, value = self._read_dtype(), super().value
+        return value if dtype is None else ops.cast(value, dtype)
+
+    def assign(self, value: Any) -> Any:
+        """Set the value, in the weight's own dtype; see `Variable`."""
+        with without_autocast():
+            return super().assign(value)
+
+    def _update(self, operator: str, delta: Any) -> Any:
+        with without_autocast():
+            return super()._update(operator, delta)
+
+    def scatter_update(self, sparse_delta: Any, name: str | None = None) -> Any:
+        """Set rows; see `Variable`."""
+        with without_autocast():
+            return super().scatter_update(sparse_delta, name)
+
+    def scatter_add(self, sparse_delta: Any, name: str | None = None) -> Any:
+        """Add to rows; see `Variable`."""
+        with without_autocast():
+            return super().scatter_add(sparse_delta, name)
+
+    def scatter_sub(self, sparse_delta: Any, name: str | None = None) -> Any:
+        """Subtract from rows; see `Variable`."""
+        with without_autocast():
+            return super().scatter_sub(sparse_delta, name)
+
+    def __repr__(self) -> str:
+        return f"<Weight {self.path} {self.spec}>"

@@ -1,0 +1,40 @@
+"""`Wrapper`: the base of layers around a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine.objects.registry import serialize_keras_object
+from .layer import Layer
+
+
+class Wrapper(Layer):
+    """The base of layers that hold one layer and change how it is called: a subclass defines `call`.
+
+    Args:
+        layer: the layer inside; built with the wrapper, for the same input.
+
+    Raises:
+        ValueError: `layer` is none.
+
+    >>> import anabranch as ab
+    >>> class Twice(ab.layers.Wrapper):
+    ...     def call(self, inputs):
+    ...         return self.layer(self.layer(inputs))
+    >>> Twice(ab.layers.Rescaling(3.0))([[1.0]])
+    Tensor([[9.]], dtype=float32)
+    """
+
+    def __init__(self, layer: Any, **kwargs: Any) -> None:
+        if not isinstance(layer, Layer):
+            raise ValueError(f"{type(self).__name__} takes a layer, got {layer!r} of type {type(layer).__name__}.")
+        super().__init__(**kwargs)
+        self.layer: Any = layer
+
+    def build(self, input_shape: Any = None) -> None:
+        if not self.layer.built:
+            self.layer.build(input_shape)
+            self.layer.built = True
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "layer": serialize_keras_object(self.layer)}

@@ -1,0 +1,1 @@
+"""Ways of decoding: greedy, sampled, and by beams."""

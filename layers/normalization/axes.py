@@ -1,0 +1,33 @@
+"""The axes over which layers normalise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...engine.ops.base import normalize_axes
+
+
+def given_axes(layer: str, axis: Any) -> int | list[int]:
+    """`axis` of a layer's constructor, an int or a list of ints.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(axis, int):
+        return axis
+    if isinstance(axis, Sequence) and all(isinstance(each, int) for each in axis):
+        return list(axis)
+    raise TypeError(f"{layer}: axis must be an int or a list of ints, got {axis!r}.")
+
+
+def axes_of(layer: Any, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    """`axis` counted from the front, in ascending order, for inputs of a rank.
+
+    Raises:
+        ValueError: an axis is out of range or is named twice.
+    """
+    try:
+        return normalize_axes(axis, rank) or ()
+    except ValueError as error:
+        raise ValueError(f"Layer {layer.name!r} ({type(layer).__name__}): {error}") from None

@@ -1,0 +1,358 @@
+"""Normalisation over features, and over batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.graph import Tensor, as_dtype, result_type
+from ...engine.objects import constraints, initializers, regularizers
+from ...engine.ops.collectives import is_replicated, sum_over_replicas
+from ..core.input_spec import InputSpec
+from ..core.layer import Layer
+from .axes import axes_of, given_axes
+
+# Keras's epsilon: what a mask without a True is divided by.
+_LEAST_WEIGHT = 1e-7
+
+
+class LayerNormalization(Layer):
+    """Each sample with mean 0 and variance 1 over `axis`, times gamma, plus beta (Ba, Kiros and Hinton, 2016).
+
+    Args:
+        axis: the axis, or several, to normalise over.
+        epsilon: added to the variance.
+        center: whether there is a beta.
+        scale: whether there is a gamma.
+        beta_initializer, gamma_initializer: first values.
+        beta_regularizer, gamma_regularizer: penalties.
+        beta_constraint, gamma_constraint: projections after each update.
+
+    Weights: ``gamma`` and ``beta``, of the sizes of the normalised axes, in the order of the input's axes.
+    """
+
+    def __init__(
+        self,
+        axis: int | Sequence[int] = -1,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = "zeros",
+        gamma_initializer: Any = "ones",
+        beta_regularizer: Any = None,
+        gamma_regularizer: Any = None,
+        beta_constraint: Any = None,
+        gamma_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.axis = given_axes(type(self).__name__, axis)
+        self.epsilon = epsilon
+        self.center = center
+        self.scale = scale
+        self.beta_initializer = initializers.get(beta_initializer)
+        self.gamma_initializer = initializers.get(gamma_initializer)
+        self.beta_regularizer = regularizers.get(beta_regularizer)
+        self.gamma_regularizer = regularizers.get(gamma_regularizer)
+        self.beta_constraint = constraints.get(beta_constraint)
+        self.gamma_constraint = constraints.get(gamma_constraint)
+        self.supports_masking = True
+        self.autocast = False
+
+    def build(self, input_shape: Any) -> None:
+        self._axes = axes_of(self, self.axis, len(input_shape))
+        shape = tuple(input_shape[axis] for axis in self._axes)
+        self.gamma = self.beta = None
+        if self.scale:
+            self.gamma = self.add_weight(
+                shape=shape,
+                initializer=self.gamma_initializer,
+                regularizer=self.gamma_regularizer,
+                constraint=self.gamma_constraint,
+                name="gamma",
+            )
+        if self.center:
+            self.beta = self.add_weight(
+                shape=shape,
+                initializer=self.beta_initializer,
+                regularizer=self.beta_regularizer,
+                constraint=self.beta_constraint,
+                name="beta",
+            )
+        self.input_spec = InputSpec(ndim=len(input_shape), axes=dict(zip(self._axes, shape, strict=True)))
+
+    def call(self, inputs: Any) -> Tensor:
+        rank = len(inputs.shape)
+
+        def along_axes(weight: Any) -> Any:
+            if weight is None or self._axes == tuple(range(rank - len(self._axes), rank)):
+                return weight
+            shape = [1] * rank
+            for axis, size in zip(self._axes, weight.shape, strict=True):
+                shape[axis] = size
+            return ops.reshape(weight, shape)
+
+        outputs = ops.layer_normalization(
+            inputs, along_axes(self.gamma), along_axes(self.beta), axis=self._axes, epsilon=self.epsilon
+        )
+        return ops.cast(outputs, self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "axis": self.axis,
+            "epsilon": self.epsilon,
+            "center": self.center,
+            "scale": self.scale,
+            "beta_initializer": initializers.serialize(self.beta_initializer),
+            "gamma_initializer": initializers.serialize(self.gamma_initializer),
+            "beta_regularizer": regularizers.serialize(self.beta_regularizer),
+            "gamma_regularizer": regularizers.serialize(self.gamma_regularizer),
+            "beta_constraint": constraints.serialize(self.beta_constraint),
+            "gamma_constraint": constraints.serialize(self.gamma_constraint),
+        }
+
+
+class BatchNormalization(Layer):
+    """Each feature with mean 0 and variance 1 over the batch, times gamma, plus beta (Ioffe and Szegedy, 2015).
+
+    Args:
+        axis: the axis of the features.
+        momentum: how much of the moving averages is kept at each step.
+        epsilon: added to the variance.
+        center: whether there is a beta.
+        scale: whether there is a gamma.
+        beta_initializer, gamma_initializer, moving_mean_initializer, moving_variance_initializer: first values.
+        beta_regularizer, gamma_regularizer: penalties.
+        beta_constraint, gamma_constraint: projections after each update.
+        renorm: correct the batch's statistics towards averages of them, so that training and inference agree for small
+            batches (Ioffe, 2017).
+        renorm_clipping: limits of the correction ``x * r + d``: ``rmin <= r <= rmax`` and ``-dmax <= d <= dmax``.
+        renorm_momentum: how much of these averages is kept at each step.
+        synchronized: whether the statistics are those of the rows of all replicas, under
+            `distribute.DataParallel`. A single replica sees the whole batch, so that both values mean the same.
+
+    In training the batch's own statistics are used (over positions where the mask is True) and the moving ones
+    updated; otherwise, and where ``trainable`` is False, the moving ones are used. Weights: ``gamma``, ``beta``,
+    ``moving_mean``, ``moving_variance``, all ``(features,)``; with `renorm` also ``moving_stddev``, ``renorm_mean`` and
+    ``renorm_stddev``.
+
+    Raises:
+        ValueError: `renorm_clipping` has other keys, or limits that cross.
+    """
+
+    def __init__(
+        self,
+        axis: int = -1,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = "zeros",
+        gamma_initializer: Any = "ones",
+        moving_mean_initializer: Any = "zeros",
+        moving_variance_initializer: Any = "ones",
+        beta_regularizer: Any = None,
+        gamma_regularizer: Any = None,
+        beta_constraint: Any = None,
+        gamma_constraint: Any = None,
+        renorm: bool = False,
+        renorm_clipping: dict[str, float] | None = None,
+        renorm_momentum: float = 0.99,
+        synchronized: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.axis = int(axis[0]) if isinstance(axis, (list, tuple)) else int(axis)
+        self.synchronized = bool(synchronized)
+        self.renorm = renorm
+        self.renorm_clipping = _checked_clipping(renorm_clipping) if renorm else renorm_clipping
+        self.renorm_momentum = renorm_momentum
+        self.momentum = float(momentum)
+        self.epsilon = float(epsilon)
+        self.center = center
+        self.scale = scale
+        self.beta_initializer = initializers.get(beta_initializer)
+        self.gamma_initializer = initializers.get(gamma_initializer)
+        self.moving_mean_initializer = initializers.get(moving_mean_initializer)
+        self.moving_variance_initializer = initializers.get(moving_variance_initializer)
+        self.beta_regularizer = regularizers.get(beta_regularizer)
+        self.gamma_regularizer = regularizers.get(gamma_regularizer)
+        self.beta_constraint = constraints.get(beta_constraint)
+        self.gamma_constraint = constraints.get(gamma_constraint)
+        self.supports_masking = True
+        self.autocast = False
+
+    def build(self, input_shape: Any) -> None:
+        shape = (input_shape[self.axis],)
+        self.gamma = self.beta = None
+        if self.scale:
+            self.gamma = self.add_weight(
+                shape=shape,
+                initializer=self.gamma_initializer,
+                regularizer=self.gamma_regularizer,
+                constraint=self.gamma_constraint,
+                name="gamma",
+            )
+        if self.center:
+            self.beta = self.add_weight(
+                shape=shape,
+                initializer=self.beta_initializer,
+                regularizer=self.beta_regularizer,
+                constraint=self.beta_constraint,
+                name="beta",
+            )
+        self.moving_mean = self.add_weight(
+            shape=shape, initializer=self.moving_mean_initializer, trainable=False, name="moving_mean"
+        )
+        self.moving_variance = self.add_weight(
+            shape=shape, initializer=self.moving_variance_initializer, trainable=False, name="moving_variance"
+        )
+        if self.renorm:
+            self._build_renorm(shape)
+        self.input_spec = InputSpec(ndim=len(input_shape), axes={self.axis: shape[0]})
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Tensor:
+        gamma, beta = self.gamma, self.beta
+        # In half precision, sums over a batch overflow.
+        inputs = ops.cast(inputs, result_type(as_dtype(self.compute_dtype), as_dtype("float32")))
+        if training and self.trainable:
+            mean, variance, counts = self._moments(inputs, mask)
+            if counts is not None:  # of nothing, statistics are NaN, and so would be the gradient of gamma
+                mean = ops.where(counts, mean, ops.cast(self.moving_mean, mean.dtype))
+                variance = ops.where(counts, variance, ops.cast(self.moving_variance, variance.dtype))
+            if self.renorm:
+                gamma, beta = self._renormed(mean, variance, counts)
+            else:
+                self._update(self.moving_mean, mean, counts)
+                self._update(self.moving_variance, variance, counts)
+        else:
+            mean, variance = self.moving_mean, self.moving_variance
+        outputs = ops.batch_normalization(
+            inputs, mean, variance, self.axis, offset=beta, scale=gamma, epsilon=self.epsilon
+        )
+        return ops.cast(outputs, self.compute_dtype)
+
+    def _update(self, average: Any, value: Tensor, counts: Any, momentum: float | None = None) -> Tensor:
+        """Assign the moving average, and return it; a batch that does not count leaves it as it is."""
+        momentum = self.momentum if momentum is None else momentum
+        updated = average * momentum + ops.cast(value, average.dtype) * (1.0 - momentum)
+        if counts is not None:
+            updated = ops.where(counts, updated, average)
+        average.assign(updated)
+        return updated
+
+    # --- renormalisation ------------------------------------------------------------------------------------
+
+    def _build_renorm(self, shape: tuple[int | None, ...]) -> None:
+        def root(shape: Any, dtype: Any = None) -> Any:
+            return np.sqrt(np.asarray(self.moving_variance_initializer(shape, dtype=dtype)))
+
+        def add(name: str, initializer: Any) -> Any:
+            return self.add_weight(shape=shape, initializer=initializer, trainable=False, name=name)
+
+        self.moving_stddev = add("moving_stddev", root)
+        self.renorm_mean = add("renorm_mean", self.moving_mean_initializer)
+        self.renorm_stddev = add("renorm_stddev", root)
+
+    def _renormed(self, mean: Tensor, variance: Tensor, counts: Any) -> tuple[Tensor, Tensor]:
+        """gamma and beta with the correction in them; updates all averages."""
+        limits = self.renorm_clipping or {}
+        deviation = ops.sqrt(variance + self.epsilon)
+        average = ops.maximum(self.renorm_stddev, self.epsilon**0.5)
+        factor = ops.clip(deviation / average, limits.get("rmin", 0.0), limits.get("rmax", np.inf))
+        most = limits.get("dmax", np.inf)
+        shift = ops.clip((mean - self.renorm_mean) / average, -most, most)
+        factor, shift = ops.stop_gradient(factor), ops.stop_gradient(shift)
+        self._update(self.renorm_mean, mean, counts, self.renorm_momentum)
+        self._update(self.renorm_stddev, deviation, counts, self.renorm_momentum)
+        self._update(self.moving_mean, mean, counts)
+        stddev = self._update(self.moving_stddev, deviation, counts)
+        moved = ops.relu(stddev * stddev - self.epsilon)
+        self.moving_variance.assign(moved if counts is None else ops.where(counts, moved, self.moving_variance))
+        if self.gamma is not None:
+            factor, shift = factor * self.gamma, shift * self.gamma
+        return factor, shift if self.beta is None else shift + self.beta
+
+    # --- the batch's statistics -----------------------------------------------------------------------------
+
+    def _moments(self, inputs: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
+        """Mean and variance of each feature, over the positions that count; whether there are any, None for surely."""
+        shape = inputs.shape or ()
+        rank = len(shape)
+        axes = [axis for axis in range(rank) if axis != self.axis % rank]
+        counts = None if all(shape[axis] for axis in axes) else ops.size(inputs) > 0
+        if self.synchronized and is_replicated():
+            return self._moments_of_replicas(inputs, mask, axes)
+        if mask is None:
+            return *ops.moments(inputs, axes=axes), counts
+        kept = self._kept(inputs, mask)
+        total = ops.sum(ops.cast(kept, inputs.dtype), axis=axes) + _LEAST_WEIGHT
+        along = [1] * rank
+        along[self.axis] = -1
+
+        def masked_mean(values: Tensor) -> Tensor:
+            return ops.sum(ops.where(kept, values, ops.zeros_like(values)), axis=axes) / total
+
+        mean = masked_mean(inputs)
+        return mean, masked_mean(ops.square(inputs - ops.reshape(mean, along))), counts
+
+    def _kept(self, inputs: Tensor, mask: Any) -> Tensor:
+        """The mask in the shape of the inputs."""
+        kept = ops.cast(mask, "bool")
+        for _ in range(len(inputs.shape or ()) - len(kept.shape or ())):
+            kept = ops.expand_dims(kept, -1)
+        # A mask may lack the inputs' inner axes: it counts once for each position that it stands for.
+        return ops.broadcast_to(kept, ops.shape(inputs))
+
+    def _moments_of_replicas(self, inputs: Tensor, mask: Any, axes: list[int]) -> tuple[Tensor, Tensor, Any]:
+        """As `_moments`, over the positions of all replicas."""
+        values = ops.cast(inputs, result_type(inputs.dtype, as_dtype("float32")))
+        kept = ops.ones_like(values) if mask is None else ops.cast(self._kept(inputs, mask), values.dtype)
+        along = [1] * len(inputs.shape or ())
+        along[self.axis] = -1
+        sums = ops.stack([ops.sum(values * kept, axis=axes), ops.sum(kept, axis=axes)])
+        total, count = ops.unstack(sum_over_replicas(sums))
+        counts = ops.sum(count) > 0
+        count = ops.maximum(count, 1.0) if mask is None else count + _LEAST_WEIGHT
+        mean = total / count
+        squares = ops.sum(kept * ops.square(values - ops.reshape(mean, along)), axis=axes)
+        variance = sum_over_replicas(squares) / count
+        return ops.cast(mean, inputs.dtype), ops.cast(variance, inputs.dtype), counts
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "axis": self.axis,
+            "momentum": self.momentum,
+            "epsilon": self.epsilon,
+            "center": self.center,
+            "scale": self.scale,
+            "beta_initializer": initializers.serialize(self.beta_initializer),
+            "gamma_initializer": initializers.serialize(self.gamma_initializer),
+            "moving_mean_initializer": initializers.serialize(self.moving_mean_initializer),
+            "moving_variance_initializer": initializers.serialize(self.moving_variance_initializer),
+            "beta_regularizer": regularizers.serialize(self.beta_regularizer),
+            "gamma_regularizer": regularizers.serialize(self.gamma_regularizer),
+            "beta_constraint": constraints.serialize(self.beta_constraint),
+            "gamma_constraint": constraints.serialize(self.gamma_constraint),
+            "synchronized": self.synchronized,
+            "renorm": self.renorm,
+            "renorm_clipping": self.renorm_clipping,
+            "renorm_momentum": self.renorm_momentum,
+        }
+
+
+def _checked_clipping(limits: dict[str, float] | None) -> dict[str, float]:
+    limits = dict(limits or {})
+    unknown = sorted(set(limits) - {"rmin", "rmax", "dmax"})
+    crossed = limits.get("rmin", 0.0) > limits.get("rmax", np.inf) or limits.get("dmax", 0.0) < 0
+    if unknown or crossed:
+        raise ValueError(
+            "BatchNormalization: renorm_clipping must be a dict of 'rmin', 'rmax' and 'dmax', with rmin <= rmax and "
+            f"dmax >= 0, got {limits}."
+        )
+    return limits

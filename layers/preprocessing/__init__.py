@@ -1,0 +1,1 @@
+"""Layers that prepare numbers, text, images and sound."""

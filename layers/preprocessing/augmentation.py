@@ -1,0 +1,280 @@
+"""Layers that move, turn, scale and colour training images at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from .images import RandomImageLayer, Transformation, check_choice, factor_pair
+
+_FILL_MODES = ("reflect", "wrap", "constant", "nearest")
+_INTERPOLATIONS = ("nearest", "bilinear")
+
+
+class RandomWarp(RandomImageLayer):
+    """The base of layers that move pixels: a matrix for each image, by which `ops.image.affine_transform` warps it."""
+
+    def __init__(
+        self,
+        fill_mode: str,
+        interpolation: str,
+        seed: int | None,
+        fill_value: float,
+        data_format: str | None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(seed, data_format, **kwargs)
+        check_choice(self, "fill_mode", fill_mode, _FILL_MODES)
+        check_choice(self, "interpolation", interpolation, _INTERPOLATIONS)
+        self.fill_mode = fill_mode
+        self.interpolation = interpolation
+        self.fill_value = fill_value
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        return ops.image.affine_transform(
+            images,
+            transformation["matrix"],
+            interpolation="nearest" if is_mask else self.interpolation,
+            fill_mode=self.fill_mode,
+            fill_value=self.fill_value,
+            data_format=self.data_format,
+        )
+
+    def _float_size(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        height, width = self._size(images)
+        return ops.cast(height, "float32"), ops.cast(width, "float32")
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "fill_mode": self.fill_mode,
+            "fill_value": self.fill_value,
+            "interpolation": self.interpolation,
+        }
+
+
+def _matrix(a0: Tensor, a1: Tensor, a2: Tensor, b0: Tensor, b1: Tensor, b2: Tensor) -> Tensor:
+    """The matrices ``[batch, 8]`` that `affine_transform` takes, from six vectors."""
+    zeros = ops.zeros_like(a0)
+    return ops.stack([a0, a1, a2, b0, b1, b2, zeros, zeros], axis=1)
+
+
+class RandomRotation(RandomWarp):
+    """In training, turns each image by a random angle.
+
+    Args:
+        factor: the largest angle, or the range of angles, as a part of a full turn: 0.1 is 36 degrees.
+        fill_mode: what lies outside: "reflect", "wrap", "constant" or "nearest".
+        interpolation: "bilinear" or "nearest".
+        seed: an integer, so that a new process draws the same.
+        fill_value: what lies outside with "constant".
+        data_format: "channels_last" or "channels_first".
+
+    Raises:
+        ValueError: the factor lies outside of [-1, 1], or a mode is unknown.
+
+    >>> import numpy as np
+    >>> RandomRotation((0.25, 0.25))(np.arange(4.0).reshape(2, 2, 1))[..., 0].round(3)
+    Tensor([[1., 3.],
+            [0., 2.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        factor: float | Sequence[float],
+        fill_mode: str = "reflect",
+        interpolation: str = "bilinear",
+        seed: int | None = None,
+        fill_value: float = 0.0,
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
+        self.factor = factor_pair(self, factor, "factor", (-1, 1))
+
+    def draw(self, images: Tensor) -> Transformation:
+        low, high = self.factor
+        angle = self._uniform(images, 2 * math.pi * low, 2 * math.pi * high, ones=0)
+        cosine, sine = ops.cos(angle), ops.sin(angle)
+        height, width = self._float_size(images)
+        x, y = (width - 1) / 2, (height - 1) / 2
+        shift_x, shift_y = x - x * cosine + y * sine, y - x * sine - y * cosine
+        return {"matrix": _matrix(cosine, -sine, shift_x, sine, cosine, shift_y)}
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "factor": self.factor}
+
+
+class RandomZoom(RandomWarp):
+    """In training, zooms into or out of each image.
+
+    Args:
+        height_factor: how much the height shrinks (negative: grows) at most, or a range; 0.2 shows 20 % more.
+        width_factor: as `height_factor`; None keeps the aspect ratio.
+        fill_mode, interpolation, seed, fill_value, data_format: as of `RandomRotation`.
+
+    Raises:
+        ValueError: a factor lies outside of (-1, 1], or a mode is unknown.
+    """
+
+    def __init__(
+        self,
+        height_factor: float | Sequence[float],
+        width_factor: float | Sequence[float] | None = None,
+        fill_mode: str = "reflect",
+        interpolation: str = "bilinear",
+        seed: int | None = None,
+        fill_value: float = 0.0,
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
+        self.height_factor = height_factor
+        self.width_factor = width_factor
+        self._height_range = self._range(height_factor, "height_factor")
+        self._width_range = None if width_factor is None else self._range(width_factor, "width_factor")
+
+    def _range(self, factor: Any, name: str) -> tuple[float, float]:
+        low, high = factor_pair(self, factor, name, (-1, 1))
+        if low <= -1 and factor != 1:
+            raise ValueError(f"Layer {self.name!r}: {name} must be greater than -1, got {name}={factor!r}.")
+        return low, high
+
+    def draw(self, images: Tensor) -> Transformation:
+        down = 1.0 + self._uniform(images, *self._height_range, ones=0)
+        across = down if self._width_range is None else 1.0 + self._uniform(images, *self._width_range, ones=0)
+        height, width = self._float_size(images)
+        zeros = ops.zeros_like(down)
+        left, top = (width - 1) / 2 * (1 - across), (height - 1) / 2 * (1 - down)
+        return {"matrix": _matrix(across, zeros, left, zeros, down, top)}
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "height_factor": self.height_factor, "width_factor": self.width_factor}
+
+
+class RandomTranslation(RandomWarp):
+    """In training, moves each image.
+
+    Args:
+        height_factor: how far down at most, or a range, as a part of the height; negative ones move up.
+        width_factor: how far to the right, as a part of the width.
+        fill_mode, interpolation, seed, fill_value, data_format: as of `RandomRotation`.
+
+    Raises:
+        ValueError: a factor lies outside of [-1, 1], or a mode is unknown.
+
+    >>> import numpy as np
+    >>> RandomTranslation((0.5, 0.5), 0.0, fill_mode="constant")(np.ones((2, 2, 1)))[..., 0]
+    Tensor([[0., 0.],
+            [1., 1.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        height_factor: float | Sequence[float],
+        width_factor: float | Sequence[float],
+        fill_mode: str = "reflect",
+        interpolation: str = "bilinear",
+        seed: int | None = None,
+        fill_value: float = 0.0,
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
+        self.height_factor = height_factor
+        self.width_factor = width_factor
+        self._height_range = factor_pair(self, height_factor, "height_factor", (-1, 1))
+        self._width_range = factor_pair(self, width_factor, "width_factor", (-1, 1))
+
+    def draw(self, images: Tensor) -> Transformation:
+        height, width = self._float_size(images)
+        down = self._uniform(images, *self._height_range, ones=0) * height
+        right = self._uniform(images, *self._width_range, ones=0) * width
+        zeros, ones = ops.zeros_like(down), ops.ones_like(down)
+        return {"matrix": _matrix(ones, zeros, -right, zeros, ones, -down)}
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "height_factor": self.height_factor, "width_factor": self.width_factor}
+
+
+class RandomContrast(RandomImageLayer):
+    """In training, moves the pixels of each image away from its mean or toward it, channel by channel.
+
+    Args:
+        factor: the contrast is multiplied by a number from ``1 - factor`` to ``1 + factor``; of a pair the first counts
+            below and the second above.
+        value_range: the range of the pixels, which they are clipped to.
+        seed: an integer, so that a new process draws the same.
+
+    Raises:
+        ValueError: the factor lies outside of [0, 1].
+    """
+
+    moves_pixels: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        factor: float | Sequence[float],
+        value_range: Sequence[float] = (0, 255),
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(seed, **kwargs)
+        self.factor = factor_pair(self, factor, "factor", (0, 1))
+        self.value_range = tuple(value_range)
+
+    def draw(self, images: Tensor) -> Transformation:
+        return {"contrast": self._uniform(images, 1.0 - self.factor[0], 1.0 + self.factor[1])}
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        mean = ops.mean(images, axis=(self._height_axis, self._height_axis + 1), keepdims=True)
+        factor = ops.cast(transformation["contrast"], images.dtype)
+        return ops.clip((images - mean) * factor + mean, *self.value_range)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "factor": self.factor, "value_range": self.value_range}
+
+
+class RandomBrightness(RandomImageLayer):
+    """In training, makes each image brighter or darker.
+
+    Args:
+        factor: how much at most, or a range, as a part of the value range.
+        value_range: the range of the pixels, which they are clipped to.
+        seed: an integer, so that a new process draws the same.
+
+    Raises:
+        ValueError: the factor lies outside of [-1, 1], or the range is no pair.
+
+    >>> import numpy as np
+    >>> RandomBrightness((0.2, 0.2), value_range=(0, 1))(np.array([[[0.5], [0.9]]]))[..., 0]
+    Tensor([[0.7, 1. ]], dtype=float32)
+    """
+
+    moves_pixels: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        factor: float | Sequence[float],
+        value_range: Sequence[float] = (0, 255),
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(seed, **kwargs)
+        self.factor = factor_pair(self, factor, "factor", (-1, 1))
+        if not isinstance(value_range, (tuple, list)) or len(value_range) != 2:
+            raise ValueError(f"Layer {self.name!r}: value_range must be a pair of numbers, got {value_range!r}.")
+        self.value_range = tuple(sorted(value_range))
+
+    def draw(self, images: Tensor) -> Transformation:
+        low, high = self.value_range
+        return {"delta": self._uniform(images, *self.factor) * (high - low)}
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        return ops.clip(images + ops.cast(transformation["delta"], images.dtype), *self.value_range)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "factor": self.factor, "value_range": self.value_range}

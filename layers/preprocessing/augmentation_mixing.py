@@ -1,0 +1,129 @@
+"""`MixUp` and `CutMix`: training images mixed with others of their batch, and their labels with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.ops.random import samplers as random
+from .images import RandomImageLayer, Transformation, factor_pair
+
+
+class _Mixing(RandomImageLayer):
+    """The base of layers that mix images: each with another one of the batch, `weight` of it its own."""
+
+    def _partners(self, images: Tensor) -> Tensor:
+        return random.shuffle(ops.arange(ops.shape(images)[0]), seed=self.generator)
+
+    def transform_labels(self, labels: Tensor, transformation: Transformation) -> Tensor:
+        labels = ops.cast(labels, self.compute_dtype)
+        return _mixed(labels, transformation)
+
+
+def _mixed(values: Tensor, transformation: Transformation) -> Tensor:
+    """`weight` of each row, and the rest of its partner."""
+    weight = ops.cast(transformation["weight"], values.dtype)
+    weight = ops.reshape(weight, (-1, *[1] * (len(values.shape or ()) - 1)))
+    return weight * values + (1.0 - weight) * ops.take(values, transformation["partners"], axis=0)
+
+
+class MixUp(_Mixing):
+    """In training, averages each image with another one of its batch, and the labels alike (Zhang et al., ICLR 2018).
+
+    Args:
+        alpha: the weights are drawn from a beta distribution with this for both parameters: the larger, the nearer to
+            the middle.
+        data_format: "channels_last" or "channels_first".
+        seed: an integer, so that a new process draws the same.
+
+    Labels are one-hot, or probabilities: ``{"images": ..., "labels": ...}``, ``(batch, classes)``.
+
+    Raises:
+        ValueError: alpha is not positive.
+
+    >>> import numpy as np
+    >>> rows = {"images": np.arange(2.0).reshape(2, 1, 1, 1), "labels": np.eye(2)}
+    >>> mixed = MixUp(seed=0)(rows)
+    >>> np.allclose(mixed["images"].ravel(), mixed["labels"][:, 1])
+    True
+    """
+
+    def __init__(
+        self, alpha: float = 0.2, data_format: str | None = None, seed: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(seed, data_format, **kwargs)
+        if not isinstance(alpha, (int, float)) or not alpha > 0:
+            raise ValueError(f"Layer {self.name!r}: alpha must be a positive number, got alpha={alpha!r}.")
+        self.alpha = alpha
+
+    def draw(self, images: Tensor) -> Transformation:
+        partners = self._partners(images)
+        weight = random.beta((ops.shape(images)[0],), self.alpha, self.alpha, seed=self.generator)
+        return {"weight": weight, "partners": partners}
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        return _mixed(images, transformation)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "alpha": self.alpha}
+
+
+class CutMix(_Mixing):
+    """In training, puts a rectangle of another image of its batch into each, and mixes labels by its area.
+
+    Args:
+        factor: from 0 to 1, or a range: the parameter of the beta distribution that areas are drawn from.
+        seed: an integer, so that a new process draws the same.
+        data_format: "channels_last" or "channels_first".
+
+    Labels are one-hot, or probabilities: ``{"images": ..., "labels": ...}``, ``(batch, classes)``.
+
+    Raises:
+        ValueError: the factor lies outside of [0, 1].
+
+    Source: S. Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers" (ICCV 2019).
+    """
+
+    def __init__(
+        self,
+        factor: float | Sequence[float] = 1.0,
+        seed: int | None = None,
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(seed, data_format, **kwargs)
+        self.factor = factor_pair(self, factor, "factor", (0, 1))
+
+    def draw(self, images: Tensor) -> Transformation:
+        batch, (height, width) = ops.shape(images)[0], self._size(images)
+        alpha = random.uniform((), *self.factor, seed=self.generator) + 1e-6
+        share = ops.sqrt(1.0 - random.beta((batch,), alpha, alpha, seed=self.generator))
+        left, right = self._span(images, width, share)
+        top, bottom = self._span(images, height, share)
+        inside = ops.logical_and(_between(height, top, bottom)[:, :, None], _between(width, left, right)[:, None, :])
+        area = (right - left) * (bottom - top) / (ops.cast(width, "float32") * ops.cast(height, "float32"))
+        return {
+            "inside": ops.expand_dims(inside, -1 if self.data_format == "channels_last" else 1),
+            "weight": 1.0 - area,
+            "partners": self._partners(images),
+        }
+
+    def _span(self, images: Tensor, size: Any, share: Tensor) -> tuple[Tensor, Tensor]:
+        whole = ops.cast(size, "float32")
+        start = self._uniform(images, 0.0, 1.0, ones=0) * (whole - share * whole)
+        return start, start + share * whole
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        others = ops.take(images, transformation["partners"], axis=0)
+        return ops.where(transformation["inside"], others, images)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "factor": self.factor}
+
+
+def _between(size: Any, first: Tensor, last: Tensor) -> Tensor:
+    """Which places lie in the spans, ``(batch, size)``."""
+    places = ops.cast(ops.arange(size), "float32")
+    return ops.logical_and(places >= first[:, None], places < last[:, None])

@@ -1,0 +1,280 @@
+"""Layers that shear, tilt, blur and bend training images at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.ops.random import samplers as random
+from ...engine.ops.random.keys import take_key
+from .augmentation import RandomWarp
+from .images import RandomImageLayer, Transformation, check_choice, factor_pair, value_pair
+
+_INTERPOLATIONS = ("nearest", "bilinear")
+_FILL_MODES = ("constant", "nearest", "wrap", "mirror", "reflect")
+_LEAST_SIGMA = 1e-6
+
+
+class RandomShear(RandomWarp):
+    """In training, shears each image along one axis or both.
+
+    Args:
+        x_factor: how far at most, as a part of the height, a pixel moves along the width; or a range from 0 to 1.
+        y_factor: the same along the height.
+        interpolation: "bilinear" or "nearest".
+        fill_mode: what lies outside: "reflect", "wrap", "constant" or "nearest".
+        fill_value: what lies outside with "constant".
+        data_format: "channels_last" or "channels_first".
+        seed: an integer, so that a new process draws the same.
+
+    Raises:
+        ValueError: a factor lies outside of [0, 1], or a mode is unknown.
+    """
+
+    def __init__(
+        self,
+        x_factor: float | Sequence[float] = 0.0,
+        y_factor: float | Sequence[float] = 0.0,
+        interpolation: str = "bilinear",
+        fill_mode: str = "reflect",
+        fill_value: float = 0.0,
+        data_format: str | None = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
+        self.x_factor = x_factor
+        self.y_factor = y_factor
+        self._x_range = self._range(x_factor, "x_factor")
+        self._y_range = self._range(y_factor, "y_factor")
+
+    def _range(self, factor: Any, name: str) -> tuple[float, float]:
+        parts = factor if isinstance(factor, (tuple, list)) else [factor]
+        if len(parts) > 2 or not all(isinstance(part, (int, float)) and 0 <= part <= 1 for part in parts):
+            raise ValueError(
+                f"Layer {self.name!r}: {name} must be a number, or a pair of numbers, from 0 to 1; got {name}="
+                f"{factor!r}."
+            )
+        return factor_pair(self, factor, name, (-1, 1))
+
+    def draw(self, images: Tensor) -> Transformation:
+        sign = ops.where(self._uniform(images, 0.0, 1.0, ones=0) > 0.5, -1.0, 1.0)
+        down = self._uniform(images, *self._y_range, ones=0) * sign
+        across = self._uniform(images, *self._x_range, ones=0) * sign
+        return {"matrix": shear_matrix(across, down)}
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "x_factor": self.x_factor, "y_factor": self.y_factor}
+
+
+def shear_matrix(across: Tensor, down: Tensor) -> Tensor:
+    """The matrices ``[batch, 8]`` that `affine_transform` takes."""
+    ones, zeros = ops.ones_like(across), ops.zeros_like(across)
+    return ops.stack([ones, across, zeros, down, ones, zeros, zeros, zeros], axis=1)
+
+
+class RandomPerspective(RandomImageLayer):
+    """In training, shows some images as if seen from elsewhere.
+
+    Args:
+        factor: the largest probability, or the range that it is drawn from for each image.
+        scale: how far the corners move at most, from 0 to 1.
+        interpolation: "bilinear" or "nearest".
+        fill_value: what lies outside.
+        seed: an integer, so that a new process draws the same.
+        data_format: "channels_last" or "channels_first".
+
+    Raises:
+        ValueError: factor or scale lie outside of [0, 1], or the interpolation is unknown.
+    """
+
+    def __init__(
+        self,
+        factor: float | Sequence[float] = 1.0,
+        scale: float = 1.0,
+        interpolation: str = "bilinear",
+        fill_value: float = 0.0,
+        seed: int | None = None,
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(seed, data_format, **kwargs)
+        self.factor = factor_pair(self, factor, "factor", (0, 1))
+        if not isinstance(scale, (int, float)) or not 0 <= scale <= 1:
+            raise ValueError(f"Layer {self.name!r}: scale must be a number from 0 to 1, got scale={scale!r}.")
+        check_choice(self, "interpolation", interpolation, _INTERPOLATIONS)
+        self.scale = scale
+        self.interpolation = interpolation
+        self.fill_value = fill_value
+
+    def draw(self, images: Tensor) -> Transformation:
+        height, width = self._size(images)
+        right, bottom = ops.cast(width - 1, "float32"), ops.cast(height - 1, "float32")
+        zero = ops.zeros_like(right)
+        corners = ops.stack([zero, zero, right, zero, zero, bottom, right, bottom])
+        corners = ops.reshape(corners, (1, 4, 2))
+        chosen = self._chosen(images, *self.factor)
+        shape = (ops.shape(images)[0], 4, 2)
+        moves = random.uniform(shape, -0.5 * self.scale, 0.5 * self.scale, seed=self.generator)
+        starts = ops.broadcast_to(corners, shape)
+        return {"chosen": chosen, "starts": starts, "ends": starts + starts * moves}
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        seen = ops.image.perspective_transform(
+            images,
+            transformation["starts"],
+            transformation["ends"],
+            interpolation="nearest" if is_mask else self.interpolation,
+            fill_value=self.fill_value,
+            data_format=self.data_format,
+        )
+        return ops.where(transformation["chosen"], seen, images)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "factor": self.factor,
+            "scale": self.scale,
+            "interpolation": self.interpolation,
+            "fill_value": self.fill_value,
+        }
+
+
+class RandomGaussianBlur(RandomImageLayer):
+    """In training, blurs some images.
+
+    Args:
+        factor: the largest probability, or the range that it is drawn from for each image.
+        kernel_size: the size of the filter, an odd number or two of them.
+        sigma: how wide the filter is at most, or a range from 0 to 1. It is drawn once a batch for each of two axes.
+        value_range: the range of the pixels, which they are clipped to.
+        data_format: "channels_last" or "channels_first".
+        seed: an integer, so that a new process draws the same.
+
+    Raises:
+        ValueError: factor or sigma lie outside of [0, 1], the range is no pair, or a size is even.
+    """
+
+    moves_pixels: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        factor: float | Sequence[float] = 1.0,
+        kernel_size: int | Sequence[int] = 3,
+        sigma: float | Sequence[float] = 1.0,
+        value_range: Sequence[float] = (0, 255),
+        data_format: str | None = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(seed, data_format, **kwargs)
+        self.factor = factor_pair(self, factor, "factor", (0, 1))
+        self.kernel_size = self._odd_pair(kernel_size)
+        self.sigma = factor_pair(self, sigma, "sigma", (0, 1))
+        self.value_range = value_pair(self, value_range)
+
+    def _odd_pair(self, sizes: Any) -> tuple[int, int]:
+        pair = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes, sizes)
+        if len(pair) != 2 or not all(isinstance(size, int) and size > 0 and size % 2 for size in pair):
+            raise ValueError(
+                f"Layer {self.name!r}: kernel_size must be an odd number, or a pair of them; got kernel_size={sizes!r}."
+            )
+        return pair
+
+    def draw(self, images: Tensor) -> Transformation:
+        chosen = self._chosen(images, *self.factor)
+        return {"chosen": chosen, "sigma": random.uniform((2,), *self.sigma, seed=self.generator) + _LEAST_SIGMA}
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        blurred = ops.image.gaussian_blur(
+            images, self.kernel_size, transformation["sigma"], data_format=self.data_format
+        )
+        return ops.clip(ops.where(transformation["chosen"], blurred, images), *self.value_range)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "factor": self.factor,
+            "kernel_size": self.kernel_size,
+            "sigma": self.sigma,
+            "value_range": self.value_range,
+        }
+
+
+class RandomElasticTransform(RandomImageLayer):
+    """In training, bends some images: each pixel moves a little, and neighbours move alike.
+
+    Args:
+        factor: the largest probability, or the range that it is drawn from for each image.
+        scale: how strongly at most, or a range from 0 to 1, drawn once a batch: a pixel moves by about a tenth of
+            this part of the larger side. Pixels within a twentieth of the largest scale's part of the smaller side move
+            alike.
+        interpolation: "bilinear" or "nearest".
+        fill_mode: what lies outside: "reflect", "wrap", "constant", "nearest" or "mirror".
+        fill_value: what lies outside with "constant".
+        value_range: the range of the pixels, which they are clipped to.
+        seed: an integer, so that a new process draws the same.
+        data_format: "channels_last" or "channels_first".
+
+    Raises:
+        ValueError: factor or scale lie outside of [0, 1], a mode is unknown, or the images' size is.
+    """
+
+    def __init__(
+        self,
+        factor: float | Sequence[float] = 1.0,
+        scale: float | Sequence[float] = 1.0,
+        interpolation: str = "bilinear",
+        fill_mode: str = "reflect",
+        fill_value: float = 0.0,
+        value_range: Sequence[float] = (0, 255),
+        seed: int | None = None,
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(seed, data_format, **kwargs)
+        self.factor = factor_pair(self, factor, "factor", (0, 1))
+        self.scale = factor_pair(self, scale, "scale", (0, 1))
+        check_choice(self, "interpolation", interpolation, _INTERPOLATIONS)
+        check_choice(self, "fill_mode", fill_mode, _FILL_MODES)
+        self.interpolation = interpolation
+        self.fill_mode = fill_mode
+        self.fill_value = fill_value
+        self.value_range = value_pair(self, value_range)
+
+    def draw(self, images: Tensor) -> Transformation:
+        return {
+            "chosen": self._chosen(images, *self.factor),
+            "scale": random.uniform((), *self.scale, seed=self.generator),
+            "key": take_key(self.generator),  # images and masks bend alike
+        }
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        height, width = self._known_size(images)
+        if not self.scale[1]:
+            return images
+        bent = ops.image.elastic_transform(
+            images,
+            alpha=transformation["scale"] * (0.1 * max(height, width)),
+            sigma=0.05 * min(height, width) * self.scale[1],
+            interpolation="nearest" if is_mask else self.interpolation,
+            fill_mode=self.fill_mode,
+            fill_value=self.fill_value,
+            seed=transformation["key"],
+            data_format=self.data_format,
+        )
+        made = ops.where(transformation["chosen"], bent, images)
+        return made if is_mask else ops.clip(made, *self.value_range)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "factor": self.factor,
+            "scale": self.scale,
+            "interpolation": self.interpolation,
+            "fill_mode": self.fill_mode,
+            "fill_value": self.fill_value,
+            "value_range": self.value_range,
+        }

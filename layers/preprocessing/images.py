@@ -1,0 +1,524 @@
+"""Image layers: `Resizing`, `CenterCrop`, and what is done to training images at random: flips, crops, erasing.
+
+All take one image ``(height, width, channels)`` or a batch of images, or a dict with ``"images"`` beside
+``"labels"`` and ``"segmentation_masks"``. What is drawn at random is drawn for each image of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.common.dtypes import is_integer
+from ...engine.graph import Tensor
+from ...engine.ops.random import samplers as random
+from ..core.layer import Layer
+
+Transformation = dict[str, Any]
+
+
+class ImageLayer(Layer):
+    """The base of image layers. A layer of its own defines `draw` and `transform`.
+
+    Args:
+        data_format: "channels_last" (the default) or "channels_first".
+
+    Raises:
+        ValueError: the data format is unknown.
+    """
+
+    # What becomes of segmentation masks: True where pixels move, False where only colours change.
+    moves_pixels: ClassVar[bool] = True
+
+    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if data_format not in (None, "channels_last", "channels_first"):
+            raise ValueError(
+                f"Layer {self.name!r}: data_format must be 'channels_last' or 'channels_first', got {data_format!r}."
+            )
+        self.data_format = data_format or "channels_last"
+        self._build_at_init()
+
+    # --- what subclasses define -----------------------------------------------------------------------------
+
+    def draw(self, images: Tensor) -> Transformation:
+        """What is drawn at random for a batch of images."""
+        return {}
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        """A batch of images, transformed."""
+        raise NotImplementedError(f"{type(self).__name__} does not define transform().")
+
+    def transform_labels(self, labels: Tensor, transformation: Transformation) -> Tensor:
+        """The labels of a batch of transformed images; the same ones unless a layer mixes images."""
+        return labels
+
+    def is_active(self, training: Any) -> bool:
+        """Whether images are transformed: random layers do it in training."""
+        return bool(training)
+
+    # --- calling --------------------------------------------------------------------------------------------
+
+    def call(self, data: Any, training: Any = True) -> Any:
+        if not isinstance(data, dict):
+            return self._on_images(data, None, training)[0]
+        self._check_keys(data)
+        images, transformation = self._on_images(data["images"], None, training)
+        made = {**data, "images": images}
+        if "labels" in data and transformation:
+            made["labels"] = self._on_labels(data["labels"], images, transformation)
+        if self.moves_pixels and "segmentation_masks" in data:
+            made["segmentation_masks"], _ = self._on_images(data["segmentation_masks"], transformation, training, True)
+        return made
+
+    def _on_labels(self, data: Any, images: Tensor, transformation: Transformation) -> Tensor:
+        labels = ops.convert_to_tensor(data)
+        if images.ndim == 4:
+            return self.transform_labels(labels, transformation)
+        return ops.squeeze(self.transform_labels(ops.expand_dims(labels, 0), transformation), 0)
+
+    def _check_keys(self, data: dict[str, Any]) -> None:
+        unknown = set(data) - {"images", "labels", "segmentation_masks"}
+        if unknown or "images" not in data:
+            raise ValueError(
+                f"Layer {self.name!r} takes images, or a dict with 'images' and perhaps 'labels' and "
+                f"'segmentation_masks'; got {sorted(data)}."
+            )
+
+    def _on_images(
+        self, data: Any, transformation: Transformation | None, training: Any, is_mask: bool = False
+    ) -> tuple[Tensor, Transformation]:
+        images = self._cast(ops.convert_to_tensor(data))
+        if images.ndim not in (3, 4):
+            raise ValueError(
+                f"Layer {self.name!r} expects one image (3 axes) or a batch of images (4 axes), got shape "
+                f"{images.shape}."
+            )
+        if not self.is_active(training):
+            return images, {}
+        batch = ops.expand_dims(images, 0) if images.ndim == 3 else images
+        drawn = self.draw(batch) if transformation is None else transformation
+        made = self.transform(batch, drawn, is_mask)
+        return (ops.squeeze(made, 0) if images.ndim == 3 else made), drawn
+
+    def _cast(self, images: Tensor) -> Tensor:
+        return ops.cast(images, self.compute_dtype)
+
+    @property
+    def _height_axis(self) -> int:
+        return -3 if self.data_format == "channels_last" else -2
+
+    def _size(self, images: Tensor) -> tuple[Any, Any]:
+        """Height and width: ints where they are known, else scalar tensors."""
+        shape = ops.shape(images)
+        return shape[self._height_axis], shape[self._height_axis + 1]
+
+    def _known_size(self, images: Tensor) -> tuple[int, int]:
+        """Height and width.
+
+        Raises:
+            ValueError: one is unknown.
+        """
+        height, width = self._size(images)
+        if not (isinstance(height, int) and isinstance(width, int)):
+            raise ValueError(
+                f"Layer {self.name!r} needs images of known height and width, got shape {images.shape}. Give the sizes "
+                "in Input, or put a Resizing layer in front."
+            )
+        return height, width
+
+    def _window(self, images: Tensor, top: Any, left: Any, height: Any, width: Any) -> Tensor:
+        rows, columns = slice(top, top + height), slice(left, left + width)
+        if self.data_format == "channels_last":
+            return images[:, rows, columns, :]
+        return images[:, :, rows, columns]
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
+
+    def _resized_shape(self, input_shape: Any, height: int, width: int) -> Any:
+        if isinstance(input_shape, dict):
+            masks = {"images", "segmentation_masks"}
+            return {
+                name: self._resized_shape(shape, height, width) if name in masks else shape
+                for name, shape in input_shape.items()
+            }
+        shape = list(input_shape)
+        shape[self._height_axis], shape[self._height_axis + 1] = height, width
+        return tuple(shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "data_format": self.data_format}
+
+
+def value_pair(layer: Layer, value_range: Any) -> tuple[float, float]:
+    """The lowest and the highest value of a pixel.
+
+    Raises:
+        ValueError: they are not two.
+    """
+    if not isinstance(value_range, (tuple, list)) or len(value_range) != 2:
+        raise ValueError(f"Layer {layer.name!r}: value_range must be a pair of numbers, got {value_range!r}.")
+    low, high = sorted(value_range)
+    return low, high
+
+
+def rescaled(images: Tensor, old: Sequence[float], new: Sequence[float]) -> Tensor:
+    """Pixels of one range of values in another."""
+    if tuple(old) == tuple(new):
+        return images
+    return (images - old[0]) / (old[1] - old[0]) * (new[1] - new[0]) + new[0]
+
+
+def check_size(layer: Layer, height: Any, width: Any) -> None:
+    """Refuse sizes that are no positive integers."""
+    for name, size in (("height", height), ("width", width)):
+        if not isinstance(size, (int, np.integer)) or size < 1:
+            raise ValueError(f"Layer {layer.name!r}: {name} must be a positive integer, got {name}={size!r}.")
+
+
+def check_choice(layer: Layer, name: str, value: Any, known: Sequence[str]) -> None:
+    """Refuse what is none of the known values of an option."""
+    if value not in known:
+        raise ValueError(f"Layer {layer.name!r}: {name} must be one of {', '.join(known)}; got {value!r}.")
+
+
+class Resizing(ImageLayer):
+    """Images of another size, in training and otherwise.
+
+    Args:
+        height, width: the new size.
+        interpolation: "bilinear", "nearest", "bicubic", "lanczos3" or "lanczos5".
+        crop_to_aspect_ratio: cut off what does not fit, rather than distort.
+        pad_to_aspect_ratio: fill up, rather than distort.
+        fill_mode: "constant", how padding is filled.
+        fill_value: what with.
+        antialias: smooth when sizes shrink.
+        data_format: "channels_last" or "channels_first".
+
+    Input: images ``(..., height, width, channels)``; those of integers stay integers.
+
+    Raises:
+        ValueError: a size is no positive integer.
+
+    >>> Resizing(1, 2)(np.ones((4, 4, 3), "float32")).shape
+    (1, 2, 3)
+    """
+
+    def __init__(
+        self,
+        height: int,
+        width: int,
+        interpolation: str = "bilinear",
+        crop_to_aspect_ratio: bool = False,
+        pad_to_aspect_ratio: bool = False,
+        fill_mode: str = "constant",
+        fill_value: float = 0.0,
+        antialias: bool = False,
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(data_format, **kwargs)
+        check_size(self, height, width)
+        self.height = height
+        self.width = width
+        self.interpolation = interpolation
+        self.crop_to_aspect_ratio = crop_to_aspect_ratio
+        self.pad_to_aspect_ratio = pad_to_aspect_ratio
+        self.fill_mode = fill_mode
+        self.fill_value = fill_value
+        self.antialias = bool(antialias)
+
+    def is_active(self, training: Any) -> bool:
+        return True
+
+    def _cast(self, images: Tensor) -> Tensor:
+        return images
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        resized = ops.image.resize(
+            images,
+            (self.height, self.width),
+            interpolation="nearest" if is_mask else self.interpolation,
+            antialias=self.antialias,
+            crop_to_aspect_ratio=self.crop_to_aspect_ratio,
+            pad_to_aspect_ratio=self.pad_to_aspect_ratio,
+            fill_mode=self.fill_mode,
+            fill_value=self.fill_value,
+            data_format=self.data_format,
+        )
+        if resized.dtype == images.dtype:
+            return resized
+        return ops.saturate_cast(ops.round(resized) if is_integer(images.dtype) else resized, images.dtype)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return self._resized_shape(input_shape, self.height, self.width)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "height": self.height,
+            "width": self.width,
+            "interpolation": self.interpolation,
+            "crop_to_aspect_ratio": self.crop_to_aspect_ratio,
+            "pad_to_aspect_ratio": self.pad_to_aspect_ratio,
+            "fill_mode": self.fill_mode,
+            "fill_value": self.fill_value,
+            "antialias": self.antialias,
+        }
+
+
+class CenterCrop(ImageLayer):
+    """The middle of images, in training and otherwise; smaller images are resized, with their aspect ratio kept.
+
+    Args:
+        height, width: the size of the window.
+        data_format: "channels_last" or "channels_first".
+
+    Raises:
+        ValueError: a size is no positive integer, or that of the images is unknown.
+
+    >>> CenterCrop(1, 1)(np.arange(9.0).reshape(3, 3, 1)).item()
+    4.0
+    """
+
+    def __init__(self, height: int, width: int, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(data_format, **kwargs)
+        check_size(self, height, width)
+        self.height = height
+        self.width = width
+
+    def is_active(self, training: Any) -> bool:
+        return True
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        height, width = self._known_size(images)
+        if height < self.height or width < self.width:
+            size = (self.height, self.width)
+            return ops.image.resize(images, size, crop_to_aspect_ratio=True, data_format=self.data_format)
+        top, left = (height - self.height) // 2, (width - self.width) // 2
+        return self._window(images, top, left, self.height, self.width)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return self._resized_shape(input_shape, self.height, self.width)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "height": self.height, "width": self.width}
+
+
+# --- at random ------------------------------------------------------------------------------------------------------
+
+
+class RandomImageLayer(ImageLayer):
+    """The base of layers that transform images at random in training, and not at all otherwise.
+
+    Args:
+        seed: an integer, so that a new process draws the same.
+    """
+
+    def __init__(self, seed: int | None = None, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(data_format, **kwargs)
+        self.seed = seed
+        self.generator = random.SeedGenerator(seed)
+
+    def _uniform(self, images: Tensor, low: float, high: float, ones: int = 3) -> Tensor:
+        """A number for each image, ``(batch, 1, 1, 1)`` with three further axes."""
+        shape = (ops.shape(images)[0], *(1,) * ones)
+        return random.uniform(shape, low, high, seed=self.generator)
+
+    def _chosen(self, images: Tensor, low: float, high: float) -> Tensor:
+        """Which images are transformed, ``(batch, 1, 1, 1)``, by probabilities from `low` to `high`."""
+        likely = self._uniform(images, low, high)
+        return self._uniform(images, 0.0, 1.0) < likely
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "seed": self.seed}
+
+
+class RandomFlip(RandomImageLayer):
+    """In training, flips half of the images.
+
+    Args:
+        mode: "horizontal" (left and right), "vertical" (top and bottom) or "horizontal_and_vertical" (both at once).
+        seed: an integer, so that a new process draws the same.
+        data_format: "channels_last" or "channels_first".
+
+    Raises:
+        ValueError: the mode is unknown.
+
+    >>> image = np.arange(2.0).reshape(1, 2, 1)
+    >>> sorted({tuple(RandomFlip("horizontal", seed=seed)(image).ravel().tolist()) for seed in range(8)})
+    [(0.0, 1.0), (1.0, 0.0)]
+    """
+
+    def __init__(
+        self,
+        mode: str = "horizontal_and_vertical",
+        seed: int | None = None,
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(seed, data_format, **kwargs)
+        if mode not in ("horizontal", "vertical", "horizontal_and_vertical"):
+            raise ValueError(
+                f"Layer {self.name!r}: mode must be 'horizontal', 'vertical' or 'horizontal_and_vertical', got "
+                f"mode={mode!r}."
+            )
+        self.mode = mode
+
+    def draw(self, images: Tensor) -> Transformation:
+        return {"flips": self._uniform(images, 0.0, 1.0) <= 0.5}
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        axes = [self._height_axis] if "vertical" in self.mode.split("_") else []
+        axes += [self._height_axis + 1] if "horizontal" in self.mode.split("_") else []
+        return ops.where(transformation["flips"], ops.flip(images, axis=tuple(axes)), images)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "mode": self.mode}
+
+
+class RandomCrop(RandomImageLayer):
+    """In training, a window of the images at random, the same for a batch; images that are too small are resized.
+
+    Otherwise images stay as they are; put `CenterCrop` behind it if sizes must agree.
+
+    Args:
+        height, width: the size of the window.
+        seed: an integer, so that a new process draws the same.
+        data_format: "channels_last" or "channels_first".
+
+    Raises:
+        ValueError: a size is no positive integer, or that of the images is unknown.
+    """
+
+    def __init__(
+        self, height: int, width: int, seed: int | None = None, data_format: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(seed, data_format, **kwargs)
+        check_size(self, height, width)
+        self.height = height
+        self.width = width
+
+    def draw(self, images: Tensor) -> Transformation:
+        height, width = self._known_size(images)
+        if height > self.height and width > self.width:
+            return {"top": self._start(height - self.height), "left": self._start(width - self.width)}
+        window = max(min(height, width * self.height // self.width), 1)
+        across = max(min(width, height * self.width // self.height), 1)
+        return {"top": (height - window) // 2, "left": (width - across) // 2}
+
+    def _start(self, largest: int) -> Tensor:
+        return ops.cast(random.uniform((), 0.0, float(largest + 1), seed=self.generator), "int32")
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        height, width = self._size(images)
+        if height > self.height and width > self.width:
+            made = self._window(images, transformation["top"], transformation["left"], self.height, self.width)
+            return ops.reshape(made, self._resized_shape(ops.shape(images), self.height, self.width))
+        top, left = transformation["top"], transformation["left"]
+        made = self._window(images, top, left, min(self.height, height - top), min(self.width, width - left))
+        how = "nearest" if is_mask else "bilinear"
+        return ops.image.resize(made, (self.height, self.width), interpolation=how, data_format=self.data_format)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return self._resized_shape(input_shape, self.height, self.width)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "height": self.height, "width": self.width}
+
+
+def factor_pair(layer: Layer, factor: Any, name: str, bounds: tuple[float, float]) -> tuple[float, float]:
+    """A factor, one number or two, as a range.
+
+    Raises:
+        ValueError: it is none, or lies outside of the bounds.
+    """
+    low, high = bounds
+    if isinstance(factor, (int, float)) and low <= factor <= high:
+        return max(-abs(factor), low), abs(factor)
+    if isinstance(factor, (tuple, list)) and len(factor) == 2 and factor[0] <= high and factor[1] >= low:
+        first, second = sorted(factor)
+        return first, second
+    raise ValueError(
+        f"Layer {layer.name!r}: {name} must be a number, or a pair of numbers, from {low} to {high}; got "
+        f"{name}={factor!r}."
+    )
+
+
+class RandomErasing(RandomImageLayer):
+    """In training, replaces a random rectangle of each image (Zhong et al., "Random Erasing", AAAI 2020).
+
+    Args:
+        factor: the largest probability, or the range that it is drawn from.
+        scale: the largest part of the area that is erased, or the range that it is drawn from.
+        fill_value: a number or one for each channel; None for normal noise.
+        value_range: the range of the pixels.
+        seed: an integer, so that a new process draws the same.
+        data_format: "channels_last" or "channels_first".
+
+    Raises:
+        ValueError: a range lies outside of [0, 1].
+    """
+
+    moves_pixels: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        factor: float | Sequence[float] = 1.0,
+        scale: float | Sequence[float] = (0.02, 0.33),
+        fill_value: Any = None,
+        value_range: Sequence[float] = (0, 255),
+        seed: int | None = None,
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(seed, data_format, **kwargs)
+        self.factor = factor_pair(self, factor, "factor", (0, 1))
+        self.scale = factor_pair(self, scale, "scale", (0, 1))
+        self.fill_value = fill_value
+        self.value_range = tuple(value_range)
+
+    def draw(self, images: Tensor) -> Transformation:
+        height, width = self._size(images)
+        share = ops.sqrt(random.uniform((ops.shape(images)[0], 2), *self.scale, seed=self.generator))
+        across, down = self._span(images, width, share[:, 0]), self._span(images, height, share[:, 1])
+        chosen = self._chosen(images, *self.factor)
+        return {"erased": ops.logical_and(self._inside(down, across, height, width), chosen)}
+
+    def _span(self, images: Tensor, size: Any, share: Tensor) -> tuple[Tensor, Tensor]:
+        whole = ops.cast(size, share.dtype)
+        start = self._uniform(images, 0.0, 1.0, ones=0) * (whole - share * whole)
+        return start, start + share * whole
+
+    def _inside(self, down: Any, across: Any, height: Any, width: Any) -> Tensor:
+        """Which pixels lie in the rectangles, ``(batch, height, width, 1)``."""
+        rows, columns = ops.cast(ops.arange(height), "float32"), ops.cast(ops.arange(width), "float32")
+        in_rows = ops.logical_and(rows >= down[0][:, None], rows < down[1][:, None])
+        in_columns = ops.logical_and(columns >= across[0][:, None], columns < across[1][:, None])
+        both = ops.logical_and(in_rows[:, :, None], in_columns[:, None, :])
+        return ops.expand_dims(both, -1 if self.data_format == "channels_last" else 1)
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        low, high = self.value_range
+        filling = ops.clip(ops.cast(self._filling(images), images.dtype), low, high)
+        return ops.where(transformation["erased"], filling, images)
+
+    def _filling(self, images: Tensor) -> Any:
+        if self.fill_value is None:
+            noise = random.normal(ops.shape(images), seed=self.generator)
+            return noise * self.value_range[1]
+        color = np.asarray(self.fill_value, "float32")
+        return color if color.ndim == 0 or self.data_format == "channels_last" else color.reshape(-1, 1, 1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "factor": self.factor,
+            "scale": self.scale,
+            "fill_value": self.fill_value,
+            "value_range": self.value_range,
+        }

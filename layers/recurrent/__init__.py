@@ -1,0 +1,1 @@
+"""Recurrent cells and the layers that run them."""

@@ -1,0 +1,164 @@
+"""`Bidirectional`: a recurrent layer in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...engine import ops
+from ...engine.graph import flatten
+from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ...engine.objects.trust import own_objects_scope
+from ..core.calling import signature_of
+from ..core.layer import Layer
+
+_MERGES: dict[str, Callable[[Any, Any], Any]] = {
+    "concat": lambda forward, backward: ops.concatenate([forward, backward], axis=-1),
+    "sum": lambda forward, backward: forward + backward,
+    "ave": lambda forward, backward: (forward + backward) / 2,
+    "mul": lambda forward, backward: forward * backward,
+}
+
+
+class Bidirectional(Layer):
+    """A recurrent layer over the steps forward, another backward, and their outputs merged (Schuster, Paliwal, 1997).
+
+    Args:
+        layer: an `RNN` such as `LSTM`. It is copied, without weights, for both directions.
+        merge_mode: ``"concat"``, ``"sum"``, ``"ave"``, ``"mul"``, or None for a pair of outputs.
+        weights: first values of the weights, those of `layer` and then those of the backward layer.
+        backward_layer: the layer for the other direction, with ``go_backwards`` unlike that of `layer`.
+
+    With sequences returned, outputs at masked steps are 0. ``initial_state`` holds the forward states, then the
+    backward ones. With ``sequence_length`` the backward layer begins with each row's own last step.
+
+    Raises:
+        ValueError: the layers do not fit together, or `merge_mode` is none of these.
+    """
+
+    def __init__(
+        self,
+        layer: Any,
+        merge_mode: str | None = "concat",
+        weights: Any = None,
+        backward_layer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        for given in (layer, backward_layer):
+            if not (isinstance(given, Layer) or given is backward_layer is None):
+                raise ValueError(f"Bidirectional takes recurrent layers, such as LSTM(units), got {given!r}.")
+        if merge_mode is not None and merge_mode not in _MERGES:
+            raise ValueError(
+                f"Bidirectional: merge_mode must be one of {', '.join(map(repr, _MERGES))} or None, got {merge_mode!r}."
+            )
+        super().__init__(**kwargs)
+        self.forward_layer = _copy(layer, "forward_")
+        self.backward_layer = backward_layer or _copy(layer, "backward_", go_backwards=not layer.go_backwards)
+        self._check_layers()
+        for part in (self.forward_layer, self.backward_layer):
+            part.zero_output_for_mask = part.return_sequences
+        self.merge_mode = merge_mode
+        self._first_weights = weights
+        self.stateful = layer.stateful
+        self.return_sequences = layer.return_sequences
+        self.return_state = layer.return_state
+        self.supports_masking = True
+        self.input_spec = layer.input_spec
+
+    def _check_layers(self) -> None:
+        forward, backward = self.forward_layer, self.backward_layer
+        if forward.go_backwards == backward.go_backwards:
+            raise ValueError(
+                "Bidirectional: layer and backward_layer must have different go_backwards, got "
+                f"{forward.go_backwards} for both."
+            )
+        for name in ("stateful", "return_sequences", "return_state"):
+            ours, theirs = getattr(forward, name), getattr(backward, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"Bidirectional: layer and backward_layer must have the same {name}, got {ours} and {theirs}."
+                )
+
+    def build(self, sequences_shape: Any, initial_state_shape: Any = None) -> None:
+        for layer in (self.forward_layer, self.backward_layer):
+            if not layer.built:
+                layer.build(sequences_shape)
+        if self._first_weights is not None:
+            self.set_weights(self._first_weights)
+            self._first_weights = None
+
+    def call(
+        self,
+        sequences: Any,
+        initial_state: Any = None,
+        mask: Any = None,
+        training: Any = None,
+        sequence_length: Any = None,
+        reset: Any = None,
+    ) -> Any:
+        states = [None, None]
+        if initial_state is not None:
+            half = len(initial_state) // 2
+            states = [initial_state[:half], initial_state[half:]]
+        given = {"mask": mask, "training": training, "sequence_length": sequence_length, "reset": reset}
+        forward = self._run(self.forward_layer, sequences, states[0], given)
+        backward = self._run(self.backward_layer, sequences, states[1], given)
+        final: tuple[Any, ...] = ()
+        if self.return_state:
+            final = (*forward[1:], *backward[1:])
+            forward, backward = forward[0], backward[0]
+        if self.return_sequences:
+            backward = ops.flip(backward, axis=0 if getattr(self.backward_layer, "time_major", False) else 1)
+        if self.merge_mode is None:
+            return (forward, backward, *final)
+        output = _MERGES[self.merge_mode](forward, backward)
+        return (output, *final) if self.return_state else output
+
+    def _run(self, layer: Any, sequences: Any, states: Any, others: dict[str, Any]) -> Any:
+        """Call one of the layers with as much as its `call` takes."""
+        signature = signature_of(type(layer).call)
+        given = {"initial_state": states, **others}
+        known = {name: value for name, value in given.items() if signature.takes(name) or signature.takes_anything}
+        if states is not None and "initial_state" not in known:
+            raise ValueError(
+                f"Layer {self.name!r} (Bidirectional) was given an initial_state, which the call of {layer.name!r} "
+                f"({type(layer).__name__}) does not take."
+            )
+        if others["sequence_length"] is not None and "sequence_length" not in known:
+            raise ValueError(
+                f"Layer {self.name!r} (Bidirectional) was given a sequence_length, which the call of {layer.name!r} "
+                f"({type(layer).__name__}) does not take."
+            )
+        return layer(sequences, **known)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """The steps' mask where all outputs are returned, else None."""
+        mask = next(iter(flatten(mask)), None) if self.return_sequences else None
+        outputs = [mask, mask] if self.merge_mode is None else [mask]
+        if not self.return_state:
+            return outputs if self.merge_mode is None else mask
+        counts = [len(flatten(layer.state_size)) for layer in (self.forward_layer, self.backward_layer)]
+        return outputs + [None] * sum(counts)
+
+    def reset_state(self) -> None:
+        """Set the states of both layers to zeros."""
+        self.forward_layer.reset_state()
+        self.backward_layer.reset_state()
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "merge_mode": self.merge_mode,
+            "layer": serialize_keras_object(self.forward_layer),
+            "backward_layer": serialize_keras_object(self.backward_layer),
+        }
+
+
+def _copy(layer: Any, prefix: str, **changes: Any) -> Any:
+    """A layer like `layer`, without its weights."""
+    config = serialize_keras_object(layer)
+    name = layer.name if layer.name.startswith(prefix) else prefix + layer.name
+    config = {**config, "config": {**config["config"], "name": name, **changes}}
+    config.pop("build_config", None)
+    with own_objects_scope():
+        return deserialize_keras_object(config, {type(layer).__name__: type(layer)})

@@ -1,0 +1,54 @@
+"""`dynamic_rnn`: a recurrent network as one call of a function, with TensorFlow's meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine.graph import flatten, pack_as
+from .cell import state_form
+from .rnn import RNN
+
+
+def dynamic_rnn(
+    cell: Any,
+    inputs: Any,
+    sequence_length: Any = None,
+    initial_state: Any = None,
+    time_major: bool = False,
+    training: Any = False,
+) -> tuple[Any, Any]:
+    """Call a cell step by step over sequences of different lengths, as ``tf.nn.dynamic_rnn`` does.
+
+    It is an `RNN` layer that is made for this call; the weights are the cell's.
+
+    Args:
+        cell: the cell, see `RNN`; or a list of cells to stack.
+        inputs: ``(batch, steps, features...)``, or with `time_major` ``(steps, batch, features...)``.
+        sequence_length: ints ``(batch,)``, the number of each row's steps; by default all of them. The loop ends with
+            the longest row. Past its end a row's outputs are 0 and its state stays as it was at the end.
+        initial_state: tensors in the structure of the cell's states; by default the cell's first states.
+        time_major: whether inputs and outputs begin with the steps.
+        training: whether dropout and its like act.
+
+    Returns:
+        ``(outputs, state)``: ``(batch, steps, output_size)``, or with `time_major` ``(steps, batch, output_size)``; and
+        the final state: a list with a tensor for each state, nested for stacked cells.
+
+    Raises:
+        ValueError: `cell` is no cell, or an argument does not fit it.
+
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> cell = ab.layers.SimpleRNNCell(1, activation=None, kernel_initializer="ones", recurrent_initializer="ones")
+    >>> x = np.arange(1, 7, dtype="float32").reshape(2, 3, 1)
+    >>> outputs, (state,) = ab.dynamic_rnn(cell, x, sequence_length=[3, 2])
+    >>> outputs[..., 0]
+    Tensor([[1., 3., 6.],
+            [4., 9., 0.]], dtype=float32)
+    >>> state
+    Tensor([[6.],
+            [9.]], dtype=float32)
+    """
+    layer = RNN(cell, return_sequences=True, return_state=True, time_major=time_major)
+    outputs, *final = layer(inputs, initial_state=initial_state, sequence_length=sequence_length, training=training)
+    return outputs, pack_as(state_form(layer.cell), flatten(final))

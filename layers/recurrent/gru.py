@@ -1,0 +1,185 @@
+"""`GRU` and its cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.objects import activations
+from .cell import RecurrentCell
+from .layer import RecurrentLayer
+
+
+class GRUCell(RecurrentCell):
+    """Gated recurrent unit (Cho et al., 2014): ``h' = z * h + (1 - z) * candidate``.
+
+    Args:
+        units: the length of state and output.
+        activation: of the candidate; a name or function.
+        recurrent_activation: of the gates z and r.
+        use_bias: whether there is a bias.
+        reset_after: r acts on ``h @ recurrent_kernel``, rather than on h.
+        Others: see `RecurrentCell` and `Layer`.
+
+    Weights: ``kernel (features, 3 * units)``, ``recurrent_kernel (units, 3 * units)``, and ``bias``:
+    ``(2, 3 * units)`` with `reset_after` (of the input and of h), otherwise ``(3 * units,)``; in the order z, r,
+    candidate.
+    """
+
+    gates = 3
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = "tanh",
+        recurrent_activation: Any = "sigmoid",
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        recurrent_initializer: Any = "orthogonal",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        recurrent_constraint: Any = None,
+        bias_constraint: Any = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        reset_after: bool = True,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            units,
+            activation=activation,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            recurrent_initializer=recurrent_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            recurrent_regularizer=recurrent_regularizer,
+            bias_regularizer=bias_regularizer,
+            kernel_constraint=kernel_constraint,
+            recurrent_constraint=recurrent_constraint,
+            bias_constraint=bias_constraint,
+            dropout=dropout,
+            recurrent_dropout=recurrent_dropout,
+            seed=seed,
+            **kwargs,
+        )
+        self.recurrent_activation = activations.get(recurrent_activation)
+        self.reset_after = reset_after
+
+    @property
+    def bias_shape(self) -> tuple[int, ...]:
+        return (2, 3 * self.units) if self.reset_after else (3 * self.units,)
+
+    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
+        previous = states[0]
+        masks = self.current_masks(inputs, training)
+        x = self.product(inputs, self.kernel, masks[0])
+        if self.bias is not None:
+            x = x + (self.bias[0] if self.reset_after else self.bias)
+        x_z, x_r, x_h = ops.split(x, 3, axis=1)
+        inner = self._reset_after if self.reset_after else self._reset_before
+        z, candidate = inner(x_z, x_r, x_h, previous, masks[1])
+        new = z * previous + (1.0 - z) * candidate
+        return new, [new]
+
+    def _reset_after(self, x_z: Tensor, x_r: Tensor, x_h: Tensor, hidden: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
+        inner = self.product(hidden, self.recurrent_kernel, mask)
+        if self.bias is not None:
+            inner = inner + self.bias[1]
+        h_z, h_r, h_h = ops.split(inner, 3, axis=1)
+        z = self.recurrent_activation(x_z + h_z)
+        r = self.recurrent_activation(x_r + h_r)
+        return z, self.activation(x_h + r * h_h)
+
+    def _reset_before(self, x_z: Tensor, x_r: Tensor, x_h: Tensor, hidden: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
+        of_gates, of_candidate = (mask[:2], mask[2]) if isinstance(mask, list) else (mask, mask)
+        inner = self.product(hidden, self.recurrent_kernel[:, : 2 * self.units], of_gates)
+        h_z, h_r = ops.split(inner, 2, axis=1)
+        z = self.recurrent_activation(x_z + h_z)
+        r = self.recurrent_activation(x_r + h_r)
+        return z, self.activation(
+            x_h + self.product(r * hidden, self.recurrent_kernel[:, 2 * self.units :], of_candidate)
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        own = {
+            "recurrent_activation": activations.serialize(self.recurrent_activation),
+            "reset_after": self.reset_after,
+        }
+        return {**super().get_config(), **own}
+
+
+class GRU(RecurrentLayer):
+    """An `RNN` over `GRUCell`.
+
+    Args:
+        units: the length of state and output.
+        activation: of the candidate; a name or function.
+        recurrent_activation: of the gates.
+        use_bias: whether there is a bias.
+        use_cudnn: accepted for Keras's sake; there is one way of computing.
+        Others: see `GRUCell` and `RNN`.
+    """
+
+    cell_class = GRUCell
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = "tanh",
+        recurrent_activation: Any = "sigmoid",
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        recurrent_initializer: Any = "orthogonal",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        recurrent_constraint: Any = None,
+        bias_constraint: Any = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        seed: int | None = None,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        reset_after: bool = True,
+        use_cudnn: bool | str = "auto",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            units,
+            activation=activation,
+            recurrent_activation=recurrent_activation,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            recurrent_initializer=recurrent_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            recurrent_regularizer=recurrent_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            recurrent_constraint=recurrent_constraint,
+            bias_constraint=bias_constraint,
+            dropout=dropout,
+            recurrent_dropout=recurrent_dropout,
+            seed=seed,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            unroll=unroll,
+            reset_after=reset_after,
+            use_cudnn=use_cudnn,
+            **kwargs,
+        )

@@ -1,0 +1,92 @@
+"""`SimpleRNN` and its cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from .cell import RecurrentCell
+from .layer import RecurrentLayer
+
+
+class SimpleRNNCell(RecurrentCell):
+    """``h' = activation(x @ kernel + bias + h @ recurrent_kernel)`` (Elman, 1990).
+
+    Args:
+        units: the length of state and output.
+        activation: a name or function.
+        use_bias: whether there is a bias.
+        Others: see `RecurrentCell` and `Layer`.
+    """
+
+    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
+        inputs, hidden = self.dropped(inputs, states[0], training)
+        outputs = ops.matmul(inputs, self.kernel)
+        if self.bias is not None:
+            outputs = outputs + self.bias
+        outputs = self.activation(outputs + ops.matmul(hidden, self.recurrent_kernel))
+        return outputs, [outputs]
+
+
+class SimpleRNN(RecurrentLayer):
+    """An `RNN` over `SimpleRNNCell`.
+
+    Args:
+        units: the length of state and output.
+        activation: a name or function.
+        use_bias: whether there is a bias.
+        Others: see `SimpleRNNCell` and `RNN`.
+    """
+
+    cell_class = SimpleRNNCell
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = "tanh",
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        recurrent_initializer: Any = "orthogonal",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        recurrent_constraint: Any = None,
+        bias_constraint: Any = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            units,
+            activation=activation,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            recurrent_initializer=recurrent_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            recurrent_regularizer=recurrent_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            recurrent_constraint=recurrent_constraint,
+            bias_constraint=bias_constraint,
+            dropout=dropout,
+            recurrent_dropout=recurrent_dropout,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            unroll=unroll,
+            seed=seed,
+            **kwargs,
+        )

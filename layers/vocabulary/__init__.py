@@ -1,0 +1,1 @@
+"""Large vocabularies: tables in shards, and losses of sampled classes."""
