@@ -17,7 +17,7 @@ from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
 import anabranch as ab
 from anabranch.distribute.tasks.front import TaskUnavailableError, ask_task, is_healthy
 from anabranch.distribute.transport.connections import Channel, Handshake, Identity, RefusedError
-from anabranch.distribute.transport.wire import Decoder, Kind, encode_document
+from anabranch.distribute.transport.wire import PROTOCOL, Decoder, Kind, encode_document
 
 CLUSTER = {"ps": ["localhost:0"], "worker": ["localhost:0"]}
 CLIENT = Identity("a test", 1)
@@ -164,7 +164,7 @@ def test_a_task_that_does_not_know_the_token_is_refused_by_who_connects():
 def test_another_version_is_named():
     client = Handshake(CLIENT, TOKEN.encode(), accepts=False)
     hello = {"protocol": 99, "name": "/job:ps/task:0", "incarnation": 1, "challenge": "x"}
-    with pytest.raises(RefusedError, match="speaks version 99 of the protocol, and this one version 3"):
+    with pytest.raises(RefusedError, match=f"speaks version 99 of the protocol, and this one version {PROTOCOL}"):
         client.take(frame_of(b"".join(map(bytes, encode_document(Kind.HELLO, hello)))))
 
 

@@ -369,7 +369,8 @@ def test_ops_run_on_device_arrays_unless_they_say_otherwise(name: str, samples: 
 
 
 def test_the_ops_that_no_gpu_runs():
-    importlib.import_module("anabranch.engine.summaries.ops")  # whose ops are registered when they are asked for
+    for module in ("ops.begun_collectives", "summaries.ops"):  # their ops are registered when they are asked for
+        importlib.import_module(f"anabranch.engine.{module}")
     declared = {name for name, cls in registered_ops().items() if cls.host_only and cls.__module__.startswith("anab")}
     assert declared == {
         "all_gather",  # sockets and shared memory are the host's
@@ -378,8 +379,10 @@ def test_the_ops_that_no_gpu_runs():
         "array_scatter_grad",
         "array_stack_like",
         "barrier",
+        "begin_all_reduce",
         "broadcast",
         "decode_raw",  # CuPy has no dtypes of another byte order, and readers give bytes on the host
+        "end_all_reduce",
         "flush_summaries",  # files are the host's
         "histogram_buckets",
         "image_pixels",
