@@ -294,7 +294,8 @@ if not TYPE_CHECKING:  # type checkers would take any name for a public one
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPORTS, *_MODULES, *_PACKAGES})
+    """List what a user completes after ``ab.``: public names, and none that this file only uses."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 __all__ = [

@@ -96,6 +96,12 @@ def test_every_public_name_resolves():
     assert run(code) == "[] True"
 
 
+def test_no_other_name_is_listed():
+    assert [name for name in dir(ab) if not name.startswith("__")] == sorted(
+        name for name in ab.__all__ if name[0] != "_"
+    )
+
+
 def test_unknown_names_are_plain_errors():
     code = """
 import anabranch
