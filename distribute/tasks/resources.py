@@ -54,7 +54,8 @@ class Resources:
             return _elsewhere(description)
         key = (description["container"], description["path"])
         held = self._held.get(key)
-        if held is None or (key in self._reset and _is_lost(held)):
+        # A lost variable stays lost until it is assigned. A queue is begun anew: by a client that asks for a new one.
+        if held is None or (_is_lost(held) and (key in self._reset or not isinstance(held, Variable))):
             why = self._why_lost(description)
             if held is not None and why:
                 return held

@@ -155,6 +155,13 @@ def test_state_is_lost_with_its_task_until_it_is_assigned(graph: ab.Graph):
             w.assign(5.0)
             assert (w + 1.0).numpy() == 6
         assert session.run(double) == 10
+        with ab.Graph().as_default() as later, ab.device(PS):
+            anew = ab.queues.FIFOQueue(3, "int32", shapes=(), name="lost queue")
+            put, element = anew.enqueue(2), anew.dequeue()
+        other = ab.Session(later, target=running[WORKER].target)
+        other.run(put)
+        assert other.run(element) == 2, "who begins with a new queue gets one, although its name was that of a lost one"
+        other.close()
         session.close()
         again.end()
 
