@@ -95,6 +95,15 @@ def restarts_allowed(environment: Mapping[str, str] | None = None) -> int:
         raise ValueError(f"ANABRANCH_MAX_RESTARTS={text!r} has to be a number.") from None
 
 
+def tell_launcher(chief: int) -> None:
+    """Have the launcher know, by the file ``ANABRANCH_CHIEF_FILE`` that it names, which worker is the chief now."""
+    path = os.environ.get("ANABRANCH_CHIEF_FILE", "")
+    if path:
+        with open(f"{path}.{chief}", "w", encoding="ascii") as stream:
+            stream.write(str(chief))
+        os.replace(f"{path}.{chief}", path)
+
+
 def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Place | None:
     """Read the cluster that a launcher describes in ``TF_CONFIG``; None if there is none.
 

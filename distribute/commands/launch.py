@@ -4,8 +4,8 @@ Each worker runs the same script; worker 0 is the chief, whose output is shown a
 their task. The exit status is the chief's.
 
 With ``--max-restarts`` a task that fails is started again. A worker takes part in the training that goes on. When a ps
-task is lost, workers that make backups wait for it, and go on from the last one. When the chief fails, all tasks are
-started again. So they are where there are no ps tasks.
+task is lost, workers that make backups wait for it, and go on from the last one. When the chief is killed, another
+worker takes over; when it fails, all tasks are started again. So they are where there are no ps tasks, whoever is lost.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
@@ -84,6 +86,9 @@ class Launch:
         threads = str(max((os.cpu_count() or 1) // workers, 1))
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             self._environment.setdefault(name, threads)
+        self._folder = tempfile.TemporaryDirectory(prefix="anabranch-launch-")
+        self._chief_file = Path(self._folder.name, "chief")
+        self._environment["ANABRANCH_CHIEF_FILE"] = str(self._chief_file)
         self.ps: list[subprocess.Popen[str]] = []
         self.workers: list[subprocess.Popen[str]] = []
         self._readers: list[threading.Thread] = []
@@ -143,7 +148,8 @@ class Launch:
     def wait(self) -> int:
         """Wait for the chief's script, then for the other workers'; gives the exit status.
 
-        It is that of the chief. The first task that failed and was not started again is named.
+        It is that of the chief: of worker 0, or of the one that took over from it. The first task that failed and was
+        not started again is named.
         """
         first = None
         try:
@@ -162,15 +168,29 @@ class Launch:
         first = first or next(self._failed(), None)
         if first is not None:
             print(f"anabranch launch: {_what_ended(*first)}.", file=sys.stderr)
-        return _status(self.workers[0].returncode)
+        return _status(self._chief.returncode)
+
+    @property
+    def _chief_index(self) -> int:
+        """The number of the worker that is the chief: the one that said last that it has taken over."""
+        try:
+            return int(self._chief_file.read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
+
+    @property
+    def _chief(self) -> subprocess.Popen[str]:
+        return self.workers[self._chief_index]
 
     def _awaited(self) -> list[subprocess.Popen[str]]:
-        """Whose end is waited for: the chief's, and if that is good, the other workers'."""
-        return self.workers if self.workers[0].poll() == 0 else self.workers[:1]
+        """Whose end is waited for: the chief's, and if that is good, or another one takes over, the other workers'."""
+        status = self._chief.poll()
+        is_lost = bool(self.ps) and status is not None and status < 0
+        return self.workers if status == 0 or is_lost else [self._chief]
 
     def _failed(self) -> Iterator[tuple[str, int]]:
         """Names and exit statuses of the tasks that failed; ps tasks, while they are needed, and the chief first."""
-        named = [(f"ps {n}", each) for n, each in enumerate(self.ps) if self.workers[0].poll() != 0]
+        named = [(f"ps {n}", each) for n, each in enumerate(self.ps) if self._chief.poll() != 0]
         named += [(f"worker {n}", each) for n, each in enumerate(self.workers)]
         for name, process in named:
             if process.poll():
@@ -182,7 +202,8 @@ class Launch:
         if not name or not self.restarts.take():
             return False
         # Without ps tasks all workers hold the state together, and end when one of them is lost.
-        is_alone = bool(self.ps) and name != "worker 0"
+        # With them a chief that was killed has a successor; one that has failed has ended the training of all.
+        is_alone = bool(self.ps) and (name != f"worker {self._chief_index}" or status < 0)
         again = "it is started again" if is_alone else "all tasks are started again"
         count = f"restart {self.restarts.count} of {self.restarts.limit}"
         print(f"anabranch launch: {_what_ended(name, status)}; {again} ({count}).", file=sys.stderr, flush=True)
@@ -193,12 +214,14 @@ class Launch:
             self.workers[int(number)] = self._started_worker(int(number))
         else:
             self._end_all()
+            self._chief_file.unlink(missing_ok=True)
             self._start_all()
         return True
 
     def __exit__(self, *exception: object) -> None:
         """End all processes that are still there, and wait for them."""
         self._end_all()
+        self._folder.cleanup()
         signal.signal(signal.SIGTERM, self._handler)
 
     def _end_all(self) -> None:

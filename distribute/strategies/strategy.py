@@ -62,11 +62,12 @@ class Strategy:
     task_index: int
     num_workers: int
     variable_partitioner: Any = None
+    chief_index: int | None = 0  # None where it is known that another worker leads, and not which
 
     @property
     def is_chief(self) -> bool:
-        """Test whether this process is worker 0, whose callbacks are called."""
-        return self.task_index == 0
+        """Test whether this process is the chief, whose callbacks are called: worker 0, or who took over from it."""
+        return self.task_index == self.chief_index
 
     @property
     def is_distributed(self) -> bool:

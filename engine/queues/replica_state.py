@@ -13,77 +13,13 @@ from __future__ import annotations
 import bisect
 import collections
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from .attempts import Attempt
 from .errors import CancelledError, StateLostError
+from .replica_tickets import LEAD, LEAVE, LEAVE_TEXT, NO_TICKET, Chosen, Member, Out, Receipt, Ticket
 
-NO_TICKET = -1  # in place of a ticket's number: the epoch is over
 _TICKET_BITS = 31  # tickets of a generation are numbered from its number times two to the power of this
-
-
-class Receipt(IntEnum):
-    """The outcome of handing in a gradient."""
-
-    TAKEN = 0
-    LATE = 1  # its step had its set already, or it was staler than is allowed
-    DUPLICATE = 2  # another worker was quicker with the same share
-    REFUSED = 3  # the worker is not known any more, or the epoch is over
-
-
-class Ticket(NamedTuple):
-    """The work that a worker is to do.
-
-    Attributes:
-        number: its own, by which gradients are put; NO_TICKET at the end of an epoch.
-        step: the step whose parameters are read, counted from 0 over all epochs: so many have been applied.
-        share: the number of the share in its epoch; share ``g * shares + p`` is part p of global batch g.
-    """
-
-    number: int
-    step: int
-    share: int
-
-
-class Chosen(NamedTuple):
-    """The set of a step.
-
-    Attributes:
-        step: which.
-        tickets: their numbers, in the order of shares.
-        rows: of each.
-        horizon: no ticket with a lower number is in use, but those of the set.
-    """
-
-    step: int
-    tickets: list[int]
-    rows: list[int]
-    horizon: int
-
-
-@dataclass
-class _Worker:
-    """A worker that takes part.
-
-    Attributes:
-        task, incarnation: of its process.
-        contributed: the step to which it has contributed last.
-    """
-
-    task: str
-    incarnation: int
-    contributed: int = -1
-
-
-@dataclass
-class _Out:
-    """A ticket that is out."""
-
-    worker: int
-    step: int
-    share: int
 
 
 class ReplicaStepsState:
@@ -111,6 +47,11 @@ class ReplicaStepsState:
         self.leader: int | None = None
         self.token = 0
         self.generation = 0
+        self._retiring: set[int] = set()  # workers that are to leave when they have finished what they are at
+        self._is_appointed = False  # the leader has been chosen, and does not know yet
+        self._beginner: tuple[str, int] | None = None  # who is to begin anew, since the leader is gone, too
+        self._notes = ""
+        self._handed: Chosen | None = None  # a set that was given to the leader, and is not applied
         self._abandoned: str | None = None  # why what the generation knew is lost
         self._enrolments: list[tuple[Attempt, int, str, int, int]] = []  # worker, task, incarnation, generation before
         self._total = 0  # how many shares the epoch has
@@ -118,11 +59,11 @@ class ReplicaStepsState:
         self._synchronous = synchronous
         self._requeue = requeue
         self._max_staleness = max_staleness
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, Member] = {}
         self._pool: list[int] = []  # shares to hand out, in order
         self._undone: set[int] = set()  # shares of the epoch that no applied or chosen set has
         self._counted: dict[int, tuple[int, int, int]] = {}  # by share: ticket, rows and worker
-        self._out: dict[int, _Out] = {}
+        self._out: dict[int, Out] = {}
         self._sets: collections.deque[Chosen] = collections.deque()
         self._unapplied: dict[int, list[tuple[int, int, int]]] = {}  # by step: ticket, share, worker of chosen sets
         self._takes: list[tuple[Attempt, int, int, int]] = []  # with worker, incarnation and epoch
@@ -149,35 +90,55 @@ class ReplicaStepsState:
         if known is not None and known.incarnation != incarnation:
             self._drop(worker)
         if known is None or known.incarnation != incarnation:
-            self._workers[worker] = _Worker(task, incarnation)
+            self._workers[worker] = Member(task, incarnation)
 
     def leave(self, worker: int, incarnation: int) -> None:
         """Let a worker go; what it has out is handed out again. With the leader training has come to its end."""
         if self._is_member(worker, incarnation):
+            self._has_ended = self._has_ended or (worker == self.leader and not self._is_appointed)
             self._drop(worker)
-            if worker == self.leader:
-                self._has_ended = True
             self._settle()
+
+    def retire(self, worker: int, incarnation: int) -> None:
+        """Have a worker leave between steps: what it has out counts, and it gets nothing more."""
+        if self._is_member(worker, incarnation):
+            self._retiring.add(worker)
+            hears, self._hears = self._hears, []
+            for hear in hears:
+                self._serve(*hear)
+            self._settle()
+
+    def hand_over(self, worker: int, incarnation: int) -> bool:
+        """Let the leader go, for whom another worker takes over; gives whether there is one."""
+        if not self._is_member(worker, incarnation) or len(self._workers) == 1:
+            return False
+        self._drop(worker)
+        self._settle()
+        return True
 
     # --- generations ------------------------------------------------------------------------------------------------
 
-    def lead(self, worker: int, task: str, incarnation: int, least: int = 0) -> int:
+    def lead(self, worker: int, task: str, incarnation: int, least: int = 0, known: int | None = None) -> int:
         """Begin training, or begin anew: what was known of steps is forgotten, and all workers have to enrol again.
 
         Args:
             worker, task, incarnation: who leads from now on.
             least: what the token has to be at least, as a state that was lost may have given larger ones.
+            known: the worker's own token; it is refused if there are larger ones. None for whoever may begin.
 
         Returns:
             The leader's token, which also is the number of the generation.
 
         Raises:
-            CancelledError: everything has ended.
+            CancelledError: everything has ended, or another worker leads.
         """
         if self._closed is not None:
             raise CancelledError(self._closed)
+        if known is not None and known < self.token and self._beginner != (task, incarnation):
+            self.check_leader(known)
         self._forget("training begins anew from a backup")
         self._workers.clear()
+        self._retiring.clear()
         self._receipts.clear()
         self._staleness.clear()
         self._announcements.clear()
@@ -187,6 +148,7 @@ class ReplicaStepsState:
         self.step = self.epoch = self._chosen = 0
         self._abandoned, self._has_ended = None, False
         self.leader, self.token = worker, max(self.token + 1, least)
+        self._is_appointed, self._notes, self._handed, self._beginner = False, "", None, None
         self.generation = self.token
         self._next_ticket = self.generation << _TICKET_BITS
         self.join(worker, task, incarnation)
@@ -195,27 +157,25 @@ class ReplicaStepsState:
     def enrol(self, worker: int, task: str, incarnation: int, after: int) -> Attempt:
         """Ask to take part; it waits for a generation that is led, and is another one than `after`.
 
-        If the worker takes part, it does not any more until then. The outcome is the number of the generation.
+        If the worker takes part, it does not any more until then. The outcome is the number of the generation; LEAD if
+        state is lost, the leader too, and this worker is to begin anew.
         """
         attempt = Attempt(1)
         if self._closed is not None:
             attempt.fail(CancelledError(self._closed))
         else:
-            if worker in self._workers and worker != self.leader:
+            if worker in self._workers:
                 self._drop(worker)
             self._enrolments.append((attempt, worker, task, incarnation, after))
             self._settle()
         return attempt
-
-    def withdraw_enrol(self, attempt: Attempt) -> None:
-        """Forget a request to take part."""
-        self._enrolments = [each for each in self._enrolments if each[0] is not attempt]
 
     def abandon(self, reason: str) -> None:
         """Note that state is lost: all who ask or wait get a `StateLostError`, until training begins anew."""
         if self._closed is None:
             self._abandoned = self._abandoned or reason
             self._forget(self._abandoned)
+            self._settle()
 
     def _forget(self, reason: str) -> None:
         waiting = [*[take[0] for take in self._takes], *self._chooses, *[hear[0] for hear in self._hears]]
@@ -229,13 +189,15 @@ class ReplicaStepsState:
         """Check the token of somebody who leads.
 
         Raises:
-            CancelledError: another worker leads.
+            CancelledError: another worker leads, or has led.
+            StateLostError: nobody has led since this state was made: the one in which the token was given is lost.
         """
+        if token and not self.token:
+            raise StateLostError(f"the state in which token {token} was given is lost; nobody leads yet")
         if token != self.token:
-            raise CancelledError(
-                f"token {token} does not lead any more: worker {self.leader} leads with token {self.token}, since the "
-                "one before was taken for dead. What it does now changes nothing"
-            )
+            by = "nobody leads" if self.leader is None else f"worker {self.leader} leads"
+            why = f"{by}, with token {self.token}, since the worker before was taken for dead or has left"
+            raise CancelledError(f"token {token} does not lead any more: {why}. What it does now changes nothing")
 
     def check_whole(self) -> None:
         """Check that the state of the generation is not lost.
@@ -245,6 +207,50 @@ class ReplicaStepsState:
         """
         if self._abandoned is not None:
             raise StateLostError(self._abandoned)
+
+    def _depose(self) -> None:
+        """Have the leader lead no more; what it was given and has not applied is to be given to the next one."""
+        self.leader, self.token = None, self.token + 1
+        while self._chooses:
+            self._chooses.popleft().fail(CancelledError("the leader is gone"))
+        if self._handed is not None and self._handed not in self._sets:
+            self._sets.appendleft(self._handed)
+
+    def _appoint(self) -> None:
+        """Have the lowest worker lead, where nobody does: it learns of it by whatever it asks next."""
+        is_over = self._has_ended or self._abandoned is not None
+        if self.leader is not None or not self._workers or not self.generation or is_over:
+            return
+        self.leader, self._is_appointed = min(self._workers), True
+        hears, self._hears = self._hears, []
+        for hear in hears:
+            self._serve(*hear)
+
+    def accept(self, worker: int, incarnation: int) -> tuple[int, int]:
+        """Take over, as the worker that was appointed.
+
+        Returns:
+            The leader's token; and the first ticket of a set that the leader before may have applied, wholly or in
+            part, -1 if there is none. `choose` gives that set again.
+
+        Raises:
+            StateLostError: the worker has not been appointed, or does not take part any more.
+        """
+        refusal = self._refusal(worker, incarnation)
+        if refusal is not None:
+            raise refusal
+        if worker != self.leader or not self._is_appointed:
+            raise StateLostError(f"worker {worker} has not been appointed to lead")
+        self._is_appointed = False
+        return self.token, -1 if self._handed is None else self._handed.tickets[0]
+
+    def note(self, text: str) -> None:
+        """Keep what the next leader will have to know, in place of what was noted before."""
+        self._notes = text
+
+    def notes(self) -> str:
+        """The latest note."""
+        return self._notes
 
     def _refusal(self, worker: int, incarnation: int) -> Exception | None:
         """Give the reason to refuse a worker's request; None if there is none."""
@@ -262,6 +268,8 @@ class ReplicaStepsState:
         for worker in gone:
             self._drop(worker)
         self._enrolments = [each for each in self._enrolments if (each[2], each[3]) != (task, incarnation)]
+        if self._beginner == (task, incarnation):
+            self._beginner = None
         self._settle()
         return gone
 
@@ -271,11 +279,11 @@ class ReplicaStepsState:
         return sorted(self._workers)
 
     def _is_member(self, worker: int, incarnation: int) -> bool:
-        known = self._workers.get(worker)
-        return known is not None and known.incarnation == incarnation
+        return worker in self._workers and self._workers[worker].incarnation == incarnation
 
     def _drop(self, worker: int) -> None:
         del self._workers[worker]
+        self._retiring.discard(worker)
         self._void(worker)
         waiting = [take[0] for take in self._takes if take[1] == worker]
         waiting += [hear[0] for hear in self._hears if hear[2] == worker]
@@ -283,6 +291,8 @@ class ReplicaStepsState:
         self._hears = [hear for hear in self._hears if hear[2] != worker]
         for attempt in waiting:
             attempt.fail(StateLostError(f"worker {worker} does not take part any more"))
+        if worker == self.leader:
+            self._depose()
 
     def _void(self, worker: int) -> None:
         """Hand out again what a worker has out."""
@@ -362,15 +372,23 @@ class ReplicaStepsState:
             self._serve(attempt, number, worker)
         return attempt
 
-    def withdraw_hear(self, attempt: Attempt) -> None:
-        """Forget a request for an announcement."""
-        self._hears = [hear for hear in self._hears if hear[0] is not attempt]
-
     def _serve(self, attempt: Attempt, number: int, worker: int) -> None:
         if number < len(self._announcements):
             attempt.finish((self._announcements[number],))
+        elif worker in self._retiring:
+            attempt.finish((LEAVE_TEXT,))
+        elif worker == self.leader and self._is_appointed:
+            attempt.finish(("",))
         else:
             self._hears.append((attempt, number, worker))
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Forget a request that waits."""
+        self._takes = [each for each in self._takes if each[0] is not attempt]
+        self._hears = [each for each in self._hears if each[0] is not attempt]
+        self._enrolments = [each for each in self._enrolments if each[0] is not attempt]
+        if attempt in self._chooses:
+            self._chooses.remove(attempt)
 
     # --- what workers ask -------------------------------------------------------------------------------------------
 
@@ -388,10 +406,6 @@ class ReplicaStepsState:
             self._takes.append((attempt, worker, incarnation, epoch))
             self._settle()
         return attempt
-
-    def withdraw_take(self, attempt: Attempt) -> None:
-        """Forget a request for a ticket."""
-        self._takes = [take for take in self._takes if take[0] is not attempt]
 
     def commit(self, worker: int, incarnation: int, number: int, rows: int) -> Receipt:
         """Count the gradients that a worker has put under a ticket, of so many rows."""
@@ -461,24 +475,24 @@ class ReplicaStepsState:
         while self._chooses:
             self._chooses.popleft().fail(CancelledError("no further set is wanted"))
 
-    def withdraw_choose(self, attempt: Attempt) -> None:
-        """Forget a request for a set."""
-        self._chooses.remove(attempt)
-
     def applied(self, step: int) -> None:
         """Take note that a step's set has been applied everywhere."""
         if self._unapplied.pop(step, None) is not None:
             self.step += 1
+            if self._handed is not None and self._handed.step == step:
+                self._handed = None
             self._settle()
 
     # --- who is served ----------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
         while self._chooses and self._sets:
-            self._chooses.popleft().finish(self._sets.popleft())
+            self._handed = self._sets.popleft()
+            self._chooses.popleft().finish(self._handed)
         if self._closed is not None:
             return
         self._let_in()
+        self._appoint()
         again = True
         while again:
             again = False
@@ -492,6 +506,11 @@ class ReplicaStepsState:
 
     def _let_in(self) -> None:
         """Let workers take part that wait for it."""
+        if self._abandoned is not None and self.leader is None and self._beginner is None and self._enrolments:
+            lowest = min(self._enrolments, key=lambda each: each[1])
+            self._enrolments.remove(lowest)
+            self._beginner = lowest[2], lowest[3]
+            lowest[0].finish((LEAD,))
         if self.generation == 0 or self._abandoned is not None:
             return
         waiting, self._enrolments = self._enrolments, []
@@ -505,6 +524,10 @@ class ReplicaStepsState:
 
     def _ticket_for(self, worker: int, epoch: int) -> Ticket | None:
         """A ticket; None if the worker has to wait."""
+        if worker in self._retiring:
+            return Ticket(LEAVE, self.step, 0)
+        if worker == self.leader and self._is_appointed:
+            return Ticket(LEAD, self.step, 0)
         if epoch < self.epoch:
             return Ticket(NO_TICKET, self.step, 0)
         if epoch > self.epoch:
@@ -517,7 +540,7 @@ class ReplicaStepsState:
         if share is None:
             return None
         number, self._next_ticket = self._next_ticket, self._next_ticket + 1
-        self._out[number] = _Out(worker, self.step, share)
+        self._out[number] = Out(worker, self.step, share)
         return Ticket(number, self.step, share)
 
     def _has_to_wait(self, worker: int) -> bool:
@@ -534,7 +557,8 @@ class ReplicaStepsState:
         """
         has_done = self._synchronous and self._has_contributed(worker)
         if has_done:
-            to_come = sum(not self._has_contributed(other) for other in self._workers)
+            to_come = sum(not self._has_contributed(n) and n not in self._retiring for n in self._workers)
+            to_come += sum(out.worker in self._retiring and out.step == self.step for out in self._out.values())
             again = sum(self._has_contributed(out.worker) for out in self._out.values())
             if len(self._counted) + to_come + again >= min(self._shares, len(self._undone)):
                 return None

@@ -62,11 +62,17 @@ class _Method(NamedTuple):
 _METHODS = {
     "join": _Method("ii"),
     "leave": _Method("ii"),
-    "lead": _Method("iii", (_NUMBER,)),
+    "retire": _Method("ii"),
+    "hand_over": _Method("ii", (_NUMBER,)),
+    "lead": _Method("iiii", (_NUMBER,)),
     "enrol": _Method("iii", (_NUMBER,)),
     "current": _Method("", (_NUMBER,)),
+    "accept": _Method("ii", (_NUMBER, _NUMBER)),
+    "note": _Method("s", is_leaders=True),
+    "notes": _Method("", (_TEXT,)),
     "abandon": _Method("s", is_leaders=True),
     "begin_epoch": _Method("iiv", (_NUMBER,), is_leaders=True),
+    "check_whole": _Method("", is_leaders=True),
     "end_epoch": _Method("", is_leaders=True),
     "account": _Method("", (_NUMBERS,), is_leaders=True),
     "close": _Method("s", is_leaders=True),
@@ -183,8 +189,7 @@ class ReplicaSteps(NamedResource):
 
     def task_lost(self, task: str, incarnation: int) -> None:
         with self._gate.lock:
-            if 0 in self._state.lost(task, incarnation):
-                self._state.close(f"{task}, which leads the training, is gone")
+            self._state.lost(task, incarnation)
 
     # --- what operations do -----------------------------------------------------------------------------------------
 
@@ -195,10 +200,15 @@ class ReplicaSteps(NamedResource):
             given = self._checked(method, inputs)
             if method in ("join", "lead"):
                 given.insert(1, task)
-            found = self._state.generation if method == "current" else getattr(self._state, method)(*given)
+            found: Any = self._state.generation if method == "current" else getattr(self._state, method)(*given)
         if method == "statistics":
-            return np.asarray(json.dumps(found), dtypes.string)
-        return () if not _METHODS[method].outputs else np.asarray(found, np.int64)
+            found = json.dumps(found)
+        if isinstance(found, str):
+            return np.asarray(found, dtypes.string)
+        if method == "accept":
+            token, mark = found
+            return np.int64(token), np.int64(mark)
+        return () if found is None else np.asarray(found, np.int64)
 
     def _checked(self, method: str, inputs: Sequence[Any]) -> list[Any]:
         """The inputs of a request but for the token, which is checked.
@@ -220,13 +230,12 @@ class ReplicaSteps(NamedResource):
         """The request for a ticket, a set, an announcement or to take part."""
         check_held(self)
         state = self._state
-        withdraw = getattr(state, f"withdraw_{method}")
 
         def ask() -> Attempt:
             given = self._checked(method, inputs)
             return getattr(state, method)(*given[:1], task, *given[1:]) if task else getattr(state, method)(*given)
 
-        return Request(self._gate, ask, withdraw, getattr(self, f"_describe_{method}"))
+        return Request(self._gate, ask, state.withdraw, getattr(self, f"_describe_{method}"))
 
     def _describe_take(self, attempt: Attempt) -> str:
         return f"a ticket of {self.name!r} for {self._state.describe(_worker)}."
@@ -250,9 +259,17 @@ class ReplicaSteps(NamedResource):
         """Take part no more."""
         return self._add("leave", [worker, incarnation])
 
-    def lead(self, worker: Any, incarnation: Any, least: Any, task: str) -> Tensor:
+    def retire(self, worker: Any, incarnation: Any) -> Operation:
+        """Have a worker leave between steps."""
+        return self._add("retire", [worker, incarnation])
+
+    def hand_over(self, worker: Any, incarnation: Any) -> Tensor:
+        """Lead no more, and take part no more; gives 1 if there is another worker, who leads then, and else 0."""
+        return self._add("hand_over", [worker, incarnation]).outputs[0]
+
+    def lead(self, worker: Any, incarnation: Any, least: Any, known: Any, task: str) -> Tensor:
         """Begin training, or begin anew, as the worker of this number; gives the leader's token."""
-        return self._add("lead", [worker, incarnation, least], task).outputs[0]
+        return self._add("lead", [worker, incarnation, least, known], task).outputs[0]
 
     def enrol(self, worker: Any, incarnation: Any, after: Any, task: str) -> Tensor:
         """Take part in a generation that is another one than `after`; gives its number. Waits for it."""
@@ -262,6 +279,18 @@ class ReplicaSteps(NamedResource):
         """The number of the generation; 0 before training has begun."""
         return self._add("current", []).outputs[0]
 
+    def accept(self, worker: Any, incarnation: Any) -> Sequence[Tensor]:
+        """Take over as the leader; gives its token, and the mark of a set that may be applied in part, or -1."""
+        return self._add("accept", [worker, incarnation]).outputs
+
+    def note(self, token: Any, text: Any) -> Operation:
+        """Keep what the next leader will have to know."""
+        return self._add("note", [token, text])
+
+    def notes(self) -> Tensor:
+        """Return what was noted last."""
+        return self._add("notes", []).outputs[0]
+
     def abandon(self, token: Any, reason: Any) -> Operation:
         """Note that state is lost: all who ask or wait get a `StateLostError`, until training begins anew."""
         return self._add("abandon", [token, reason])
@@ -269,6 +298,10 @@ class ReplicaSteps(NamedResource):
     def begin_epoch(self, token: Any, batches: Any, shares: Any, done: Any) -> Tensor:
         """Begin an epoch of so many global batches in shares, of which some are done; gives its number."""
         return self._add("begin_epoch", [token, batches, shares, done]).outputs[0]
+
+    def check_whole(self, token: Any) -> Operation:
+        """Check that the token leads, and that no state is lost."""
+        return self._add("check_whole", [token])
 
     def end_epoch(self, token: Any) -> Operation:
         """End the epoch now."""
@@ -377,14 +410,41 @@ class ReplicaGradientsPut(_ReplicaGradientsOp):
 
 @dataclass(frozen=True, eq=False)
 class ReplicaGradientsFence(_ReplicaGradientsOp):
-    """Refuse what a leader does whose token, the input, is smaller than one that came before."""
+    """Refuse what a leader does whose token is smaller than one that came before. Inputs: token, mark of a set or -1.
+
+    If there is a mark, writing begins by it.
+    """
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         return ()
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        self.gradients.fence_now(int(inputs[0]))
+        self.gradients.fence_now(int(inputs[0]), int(inputs[1]))
         return ()
+
+
+@dataclass(frozen=True, eq=False)
+class ReplicaGradientsWritten(_ReplicaGradientsOp):
+    """Note that all is written that the set with a mark, the input, changes here."""
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        return ()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        self.gradients.written = int(inputs[0])
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class ReplicaGradientsMarks(_ReplicaGradientsOp):
+    """Give the marks of the sets whose writing has begun, and has ended, last."""
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        return _NUMBER, _NUMBER
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        check_held(self.gradients)
+        return np.int64(self.gradients.begun), np.int64(self.gradients.written)
 
 
 @dataclass(frozen=True, eq=False)
@@ -407,6 +467,10 @@ class ReplicaGradients(NamedResource):
     Args:
         parts: what each worker puts.
         name: by which tasks know it.
+
+    Attributes:
+        begun, written: the marks (first tickets) of the sets of which this task has begun, and ended, to write what
+            they change; -1 before there is one. If they differ, a leader was lost in between.
     """
 
     kind = "replica_gradients"
@@ -419,6 +483,7 @@ class ReplicaGradients(NamedResource):
         self._held: dict[int, list[Any]] = {}
         self._horizon = 0
         self._token = 0
+        self.begun = self.written = -1
         self._gate = Gate()
 
     def definition(self) -> dict[str, Any]:
@@ -474,8 +539,8 @@ class ReplicaGradients(NamedResource):
             position += width
         return found
 
-    def fence_now(self, token: int) -> None:
-        """Refuse a token that is smaller than one that came before.
+    def fence_now(self, token: int, mark: int) -> None:
+        """Refuse a token that is smaller than one that came before; otherwise take note of a mark, if it is not -1.
 
         Raises:
             CancelledError: it is.
@@ -487,10 +552,20 @@ class ReplicaGradients(NamedResource):
                     f"token {token} does not lead any more, since {self._token} does. What it does now changes nothing"
                 )
             self._token = token
+            self.begun = mark if mark >= 0 else self.begun
 
-    def fence(self, token: Any) -> Operation:
-        """Refuse a leader whose token is smaller than one that came before."""
-        return get_default_graph().add(ReplicaGradientsFence(self), [convert_to_tensor(token)], f"{self.name}/fence")
+    def fence(self, token: Any, mark: Any = -1) -> Operation:
+        """Refuse a leader whose token is smaller than one that came before; with a mark, its set is written now."""
+        tensors = [convert_to_tensor(value) for value in (token, mark)]
+        return get_default_graph().add(ReplicaGradientsFence(self), tensors, f"{self.name}/fence")
+
+    def end_writing(self, mark: Any) -> Operation:
+        """Note that all is written here that the set with this mark changes."""
+        return get_default_graph().add(ReplicaGradientsWritten(self), [convert_to_tensor(mark)], f"{self.name}/written")
+
+    def marks(self) -> Sequence[Tensor]:
+        """The marks of the sets whose writing has begun, and has ended, last."""
+        return get_default_graph().add(ReplicaGradientsMarks(self), [], f"{self.name}/marks").outputs
 
     def put(self, ticket: Any, values: Sequence[Any]) -> Operation:
         """Put the values of all parts, rows as indices and values, under a ticket's number."""

@@ -170,6 +170,11 @@ class CallbackList:
         self.callbacks.sort(key=lambda item: item.runs_last)
         self._at_batches.clear()
 
+    def replace(self, callbacks: Iterable[Callback]) -> None:
+        """Call these callbacks from now on, in place of those before."""
+        self.callbacks[:] = sorted(callbacks, key=lambda item: item.runs_last)
+        self._at_batches.clear()
+
     @property
     def shows_progress(self) -> bool:
         """Whether a `ProgbarLogger` is among them, so that nobody else need print."""

@@ -318,6 +318,8 @@ class BackupAndRestore(RunCallback):
     def _save(self, epoch: int, batch: int) -> None:
         if self.run is None:
             return
+        if self.run.check is not None:  # before the folder is made: another process may have come to its end
+            self.run.check()
         os.makedirs(self.backup_dir, exist_ok=True)
         if self.double_checkpoint and self._path.exists():
             with atomic_write(self._earlier_path) as stream:

@@ -9,7 +9,7 @@ import numpy as np
 from ...distribute.strategies.strategy import Strategy
 from ...engine.graph import Variable
 from ...engine.ops.random.keys import global_generator
-from ..callbacks.base import CallbackList
+from ..callbacks.base import Callback, CallbackList
 from ..saving.checkpointing import TrainingRun
 from ..training.epochs import Epochs
 from .shares import Shares, check_shareable
@@ -40,7 +40,7 @@ class ClusterFit:
         self.validate = validate
         self.hooks = hooks
         self.verbosity = verbosity
-        self.is_backed_up = False  # whether the chief has a callback that saves runs
+        self.given: list[Callback] = []  # the callbacks that `fit` was given, those of the chief too
         self._applied = 0  # how many steps were applied in epochs that are over
         self._known: dict[Variable, Any] = {}  # what the chief knows that variables have on the ps tasks
 

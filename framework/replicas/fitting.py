@@ -60,7 +60,7 @@ def fit_replicas(
     shown = 0 if hooks.shows_progress else verbosity
     kind = ParallelFit if is_parallel else ReplicaFit
     made = kind(model, strategy, data, lambda epoch: validate(epoch, hooks), hooks, shown)
-    made.is_backed_up = any(isinstance(callback, RunCallback) for callback in everywhere)
+    made.given = everywhere
     made.run(epochs)
     return history
 

@@ -13,7 +13,7 @@ from ...engine import ops
 from ...engine.common import dtypes
 from ...engine.graph import Graph, IndexedSlices, Placeholder, TensorSpec, Variable, control_dependencies
 from ...engine.graph.scopes import device
-from ...engine.queues.replica_state import Receipt, Ticket
+from ...engine.queues.replica_tickets import LEAVE_TEXT, Receipt, Ticket
 from ..data.adapters import Batch
 from .plan import ReplicaPlan
 from .traced import placeholders
@@ -29,23 +29,28 @@ _NOTHING = np.zeros(0, "int64")
 Run = Callable[..., tuple[Any, ...]]
 
 
+class LeavingError(Exception):
+    """Raised in a worker that was asked to leave, once it has finished its step."""
+
+
 class ReplicaPrograms:
     """Runs steps on the cluster for one worker.
 
     Args:
         plan: what lies where.
+        token: with which this worker led before.
 
     Attributes:
         token: the fencing token with which this worker leads; 0 where it does not.
     """
 
-    def __init__(self, plan: ReplicaPlan) -> None:
+    def __init__(self, plan: ReplicaPlan, token: int = 0) -> None:
         self.plan = plan
         self.client = plan.strategy.connect()
         self.client.places = plan.places
         self._worker = plan.strategy.task_index
         self._incarnation = plan.strategy.incarnation
-        self.token = 0
+        self.token = token
         self._heard = 0  # how many announcements
         self._known: dict[Any, Run] = {}
 
@@ -61,14 +66,43 @@ class ReplicaPrograms:
         # A ps task that was started anew has forgotten what tokens it gave: so they are made of the time, in seconds.
         (token,) = self._run(
             "lead",
-            lambda least: [self.plan.steps.lead(self._worker, self._incarnation, least, task)],
+            lambda least, known: [self.plan.steps.lead(self._worker, self._incarnation, least, known, task)],
             (_NUMBER, int(time.time())),
+            (_NUMBER, self.token),
         )
         self.token = int(token)
         self._run("fence", self._fences, (_NUMBER, self.token))
 
-    def _fences(self, token: Any) -> list[Any]:
-        return [each.fence(token) for each in self.plan.gradients]
+    def _fences(self, token: Any, mark: Any = -1) -> list[Any]:
+        return [each.fence(token, mark) for each in self.plan.gradients]
+
+    def accept(self) -> int:
+        """Take over as the leader; gives the mark of a set that the one before may have applied in part, or -1."""
+        found = self._run("accept", lambda: self.plan.steps.accept(self._worker, self._incarnation))
+        self.token = int(found[0])
+        self._run("fence", self._fences, (_NUMBER, self.token))
+        return int(found[1])
+
+    def marks(self) -> list[tuple[int, int]]:
+        """The marks of the sets that each ps task has begun to write, and has written, last."""
+        found = [int(n) for n in self._run("marks", lambda: [m for g in self.plan.gradients for m in g.marks()])]
+        return list(zip(found[::2], found[1::2], strict=True))
+
+    def note(self, text: str) -> None:
+        """Keep what the next leader will have to know."""
+        self._lead_on("note", self.plan.steps.note, (_TEXT, np.asarray(text, dtypes.string)))
+
+    def notes(self) -> str:
+        """What was noted last; empty before anything was."""
+        return str(self._run("notes", lambda: [self.plan.steps.notes()])[0])
+
+    def current(self) -> int:
+        """The number of the generation; 0 if nobody has begun to train."""
+        return int(self._run("current", lambda: [self.plan.steps.current()])[0])
+
+    def applied(self, step: int) -> None:
+        """Note that the set of a step is applied."""
+        self._lead_on("applied", self.plan.steps.applied, (_NUMBER, step))
 
     def enrol(self, after: int) -> int:
         """Take part in training that has another number than `after`, and wait for it; gives its number."""
@@ -87,6 +121,14 @@ class ReplicaPrograms:
     def leave(self) -> None:
         """Take part no more."""
         self._run("leave", lambda: self.plan.steps.leave(self._worker, self._incarnation))
+
+    def retire(self) -> None:
+        """Have this worker leave between steps; may be called by another thread."""
+        self._run("retire", lambda: self.plan.steps.retire(self._worker, self._incarnation))
+
+    def hand_over(self) -> bool:
+        """Lead no more, and take part no more; gives whether there is another worker, who leads then."""
+        return bool(self._run("hand over", lambda: [self.plan.steps.hand_over(self._worker, self._incarnation)])[0])
 
     def take(self, epoch: int) -> Ticket:
         """Take a ticket; its number is -1 at the end of the epoch."""
@@ -141,6 +183,10 @@ class ReplicaPrograms:
         given = [(_NUMBER, batches), (_NUMBER, shares), (_NUMBERS, done)]
         return int(self._lead_on("begin", lambda *asked: [self.plan.steps.begin_epoch(*asked)], *given)[0])
 
+    def check_leads(self) -> None:
+        """Check that this worker leads still, and that no state is lost."""
+        self._lead_on("check", self.plan.steps.check_whole)
+
     def end_epoch(self) -> None:
         """End the epoch now."""
         self._lead_on("end", self.plan.steps.end_epoch)
@@ -163,7 +209,7 @@ class ReplicaPrograms:
         self._lead_on("apply", self._build_apply, *zip(specs, chosen, strict=True))
 
     def _build_apply(self, token: Any, step: Any, tickets: Any, rows: Any, horizon: Any) -> Any:
-        with control_dependencies(self._fences(token)):
+        with control_dependencies(self._fences(token, tickets[0])):
             return self._build_update(token, step, tickets, rows, horizon)
 
     def _build_update(self, token: Any, step: Any, tickets: Any, rows: Any, horizon: Any) -> Any:
@@ -178,6 +224,8 @@ class ReplicaPrograms:
             values.append(value)
         plan.build_updates(values)
         with control_dependencies([operation for operation in graph.operations if operation.writes]):
+            written = [each.end_writing(tickets[0]) for each in plan.gradients]
+        with control_dependencies(written):
             return plan.steps.applied(token, step)
 
     def statistics(self) -> dict[str, Any]:
@@ -219,12 +267,20 @@ class ReplicaPrograms:
         self._lead_on("announce", self.plan.steps.announce, (_TEXT, text))
 
     def hear(self) -> Any:
-        """Wait for the next announcement."""
+        """Wait for the next announcement; None if this worker is to lead from now on.
+
+        Raises:
+            LeavingError: it is to leave.
+        """
         (text,) = self._run(
             "hear",
             lambda number: [self.plan.steps.hear(self._worker, self._incarnation, number)],
             (_NUMBER, self._heard),
         )
+        if str(text) == LEAVE_TEXT:
+            raise LeavingError
+        if not str(text):
+            return None
         self._heard += 1
         return json.loads(str(text))
 

@@ -6,35 +6,67 @@ the progress, and tells the others at the end of an epoch what came of it.
 
 When a ps task is lost, with what it held, the chief begins a new *generation*: it waits for the task to be back and
 restores all state from the last backup, which has an account of the rows that it contains. The others enrol again.
+
+When the chief is lost, the lowest worker goes on in its place from the last step: it has the callbacks' state by notes
+that the chief leaves with the state of steps.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
+import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 import numpy as np
 
+from ...distribute.environment import tell_launcher
 from ...distribute.restarts import Restarts
 from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Variable
 from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import CancelledError, StateLostError, TaskFailedError
-from ...engine.queues.replica_state import NO_TICKET, Ticket
+from ...engine.queues.replica_tickets import LEAD, LEAVE, NO_TICKET, Ticket
+from ..callbacks.base import History
 from ..callbacks.progress import Progress, make_progress
 from ..data.adapters import ArrayData
-from ..saving.checkpointing import RunCallback, TrainingRun
+from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
 from .cluster_fit import ClusterFit, Logs, plain, same, seed_now, told
 from .plan import ReplicaPlan
-from .programs import ReplicaPrograms
+from .programs import LeavingError, ReplicaPrograms
 from .shares import Shares
 
+_logger = logging.getLogger(__name__)
 _RESTART_SECONDS = 60.0  # how long ps tasks that were lost are waited for
 _POLL_SECONDS = 0.2  # between two attempts to reach them
+
+
+@dataclass
+class _Current:
+    """An epoch that is under way.
+
+    Attributes:
+        epoch: counted from 0.
+        number: by which tickets of it are taken.
+        shares: its rows.
+        first: how many steps of it were done before this generation.
+        applied: how many steps of this generation were applied before it.
+        seed: of the order of its rows.
+        told: how many of its steps callbacks have seen, of a chief before; None if they have seen `first`.
+    """
+
+    epoch: int
+    number: int
+    shares: Shares
+    first: int
+    applied: int
+    seed: list[int] = field(default_factory=list)
+    told: int | None = None
 
 
 class ReplicaFit(ClusterFit):
@@ -61,14 +93,61 @@ class ReplicaFit(ClusterFit):
         self._run: TrainingRun | None = None
         self._generation = self._after = 0  # in which this worker takes part, and which one it does not want
         self._passes_made = 0
-        self._is_computing = False
+        self._is_computing = self._is_leaving = False
         self._done: Any = None  # the shares that are in the values that the chief has pulled
         self.programs = ReplicaPrograms(self.plan)
+        if self.strategy.is_chief and self.programs.current():  # it was started again, and others train
+            self.strategy.chief_index = None
+            self.hooks.replace([each for each in self.hooks.callbacks if each.on_all_workers or each not in self.given])
         try:
-            while not self._is_done(epochs):
-                self._connect_again()
+            with self._leaving_when_asked():
+                while not self._is_done(epochs):
+                    self._connect_again()
         finally:
             self.programs.close()
+
+    # --- leaving ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _leaving_when_asked(self) -> Generator[None]:
+        """Have SIGTERM make this worker leave between steps; a second one ends it at once."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            yield
+            return
+
+        def asked(number: int, frame: Any) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._is_leaving = True
+            threading.Thread(target=self._retire, name="anabranch leaves", daemon=True).start()
+
+        signal.signal(signal.SIGTERM, asked)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _retire(self) -> None:
+        try:
+            self.programs.retire()
+        except Exception:  # nobody is there to whom anything could be handed back
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _leave(self) -> NoReturn:
+        """End this process, as it was asked to; others go on.
+
+        Raises:
+            SystemExit: always, with 0, unless no other worker is there: then the signal ends the process.
+        """
+        self._keep_statistics()
+        if not self.strategy.is_chief:
+            self.programs.leave()
+        elif not self.programs.hand_over():
+            os.kill(os.getpid(), signal.SIGTERM)
+        _logger.warning("%s leaves the training.", self.strategy.workers[self.strategy.task_index])
+        raise SystemExit(0)
+
+    # --- what was lost ----------------------------------------------------------------------------------------------
 
     def _is_done(self, epochs: range) -> bool:
         """Train to the end; gives False if state was lost, and training can go on from what was saved.
@@ -78,12 +157,16 @@ class ReplicaFit(ClusterFit):
         """
         try:
             self._is_computing = False
-            if self.strategy.is_chief:
-                self._lead(epochs)
+            if self._is_leaving:
+                raise LeavingError
+            if not self.strategy.is_chief:
+                self._follow(epochs)
             else:
-                self._follow()
+                self._lead(epochs)
             self._keep_statistics()
             self.programs.leave()  # so that the end of the chief is no loss to workers that are still reading
+        except LeavingError:
+            self._leave()
         except BaseException as error:
             if self._goes_on(error):
                 return False
@@ -99,22 +182,34 @@ class ReplicaFit(ClusterFit):
         is_ps = is_ps or (isinstance(error, StateLostError) and self._is_computing)
         if not is_ps and not isinstance(error, StateLostError):
             return False
-        may_restore = self.is_backed_up and isinstance(self.data, ArrayData) and self.strategy.max_restarts > 0
+        is_backed_up = any(isinstance(callback, RunCallback) for callback in self.given)
+        may_restore = is_backed_up and isinstance(self.data, ArrayData) and self.strategy.max_restarts > 0
         if not self.strategy.is_chief:
             # A ps task that is gone takes all state with it. Otherwise this worker alone was left behind.
             self._after = self._generation if is_ps else 0
             return may_restore or not is_ps
+        self._check_leads()
         if not may_restore or self._run is None:
             return False
         if not self._restarts.take():
             error.add_note(f"Training was restored {self.strategy.max_restarts} times within an hour: max_restarts.")
             return False
-        warnings.warn(f"Training goes on from its last backup: {told(error)}", stacklevel=2)
+        _logger.warning("Training goes on from its last backup: %s", told(error))
         return True
+
+    def _check_leads(self) -> None:
+        """Check that no other worker has taken over, for whom this one was lost.
+
+        Raises:
+            CancelledError: one has.
+        """
+        with contextlib.suppress(TaskFailedError, StateLostError):
+            self._connect_again()
+            self.programs.check_leads()
 
     def _connect_again(self) -> None:
         self.programs.close()
-        self.programs = ReplicaPrograms(self.plan)
+        self.programs = ReplicaPrograms(self.plan, self.programs.token)
 
     def _enter(self, enter: Callable[[ReplicaPrograms], Any], is_again: bool) -> Any:
         """Lead or enrol; where that was done before, ps tasks that are gone are waited for.
@@ -140,7 +235,7 @@ class ReplicaFit(ClusterFit):
 
     def _give_up(self, error: BaseException) -> None:
         if self.strategy.is_chief:
-            chief = self.strategy.workers[0]
+            chief = self.strategy.workers[self.strategy.task_index]
             self.programs.end_all(f"{chief}, which leads the training, has ended it: {told(error)}")
         else:
             self.programs.leave()
@@ -148,36 +243,119 @@ class ReplicaFit(ClusterFit):
     # --- the chief --------------------------------------------------------------------------------------------------
 
     def _lead(self, epochs: range) -> None:
-        model, hooks = self.model, self.hooks
         run, epochs = self._begun(epochs)
         self._push(self.plan.variables)
-        is_announced = False
+        self._is_announced = False
+        self._lead_epochs(run, epochs, None)
+
+    def _lead_epochs(self, run: TrainingRun, epochs: range, current: _Current | None) -> None:
+        """Make epochs; the first of them is under way if there is a `current` one."""
+        model, hooks = self.model, self.hooks
         logs: Logs = {}
         with self._applying() as self._applier:
             for epoch in epochs:
-                model.reset_metrics()
-                hooks.on_epoch_begin(epoch)
-                rows = run.enter_epoch()
-                self._push_changed()
-                if not is_announced:
-                    self._announce_begin()
-                    is_announced = True
-                shares = self._shares_of_epoch() if rows is None else self._shares_left(rows)
-                done: Any = [] if rows is None else rows["done"]
-                number = self.programs.begin_epoch(self.data.batches or 0, shares.parts, np.asarray(done, "int64"))
-                self.programs.announce({"epoch": epoch, "number": number, "seed": self._seed, "shares": shares.parts})
+                if model.stop_training and self._is_announced:
+                    break
+                current = current or self._begin_epoch(run, epoch)
                 title = f"Epoch {epoch + 1}/{epochs.stop}"
                 progress = make_progress(self.verbosity, title, self.data.batches, self._logs_now)
-                steps = self._run_epoch(number, shares, progress, len(done) // shares.parts)
+                steps = self._run_epoch(current, progress)
                 logs = self._end_epoch(epoch, steps, progress)
-                if model.stop_training:
-                    break
-        if not is_announced:
-            self._announce_begin()
+                current = None
+        if not self._is_announced:
+            self._announce_begin(epochs.stop)
         model.optimizer.finalize_variable_values(model._trained_variables)
         hooks.on_end("train", logs)
         self._push_changed()
         self.programs.announce({"stop": bool(model.stop_training)})
+
+    def _begin_epoch(self, run: TrainingRun, epoch: int) -> _Current:
+        """Have the callbacks, the ps tasks and the other workers begin an epoch."""
+        self.model.reset_metrics()
+        self.hooks.on_epoch_begin(epoch)
+        rows = run.enter_epoch()
+        self._push_changed()
+        if not self._is_announced:
+            self._announce_begin(epoch)
+        shares = self._shares_of_epoch() if rows is None else self._shares_left(rows)
+        done: Any = [] if rows is None else rows["done"]
+        number = self.programs.begin_epoch(self.data.batches or 0, shares.parts, np.asarray(done, "int64"))
+        found = _Current(epoch, number, shares, len(done) // shares.parts, self._applied)
+        self._note(epoch, found.first)
+        message = {"epoch": epoch, "number": number, "seed": self._seed, "shares": shares.parts}
+        self.programs.announce({**message, "first": found.first, "applied": found.applied})
+        return found
+
+    def _note(self, epoch: int, done: int) -> None:
+        """Leave what a worker will have to know that takes over: callbacks saw so many steps of an epoch."""
+        assert self._run is not None
+        state = {"callbacks": self._run.callbacks_state(), "stop_training": bool(self.model.stop_training)}
+        self.programs.note(state_as_text({"epoch": epoch, "done": done, "generator": seed_now(), **state}))
+
+    def _become_chief(self) -> TrainingRun:
+        """Have this worker call the callbacks, and show the progress."""
+        strategy, hooks = self.strategy, self.hooks
+        strategy.chief_index = strategy.task_index
+        tell_launcher(strategy.task_index)
+        _logger.warning("%s leads the training from now on.", strategy.workers[strategy.task_index])
+        new = [each for each in self.given if each not in hooks.callbacks and not isinstance(each, History)]
+        run_by_all = [each for each in hooks.callbacks if each not in self.given]
+        hooks.replace([*(each for each in self.given if not isinstance(each, History)), *run_by_all])
+        for callback in new:
+            callback.set_model(self.model)
+            callback.set_params(hooks.params)
+        run = self._run = TrainingRun(self.model, hooks, self.passes)
+        self._equip(run)
+        for callback in new:
+            if not isinstance(callback, RunCallback):  # these would take up what they have saved
+                callback.on_train_begin({})
+        self._note_savers()
+        for _ in range(self._passes_made - self.passes.position["passes"]):
+            self.passes.count_pass()
+        return run
+
+    def _take_over(self, epochs: range, begin: int, current: _Current | None) -> None:
+        """Go on in place of a chief that was lost, from the last step.
+
+        Args:
+            epochs: those to make in all.
+            begin: the epoch that is under way, or comes next.
+            current: that epoch, if it is under way.
+        """
+        run = self._become_chief()
+        mark = self.programs.accept()
+        if not self._is_announced:  # nothing has begun
+            self._lead(epochs)
+            return
+        self._settle(mark)
+        self._shares = None  # those of the first epoch
+        text = self.programs.notes()
+        note = state_of_text(text) if text else {}
+        if note:
+            run.set_callbacks_state(note["callbacks"])
+            self.model.stop_training = note["stop_training"]
+            global_generator().state = np.array(note["generator"], "int64")
+        self._pull(self.plan.variables, self._counts_rows)
+        if current is not None:
+            self._seed, self._applied = current.seed, current.applied
+            if note and note["epoch"] == current.epoch:
+                current.told = max(note["done"], current.first)
+        self._lead_epochs(run, range(begin, epochs.stop), current)
+
+    def _settle(self, mark: int) -> None:
+        """Find out what has become of a set that the chief before was given to apply.
+
+        Raises:
+            StateLostError: a part of it is written.
+        """
+        if mark < 0:
+            return
+        marks = self.programs.marks()
+        if all(written == mark for _, written in marks):
+            step, *_ = self.programs.choose()
+            self.programs.applied(int(step))
+        elif any(begun == mark for begun, _ in marks):
+            raise StateLostError("the chief was lost while it applied a step, of which a part is written")
 
     def _begun(self, epochs: range) -> tuple[TrainingRun, range]:
         """Lead a generation; gives the run and the epochs to make, and restores what was saved between two of them."""
@@ -185,19 +363,27 @@ class ReplicaFit(ClusterFit):
         run = self._run = self._run or TrainingRun(self.model, hooks, self.passes)
         self._enter(ReplicaPrograms.lead, is_again)
         self.strategy.count = self.programs.statistics
-        savers = [callback for callback in hooks.callbacks if isinstance(callback, RunCallback)]
+        savers = self._note_savers()
         if is_again:
             any(callback.take_up() for callback in savers)
             self._applied, self._shares = 0, None
         else:
             hooks.on_begin("train")
-        self._counts_rows = any(callback.wants_batches("train") for callback in savers)
-        run.rows = self._rows
+        self._equip(run)
         epochs = self._taken_up(run, epochs)
         if not is_again:
             for callback in savers:
                 callback.save_first(epochs.start)
         return run, epochs
+
+    def _equip(self, run: TrainingRun) -> None:
+        run.rows = self._rows
+        run.check = lambda: self.programs.check_leads()  # `programs` may be others by then
+
+    def _note_savers(self) -> list[RunCallback]:
+        savers = [callback for callback in self.hooks.callbacks if isinstance(callback, RunCallback)]
+        self._counts_rows = any(callback.wants_batches("train") for callback in savers)
+        return savers
 
     def _rows(self) -> dict[str, Any]:
         """The account of the rows of the epoch that are in the values that were pulled last."""
@@ -212,9 +398,10 @@ class ReplicaFit(ClusterFit):
         generator.state = state
         return shares
 
-    def _announce_begin(self) -> None:
+    def _announce_begin(self, epoch: int) -> None:
         passes, history = self.passes.position["passes"], self.model.history.get_state()
-        self.programs.announce({"passes": passes, "history": history})
+        self.programs.announce({"passes": passes, "history": history, "epoch": epoch})
+        self._is_announced = True
 
     def _end_epoch(self, epoch: int, steps: int, progress: Progress) -> Logs:
         """Have callbacks and the other workers know what came of an epoch; gives its logs."""
@@ -225,6 +412,7 @@ class ReplicaFit(ClusterFit):
         self.passes.count_pass()
         self.data.on_epoch_end()
         self.hooks.on_epoch_end(epoch, logs)
+        self._note(epoch + 1, 0)
         self.programs.announce({"logs": {name: plain(value) for name, value in logs.items()}})
         return logs
 
@@ -238,26 +426,29 @@ class ReplicaFit(ClusterFit):
         finally:
             applier.end()
 
-    def _run_epoch(self, number: int, shares: Shares, progress: Progress, first: int) -> int:
-        """Run the chief's part of an epoch, of which some steps were done before; gives how many steps it has now."""
-        hooks, model = self.hooks, self.model
+    def _run_epoch(self, current: _Current, progress: Progress) -> int:
+        """Run the chief's part of an epoch, of which some steps may have been done before; gives how many it has."""
+        hooks, model, first, shares = self.hooks, self.model, current.first, current.shares
         wanted = hooks.wants_batches("train")
-        self._parts = shares.parts
-        done = first
+        self._parts, self._applied = shares.parts, current.applied
+        done = current.told if current.told is not None else first
         while True:
-            ticket = self.programs.take(number)
+            ticket = self.programs.take(current.number)
             while done - first < ticket.step - self._applied:
                 if wanted:
                     hooks.begin_batch("train", done)
                     self._pull(self.plan.variables, self._counts_rows)
                     hooks.end_batch("train", done, self._logs() if hooks.reads_batch_logs("train") else {})
                     self._push_changed()
+                    self._note(current.epoch, done + 1)
                 done += 1
                 if model.stop_training:
                     self.programs.end_epoch()
             if ticket.number == NO_TICKET:
                 self._applied += done - first
                 return done
+            if ticket.number == LEAVE:
+                raise LeavingError
             if not model.stop_training:
                 self._compute(ticket, shares)
             if time.perf_counter() >= progress.next_redraw:
@@ -301,30 +492,51 @@ class ReplicaFit(ClusterFit):
 
     # --- the other workers ------------------------------------------------------------------------------------------
 
-    def _follow(self) -> None:
+    def _follow(self, epochs: range) -> None:
         model, hooks = self.model, self.hooks
         is_again, after = self._generation > 0, self._after
-        self._generation = self._enter(lambda programs: programs.enrol(after), is_again)
+        generation = self._enter(lambda programs: programs.enrol(after), is_again)
         self.strategy.count = self.programs.statistics
         if not is_again:
             hooks.on_begin("train")
+        if generation == LEAD:  # state was lost, and the chief with it
+            self._become_chief()
+            self._lead(epochs)
+            return
+        self._generation = generation
+        self._is_announced = False
         logs: Logs = {}
         begun = self.programs.hear()
+        if begun is None:
+            self._take_over(epochs, 0, None)
+            return
+        self._is_announced = True
         self.data.skip_passes(max(begun["passes"] - self._passes_made, 0))
         self._passes_made = begun["passes"]
         model.history.set_state(begun["history"])
+        epoch = max(begun["epoch"] - 1, -1)
         while True:
             message = self.programs.hear()
+            if message is None:
+                self._take_over(epochs, epoch + 1, None)
+                return
             if "stop" in message:
                 model.stop_training = message["stop"]
                 break
             epoch = message["epoch"]
             hooks.on_epoch_begin(epoch)
             shares = Shares(self.data, message["shares"], message["seed"])
-            while (ticket := self.programs.take(message["number"])).number != NO_TICKET:
+            current = _Current(epoch, message["number"], shares, message["first"], message["applied"], message["seed"])
+            while (ticket := self.programs.take(current.number)).number >= 0:
                 self.plan.begin_share(epoch, ticket.share)
                 self._compute(ticket, shares)
-            logs = self.programs.hear()["logs"]
+            if ticket.number == LEAVE:
+                raise LeavingError
+            heard = None if ticket.number == LEAD else self.programs.hear()
+            if heard is None:
+                self._take_over(epochs, epoch, current)
+                return
+            logs = heard["logs"]
             self.data.on_epoch_end()
             self._passes_made += 1
             hooks.on_epoch_end(epoch, logs)

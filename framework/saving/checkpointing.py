@@ -8,9 +8,11 @@ run that goes on ends with the same bits as one that was never interrupted.
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,10 +123,26 @@ def set_random_state(state: State) -> None:
 
 def write_state(path: Path, state: State) -> None:
     """Write nested dicts and lists of numbers, texts and arrays to one file, all or nothing."""
+    with atomic_write(path) as stream:
+        _write(stream, state)
+
+
+def _write(stream: Any, state: Any) -> None:
     arrays: dict[str, Any] = {}
     text = json.dumps(_encoded(state, arrays))
-    with atomic_write(path) as stream:
-        np.savez(stream, **{_STATE: np.frombuffer(text.encode(), "uint8")}, **arrays)
+    np.savez(stream, **{_STATE: np.frombuffer(text.encode(), "uint8")}, **arrays)
+
+
+def state_as_text(state: Any) -> str:
+    """Nested dicts and lists of numbers, texts and arrays, as one text."""
+    stream = io.BytesIO()
+    _write(stream, state)
+    return base64.b64encode(stream.getvalue()).decode("ascii")
+
+
+def state_of_text(text: str) -> Any:
+    """What `state_as_text` was given."""
+    return _read(io.BytesIO(base64.b64decode(text)))
 
 
 def read_state(path: Path) -> State:
@@ -136,10 +154,14 @@ def read_state(path: Path) -> State:
     """
     check_readable(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return _decoded(json.loads(file[_STATE].tobytes().decode()), file)
+        return _read(path)
     except Exception as error:  # zipfile, json and NumPy raise a dozen types on damaged files
         raise damaged(path, str(error)) from error
+
+
+def _read(source: Any) -> Any:
+    with np.load(source, allow_pickle=False) as file:
+        return _decoded(json.loads(file[_STATE].tobytes().decode()), file)
 
 
 def _encoded(value: Any, arrays: dict[str, Any]) -> Any:
@@ -199,6 +221,8 @@ class TrainingRun:
         self.data = data
         self.rows: Callable[[], State] | None = None
         """What gives an account of the rows of the epoch that are done, where workers share them in any order."""
+        self.check: Callable[[], None] | None = None
+        """What raises, before anything is written, if it is not this process any more that saves the run."""
         self._loaded: State | None = None
         self._path = Path()
         for callback in hooks.callbacks:
@@ -221,9 +245,11 @@ class TrainingRun:
             },
             "generators": {path: part.state for path, part in parts.items() if isinstance(part, SeedGenerator)},
             "random": random_state(),
-            "callbacks": [[type(item).__name__, item.get_state()] for item in self.hooks.callbacks],
+            "callbacks": self.callbacks_state(),
             "latest": [np.asarray(value) for value in self.model._latest.get("train", ("", ()))[1]],
         }
+        if self.check is not None:
+            self.check()
         write_state(path, state)
 
     def load(self, path: Path) -> None:
@@ -260,13 +286,21 @@ class TrainingRun:
         if batch is not None and state["latest"]:
             self.model._latest["train"] = (batch.layout.key, tuple(state["latest"]))
         self.model.stop_training = state["stop_training"]
-        remaining = list(state["callbacks"])
+        self.set_callbacks_state(state["callbacks"])
+        set_random_state(state["random"])
+
+    def callbacks_state(self) -> list[Any]:
+        """What the callbacks keep, each with the name of its class."""
+        return [[type(item).__name__, item.get_state()] for item in self.hooks.callbacks]
+
+    def set_callbacks_state(self, states: Sequence[Any]) -> None:
+        """Have the callbacks go on with what `callbacks_state` gave; others of the same class follow in their order."""
+        remaining = list(states)
         for callback in self.hooks.callbacks:
             saved = next((pair for pair in remaining if pair[0] == type(callback).__name__), None)
             if saved is not None:
                 remaining.remove(saved)
                 callback.set_state(saved[1])
-        set_random_state(state["random"])
 
     def _go_to(self, state: State) -> Batch | None:
         """Bring the data to where they were; the batch before that, if there is one in this pass."""

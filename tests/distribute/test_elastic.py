@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -72,3 +73,51 @@ def test_training_goes_on_from_the_last_backup_when_a_ps_task_is_lost(
     printed = capfd.readouterr().err
     assert f"ps {lost} ended with exit status -9; it is started again (restart 1 of 1)." in printed
     assert "Training goes on from its last backup" in printed
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_another_worker_takes_over_from_a_chief_that_is_lost(
+    how: str, folder: Path, uninterrupted: Any, capfd: Any
+) -> None:
+    with Launch(2, 2, [SCRIPT, str(folder)]) as run, ThreadPoolExecutor(1) as pool:
+        assert (folder / "reached").read_text() == "three steps of the second epoch"
+        run.workers[0].send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        status = pool.submit(run.wait)
+        assert run.workers[1].wait(2 * PATIENCE) == 0
+        if how == "stopped":
+            run.workers[0].send_signal(signal.SIGCONT)
+            (folder / "go").write_text("go")
+        assert status.result(PATIENCE) == 0, "it is the status of who is the chief at the end"
+        assert run.workers[0].returncode == (-signal.SIGKILL if how == "killed" else 1)
+    mine = found(folder, 1)
+    for name in ("history", "epochs", "weights", "optimizer", "batches"):
+        assert mine[name] == uninterrupted[name], name
+    assert not (folder / "found-0.json").exists()
+    assert not (folder / "backup").exists(), "the run has come to its end"
+    printed = capfd.readouterr()
+    assert "/job:worker/task:1 leads the training from now on." in printed.out
+    if how == "stopped":
+        assert "does not lead any more" in printed.err, "the old chief ends, and says why"
+
+
+@pytest.mark.parametrize("leaving", [0, 1])
+def test_a_worker_that_is_to_leave_hands_its_rows_back_and_ends_well(
+    leaving: int, folder: Path, uninterrupted: Any, capfd: Any
+) -> None:
+    with Launch(2, 2, [SCRIPT, str(folder)]) as run:
+        assert (folder / "reached").read_text() == "three steps of the second epoch"
+        run.workers[leaving].terminate()
+        if leaving == 1:  # before the chief goes on
+            assert run.workers[1].wait(PATIENCE) == 0
+        (folder / "go").write_text("go")
+        assert run.wait() == 0
+        assert [worker.returncode for worker in run.workers] == [0, 0]
+    mine = found(folder, 1 - leaving)
+    for name in ("history", "epochs", "weights", "optimizer", "batches"):
+        assert mine[name] == uninterrupted[name], name
+    assert not (folder / f"found-{leaving}.json").exists()
+    receipts = mine["statistics"]["receipts"].values()
+    assert sum(each["taken"] for each in receipts) == 42, "each row counts once"
+    assert sum(each["refused"] for each in receipts) == 0, "the step that was under way was finished"
+    printed = capfd.readouterr()
+    assert f"/job:worker/task:{leaving} leaves the training." in printed.out + printed.err

@@ -15,8 +15,8 @@ from shared.tasks import PATIENCE, PS, WORKER, Running
 import anabranch as ab
 from anabranch.engine.graph.graph import eagerly
 from anabranch.engine.place.constraints import PlacementError
-from anabranch.engine.queues.replica_state import NO_TICKET, Receipt
 from anabranch.engine.queues.replica_steps import Part, ReplicaGradients, ReplicaSteps
+from anabranch.engine.queues.replica_tickets import NO_TICKET, Receipt
 
 pytestmark = pytest.mark.xdist_group("tasks")
 Client = Callable[[Callable[[], Any]], Any]

@@ -10,7 +10,8 @@ import pytest
 
 from anabranch.engine.queues.attempts import Attempt
 from anabranch.engine.queues.errors import CancelledError, StateLostError
-from anabranch.engine.queues.replica_state import NO_TICKET, Receipt, ReplicaStepsState, Ticket
+from anabranch.engine.queues.replica_state import ReplicaStepsState
+from anabranch.engine.queues.replica_tickets import LEAD, LEAVE, LEAVE_TEXT, NO_TICKET, Chosen, Receipt, Ticket
 
 
 def joined(shares: int, workers: int, **options: object) -> ReplicaStepsState:
@@ -36,7 +37,7 @@ def test_without_drops_each_worker_has_its_part_of_each_batch_in_turn():
         assert state.commit(1, 101, second.number, 3) is Receipt.TAKEN
         waits = state.take(1, 101, 1)
         assert not waits.is_done, "a worker has one share of a step"
-        state.withdraw_take(waits)
+        state.withdraw(waits)
         assert state.commit(0, 100, first.number, 5) is Receipt.TAKEN
         chosen = state.choose().outcome()
         assert chosen.tickets == [first.number, second.number], "in the order of shares"
@@ -143,7 +144,7 @@ def test_announcements_are_heard_by_number_also_by_those_that_come_later():
     state = joined(1, 2)
     waits, given_up = state.hear(1, 101, 0), state.hear(1, 101, 0)
     assert not waits.is_done
-    state.withdraw_hear(given_up)
+    state.withdraw(given_up)
     state.announce("first")
     assert waits.outcome() == ("first",)
     assert not given_up.is_done
@@ -200,7 +201,7 @@ def test_training_that_begins_anew_goes_on_with_the_shares_that_are_left():
     after = [ticket(state, worker) for worker in range(2)]
     assert [each.share for each in after] == [2, 3]
     assert min(after).number > max(before).number, "what is put late is behind every horizon"
-    with pytest.raises(CancelledError, match="token 7 does not lead any more: worker 0 leads with token 8"):
+    with pytest.raises(CancelledError, match="token 7 does not lead any more: worker 0 leads, with token 8"):
         state.check_leader(7)
 
 
@@ -231,10 +232,104 @@ def test_who_enrols_when_training_has_ended_hears_all_of_it():
     assert ticket(state, 1).number == NO_TICKET
 
 
+def test_the_lowest_worker_takes_over_from_a_leader_that_is_lost():
+    state = ReplicaStepsState(1)
+    token = state.lead(0, "task 0", 100)
+    for worker in (2, 1):
+        state.enrol(worker, f"task {worker}", 100 + worker, 0)
+    state.begin_epoch(2)
+    state.note("callbacks")
+    state.announce("the epoch")
+    state.commit(0, 100, ticket(state, 0).number, 1)
+    chosen, hears = state.choose().outcome(), state.hear(1, 101, 1)
+    waits = state.take(2, 102, 1)
+    with pytest.raises(StateLostError, match="worker 1 has not been appointed"):
+        state.accept(1, 101)
+    state.lost("task 0", 100)
+    assert state.hear(1, 101, 0).outcome() == ("the epoch",), "it hears what was said before"
+    assert hears.outcome() == ("",)
+    assert ticket(state, 1).number == LEAD
+    assert not waits.is_done, "the others do not notice"
+    with pytest.raises(CancelledError, match=f"token {token} does not lead any more: worker 1 leads"):
+        state.check_leader(token)
+    assert state.accept(1, 101) == (token + 1, chosen.tickets[0]), "that set may have been applied in part"
+    assert state.notes() == "callbacks"
+    assert state.choose().outcome() == chosen
+    state.applied(chosen.step)
+    assert waits.outcome().share == 1
+    state.join(0, "task 0", 200)
+    assert ticket(state, 1).number != LEAD
+    assert state.leader == 1, "who comes back follows"
+
+
+def test_where_state_and_leader_are_lost_the_lowest_worker_begins_anew():
+    state = ReplicaStepsState(1)
+    token = state.lead(0, "task 0", 100)
+    state.abandon("a ps task is gone")
+    second, first = (state.enrol(worker, f"task {worker}", 100 + worker, token) for worker in (2, 1))
+    assert not first.is_done
+    state.lost("task 0", 100)
+    assert first.outcome() == (LEAD,)
+    assert not second.is_done
+    state.lost("task 1", 101)
+    assert second.outcome() == (LEAD,), "the one before is lost as well"
+    assert state.lead(2, "task 2", 102) > token
+
+
+def test_a_leader_that_leaves_has_no_successor():
+    state = joined(1, 2)
+    state.lead(0, "task 0", 100)
+    state.enrol(1, "task 1", 101, 0)
+    state.leave(0, 100)
+    assert state.leader is None
+    assert not state.hear(1, 101, 0).is_done
+
+
+def test_a_worker_that_is_to_leave_finishes_its_share():
+    state = joined(2, 3)
+    state.begin_epoch(2)
+    mine, out = ticket(state, 0), ticket(state, 1)
+    hears = state.hear(1, 101, 0)
+    state.retire(1, 101)
+    assert hears.outcome() == (LEAVE_TEXT,)
+    assert state.commit(1, 101, out.number, 1) is Receipt.TAKEN
+    assert ticket(state, 1).number == LEAVE
+    state.leave(1, 101)
+    assert state.commit(0, 100, mine.number, 1) is Receipt.TAKEN
+    state.applied(state.choose().outcome().step)
+    assert {ticket(state, worker).share for worker in (0, 2)} == {2, 3}
+
+
+def test_who_waits_for_others_gets_the_share_of_one_that_is_to_leave():
+    state = joined(2, 2)
+    state.begin_epoch(1)
+    state.commit(0, 100, ticket(state, 0).number, 1)
+    waits = state.take(0, 100, 1)
+    assert not waits.is_done
+    state.retire(1, 101)
+    assert waits.outcome().share == 1
+
+
+def test_a_leader_that_is_to_leave_hands_over():
+    state = ReplicaStepsState(1)
+    token = state.lead(0, "task 0", 100)
+    assert not state.hand_over(0, 100), "there is nobody else"
+    state.enrol(1, "task 1", 101, 0)
+    state.begin_epoch(1)
+    waits = state.take(1, 101, 1)
+    state.retire(0, 100)
+    assert ticket(state, 0).number == LEAVE
+    assert waits.outcome().share == 0
+    assert state.hand_over(0, 100)
+    assert ticket(state, 1).number == LEAD
+    assert state.accept(1, 101) == (token + 1, -1)
+
+
 class Simulation:
     """Workers that take, commit, end and come back in any order; sets are applied in between.
 
-    Now and then all state is lost. Then training begins anew from a backup, which is taken at any time.
+    Now and then all state is lost. Then training begins anew from a backup, which is taken at any time. Leaders are
+    lost, too, also while they apply a set: nothing of it is written then, all or a part.
     """
 
     def __init__(self, seed: int) -> None:
@@ -251,16 +346,36 @@ class Simulation:
         self.held: dict[int, int] = {}  # what stores keep: by ticket the share
         self.horizon = 0
         self.done: list[int] = []
+        self.tokens: list[int] = [0]
+        self.takeovers = 0
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Have worker 0 lead a generation, and all enrol."""
+        """Have a worker lead a generation, and all enrol."""
         self.tickets.clear()
         self.takes.clear()
-        self.token = self.state.lead(0, "task 0", self.incarnations[0])
+        self.leader = self.rng.choice(list(self.incarnations))
+        self.tokens.append(self.state.lead(self.leader, f"task {self.leader}", self.incarnations[self.leader]))
+        self.written = self.half_written = -1
         self.choosing = self.state.choose()
         for worker in self.incarnations:
-            self.join(worker)
+            if worker != self.leader:
+                self.join(worker)
+
+    def take_over(self, worker: int) -> None:
+        token, mark = self.state.accept(worker, self.incarnations[worker])
+        assert token > self.tokens[-1], "tokens grow"
+        self.tokens.append(token)
+        self.leader = worker
+        self.takeovers += 1
+        self.choosing = self.state.choose()
+        if mark == self.half_written != -1:
+            self.lose_state()
+        elif mark == self.written != -1:
+            chosen = self.choosing.outcome()
+            assert chosen.tickets[0] == mark
+            self.state.applied(chosen.step)
+            self.choosing = self.state.choose()
 
     def lose_state(self) -> None:
         """Go back to the backup."""
@@ -275,21 +390,27 @@ class Simulation:
         self.state.join(worker, f"task {worker}", self.incarnations[worker])
 
     def event(self, may_fail: bool) -> None:
+        assert self.tokens == sorted(set(self.tokens))
+        for old in self.tokens[:-1]:
+            with pytest.raises(CancelledError, match="does not lead any more"):
+                self.state.check_leader(old)
         worker = self.rng.choice(list(self.incarnations))
         alive = worker in self.state.members
         draw = self.rng.random()
         if may_fail and draw < 0.01:
             self.lose_state()
-        elif may_fail and draw < 0.02:
+        elif may_fail and draw < 0.02 and self.state.token == self.tokens[-1]:
             self.backup = set(self.state.account())
             assert set(self.done) <= self.backup, "what is applied is in the account"
             assert not self.requeue or set(self.done) == self.backup, "and nothing else is"
+        elif may_fail and draw < 0.03 and alive:
+            self.state.retire(worker, self.incarnations[worker])
         elif may_fail and draw < 0.05 and alive:
             self.state.lost(f"task {worker}", self.incarnations[worker])
         elif draw < 0.1 and not alive:
             self.join(worker)
-        elif draw < 0.3:
-            self.apply()
+        elif draw < 0.3 and self.state.token == self.tokens[-1]:
+            self.apply(may_fail)
         elif alive and worker in self.tickets:
             number, _, share = self.tickets.pop(worker)
             if number >= self.horizon:
@@ -299,13 +420,35 @@ class Simulation:
             take = self.takes.pop(worker, None) or self.state.take(worker, self.incarnations[worker], self.state.epoch)
             if not take.is_done:
                 self.takes[worker] = take
+            elif take.outcome().number == LEAVE:
+                is_leader = worker == self.leader and self.state.token == self.tokens[-1]
+                if not is_leader:
+                    self.state.leave(worker, self.incarnations[worker])
+                elif not self.state.hand_over(worker, self.incarnations[worker]):
+                    self.state.lost(f"task {worker}", self.incarnations[worker])
+            elif take.outcome().number == LEAD:
+                self.take_over(worker)
             elif take.outcome().number != NO_TICKET:
                 self.tickets[worker] = take.outcome()
 
-    def apply(self) -> None:
+    def apply(self, may_fail: bool) -> None:
         if not self.choosing.is_done:
             return
         chosen = self.choosing.outcome()
+        crash = self.rng.choice(["before", "half", "behind"]) if may_fail and self.rng.random() < 0.1 else ""
+        if crash != "before":
+            self.write(chosen, is_whole=crash != "half")
+        if crash:
+            self.state.lost(f"task {self.leader}", self.incarnations[self.leader])
+        else:
+            self.state.applied(chosen.step)
+            self.choosing = self.state.choose()
+
+    def write(self, chosen: Chosen, is_whole: bool) -> None:
+        if not is_whole:
+            self.half_written = chosen.tickets[0]
+            return
+        self.written = chosen.tickets[0]
         shares = [self.held.pop(number) for number in chosen.tickets]  # a KeyError: values were forgotten too early
         assert shares == sorted(set(shares)), "different shares, in order"
         assert chosen.rows == [share + 1 for share in shares]
@@ -314,15 +457,14 @@ class Simulation:
         self.held = {number: share for number, share in self.held.items() if number >= self.horizon}
         self.done += shares
         assert len(self.done) == len(set(self.done)), "a share counts once"
-        self.state.applied(chosen.step)
-        self.choosing = self.state.choose()
 
     def epoch(self, batches: int) -> None:
         self.done, self.backup, self.batches = [], set(), batches
         self.state.begin_epoch(batches)
         for count in range(20_000):
             self.event(may_fail=count < 200)
-            if not self.state._undone and not self.state._unapplied:
+            is_led = self.state.token == self.tokens[-1]
+            if is_led and not self.state._undone and not self.state._unapplied:
                 break
         else:
             raise AssertionError(f"no progress: {self.state.describe()}")

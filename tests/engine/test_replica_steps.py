@@ -94,14 +94,29 @@ def test_waiting_in_vain_tells_for_whom():
             Session(graph).run(chosen, timeout=0.05)
 
 
-def test_the_loss_of_the_leading_task_ends_the_training():
-    steps = ReplicaSteps(1)
+def test_a_worker_takes_over_from_a_task_that_is_lost():
+    steps, gradients = ReplicaSteps(1), kept(Part("float32", ()))
     with Graph().as_default() as graph:
-        Session(graph).run(steps.join(0, 7, "/job:worker/task:0"))
+        session = Session(graph)
+        token = int(session.run(steps.lead(0, 7, 5, 0, "/job:worker/task:0")))
+        assert (token, int(session.run(steps.current()))) == (5, 5)
+        assert int(session.run(steps.enrol(1, 8, 0, "/job:worker/task:1"))) == token
+        session.run([steps.note(token, "a note"), gradients.fence(token, 3)])
+        assert [int(mark) for mark in session.run(gradients.marks())] == [3, -1], "begun, not written"
+        session.run(gradients.end_writing(3))
         steps.task_lost("/job:worker/task:0", 8)  # another incarnation
+        session.run(steps.announce(token, "still led"))
         steps.task_lost("/job:worker/task:0", 7)
-        with pytest.raises(CancelledError, match="/job:worker/task:0, which leads the training, is gone"):
-            Session(graph).run(steps.choose(0))
+        heard = [str(session.run(steps.hear(1, 8, number))) for number in range(2)]
+        assert heard == ["still led", ""], "it is to lead"
+        newer, mark = map(int, session.run(steps.accept(1, 8)))
+        assert (newer, mark) == (token + 1, -1)
+        assert str(session.run(steps.notes())) == "a note"
+        session.run(gradients.fence(newer))
+        for stale in (gradients.fence(token), steps.announce(token, "late"), steps.lead(0, 7, 9, token, "a task")):
+            with pytest.raises(CancelledError, match=f"token {token} does not lead any more"):
+                session.run(stale)
+        assert [int(mark) for mark in session.run(gradients.marks())] == [3, 3]
 
 
 def test_lost_state_says_so():

@@ -1,0 +1,74 @@
+"""The words in which `ReplicaStepsState` and workers speak: tickets, receipts and the sets of steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+NO_TICKET = -1  # in place of a ticket's number: the epoch is over
+LEAD = -2  # in place of a ticket's number: the worker is to lead from now on
+LEAVE = -3  # in place of a ticket's number: the worker has nothing out, and may leave as it was to
+LEAVE_TEXT = "leave"  # the same in place of an announcement, which is JSON
+
+
+class Receipt(IntEnum):
+    """The outcome of handing in a gradient."""
+
+    TAKEN = 0
+    LATE = 1  # its step had its set already, or it was staler than is allowed
+    DUPLICATE = 2  # another worker was quicker with the same share
+    REFUSED = 3  # the worker is not known any more, or the epoch is over
+
+
+class Ticket(NamedTuple):
+    """The work that a worker is to do.
+
+    Attributes:
+        number: its own, by which gradients are put; NO_TICKET at the end of an epoch.
+        step: the step whose parameters are read, counted from 0 over all epochs: so many have been applied.
+        share: the number of the share in its epoch; share ``g * shares + p`` is part p of global batch g.
+    """
+
+    number: int
+    step: int
+    share: int
+
+
+class Chosen(NamedTuple):
+    """The set of a step.
+
+    Attributes:
+        step: which.
+        tickets: their numbers, in the order of shares.
+        rows: of each.
+        horizon: no ticket with a lower number is in use, but those of the set.
+    """
+
+    step: int
+    tickets: list[int]
+    rows: list[int]
+    horizon: int
+
+
+@dataclass
+class Member:
+    """A worker that takes part.
+
+    Attributes:
+        task, incarnation: of its process.
+        contributed: the step to which it has contributed last.
+    """
+
+    task: str
+    incarnation: int
+    contributed: int = -1
+
+
+@dataclass
+class Out:
+    """A ticket that is out."""
+
+    worker: int
+    step: int
+    share: int
