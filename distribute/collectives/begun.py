@@ -1,4 +1,4 @@
-"""`Begun`: what runs one after the other on a thread of its own, while those who have begun it go on."""
+"""`Begun`: calls that a thread of its own makes one after the other, while those who began them go on."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class Launch:
         return self.workers[self._chief_index]
 
     def _awaited(self) -> list[subprocess.Popen[str]]:
-        """Whose end is waited for: the chief's, and if that is good, or another one takes over, the other workers'."""
+        """Return the processes to wait for: the chief, and if it ends well, or another one takes over, all workers."""
         status = self._chief.poll()
         is_lost = bool(self.ps) and status is not None and status < 0
         return self.workers if status == 0 or is_lost else [self._chief]

@@ -138,7 +138,7 @@ class Op:
     def axis_map(self, *inputs: Any) -> AxisMap | None:
         """Return for each axis of a result the axes of inputs that it follows; None where nothing is known.
 
-        Of several outputs all follow the same axes. By default elementwise ops broadcast, and ops with `last_axes`
+        All outputs of an op follow the same axes. By default elementwise ops broadcast, and ops with `last_axes`
         treat the axes before these index by index.
 
         Args:

@@ -1,4 +1,4 @@
-"""What the models of `anabranch.applications` share: their arguments, their input, their top, and their weights."""
+"""Define the arguments, the input, the top and the weights that all models of `anabranch.applications` have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..models.functional import Functional
 from .imagenet_utils import obtain_input_shape
 
 STORE = "https://storage.googleapis.com/tensorflow/keras-applications/"
-"""Where Keras keeps the weights."""
+"""The address below which Keras keeps the weights."""
 
 KERAS_FILE = "{}_weights_tf_dim_ordering_tf_kernels{}.h5"
 """The names of most of the files, with "_notop" for those without a top."""
@@ -63,7 +63,7 @@ class Options:
 
     @property
     def is_imagenet(self) -> bool:
-        """Whether Keras's weights are asked for."""
+        """Test whether Keras's weights are requested."""
         return self.weights == "imagenet"
 
     def shape(self, default_size: int, min_size: int = 32) -> tuple[int | None, ...]:

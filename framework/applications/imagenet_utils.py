@@ -1,4 +1,4 @@
-"""What all of `anabranch.applications` shares: preparing images, and naming the classes of ImageNet."""
+"""Prepare images for models of ImageNet, and name its classes."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ _MODELS: dict[str, tuple[list[_Block], int]] = {"small": (_SMALL, 1024), "large"
 
 @dataclass(frozen=True)
 class _Variant:
-    """What makes one of the models."""
+    """Hold the settings in which the models differ."""
 
     kind: str
     alpha: float

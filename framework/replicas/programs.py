@@ -93,7 +93,7 @@ class ReplicaPrograms:
         self._lead_on("note", self.plan.steps.note, (_TEXT, np.asarray(text, dtypes.string)))
 
     def notes(self) -> str:
-        """What was noted last; empty before anything was."""
+        """Return the latest note; an empty text before there is one."""
         return str(self._run("notes", lambda: [self.plan.steps.notes()])[0])
 
     def current(self) -> int:

@@ -74,7 +74,7 @@ class Shares:
         return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
 
     def part(self, share: int, batch: Batch) -> float:
-        """Which part of the rows of its global batch a share is, which has been asked for."""
+        """Return the part of the rows of its global batch that a share is; the share has been requested before."""
         return batch.size / max(self.size_of(share // self.parts), 1)
 
     def size_of(self, number: int) -> int:

@@ -141,7 +141,7 @@ def state_as_text(state: Any) -> str:
 
 
 def state_of_text(text: str) -> Any:
-    """What `state_as_text` was given."""
+    """Return the state of which `state_as_text` made a text."""
     return _read(io.BytesIO(base64.b64decode(text)))
 
 
@@ -220,9 +220,9 @@ class TrainingRun:
         self.hooks = hooks
         self.data = data
         self.rows: Callable[[], State] | None = None
-        """What gives an account of the rows of the epoch that are done, where workers share them in any order."""
+        """Return an account of the rows of the epoch that are done, where workers share them in any order."""
         self.check: Callable[[], None] | None = None
-        """What raises, before anything is written, if it is not this process any more that saves the run."""
+        """Raise an error, before anything is written, if another process saves the run by now."""
         self._loaded: State | None = None
         self._path = Path()
         for callback in hooks.callbacks:
@@ -290,7 +290,7 @@ class TrainingRun:
         set_random_state(state["random"])
 
     def callbacks_state(self) -> list[Any]:
-        """What the callbacks keep, each with the name of its class."""
+        """Return the state of each callback, with the name of its class."""
         return [[type(item).__name__, item.get_state()] for item in self.hooks.callbacks]
 
     def set_callbacks_state(self, states: Sequence[Any]) -> None:

@@ -127,7 +127,7 @@ class AdaptableLayer(Layer):
         return getattr(self, f"lora_{self.main_weight}_a"), getattr(self, f"lora_{self.main_weight}_b")
 
     def _lora_delta(self) -> Array:
-        """What the adapters add to the weight."""
+        """Return the sum that the adapters add to the weight."""
         a, b = [factor.numpy() for factor in self._lora_factors()]
         return np.matmul(a, b) * np.float32(self._lora_scale)
 
@@ -176,5 +176,5 @@ class AdaptableLayer(Layer):
             assign_values(self.name, factors, [np.zeros(factor.shape, "float32") for factor in factors])
 
     def _lora_config(self) -> dict[str, Any]:
-        """What is written of adapters, where there are any."""
+        """Return the config of the adapters; it is empty where there are none."""
         return {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha} if self.lora_rank else {}

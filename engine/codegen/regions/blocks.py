@@ -203,7 +203,7 @@ class _Variable:
     def settled(self, value: Value, current: Value, target: Array | None) -> str:
         """Return the value to store in the slot for the next iteration.
 
-        Of an array it is the address, after a copy if that is not a variable's own.
+        An array is stored as its address, after a copy unless the address is a variable's own.
         """
         if self.state is not None:
             if value != Slots(self.state, self.state.version):
