@@ -29,7 +29,7 @@ _TOLD = "told: "
 # Every step that a test prepares, child processes included, is verified after each pass that changed it.
 os.environ.setdefault("ANABRANCH_VERIFY", "1")
 # In slow files in which that took more than a twentieth of the time, one of four steps is.
-_VERIFIED_IN_PART = ("test_control_flow_pitfalls.py", "test_live_rows_masks.py", "test_random_programs.py")
+_VERIFIED_IN_PART = ("test_control_flow_pitfalls.py", "test_ragged_batches_masks.py", "test_random_programs.py")
 
 # Tests that compare ops, layers, models, optimizers and files with NumPy or Keras: kernels have tests of their own.
 _FEW_KERNELS = (
@@ -43,7 +43,7 @@ _FEW_KERNELS = (
     "engine/test_deep_graphs*",
     "engine/test_derivatives*",
     "engine/test_indexed_slices*",
-    "engine/test_live_rows_masks*",
+    "engine/test_ragged_batches_masks*",
     "engine/test_ops_*",
     "engine/test_recompute*",
     "engine/test_recursion*",

@@ -48,7 +48,7 @@ from ..runtime.code import compiled
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from ..runtime.errors import annotate
 from ..runtime.printer import Printer
-from ..runtime.program import copied_value, evaluated, fusion_rule_of, kernels_of, needs_whole_cores, told
+from ..runtime.program import copied_value, describe_origin, evaluated, fusion_rule_of, kernels_of, needs_whole_cores
 from ..runtime.timing import note_compiled, now
 from ..runtime.writes import written_variables
 from ..tracing import active
@@ -339,7 +339,7 @@ class MachineProgram:
                 node = self.printing.nodes.get(text[4:].partition("(")[0])
                 part = parts["" if node is None else str(node.device)]
             origin = self.origins.get(number) if lines else None
-            part.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {told(origin.operation)}")
+            part.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {describe_origin(origin.operation)}")
         texts = ["\n".join([f"# --- {device or 'any device'} ---", *part]) for device, part in parts.items() if part]
         return "\n\n".join([text.rstrip() for text in texts]) + "\n"
 

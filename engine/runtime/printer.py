@@ -30,16 +30,16 @@ from ..ops.base import Constant
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.indexed_slices import AssignRows
 from ..ops.containers.tensor_arrays import ArrayRead, ArrayStack
-from ..ops.internal.fused import Fused, FusedTogether
+from ..ops.internal.fused import Fused, HorizontallyFused
 from ..ops.internal.product_then import ProductThen
 from ..passes.framework.prune import frame_users
 from ..passes.memory.storage import Buffer, is_fresh, laid_out_first, last_uses
 from ..queues.writing import hold_interrupts
 from .calls import PrintedBodies, print_call
+from .parallel_schedule import print_group
 from .printed import Frame, Origin
 from .records import Record
 from .regions import BranchPrinter, LoopPrinter
-from .side_by_side import print_group
 from .stepwise import Stepwise, can_run
 from .timing import Timing, is_timed, now, operation_callback, varying
 
@@ -394,7 +394,7 @@ class Block:
         for operand, result in laid_out_first(operation, fresh).items():
             self.line(f"{self.names[result]}[...] = {self.names[operand]}", (operation, arguments))
             arguments = [self.names[result if tensor is operand else tensor] for tensor in operation.inputs]
-        if isinstance(operation.op, FusedTogether):
+        if isinstance(operation.op, HorizontallyFused):
             self._print_together(operation, operation.op, arguments, outputs)
             return
         entry = printer.bind("kernel", kernel.entry)
@@ -410,7 +410,7 @@ class Block:
             self.line(f"{name} = {name}[()]")
 
     def _print_together(
-        self, operation: Operation, op: FusedTogether, arguments: Sequence[str], outputs: Sequence[str]
+        self, operation: Operation, op: HorizontallyFused, arguments: Sequence[str], outputs: Sequence[str]
     ) -> None:
         """The call of a kernel that gets the operands of all members in one tuple."""
         kernel, origin = self.printer.kernels[operation], (operation, arguments)

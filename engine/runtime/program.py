@@ -41,11 +41,11 @@ from .code import compiled
 from .collector import without_collector
 from .deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from .errors import annotate
+from .parallel_schedule import arranged
 from .printer import Printer
 from .records import recorded_in_rows, written_into_slots
 from .releases import last_reads
 from .row_writes import rows_in_place
-from .side_by_side import arranged
 from .timing import SavedBytes, Timing, note_compiled, note_saved_bytes, now, step_span
 from .writes import first_write, written_variables
 
@@ -231,7 +231,7 @@ class Program:
         listed: list[str] = []
         for number, text in enumerate(self.source.splitlines(), 1):
             origin = self.origins.get(number)
-            listed.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {told(origin.operation)}")
+            listed.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {describe_origin(origin.operation)}")
         return "\n".join(listed) + "\n"
 
     def with_clocks(self) -> Program:
@@ -300,7 +300,7 @@ class Program:
             frame.clear()
 
 
-def told(operation: Operation) -> str:
+def describe_origin(operation: Operation) -> str:
     """An operation's name and the user's line, without the folder."""
     location = operation.location
     if location is None:

@@ -18,7 +18,7 @@ from ..ops.base import Constant
 from ..ops.containers.tensor_arrays import ArrayRead, ArrayStack
 from ..ops.math.elementwise import Subtract
 from ..passes.framework.prune import frame_users, holds
-from ..passes.memory.storage import inner_blocks
+from ..passes.memory.storage import demanded_blocks
 
 
 def last_reads(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> set[Operation]:
@@ -40,7 +40,7 @@ def _find(block: Sequence[Operation], outliving: set[Symbol], found: set[Operati
     users = frame_users(block)
     outliving = outliving | _shared(block)
     for operation in block:
-        inner = list(inner_blocks(operation, users))
+        inner = list(demanded_blocks(operation, users))
         if isinstance(operation.op, ArrayStack) and operation.outputs[0].dtype.name in ("float32", "float64"):
             history = operation.inputs[0]
             if isinstance(history.operation.op, History) and uses[history] == 1 and history not in outliving:

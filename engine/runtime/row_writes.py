@@ -16,7 +16,7 @@ from ..graph.tensor import Symbol
 from ..graph.variable import Assign, Variable
 from ..ops.containers.indexed_slices import AssignRows
 from ..passes.framework.prune import frame_users
-from ..passes.memory.storage import inner_blocks
+from ..passes.memory.storage import demanded_blocks
 
 
 def rows_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> set[Operation]:
@@ -36,7 +36,7 @@ def _find_rows_in_place(
         places = (*around, _Place(block, position, outliving))
         if isinstance(operation.op, AssignRows) and _may_write_in_place(operation, operation.op, places):
             found.add(operation)
-        for inner, kept in inner_blocks(operation, users):
+        for inner, kept in demanded_blocks(operation, users):
             _find_rows_in_place(inner, kept, places, found)
 
 

@@ -46,7 +46,7 @@ def explain(
     with recording() as log:
         program = compiled(fetches, feeds)
     if passes:
-        return told_of_passes(log)
+        return format_pass_log(log)
     if isinstance(program, Program):
         return program.listing() if lines else program.source
     return program.listing(lines)
@@ -64,7 +64,7 @@ def compiled(fetches: Any, feeds: Sequence[Any] | Mapping[Any, Any] = ()) -> Any
     return session.program_for(fetches, feeds)
 
 
-def told_of_passes(log: PassLog) -> str:
+def format_pass_log(log: PassLog) -> str:
     """What a log says, pass by pass."""
     return "\n".join(line for known in PASSES.values() for line in _of_pass(known, log)) + "\n"
 

@@ -20,7 +20,7 @@ from ...engine.graph import in_explicit_graph
 from ...engine.graph.provenance import Part
 from ...engine.ops.random.keys import SeedGenerator
 from ...engine.passes.framework.log import recording
-from ...engine.session.explain import told_of_passes
+from ...engine.session.explain import format_pass_log
 from ...engine.session.profile import Profile, ProfiledLine, profile_program
 from ..data.adapters import Batch, as_data
 from ..saving.checkpointing import random_state, set_random_state, stateful_parts
@@ -182,7 +182,7 @@ def explain_step(model: Any, data: Sequence[Any], kind: str, batch_size: int | N
         if passes:
             with recording() as log:
                 program = model._steps[kind].build_anew(batch)
-    told = "" if log is None else told_of_passes(log)
+    told = "" if log is None else format_pass_log(log)
     return ModelExplanation(model.name, kind, program.source, tuple(_explained(model, program)), told)
 
 

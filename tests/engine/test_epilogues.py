@@ -390,7 +390,7 @@ def test_error_names_the_line_of_the_product():
 
 
 def test_many_shapes_of_one_open_product(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(open_sizes, "_MOST_MET", 2)
+    monkeypatch.setattr(open_sizes, "_MOST_KEYS", 2)
     x, (w, w_value) = ab.placeholder((None, 128)), feed(128, 256)
     program = Program(ab.get_default_graph(), [symbol_of(ops.relu(x @ w + 1))], [x, w])
     for rows in (100, 200, 300, 100):

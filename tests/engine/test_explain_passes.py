@@ -17,7 +17,7 @@ from anabranch.engine.passes.framework.log import PassLog, note_change, note_kep
 from anabranch.engine.passes.framework.switches import PASSES, without
 from anabranch.engine.passes.memory.memory_budget import within_memory_budget
 from anabranch.engine.runtime.program import Program
-from anabranch.engine.session.explain import told_of_passes
+from anabranch.engine.session.explain import format_pass_log
 from anabranch.engine.session.profile import Profile, ProfiledLine, _bytes_of, _own_times, _size, _time
 from anabranch.engine.tracing import Slice
 from anabranch.engine.tracing.recorder import Lane
@@ -100,12 +100,12 @@ def test_the_same_said_of_many_operations_is_one_line():
         for number in range(6):
             note_change("fold", symbol_of(ab.constant(1.0, name=f"c{number}")).operation, "is folded")
         note_kept("fold", None, "nothing else")
-    told = section(told_of_passes(log), "fold")
+    told = section(format_pass_log(log), "fold")
     assert told[0] == "    6 changes"
     assert told[1].startswith("    c0 (")
     assert told[1].endswith(", and 2 more: is folded")
     assert told[2:] == ["  not moved:", "    nothing else"]
-    assert "no changes" in told_of_passes(PassLog())
+    assert "no changes" in format_pass_log(PassLog())
 
 
 def test_how_often_a_rule_applied_to_one_operation_is_told():
@@ -113,26 +113,26 @@ def test_how_often_a_rule_applied_to_one_operation_is_told():
     with recording() as log:
         for _ in range(3):
             note_change("fold", operation, "is folded")
-    assert section(told_of_passes(log), "fold")[1].endswith(": is folded (3 times)")
+    assert section(format_pass_log(log), "fold")[1].endswith(": is folded (3 times)")
 
 
 def test_why_a_pass_did_not_run_is_told():
     x = ab.placeholder((3,), "float32", "x")
     with recording() as log:
         Program(x.graph, [symbol_of(ops.sin(x))], [x], exact=True)
-    told = told_of_passes(log)
-    for name in ("live_rows", "slices", "fuse", "epilogues", "native", "parallel"):
+    told = format_pass_log(log)
+    for name in ("ragged_batches", "slices", "fuse", "epilogues", "native", "parallel"):
         assert section(told, name) == ["    left out: the step keeps the interpreter's bits"]
     assert section(told, "same_shapes") == ["    left out: all sizes are known"]
     with recording() as log, within_memory_budget(100):
         Program(x.graph, [symbol_of(ops.sin(x))], [x])
-    assert section(told_of_passes(log), "unroll") == ["    left out: the step keeps to a memory budget"]
+    assert section(format_pass_log(log), "unroll") == ["    left out: the step keeps to a memory budget"]
     with recording() as log, without("fuse"):
         Program(x.graph, [symbol_of(ops.sin(x))], [x])
-    assert section(told_of_passes(log), "together") == ["    left out: the pass `fuse` is turned off"]
+    assert section(format_pass_log(log), "horizontal_fusion") == ["    left out: the pass `fuse` is turned off"]
     with recording() as log, limits.at_most(0):
         Program(x.graph, [symbol_of(ops.sin(x))], [x])
-    assert section(told_of_passes(log), "sink") == [f"    left out: {limits.REASON}"]
+    assert section(format_pass_log(log), "sink") == [f"    left out: {limits.REASON}"]
 
 
 def test_with_values_the_program_for_their_shapes_is_explained():

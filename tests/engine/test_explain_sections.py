@@ -14,7 +14,7 @@ from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph import Graph
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.framework.switches import without
-from anabranch.engine.passes.loops import live_rows
+from anabranch.engine.passes.loops import ragged_batches
 from anabranch.engine.passes.memory import cheap
 
 ops = ab.ops
@@ -152,10 +152,10 @@ def _masked(steps: int) -> tuple[ab.Tensor, int]:
     return ab.while_loop(lambda t, h: t < steps, body, (0, ops.zeros((4, 8))))[1], line()
 
 
-def test_live_rows(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(live_rows, "_LEAST_WORK", 0)
+def test_ragged_batches(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ragged_batches, "_LEAST_WORK", 0)
     h, where = _masked(20)
-    told = " ".join(section(h, "live_rows"))
+    told = " ".join(section(h, "ragged_batches"))
     assert told.startswith(("while/while", "not moved: while/while"))
     assert f"({FILE}:{where})" in told
     assert "loops over the rows that are live" in told or "computes all rows in each step: " in told

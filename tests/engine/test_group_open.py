@@ -74,7 +74,7 @@ def test_values(count: int, width: int, is_open: bool) -> None:
 
 def test_many_shapes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are bound anew for each, and forgotten once there are too many."""
-    monkeypatch.setattr(open_sizes, "_MOST_MET", 2)
+    monkeypatch.setattr(open_sizes, "_MOST_KEYS", 2)
     graph, fetches, feeds = _gated()
     program = Program(graph, fetches, feeds)
     for count in (700, 900, 1100, 1, 700, 900):

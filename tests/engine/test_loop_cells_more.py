@@ -36,7 +36,7 @@ ROADS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "native": native,
     "without native": lambda: without("native", "unroll"),
     "without fuse": lambda: without("fuse", "native", "unroll"),
-    "loop passes": lambda: only("invariants", "fission", "live_rows"),
+    "loop passes": lambda: only("invariants", "fission", "ragged_batches"),
     "without unroll": lambda: without("unroll"),
 }
 

@@ -81,7 +81,7 @@ def test_other_layouts_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_more_shapes_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic, "_LEAST", 1)
-    monkeypatch.setattr(open_sizes, "_MOST_MET", 2)
+    monkeypatch.setattr(open_sizes, "_MOST_KEYS", 2)
     program = gates("float32")
     for rows in (5, 9, 7, 5, 300, 9):
         values = drawn(rows, "float32")

@@ -51,7 +51,7 @@ def test_values(dtype: str, rows: int) -> None:
 
 def test_many_shapes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are bound anew for each, and forgotten once there are too many."""
-    monkeypatch.setattr(open_sizes, "_MOST_MET", 2)
+    monkeypatch.setattr(open_sizes, "_MOST_KEYS", 2)
     graph, fetches, feeds = _step()
     program = Program(graph, fetches, feeds)
     for rows in (300, 400, 500, 300, 600, 400):

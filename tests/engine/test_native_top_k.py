@@ -110,7 +110,7 @@ def test_rows_that_are_too_short() -> None:
 
 
 def test_more_shapes_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_sizes, "_MOST_MET", 2)
+    monkeypatch.setattr(open_sizes, "_MOST_KEYS", 2)
     program = positions(2, 2, "float64")
     for columns in (5, 90, 7, 5, 300, 90):
         x = rows_of("different", (4, columns), "float64", columns)

@@ -13,7 +13,7 @@ import anabranch as ab
 from anabranch.engine.codegen.elementwise import open_sizes
 from anabranch.engine.codegen.elementwise.open_groups import OpenGroup
 from anabranch.engine.codegen.elementwise.open_rows import bind_open_rows
-from anabranch.engine.codegen.elementwise.open_sizes import Met, named_like, read_sizes, shape_of
+from anabranch.engine.codegen.elementwise.open_sizes import BoundedCache, named_like, read_sizes, shape_of
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.matmul import gemm
 from anabranch.engine.codegen.matmul.epilogues import OpenProductThen
@@ -71,15 +71,15 @@ def test_broadcast_axes_have_size_1() -> None:
 
 
 def test_what_was_met_is_forgotten_when_there_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_sizes, "_MOST_MET", 3)
+    monkeypatch.setattr(open_sizes, "_MOST_KEYS", 3)
     made: list[int] = []
-    met = Met[int, int](lambda key: made.append(key) or key + 1)
+    met = BoundedCache[int, int](lambda key: made.append(key) or key + 1)
     assert [met[key] for key in (1, 2, 3, 1, 4, 1)] == [2, 3, 4, 2, 5, 2]
     assert made == [1, 2, 3, 4, 1]
 
 
 def test_what_was_met_may_be_forgotten_by_another_thread_at_once() -> None:
-    class Forgetful(Met[int, int]):
+    class Forgetful(BoundedCache[int, int]):
         def __setitem__(self, key: int, found: int) -> None:
             pass
 

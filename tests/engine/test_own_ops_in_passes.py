@@ -18,7 +18,7 @@ from anabranch.engine.ops.base import apply
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.sizes import KnownSizes
-from anabranch.engine.passes.loops import live_rows
+from anabranch.engine.passes.loops import ragged_batches
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -130,7 +130,7 @@ def make(kind: Any, x: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def graph(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(live_rows, "_LEAST_WORK", 0)
+    monkeypatch.setattr(ragged_batches, "_LEAST_WORK", 0)
     with ab.Graph().as_default() as graph:
         yield graph
 
@@ -183,7 +183,7 @@ def test_a_loop_over_sequences_computes_the_rows_that_are_not_finished(graph: An
     fetches = [last, *ab.gradients(ops.sum(last), [w])]
     with recording() as log:
         prepare(graph, fetches, [x, mask, w])
-    assert log.of("live_rows")[0], log.of("live_rows")[1]
+    assert log.of("ragged_batches")[0], log.of("ragged_batches")[1]
     rng = np.random.default_rng(0)
     values = [rng.uniform(-1, 1, (ROWS, STEPS, UNITS)), rng.random((ROWS, STEPS)) < 0.5, rng.uniform(-1, 1, (4, 4))]
     expected = Interpreter().run(graph, fetches, dict(zip((x, mask, w), values, strict=True)))

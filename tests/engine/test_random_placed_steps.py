@@ -99,6 +99,6 @@ def test_random_programs_as_they_are_placed(program: Program):
 @settings(max_examples=examples(6, 15), suppress_health_check=LARGE)
 def test_random_programs_on_one_device_are_prepared_as_those_that_are_not_placed(program: Program):
     case = RandomCase(program)
-    with without("unroll", "live_rows", "slices"):  # which leave placed steps alone
+    with without("unroll", "ragged_batches", "slices"):  # which leave placed steps alone
         for exact in (False, True):
             assert text(case.prepared(everywhere(B), exact)) == text(case.prepared(None, exact))

@@ -18,7 +18,7 @@ from programs.syntax import Program
 
 import anabranch as ab
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes.framework.cuts import Network
+from anabranch.engine.passes.framework.minimum_cut import Network
 from anabranch.engine.passes.memory.memory_budget import within_memory_budget
 from anabranch.engine.runtime.program import Program as CompiledProgram
 

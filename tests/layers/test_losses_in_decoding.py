@@ -95,7 +95,7 @@ def shifted(sequences: Any, start: int) -> Any:
 
 
 @pytest.mark.parametrize(("search", "options"), [(decoding.greedy_search, {}), (decoding.sample, {"seed": 4})])
-def test_searches_add_up_what_the_live_rows_cost(search: Any, options: Any) -> None:
+def test_searches_add_up_what_the_ragged_batches_cost(search: Any, options: Any) -> None:
     decoder = made()
     (sequences, _, lengths), losses, gradients = run(
         decoder, search, start_token=1, end_token=0, max_length=6, **options

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 CHECKED = (
     "engine/passes/framework/driver.py",
     "engine/passes/fusion/epilogues.py",
-    "engine/passes/fusion/lay_out.py",
+    "engine/passes/fusion/materialise_transposes.py",
     "engine/passes/framework/limits.py",
     "engine/passes/loops/tables.py",
     "engine/passes/framework/observe.py",

@@ -10,7 +10,7 @@ from ...ops.internal.fused import Fused
 from ..expression.llvm import KernelSpec
 from ..llvm.library import library
 from .bound import BoundKernel, kernel_spec, loop_numbers
-from .open_sizes import Met, Shape, Shapes, pattern_of
+from .open_sizes import BoundedCache, Shape, Shapes, pattern_of
 
 
 class KernelsApart:
@@ -26,7 +26,8 @@ class KernelsApart:
         self._op = op
         self._dtypes = dtypes
         self._result = result
-        self._bound = Met[tuple[Shapes, Shapes, Shape], BoundKernel | None](self._bind)  # strides stand in the middle
+        # By shapes, strides and the shape of the result.
+        self._bound = BoundedCache[tuple[Shapes, Shapes, Shape], BoundKernel | None](self._bind)
         # By which operands lie apart, and which axes have more than one element.
         self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}
 

@@ -20,7 +20,7 @@ from ..llvm.library import library
 from .apart import KernelsApart
 from .bound import MANY, BoundKernel, can_fuse, kernel_spec, loop_numbers
 from .on_numpy import on_numpy
-from .open_sizes import Met, Shape, Shapes, pattern_of
+from .open_sizes import BoundedCache, Shape, Shapes, pattern_of
 
 _LEAST = 1 << 14  # elements, over all steps: below that NumPy is done sooner than a kernel is bound
 
@@ -77,7 +77,7 @@ class OpenKernels:
         self._dtype = np.dtype(name_of(result.dtype))
         self._least = _LEAST // len(op.steps)
         self._apart = KernelsApart(op, self._dtypes, self._result)
-        self._bound = Met[Shapes, tuple[BoundKernel | None, Shape]](self._bind)
+        self._bound = BoundedCache[Shapes, tuple[BoundKernel | None, Shape]](self._bind)
         # By which axes have more than one element; None is to be compiled still.
         self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}
 

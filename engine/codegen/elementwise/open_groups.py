@@ -17,12 +17,12 @@ from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused, FusedOpen
 from ...ops.math.reduced import Sum
-from ...passes.fusion.spaces import Layout, canonical, operand_layout, reduced_layout
+from ...passes.fusion.iteration_spaces import Layout, canonical, operand_layout, reduced_layout
 from ..expression.expression import UnsupportedError
 from ..llvm.library import library
 from .bound import MANY, BoundKernel
 from .on_numpy import on_numpy
-from .open_sizes import Met, Shapes, pattern_of
+from .open_sizes import BoundedCache, Shapes, pattern_of
 from .resized_rows import ResizedRows
 from .row_builder import bind_rows
 
@@ -57,7 +57,7 @@ class OpenGroup:
         self._least = _LEAST // len(op.steps)
         self._dtypes = [np.dtype(name_of(dtype)) for dtype in made]
         self._on_arrays = on_numpy(op)
-        self._bound = Met[Shapes, _Bound](self._bind)
+        self._bound = BoundedCache[Shapes, _Bound](self._bind)
         self._known: dict[Any, ResizedRows | None] = {}  # by which sizes are 1
 
     def expect(self) -> None:

@@ -9,7 +9,7 @@ from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
 from ...ops.math.reduction import LogSumExp
 from ...ops.neural.softmax import LogSoftmax, Softmax
-from ...passes.fusion.spaces import canonical
+from ...passes.fusion.iteration_spaces import canonical
 from ..expression.expression import UnsupportedError
 from .bound import BoundKernel
 from .open_shapes import OpenRunner

@@ -10,7 +10,7 @@ import numpy as np
 from ...graph.op import Op
 from ..llvm.library import library
 from .bound import BoundKernel
-from .open_sizes import Met, Shape
+from .open_sizes import BoundedCache, Shape
 
 
 class OpenRunner:
@@ -26,7 +26,7 @@ class OpenRunner:
         self._op = op
         self._make = bind
         self._dtypes = tuple([np.dtype(dtype) for dtype in dtypes])
-        self._known = Met[Shape, tuple[BoundKernel, Shape] | None](self._bind)
+        self._known = BoundedCache[Shape, tuple[BoundKernel, Shape] | None](self._bind)
 
     def __call__(self, x: Any) -> Any:
         found = self._known[x.shape]

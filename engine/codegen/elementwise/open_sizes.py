@@ -14,13 +14,13 @@ Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
 Names = tuple[int, ...]  # for each axis, the number of its size; -d where it is always d
 
-_MOST_MET = 64
+_MOST_KEYS = 64
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Met(dict[K, V]):
+class BoundedCache(dict[K, V]):
     """A bounded cache of values by keys, such as shapes. When it has many, it is cleared.
 
     Args:
@@ -32,7 +32,7 @@ class Met(dict[K, V]):
         self._make = make
 
     def __missing__(self, key: K) -> V:
-        if len(self) >= _MOST_MET:
+        if len(self) >= _MOST_KEYS:
             self.clear()
         found = self[key] = self._make(key)
         return found  # another thread may have dropped it by now

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
-from ...passes.fusion.spaces import Layout
+from ...passes.fusion.iteration_spaces import Layout
 from ..llvm.library import library
 from .bound import BoundKernel
 from .open_sizes import Names, Shapes, read_sizes, shape_of

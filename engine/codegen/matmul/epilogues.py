@@ -21,7 +21,7 @@ from ...ops.internal.product_then import ProductThen
 from ...ops.linear_algebra.linalg import MatMul
 from ..elementwise.bound import MANY, BoundKernel, kernel_spec
 from ..elementwise.dynamic import OpenKernels
-from ..elementwise.open_sizes import Met, Names, Shape, Shapes, named_like, pattern_of, read_sizes
+from ..elementwise.open_sizes import BoundedCache, Names, Shape, Shapes, named_like, pattern_of, read_sizes
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import SHORT_LOOP, KernelSpec
 from ..llvm.code import Code
@@ -30,7 +30,7 @@ from ..llvm.library import library
 from . import gemm
 from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large, product_names
 from .gemm_driver import THEN
-from .products_together import Begun
+from .parallel_products import Begun
 
 _LEAST_WORK = 1 << 21  # multiplications: smaller products may be part of a native loop, which has no such kernels
 _LEAST_ELEMENTS = 1 << 12
@@ -304,7 +304,7 @@ class OpenProductThen:
         self._product = _product_alone(op.product, inputs[: op.taken], product)
         self._then = OpenKernels(op.then, [product, *inputs[op.taken :]], result)
         self._address = 0
-        self._known = Met[Shapes, tuple[BoundKernel | None, Shape]](self._bind)
+        self._known = BoundedCache[Shapes, tuple[BoundKernel | None, Shape]](self._bind)
         self._compiled: dict[object, BoundKernel | None] = {}  # by which axes have more than one element
         self._expect(inputs, [product, result] if op.keeps else [result])
 

@@ -16,13 +16,13 @@ from ...graph.spec import TensorSpec
 from ...ops.internal.packed import Layout, Pack, PackedMatMul
 from ...ops.linear_algebra.linalg import MatMul
 from ..elementwise.bound import MANY, BoundKernel, static_shape
-from ..elementwise.open_sizes import Met, Names, Shape, Shapes, read_sizes
+from ..elementwise.open_sizes import BoundedCache, Names, Shape, Shapes, read_sizes
 from ..expression.expression import llvm_type
 from ..host.refits import refits
 from ..llvm.entry import Kernel, Operand, PrintedKernel
 from ..llvm.library import library
 from . import gemm
-from .products_together import Begun
+from .parallel_products import Begun
 
 _LEAST_ROWS = 2
 _LEAST_COLUMNS = 4
@@ -66,7 +66,7 @@ class OpenProduct:
         self._names = product_names(op.transpose_a, op.transpose_b)
         self._first: BoundKernel | None = None
         self._address = 0
-        self._known = Met[Shapes, tuple[BoundKernel, Shape] | None](self._bind)
+        self._known = BoundedCache[Shapes, tuple[BoundKernel, Shape] | None](self._bind)
 
     def __call__(self, a: Any, b: Any) -> Any:
         """The product of two arrays."""
@@ -181,7 +181,7 @@ class OpenPackedProduct:
         self._inputs = inputs
         self._first: BoundKernel | None = None
         self._address = 0
-        self._known = Met[Shapes, BoundKernel](self._bind)  # by the shapes of the matrix and of what is added
+        self._known = BoundedCache[Shapes, BoundKernel](self._bind)  # by the shapes of the matrix and of what is added
 
     def __call__(self, a: Any, *others: Any) -> Any:
         """The product of a matrix and the packed one, and what is added to it."""

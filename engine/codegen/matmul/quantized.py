@@ -19,7 +19,7 @@ from ...graph.spec import TensorSpec
 from ...ops.neural.quantized import QuantizedMatMul
 from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.bound import BoundKernel
-from ..elementwise.open_sizes import Met
+from ..elementwise.open_sizes import BoundedCache
 from ..llvm.code import Code, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
@@ -79,7 +79,7 @@ class OpenQuantizedProduct:
 
     def __init__(self, op: QuantizedMatMul, inputs: list[TensorSpec]) -> None:
         self._op, self._inputs = op, inputs
-        self._known = Met[int, BoundKernel | None](self._bind)
+        self._known = BoundedCache[int, BoundKernel | None](self._bind)
 
     def __call__(self, x: Any, *others: Any) -> Any:
         """The product."""

@@ -35,14 +35,14 @@ from .arrays import as_index
 from .elementwise import print_elementwise, print_reduction, print_scalars, print_strided_copy, print_sum_of_rows
 from .function import Array, Elements, Function, Record, Scalar, State, TooLargeError, Value, strides_of
 from .fused import print_fused
+from .gather_forms import FORMS as GATHER_FORMS
 from .normalised import FORMS as NORMALISED_FORMS
 from .packed import FORMS as PACKED_FORMS
 from .packed import MOST_ELEMENTS
-from .picking import FORMS as PICKING_FORMS
 from .pieces import Pieces
-from .placing import FORMS as PLACING_FORMS
 from .products import print_matmul, print_products, print_sum_of_products
 from .scalars import literal, type_of
+from .scatter_forms import FORMS as SCATTER_FORMS
 from .variables import Variables
 
 MOST_OPERATIONS = 1500  # of one function
@@ -506,8 +506,8 @@ FORMS: dict[type[Op], Form] = {
     **ARRAY_FORMS,
     **NORMALISED_FORMS,
     **PACKED_FORMS,
-    **PICKING_FORMS,
-    **PLACING_FORMS,
+    **GATHER_FORMS,
+    **SCATTER_FORMS,
     AllTrue: _reduction("all"),
     AnyTrue: _reduction("any"),
     BatchMatMul: _products,

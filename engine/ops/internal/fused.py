@@ -23,8 +23,8 @@ class Fused(Op):
         input_count: the number of inputs.
         steps: each an op and the numbers of the values that it takes.
         results: the numbers of the values that are outputs.
-        layouts: for each value, where its axes lie in the space of the kernel (see `passes.spaces`); empty where all
-            steps are elementwise, with results of one shape.
+        layouts: for each value, which axes of the kernel's iteration space its axes are (see
+            `passes.fusion.iteration_spaces`); empty where all steps are elementwise, with results of one shape.
         parts: the axis of that space that is written out part by part, if there is one.
         size: the number of elements of that space.
     """
@@ -56,7 +56,7 @@ class Fused(Op):
 
 
 @dataclass(frozen=True)
-class FusedTogether(Op):
+class HorizontallyFused(Op):
     """One elementwise `Fused` over several sets of operands, each of sizes of its own: its members.
 
     Inputs: what all members share, then what each has of its own. Outputs: those of each member.
@@ -67,7 +67,7 @@ class FusedTogether(Op):
         shared: the numbers of the inputs of `op` that all members share.
     """
 
-    no_samples: ClassVar[str] = "is made by a pass out of `Fused`: test_together"
+    no_samples: ClassVar[str] = "is made by a pass out of `Fused`: test_horizontal_fusion"
     op: Fused
     count: int
     shared: tuple[int, ...] = ()

@@ -27,7 +27,7 @@ class UpdateRows(AssignRows):
             rows, one for each position, and scalars. It gives rows for each variable.
     """
 
-    no_samples: ClassVar[str] = "is made by a pass: test_rows_together"
+    no_samples: ClassVar[str] = "is made by a pass: test_row_update_fusion"
 
     def __init__(self, variables: Sequence[Variable], change: Fused) -> None:
         super().__init__(variables[0])

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 from ...graph.graph import Operation
 from ...ops.internal.update_rows import UpdateRows
-from ..fusion import epilogues, lay_out
+from ..fusion import epilogues, materialise_transposes
 from ..fusion.fuse import FusionRule, fuse
 from ..fusion.fuse_open import fuse_open
 from ..fusion.group_open import group_open
+from ..fusion.horizontal_fusion import fuse_updates
 from ..fusion.pack import pack_weights
-from ..fusion.rows_together import change_rows_at_once
-from ..fusion.together import update_together
+from ..fusion.row_update_fusion import change_rows_at_once
 from ..loops.fission import split_loops
-from ..loops.live_rows import compute_live_rows
-from ..loops.unroll import Whole, unroll
+from ..loops.ragged_batches import compute_ragged_batches
+from ..loops.unroll import StepUnderRewrite, unroll
 from ..memory.recompute import recompute
 from ..rewrites import row_updates, same_shapes, slices
 from ..rewrites.sink import sink_into_branches
@@ -128,16 +128,16 @@ def _unroll(step: Rewriter, options: Options) -> None:
     _take_over(step, unroll(_whole(step), exact=not options.reassociate))
 
 
-def _live_rows(step: Rewriter, options: Options) -> None:
+def _ragged_batches(step: Rewriter, options: Options) -> None:
     del options
-    _take_over(step, compute_live_rows(_whole(step)))
+    _take_over(step, compute_ragged_batches(_whole(step)))
 
 
-def _whole(step: Rewriter) -> Whole:
-    return Whole(step.copy, step.operations, step.fed, step.fetches, step.wanted)
+def _whole(step: Rewriter) -> StepUnderRewrite:
+    return StepUnderRewrite(step.copy, step.operations, step.fed, step.fetches, step.wanted)
 
 
-def _take_over(step: Rewriter, whole: Whole) -> None:
+def _take_over(step: Rewriter, whole: StepUnderRewrite) -> None:
     if whole.copy is not step.copy:
         step.become(whole)
 
@@ -183,9 +183,9 @@ def _row_updates(step: Rewriter, options: Options) -> None:
     apply_rules(step, row_updates.SUMS, "row_updates")
 
 
-def _lay_out(step: Rewriter, options: Options) -> None:
+def _materialise_transposes(step: Rewriter, options: Options) -> None:
     del options
-    apply_rules(step, lay_out.RULES, "lay_out")
+    apply_rules(step, materialise_transposes.RULES, "materialise_transposes")
 
 
 def _pack(step: Rewriter, options: Options) -> None:
@@ -200,8 +200,8 @@ def _fuse_open(step: Rewriter, options: Options) -> None:
     fuse_open(step.graph, step.operations, step.fetches, options.fusion_rule)
 
 
-def _together(step: Rewriter, options: Options) -> None:
-    update_together(step.graph, step.operations, step.fetches, options.fusion_rule)
+def _horizontal_fusion(step: Rewriter, options: Options) -> None:
+    fuse_updates(step.graph, step.operations, step.fetches, options.fusion_rule)
 
 
 def _update_rows(step: Rewriter, options: Options) -> None:
@@ -224,10 +224,10 @@ def _switched(name: str, run: Run, *requires: Requirement, switch: str = "", mov
     return Pass(name, known.description, known.is_exact, requires, run, known.name, moves_writes)
 
 
-LIVE_ROWS = _switched("live_rows", _live_rows, NOT_PLACED, NO_BUDGET, moves_writes=True)
+RAGGED_BATCHES = _switched("ragged_batches", _ragged_batches, NOT_PLACED, NO_BUDGET, moves_writes=True)
 PIPELINE = (
     _switched("unroll", _unroll, NOT_PLACED, NO_BUDGET, moves_writes=True),
-    LIVE_ROWS,
+    RAGGED_BATCHES,
     _switched("slices", _slices, NOT_PLACED),
     Pass("recompute", PASSES["recompute"].description, True, (), _recompute),  # with a budget it is no choice
     Pass("place", "give each operation its device", True, (), _place, is_required=True),
@@ -236,12 +236,12 @@ PIPELINE = (
     Pass("sizes", "find out which sizes that are not known are the same", True, (), _sizes, is_required=True),
     _switched("same_shapes", _same_shapes, OPEN_SIZES, ONE_HOST),
     _switched("row_updates", _row_updates, KERNELS, ONE_HOST),
-    _switched("lay_out", _lay_out, KERNELS, ONE_HOST),
+    _switched("materialise_transposes", _materialise_transposes, KERNELS, ONE_HOST),
     _switched("pack", _pack, KERNELS),
     _switched("fuse", _fuse, KERNELS),
     _switched("fuse_open", _fuse_open, KERNELS, ONE_HOST, switch="fuse"),
-    _switched("together", _together, KERNELS, FUSION, ONE_HOST),
-    _switched("update_rows", _update_rows, KERNELS, FUSION, ONE_HOST, switch="together", moves_writes=True),
+    _switched("horizontal_fusion", _horizontal_fusion, KERNELS, FUSION, ONE_HOST),
+    _switched("update_rows", _update_rows, KERNELS, FUSION, ONE_HOST, switch="horizontal_fusion", moves_writes=True),
     _switched("epilogues", _epilogues, KERNELS, FUSION, ONE_HOST),
     _switched("group_open", _group_open, KERNELS, FUSION, OPEN_SIZES, ONE_HOST, switch="reductions"),
 )

@@ -12,7 +12,7 @@ from ...graph.tensor import Symbol
 from ..fusion.fuse import FusionRule
 from . import limits, log
 from .assign import Assign
-from .pipeline import LIVE_ROWS, Options, run_pipeline
+from .pipeline import RAGGED_BATCHES, Options, run_pipeline
 from .prune import all_operations, needed_operations, settle_regions
 from .rewriter import Rewriter
 from .specialise import Specialised
@@ -94,7 +94,7 @@ def _specialised(
     given = dict(zip(feeds, specs or [tensor.spec for tensor in feeds], strict=True))
     copy = Specialised(is_on("cse"), exact=not options.reassociate)
     step = Rewriter(copy, [], [], [], [])
-    copy.keeps_differentiated = not LIVE_ROWS.reason_left_out(step, options)
+    copy.keeps_differentiated = not RAGGED_BATCHES.reason_left_out(step, options)
     fetched = [target for target in targets if isinstance(target, Symbol)]
     copy.copy_step(pruned, given, fetched)
     step.fed = [copy.tensors[tensor] for tensor in feeds]

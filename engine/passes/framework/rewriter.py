@@ -18,7 +18,7 @@ from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.spec import Spec
 from ...graph.tensor import Symbol
-from ..loops.unroll import Whole
+from ..loops.unroll import StepUnderRewrite
 from .order import reorder
 from .patterns import captured
 from .prune import Kept, kept_of, needed_operations
@@ -286,7 +286,7 @@ class Rewriter:
         self._taken_out.add(operation)
         self.erased.add(operation)
 
-    def become(self, whole: Whole) -> None:
+    def become(self, whole: StepUnderRewrite) -> None:
         """Go on with another copy of the step."""
         self.copy, self.operations, self.fed, self.fetches, self.wanted = whole
         self._known_uses = None

@@ -51,7 +51,7 @@ class Specialised:
         operations: from original operations to their copies; those that are fed or simplified away have none.
         outers: from parameters of copied regions to the tensors around that they stand for.
         keeps_differentiated: whether a loop over masked rows keeps variables that nothing needs, but for whose
-            cotangents its gradient is: `live_rows` builds that gradient anew.
+            cotangents its gradient is: `ragged_batches` builds that gradient anew.
         kept: whether there were any.
     """
 

@@ -27,7 +27,7 @@ from ..framework.order import earlier_effects, reorder
 from ..framework.prune import Kept, inner_blocks, kept_of
 from ..framework.switches import is_on
 from .fusible import Form, FusionRule, Placed, form_of, founding_space, parts_of_joined, place
-from .spaces import Embedding, Interval, Layout, Space, shifted
+from .iteration_spaces import Embedding, Interval, Layout, Space, shifted
 
 __all__ = ["FusionRule", "fuse"]
 

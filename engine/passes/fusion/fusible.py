@@ -18,7 +18,7 @@ from ...ops.math.reduced import BroadcastReduced, Sum, reduced_shape
 from ...ops.math.reduction import LogSumExp, Max, Mean, Min
 from ...ops.neural.softmax import LogSoftmax, Softmax
 from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, SumToShape
-from .spaces import (
+from .iteration_spaces import (
     MOST_JOINED,
     Layout,
     Shape,

@@ -372,7 +372,7 @@ def _record_like(record: Symbol, inner: Symbol) -> Symbol:
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
-class Whole(NamedTuple):
+class StepUnderRewrite(NamedTuple):
     """A copied step with what is fed and wanted of it."""
 
     copy: Specialised
@@ -382,7 +382,7 @@ class Whole(NamedTuple):
     wanted: list[Operation]
 
 
-def unroll(step: Whole, exact: bool) -> Whole:
+def unroll(step: StepUnderRewrite, exact: bool) -> StepUnderRewrite:
     """Unroll the short loops of a step, and those that are short once loops around them are unrolled.
 
     Args:
@@ -400,7 +400,7 @@ def unroll(step: Whole, exact: bool) -> Whole:
     return step
 
 
-def _copied(step: Whole, trips: Mapping[Operation, int], exact: bool) -> Whole | None:
+def _copied(step: StepUnderRewrite, trips: Mapping[Operation, int], exact: bool) -> StepUnderRewrite | None:
     copy = Unrolled(trips, step.copy.share, exact)
     copy.keeps_differentiated = step.copy.keeps_differentiated
     try:
@@ -410,4 +410,4 @@ def _copied(step: Whole, trips: Mapping[Operation, int], exact: bool) -> Whole |
     fed, fetches = ([copy.tensors[tensor] for tensor in tensors] for tensors in (step.fed, step.fetches))
     wanted = [copy.operations[operation] for operation in step.wanted if operation in copy.operations]
     wanted += [operation for operation in copy.graph.operations if operation.writes]
-    return Whole(copy, needed_operations(copy.graph, [*fetches, *wanted], fed), fed, fetches, wanted)
+    return StepUnderRewrite(copy, needed_operations(copy.graph, [*fetches, *wanted], fed), fed, fetches, wanted)

@@ -29,8 +29,8 @@ from ...ops.base import Constant
 from ...ops.containers.tensor_arrays import ArrayEmpty, ArrayNew
 from ...ops.linear_algebra.linalg import MatMul
 from ...ops.math.elementwise import Add
-from ..framework.cuts import Network
 from ..framework.estimates import bytes_of, flops_of, traffic_of
+from ..framework.minimum_cut import Network
 from ..framework.prune import all_operations
 
 ASSUMED_TRIPS = 1024  # of loops whose number of iterations only a run tells: rather too many than too few

@@ -20,7 +20,7 @@ from ...graph.variable import Assign, Variable
 from ...ops.arrays.axes import Transpose
 from ...ops.base import Constant
 from ...ops.containers.records import RecordSpec
-from ...ops.internal.fused import Fused, FusedTogether
+from ...ops.internal.fused import Fused, HorizontallyFused
 from ..framework.log import note_change
 from ..framework.prune import frame_users, needed_in_region, recorded_tensors
 from ..framework.switches import is_on
@@ -51,7 +51,7 @@ def plan_buffers(
         owned = {tensor for operation in block for tensor in operation.outputs}
         reusable = _reusable_tensors(block, [tensor for tensor in owned if is_fresh(tensor) and tensor not in shared])
         for operation in block:
-            if isinstance(operation.op, (Fused, FusedTogether)):
+            if isinstance(operation.op, (Fused, HorizontallyFused)):
                 reused = _reused_operands(operation, dying.get(operation, ()), reusable)
                 plan.update((result, Buffer(operand)) for result, operand in reused.items())
     for result, buffer in _assigned_in_place(operations, kept).items():
@@ -110,7 +110,7 @@ def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol
             continue
         value, variable = operation.inputs[0], operation.op.variable
         producer = value.operation
-        if value in found or not isinstance(producer.op, (Fused, FusedTogether)) or producer not in order:
+        if value in found or not isinstance(producer.op, (Fused, HorizontallyFused)) or producer not in order:
             continue
         if value.spec != variable.spec or not _is_written_once(accesses[variable]):
             continue
@@ -227,7 +227,7 @@ def _may_replace(operation: Operation, result: Symbol, operand: Symbol) -> bool:
     op, new, old = operation.op, result.spec, operand.spec
     if new != old or not isinstance(new, TensorSpec) or not isinstance(old, TensorSpec):
         return False
-    if isinstance(op, FusedTogether):
+    if isinstance(op, HorizontallyFused):
         return op.may_replace(place_among(result, operation.outputs), place_among(operand, operation.inputs))
     return not isinstance(op, Fused) or op.may_replace(new, old)
 
@@ -293,11 +293,11 @@ def blocks(
             wanted = recorded.get(op.body, ())
             yield from blocks(needed_in_region(op.body, wanted), {*op.body.results, *wanted}, recorded)
             continue
-        for inner, outliving in inner_blocks(operation, users):
+        for inner, outliving in demanded_blocks(operation, users):
             yield from blocks(inner, outliving, recorded)
 
 
-def inner_blocks(
+def demanded_blocks(
     operation: Operation, users: Mapping[Symbol, Sequence[Operation]]
 ) -> Iterator[tuple[Sequence[Operation], set[Symbol]]]:
     """The blocks of a loop's or branch's regions, each with what outlives it; `users` are those of frames."""

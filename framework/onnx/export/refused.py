@@ -40,7 +40,7 @@ _BY_MODULE = {
     "frames": "records of loops are kept for gradients only",
     "fused": "it is made by passes, which run after an export",
     "packed": "it is made by passes, which run after an export",
-    "live_rows": "it is made by passes, which run after an export",
+    "ragged_batches": "it is made by passes, which run after an export",
     "product_then": "it is made by passes, which run after an export",
     "update_rows": "it writes variables, and an ONNX model has no state",
     "indexed_slices": "it writes rows of variables, and an ONNX model has no state",

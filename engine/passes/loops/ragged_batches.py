@@ -40,7 +40,7 @@ from ...ops.arrays.joining import Concatenate
 from ...ops.arrays.shaping import dim, expand_dims, reshape
 from ...ops.base import Constant, build, build_multi, convert_to_tensor, make_constant
 from ...ops.containers.tensor_arrays import ArrayEmpty, ArrayNew, ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
-from ...ops.internal.live_rows import JoinSegments, RowPlan, SpansOfLengths, SpansOfMask, SplitSegments
+from ...ops.internal.ragged_batches import JoinSegments, RowPlan, SpansOfLengths, SpansOfMask, SplitSegments
 from ...ops.math.comparison import equal, logical_and, logical_or, where
 from ...ops.math.elementwise import Identity
 from ...ops.run_time_shapes import ZerosOfShape, runtime_shape, zeros_of
@@ -60,7 +60,7 @@ from .masks import (
     why_not_arithmetic,
 )
 from .row_wise import RowWise, resized, row_wise
-from .unroll import Whole
+from .unroll import StepUnderRewrite
 from .view import LoopView
 
 _FEWEST_ROWS = 16  # in batches of fewer, rows that have ended cost little
@@ -71,7 +71,7 @@ _LEAST_WORK = 1 << 19  # floating-point operations of a step in products: with l
 _ALL_ROWS = "computes all rows in each step"
 
 
-def compute_live_rows(step: Whole) -> Whole:
+def compute_ragged_batches(step: StepUnderRewrite) -> StepUnderRewrite:
     """Rewrite the loops of a step that compute rows which have ended, those inside of loops and branches too."""
     graph = step.copy.graph
     if not holds(step.operations, While):
@@ -111,17 +111,17 @@ def _tell_arithmetic(node: Operation) -> None:
         bools = kept_by_arithmetic(body, position)
         if bools is not None and not node.op.cotangents and any(is_heavy(operation) for operation in body.operations):
             why = why_not_arithmetic(parameter.operation.name, bools)
-            note_kept("live_rows", node, f"{_ALL_ROWS}: {why}")
+            note_kept("ragged_batches", node, f"{_ALL_ROWS}: {why}")
             return
 
 
-def _copied(step: Whole, operations: Sequence[Operation]) -> Whole:
+def _copied(step: StepUnderRewrite, operations: Sequence[Operation]) -> StepUnderRewrite:
     """The step with all that is known of what was built."""
     copy = Specialised(is_on("cse"), exact=False)
     copy.copy_step(operations, {tensor: tensor.spec for tensor in step.fed}, step.fetches)
     wanted = [copy.operations[operation] for operation in step.wanted if operation in copy.operations]
     fed, fetches = ([copy.tensors[tensor] for tensor in tensors] for tensors in (step.fed, step.fetches))
-    return Whole(copy, needed_operations(copy.graph, [*fetches, *wanted], fed), fed, fetches, wanted)
+    return StepUnderRewrite(copy, needed_operations(copy.graph, [*fetches, *wanted], fed), fed, fetches, wanted)
 
 
 def _rewrite(place: Place, node: Operation) -> bool:
@@ -142,7 +142,7 @@ def _rewrite(place: Place, node: Operation) -> bool:
             with gradient.outside():
                 _backward(segments, finals, built, gradient, outputs)
     except NotRowWiseError as why:
-        note_kept("live_rows", node, f"{_ALL_ROWS}: {why}")
+        note_kept("ragged_batches", node, f"{_ALL_ROWS}: {why}")
         return False
     for position, final in finals.items():
         loop.become(node.outputs[position], Identity(), [final])
@@ -150,7 +150,7 @@ def _rewrite(place: Place, node: Operation) -> bool:
         loop.become(counted.outputs[0], Identity(), [segments.steps])
     reorder(place.graph, {})
     sizes = ", ".join(map(str, segments.sizes))
-    note_change("live_rows", node, f"is {len(segments.sizes)} loops over the rows that are live: {sizes} of them")
+    note_change("ragged_batches", node, f"is {len(segments.sizes)} loops over the rows that are live: {sizes} of them")
     return True
 
 
@@ -578,4 +578,4 @@ def _inferred(operation: Operation, op: Op, inputs: Sequence[Symbol]) -> tuple[S
     return specs if isinstance(specs, tuple) else (specs,)
 
 
-__all__ = ["compute_live_rows", "sizes_of"]
+__all__ = ["compute_ragged_batches", "sizes_of"]

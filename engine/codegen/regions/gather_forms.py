@@ -11,7 +11,7 @@ from ...ops.arrays.gathering import Take
 from ...ops.arrays.joining import Unstack
 from ...ops.arrays.positions import OneHot
 from ...ops.containers.indexed_slices import FrontPositions
-from ...ops.internal.fused import FusedTogether
+from ...ops.internal.fused import HorizontallyFused
 from ...ops.math.reduction import ArgMax, ArgMin
 from ...ops.random.samplers import RandomUniform
 from ..expression.expression import UnsupportedError
@@ -171,7 +171,7 @@ def _replace_if(function: Function, condition: str, kind: str, value: str, slot:
     function.line(f"store {kind} {function.let(f'select i1 {condition}, {kind} {value}, {kind} {before}')}, ptr {slot}")
 
 
-def _fused_together(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _horizontally_fused(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Each member by itself."""
     op: Any = operation.op
     made: list[Value] = []
@@ -278,7 +278,7 @@ FORMS: dict[type, Form] = {
     ArgMax: _arg_extremum,
     ArgMin: _arg_extremum,
     FrontPositions: _front_positions,
-    FusedTogether: _fused_together,
+    HorizontallyFused: _horizontally_fused,
     OneHot: _one_hot,
     RandomUniform: _uniform,
     Take: _take,

@@ -90,5 +90,5 @@ def test_other_transposes_stay_views():
 def test_its_switch_turns_it_off():
     x, w, *_ = feeds(BATCH, STEPS, WIDTH)
     h = looped(ab.ops.transpose(x, (1, 0, 2)), lambda element, h: element @ w + h)
-    with without("lay_out"):
+    with without("materialise_transposes"):
         assert transposes(h, x, w) == [Transpose]

@@ -12,7 +12,7 @@ import anabranch as ab
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph.graph import Operation
 from anabranch.engine.graph.spec import ArraySpec
-from anabranch.engine.ops.internal.live_rows import (
+from anabranch.engine.ops.internal.ragged_batches import (
     JoinSegments,
     RowPlan,
     SpansOfLengths,
@@ -23,8 +23,8 @@ from anabranch.engine.ops.internal.live_rows import (
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.switches import without
-from anabranch.engine.passes.loops import live_rows
-from anabranch.engine.passes.loops.live_rows import sizes_of
+from anabranch.engine.passes.loops import ragged_batches
+from anabranch.engine.passes.loops.ragged_batches import sizes_of
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -34,7 +34,7 @@ ROWS, STEPS, FEATURES, UNITS = 20, 17, 3, 5
 
 @pytest.fixture(autouse=True)
 def small_loops_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(live_rows, "_LEAST_WORK", 0)
+    monkeypatch.setattr(ragged_batches, "_LEAST_WORK", 0)
     with ab.Graph().as_default():
         yield
 
@@ -87,7 +87,7 @@ def why_not(fetches: Sequence[Any], feeds: Sequence[Any]) -> str:
     """Why a loop was left as it is."""
     with recording() as log:
         prepare(ab.get_default_graph(), fetches, feeds)
-    changes, kept = log.of("live_rows")
+    changes, kept = log.of("ragged_batches")
     assert not changes
     return "\n".join(note.text for note in kept)
 
@@ -107,7 +107,7 @@ def check_program(fetches: Sequence[Any], feeds: dict[Any, Any], tolerance: floa
     """The compiled step agrees with that of all rows."""
     inputs, values = list(feeds), list(feeds.values())
     found = Program(ab.get_default_graph(), fetches, inputs)(*values)
-    with without("live_rows"):
+    with without("ragged_batches"):
         expected = Program(ab.get_default_graph(), fetches, inputs)(*values)
     for result, reference in zip(found, expected, strict=True):
         np.testing.assert_allclose(result, reference, tolerance, tolerance)
@@ -166,7 +166,7 @@ def test_one_loop_becomes_several_of_fewer_and_fewer_rows() -> None:
 
 def test_the_gradient_of_the_whole_loop_is_gone() -> None:
     fetches, feeds = problem()
-    with without("live_rows"):
+    with without("ragged_batches"):
         assert len(loops(fetches, list(feeds))) == 2
     found = [loop.op for loop in loops(fetches, list(feeds)) if isinstance(loop.op, While)]
     assert [bool(op.cotangents) for op in found] == [False, False, True, True]
@@ -176,7 +176,7 @@ def test_explain_tells_what_was_done() -> None:
     fetches, feeds = problem()
     with recording() as log:
         prepare(ab.get_default_graph(), fetches, list(feeds))
-    changes, kept = log.of("live_rows")
+    changes, kept = log.of("ragged_batches")
     assert [note.text for note in changes] == ["is 2 loops over the rows that are live: 20, 8 of them"]
     assert not kept
 
@@ -211,7 +211,7 @@ def test_computed_rows_are_near_the_sum_of_lengths(seed: int) -> None:
 def test_exact_programs_and_programs_without_the_pass_keep_the_loop() -> None:
     fetches, feeds = problem()
     assert len(loops(fetches, list(feeds), reassociate=False)) == 2
-    with without("live_rows"):
+    with without("ragged_batches"):
         assert len(loops(fetches, list(feeds))) == 2
 
 
@@ -405,7 +405,7 @@ def test_a_loop_that_stays_keeps_nothing_for_its_gradient() -> None:
     outputs, _ = masked_loop(x, lengths, weights)
     fetches = gradients(ops.sum(outputs), weights)
     forward, _ = loops(fetches, [x, lengths])
-    with without("live_rows"):
+    with without("ragged_batches"):
         reference, _ = loops(fetches, [x, lengths])
     assert [output.spec for output in forward.outputs] == [output.spec for output in reference.outputs]
 
@@ -473,7 +473,7 @@ def test_few_rows() -> None:
 
 
 def test_little_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_rows, "_LEAST_WORK", 1 << 19)
+    monkeypatch.setattr(ragged_batches, "_LEAST_WORK", 1 << 19)
     assert "products of a step take 1000 operations" in why_not(*_loop_of(lambda h, x, t: h + x))
 
 
@@ -507,8 +507,8 @@ def test_values_of_iterations_that_are_taken() -> None:
     values = {feeds[0]: draw(*feeds[0].shape), feeds[1]: lengths_of("various")}
     with recording() as log:
         found = ab.Session().run([fetches[0], inner[-1]], values)
-    assert any("are fetched" in note.text for note in log.of("live_rows")[1])
-    with without("live_rows"):
+    assert any("are fetched" in note.text for note in log.of("ragged_batches")[1])
+    with without("ragged_batches"):
         expected = ab.Session().run([fetches[0], inner[-1]], values)
     for result, reference in zip(found, expected, strict=True):
         np.testing.assert_array_equal(result, reference)

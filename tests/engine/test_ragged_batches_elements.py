@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shared.live_rows_checks import ROWS, STEPS, check, draw, lengths_of, loops, why_not
+from shared.ragged_batches_checks import ROWS, STEPS, check, draw, lengths_of, loops, why_not
 
 import anabranch as ab
-from anabranch.engine.passes.loops import live_rows
+from anabranch.engine.passes.loops import ragged_batches
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -21,7 +21,7 @@ UNITS = 5
 @pytest.fixture(autouse=True)
 def small_loops_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in {"_LEAST_WORK": 0, "_FEWEST_STEPS": 0}.items():
-        monkeypatch.setattr(live_rows, name, value)
+        monkeypatch.setattr(ragged_batches, name, value)
     with ab.Graph().as_default():
         yield
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
-from anabranch.engine.codegen.matmul import products_together
+from anabranch.engine.codegen.matmul import parallel_products
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.switches import without
-from anabranch.engine.passes.fusion.side_by_side import Piece, side_by_side
+from anabranch.engine.passes.fusion.parallel_schedule import Piece, parallel_schedule
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -175,12 +175,12 @@ def test_a_product_with_many_operands_runs_by_itself():
             self.results = results
 
         def begin(self, *values: Any) -> Any:
-            return products_together.Begun(None, (0,) * self.results)  # pyright: ignore[reportArgumentType]
+            return parallel_products.Begun(None, (0,) * self.results)  # pyright: ignore[reportArgumentType]
 
-    most = products_together._MOST_OPERANDS
-    assert products_together._begun((Runner(2), *range(most - 2))) is not None
-    assert products_together._begun((Runner(2), *range(most - 1))) is None
-    assert products_together.run_products((Runner(3), *range(most))) == [None]
+    most = parallel_products._MOST_OPERANDS
+    assert parallel_products._begun((Runner(2), *range(most - 2))) is not None
+    assert parallel_products._begun((Runner(2), *range(most - 1))) is None
+    assert parallel_products.run_products((Runner(3), *range(most))) == [None]
 
 
 def test_what_a_kernel_refuses_is_computed_alone(monkeypatch: pytest.MonkeyPatch):
@@ -231,7 +231,7 @@ def test_a_group_is_of_one_kind_and_of_as_many_as_pay():
     kinds = ["a", "b", "a", "b", "a", "b", "b"]
     pieces = {o: Piece(1.0, kind, {"a": 3, "b": 5}[kind]) for o, kind in zip(made, kinds, strict=True)}
     with recording() as log:
-        ordered, groups = side_by_side(graph.operations, pieces.get, lambda _: False)
+        ordered, groups = parallel_schedule(graph.operations, pieces.get, lambda _: False)
     assert groups == [[made[0], made[2], made[4]]]
     assert sorted(ordered, key=lambda o: o.index) == graph.operations
     _, kept = log.of("parallel")
@@ -240,13 +240,13 @@ def test_a_group_is_of_one_kind_and_of_as_many_as_pay():
 
 
 def test_others_are_looked_for_within_reach(monkeypatch: pytest.MonkeyPatch):
-    from anabranch.engine.passes.fusion import side_by_side as module
+    from anabranch.engine.passes.fusion import parallel_schedule as module
 
     monkeypatch.setattr(module, "_REACH", 3)
     with ab.Graph().as_default() as graph:
         x = ab.constant(1.0)
         made = [symbol_of(ops.exp(x)).operation for _ in range(5)]
-    _, groups = side_by_side(graph.operations, {o: Piece(1.0) for o in made}.get, lambda _: False)
+    _, groups = parallel_schedule(graph.operations, {o: Piece(1.0) for o in made}.get, lambda _: False)
     assert groups == [made[:3], made[3:]]
 
 

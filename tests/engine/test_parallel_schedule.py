@@ -18,11 +18,11 @@ import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.switches import without
-from anabranch.engine.passes.fusion.side_by_side import Piece, side_by_side
+from anabranch.engine.passes.fusion.parallel_schedule import Piece, parallel_schedule
 from anabranch.engine.queues import FIFOQueue
-from anabranch.engine.runtime import side_by_side as running
+from anabranch.engine.runtime import parallel_schedule as running
+from anabranch.engine.runtime.parallel_schedule import ParallelSchedule, always, run_together
 from anabranch.engine.runtime.program import Program
-from anabranch.engine.runtime.side_by_side import SideBySide, always, run_together
 
 ops = ab.ops
 STEPS, BATCH, UNITS = 100, 8, 32
@@ -65,7 +65,7 @@ def step(build: Callable[..., Any], *values: Any) -> tuple[Program, Callable[[],
 
 def groups(program: Program) -> list[int]:
     """How many pieces each group has."""
-    lines = [line for line in program.source.splitlines() if "= side_by_side" in line]
+    lines = [line for line in program.source.splitlines() if "= parallel_schedule" in line]
     return [line.partition(" = ")[0].count(",") + 1 for line in lines]
 
 
@@ -114,7 +114,7 @@ def depends(operation: Any, other: Any) -> bool:
 def test_any_order_is_one_in_which_everything_has_what_it_needs(seed: int):
     random = Random(seed)
     made = Step(random, random.randint(2, 14))
-    ordered, found = side_by_side(
+    ordered, found = parallel_schedule(
         made.operations, lambda o: Piece(1.0) if o in made.long else None, made.fixed.__contains__
     )
     place = {operation: position for position, operation in enumerate(ordered)}
@@ -138,12 +138,14 @@ def test_something_is_found_where_there_is_something():
         len(group)
         for seed in range(60)
         for made in [Step(Random(seed), 12)]
-        for group in side_by_side(made.operations, lambda o, made=made: Piece(1.0) if o in made.long else None, bool)[1]
+        for group in parallel_schedule(
+            made.operations, lambda o, made=made: Piece(1.0) if o in made.long else None, bool
+        )[1]
     ]
     assert sizes == []  # `bool` fixes all operations where they are
     made = Step(Random(3), 12)
     made.long = {o for o in made.operations if o.type == "add"}
-    assert side_by_side(made.operations, lambda o: Piece(1.0) if o in made.long else None, lambda _: False)[1]
+    assert parallel_schedule(made.operations, lambda o: Piece(1.0) if o in made.long else None, lambda _: False)[1]
 
 
 def test_what_is_told():
@@ -154,8 +156,8 @@ def test_what_is_told():
     exps = [operation for operation in graph.operations if operation.type == "exp"]
     seconds = dict(zip(exps, (1.0, float("inf"), 1e-6), strict=True))
     with recording() as log:
-        side_by_side(graph.operations, lambda o: Piece(seconds[o]) if o in seconds else None, lambda _: False)
-        side_by_side(graph.operations[:2], lambda o: Piece(seconds[o]) if o in seconds else None, lambda _: False)
+        parallel_schedule(graph.operations, lambda o: Piece(seconds[o]) if o in seconds else None, lambda _: False)
+        parallel_schedule(graph.operations[:2], lambda o: Piece(seconds[o]) if o in seconds else None, lambda _: False)
     changed, kept = log.of("parallel")
     assert [(note.operation, note.text) for note in changed] == [
         (exps[0].name, f"runs side by side with {exps[1].name!r}")
@@ -181,7 +183,7 @@ def test_both_directions_of_a_recurrent_net_and_of_its_gradient():
     with ab.Graph().as_default() as graph:
         feeds = [ab.placeholder(shape, "float32") for shape in ((STEPS, BATCH, UNITS), (UNITS, UNITS), (UNITS, UNITS))]
         exact = Program(graph, build(*feeds), feeds, exact=True)
-    assert "side_by_side" not in exact.source
+    assert "parallel_schedule" not in exact.source
     values = draw(STEPS, BATCH, UNITS), *weights
     for value, wanted in zip(program(*values), exact(*values), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
@@ -415,7 +417,7 @@ def test_a_group_keeps_to_what_is_faster(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(running, "run_together", together)
     monkeypatch.setattr(running.time, "perf_counter", lambda: clock[0])
-    group = SideBySide()
+    group = ParallelSchedule()
     with always(None):  # pyright: ignore[reportArgumentType]
         for count, seconds, most in ((1000, 6e-4, 1000), (1000, 3e-3, 80)):
             took[True] = seconds
@@ -428,7 +430,7 @@ def test_a_group_keeps_to_what_is_faster(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_short_group_never_wakes_a_thread(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(running, "run_together", None)
-    group = SideBySide()
+    group = ParallelSchedule()
     with always(None):  # pyright: ignore[reportArgumentType]
         assert all(group((tuple,), (tuple,)) == [(), ()] for _ in range(300))
     assert not group.times[True]
@@ -541,7 +543,7 @@ SCRIPT = """
 import os
 import numpy as np
 import anabranch as ab
-from anabranch.engine.runtime.side_by_side import always
+from anabranch.engine.runtime.parallel_schedule import always
 
 with ab.Graph().as_default():
     x = ab.placeholder((8192,), "float32")
@@ -553,7 +555,7 @@ with ab.Graph().as_default():
         child = os.fork() if hasattr(os, "fork") else None
         a, b = session.run(fetches, {x: value})
         assert np.array_equal(a, np.sort(value)) and np.array_equal(b, np.argsort(value, kind="stable"))
-        assert "side_by_side(" in session.program(fetches, [x]).source
+        assert "parallel_schedule(" in session.program(fetches, [x]).source
     if child == 0:
         os._exit(0)
     if child:

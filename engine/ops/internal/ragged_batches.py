@@ -1,7 +1,7 @@
 """Ops around loops over sorted rows: they give the steps of the rows that are live, and results of all rows again.
 
-Made by the pass `live_rows`. A batch of sequences is cut into *segments*: stretches of steps, each with so many rows of
-the batch in the order in which they end (or begin). Times are counted in the order in which the loop goes.
+Made by the pass `ragged_batches`. A batch of sequences is cut into *segments*: stretches of steps, each with so many
+rows of the batch in the order in which they end (or begin). Times are counted in the order in which the loop goes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...graph.tensor import Tensor
 from ..base import apply, apply_multi
 from ..run_time_shapes import runtime_shape, zeros_of
 
-_NO_SAMPLES = "is made by a pass: test_live_rows"
+_NO_SAMPLES = "is made by a pass: test_ragged_batches"
 _Array = np.ndarray[Any, Any]
 _Part = tuple[int, int, int, int, int]
 

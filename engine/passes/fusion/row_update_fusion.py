@@ -192,5 +192,5 @@ class _Update:
             tensor.operation, tensor.index = joined, position
         listed = ", ".join(step.type_name for step, _ in change.steps)
         names = ", ".join(repr(variable.name) for variable in self.variables)
-        note_change("together", joined, f"rows of {names} are changed in one pass: {listed}")
+        note_change("horizontal_fusion", joined, f"rows of {names} are changed in one pass: {listed}")
         return joined

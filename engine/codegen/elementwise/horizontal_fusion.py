@@ -1,4 +1,4 @@
-"""Kernels that compute one expression over several sets of operands, each of sizes of its own: `FusedTogether`.
+"""Kernels that compute one expression over several sets of operands, each of sizes of its own: `HorizontallyFused`.
 
 The operands of all members come in one tuple. The entry looks at each of its items and notes where their data lie; then
 threads share the elements of all members, as if these lay one after the other.
@@ -15,7 +15,7 @@ import numpy as np
 
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
-from ...ops.internal.fused import FusedTogether
+from ...ops.internal.fused import HorizontallyFused
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec, divide
 from ..llvm.code import Code
@@ -120,10 +120,10 @@ class BoundTogether(BoundKernel):
             value[...] = made
 
 
-def bind_together(operation: Operation) -> BoundKernel | None:
-    """The kernel of a `FusedTogether`."""
+def bind_horizontally_fused(operation: Operation) -> BoundKernel | None:
+    """The kernel of a `HorizontallyFused`."""
     op = operation.op
-    assert isinstance(op, FusedTogether)
+    assert isinstance(op, HorizontallyFused)
     inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
     made = len(op.op.results)

@@ -83,7 +83,7 @@ def test_any_rows(data: Any) -> None:
         ids = np.arange(rows, dtype="int32")
     values = np.random.default_rng(1).standard_normal((len(ids), width)).astype("float32")
     found: list[Any] = []
-    for off in ((), ("together",)):
+    for off in ((), ("horizontal_fusion",)):
         variable, optimizer = ab.Variable(_table(rows, width)), ab.optimizers.Adagrad(0.5)
         graph, step, feeds = _step(variable, optimizer, len(ids))
         with without(*off):
@@ -172,9 +172,9 @@ def test_what_is_told() -> None:
     graph, step, feeds = _step(ab.Variable(_table(), name="table"), ab.optimizers.Adagrad(0.5), 3)
     with recording() as log:
         _types(graph, [step], feeds)
-    (note,) = log.of("together")[0]
+    (note,) = log.of("horizontal_fusion")[0]
     assert "table_accumulator', 'table' are changed in one pass: multiply, add, add, sqrt" in note.text
-    with without("together"):
+    with without("horizontal_fusion"):
         assert "update_rows" not in _types(graph, [step], feeds)
 
 

@@ -15,13 +15,13 @@ import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.rule import fusion_rule
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.internal.fused import Fused, FusedTogether
+from anabranch.engine.ops.internal.fused import Fused, HorizontallyFused
 from anabranch.engine.ops.math.elementwise import Multiply
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.passes.framework.switches import without
-from anabranch.engine.passes.fusion import together
+from anabranch.engine.passes.fusion import horizontal_fusion
 from anabranch.engine.runtime.program import Program
 
 needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
@@ -61,7 +61,7 @@ def _joined(graph: ab.Graph, targets: Sequence[Any], feeds: Sequence[Any] = ()) 
     """How many members each operation has that updates several variables."""
     step = prepare(graph, targets, feeds, rule=fusion_rule())
     found = [operation.op for operation in all_operations(step.operations)]
-    return [op.count for op in found if isinstance(op, FusedTogether)]
+    return [op.count for op in found if isinstance(op, HorizontallyFused)]
 
 
 def _changed(graph: ab.Graph, targets: Sequence[Any], variables: Sequence[Any], runs: int = 2) -> list[Any]:
@@ -79,7 +79,7 @@ def _changed(graph: ab.Graph, targets: Sequence[Any], variables: Sequence[Any], 
 def _check_same(graph: ab.Graph, targets: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """Every bit is the same as without the pass."""
     found = _changed(graph, targets, variables)
-    with without("together"):
+    with without("horizontal_fusion"):
         expected = _changed(graph, targets, variables)
     for value, wanted in zip(found, expected, strict=True):
         assert value.tobytes() == wanted.tobytes()
@@ -180,7 +180,7 @@ def test_scalars_that_differ() -> None:
         lambda v: [(k, v[k] - v[k] * v[k] * rates[k] * rates[3]) for k in range(3)], _values([(3,), (4, 2), (1, 2)])
     )
     step = prepare(graph, written, [], rule=fusion_rule())
-    (op,) = [operation.op for operation in step.operations if isinstance(operation.op, FusedTogether)]
+    (op,) = [operation.op for operation in step.operations if isinstance(operation.op, HorizontallyFused)]
     assert (op.count, len(op.shared)) == (3, 1)
     _check_same(graph, written, variables)
 
@@ -263,12 +263,12 @@ def test_groups_never_wait_for_one_another() -> None:
 
 @needs_kernels
 def test_what_is_large_stays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_MOST_BYTES", 100)
+    monkeypatch.setattr(horizontal_fusion, "_MOST_BYTES", 100)
     values = _values([(30,), (5,), (10,), (20,), (4,)])
     graph, written, variables = _assigned(lambda v: [(k, v[k] * v[k] - v[k]) for k in range(5)], values)
     with recording() as log:
         assert _joined(graph, written) == [2, 2]  # (5 + 10), (20 + 4)
-    assert any("nothing to one of this size" in note.text for note in log.of("together")[1])
+    assert any("nothing to one of this size" in note.text for note in log.of("horizontal_fusion")[1])
     _check_same(graph, written, variables)
 
 
@@ -279,10 +279,10 @@ def test_what_is_told() -> None:
     graph, written, _ = _assigned(changes, values)
     with recording() as log:
         prepare(graph, written, [], rule=fusion_rule())
-    changed, kept = log.of("together")
+    changed, kept = log.of("horizontal_fusion")
     assert [note.text for note in changed] == ["2 updates are one call: multiply, subtract"]
     assert [note.text for note in kept] == ["no other variable is updated by the same expression"]
-    with without("together"):
+    with without("horizontal_fusion"):
         assert _joined(graph, written) == []
 
 
@@ -343,7 +343,7 @@ def test_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_meaning() -> None:
     """What runs where no kernel can be compiled: the members, one after the other."""
     op = Fused(2, ((Multiply(), (0, 1)),), (2,))
-    joined = FusedTogether(op, 2, (1,))
+    joined = HorizontallyFused(op, 2, (1,))
     first, second = np.array([1.0, 2.0]), np.array([[3.0], [4.0]])
     found = joined.run(np, np.float64(10), first, second)
     np.testing.assert_array_equal(found[0], [10, 20])

@@ -22,7 +22,7 @@ from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import Step, prepare
 from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.passes.framework.switches import without
-from anabranch.engine.passes.loops import live_rows
+from anabranch.engine.passes.loops import ragged_batches
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -34,7 +34,7 @@ STEPS, PARTS, FEATURES, UNITS = 6, 5, 3, 4
 def small_loops_too() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"_LEAST_WORK": 0, "_FEWEST_ROWS": 1, "_FEWEST_STEPS": 0, "_ALIGNED": 1}.items():
-            patch.setattr(live_rows, name, value)
+            patch.setattr(ragged_batches, name, value)
         yield
 
 
@@ -160,11 +160,11 @@ def check(case: Case, order: int = 1) -> int:
         fetches, feeds = build(case, order)
         with recording() as log:
             step = prepare(graph, fetches, list(feeds))
-        with without("live_rows"):
+        with without("ragged_batches"):
             plain = prepare(graph, fetches, list(feeds))
         for found, expected in zip(evaluate(step, feeds), evaluate(plain, feeds), strict=True):
             np.testing.assert_allclose(found, expected, 1e-9, 1e-9)
-    return len(log.of("live_rows")[0])
+    return len(log.of("ragged_batches")[0])
 
 
 ROWS = st.lists(st.integers(0, STEPS), min_size=1, max_size=7).map(tuple)
@@ -221,7 +221,7 @@ def test_loops_inside_of_a_loop_and_of_its_gradient() -> None:
     with ab.Graph().as_default() as graph:
         fetches, feeds = build(NESTED)
         found = inner_loops(prepare(graph, fetches, list(feeds)))
-        with without("live_rows"):
+        with without("ragged_batches"):
             assert len(inner_loops(prepare(graph, fetches, list(feeds)))) == 2
     assert [output.shape for loop in found[:3] for output in loop.outputs[1:2]] == [(5, UNITS), (3, UNITS), (1, UNITS)]
     assert [bool(loop.op.cotangents) for loop in found if isinstance(loop.op, While)] == [False] * 3 + [True] * 3
@@ -237,7 +237,7 @@ def test_compiled_programs_of_loops_inside_of_loops() -> None:
     with ab.Graph().as_default() as graph:
         fetches, feeds = build(Case("halved", (6, 1, 0, 3, 2), nested=True, loss="squares", all_outputs=True))
         found = Program(graph, fetches, list(feeds))(*feeds.values())
-        with without("live_rows"):
+        with without("ragged_batches"):
             expected = Program(graph, fetches, list(feeds))(*feeds.values())
     for result, reference in zip(found, expected, strict=True):
         np.testing.assert_allclose(result, reference, 1e-4, 1e-4)
@@ -249,7 +249,7 @@ def test_second_order_gradients_of_loops_inside_of_loops() -> None:
         fetches, feeds = build(NESTED, order=2)
         with recording() as log:
             prepare(graph, fetches, list(feeds))
-    changes, kept = log.of("live_rows")
+    changes, kept = log.of("ragged_batches")
     assert not changes
     assert any("values of" in note.text for note in kept)
 
@@ -273,10 +273,10 @@ def test_loops_inside_of_branches_and_deeper_loops() -> None:
             for wanted, reason in ((fetches[:1], None), (fetches, "its gradient lies in a loop or branch of its own")):
                 with recording() as log:
                     step = prepare(graph, wanted, list(feeds))
-                changes, kept = log.of("live_rows")
+                changes, kept = log.of("ragged_batches")
                 assert len(changes) == (reason is None)
                 assert reason is None or any(reason in note.text for note in kept)
-                with without("live_rows"):
+                with without("ragged_batches"):
                     plain = prepare(graph, wanted, list(feeds))
                 for found, expected in zip(evaluate(step, feeds), evaluate(plain, feeds), strict=True):
                     np.testing.assert_allclose(found, expected, 1e-9, 1e-9)

@@ -1,4 +1,4 @@
-"""What the pass "live_rows" makes of the default graph's loops: which there are, why one was left, and their values."""
+"""Loops of the default graph after the pass `ragged_batches`: which there are, why one was left, and their values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def why_not(fetches: list[Any], feeds: Any) -> str:
     """Why a loop was left as it is."""
     with recording() as log:
         prepare(ab.get_default_graph(), fetches, list(feeds))
-    changes, kept = log.of("live_rows")
+    changes, kept = log.of("ragged_batches")
     assert not changes
     return "\n".join(note.text for note in kept)
 

@@ -37,7 +37,7 @@ class Piece:
 PieceOf = Callable[[Operation], Piece | None]
 
 
-def side_by_side(
+def parallel_schedule(
     operations: Sequence[Operation], piece_of: PieceOf, is_fixed: Callable[[Operation], bool]
 ) -> tuple[list[Operation], list[list[Operation]]]:
     """An order of `operations` in which each group stands in one piece, and the groups.

@@ -3,7 +3,7 @@
 Pieces are native loops and long NumPy operations, which use one core each and let go of the interpreter's lock while
 they compute. They have no effects, and a piece that fails gives None: the step then runs it again by itself, in its
 turn, so that errors are those of a step that runs one thing after the other. Products of matrices, which use all
-threads already, are pieces of another kind: several of them are one call of native code (`products_together`).
+threads already, are pieces of another kind: several of them are one call of native code (`parallel_products`).
 
 Whether it pays is measured, not guessed (but for products): a group notes how long it takes one after the other and
 side by side, keeps to what is faster, and tries the other way now and then. So it loses at most what those trials cost.
@@ -27,7 +27,7 @@ from ..graph.graph import Operation
 from ..graph.spec import TensorSpec
 from ..passes.framework.estimates import elements, flops_of
 from ..passes.framework.switches import is_on
-from ..passes.fusion.side_by_side import LEAST_SECONDS, Piece, side_by_side
+from ..passes.fusion.parallel_schedule import LEAST_SECONDS, Piece, parallel_schedule
 
 if TYPE_CHECKING:
     from ..codegen.regions.region import NativeRegion
@@ -94,7 +94,7 @@ def arranged(
     if not is_on("parallel") or wanted_threads() == 1:
         return operations, []
     in_runs = {inside for native in natives.values() for inside in native.plan.run}
-    found = side_by_side(operations, lambda o: piece_of(o, natives, kernels), in_runs.__contains__)
+    found = parallel_schedule(operations, lambda o: piece_of(o, natives, kernels), in_runs.__contains__)
     return found if found[1] else (operations, [])
 
 
@@ -106,27 +106,27 @@ def print_group(block: Block, group: Sequence[Operation]) -> None:
     printer = block.printer
     if group[0].op.type_name in _PRODUCTS:
         called = [_print_product(block, operation) for operation in group]
-        run = printer.bind("products", _products_together().run_products)
+        run = printer.bind("products", _parallel_products().run_products)
     else:
         called = [_print_piece(block, operation) for operation in group]
-        run = printer.bind("side_by_side", SideBySide())
+        run = printer.bind("parallel_schedule", ParallelSchedule())
     results = [printer.fresh("ran") for _ in group]
     block.line(f"{', '.join(results)} = {run}({', '.join(piece for piece, _ in called)})")
     for operation, result, (_, again) in zip(group, results, called, strict=True):
         printer.ran[operation] = result, again
 
 
-def _products_together() -> Any:
-    from ..codegen.matmul import products_together  # llvmlite loads here
+def _parallel_products() -> Any:
+    from ..codegen.matmul import parallel_products  # llvmlite loads here
 
-    return products_together
+    return parallel_products
 
 
 def _print_product(block: Block, operation: Operation) -> tuple[str, str]:
     """A product as a tuple of what computes it and its operands, and the call that runs it by itself."""
     printer = block.printer
     outputs = [tensor.spec for tensor in operation.outputs]
-    member = _products_together().Member(printer.kernels[operation], outputs)
+    member = _parallel_products().Member(printer.kernels[operation], outputs)
     arguments = [printer.bind(f"run_{operation.op.type_name}", member), *[block.names[t] for t in operation.inputs]]
     return f"({', '.join(arguments)})", f"{arguments[0]}({', '.join(arguments[1:])})"
 
@@ -165,7 +165,7 @@ def always(is_parallel: bool) -> Generator[None]:
         _Way.always = before
 
 
-class SideBySide:
+class ParallelSchedule:
     """A group of pieces, called with them: each a function and its arguments. Gives what each gave, None if it failed.
 
     Attributes:

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shared.live_rows_checks import ROWS, STEPS, check, draw, lengths_of, loops, why_not
+from shared.ragged_batches_checks import ROWS, STEPS, check, draw, lengths_of, loops, why_not
 
 import anabranch as ab
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.switches import without
-from anabranch.engine.passes.loops import live_rows
+from anabranch.engine.passes.loops import ragged_batches
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -28,7 +28,7 @@ FEATURES, UNITS = 3, 5
 @pytest.fixture(autouse=True)
 def small_loops_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in {"_LEAST_WORK": 0, "_FEWEST_STEPS": 0}.items():
-        monkeypatch.setattr(live_rows, name, value)
+        monkeypatch.setattr(ragged_batches, name, value)
     with ab.Graph().as_default():
         yield
 
@@ -377,7 +377,7 @@ def test_loops_in_loops(name: str, more: int) -> None:
     feeds = dict(zip((x, w, lengths, masks), values, strict=True))
     with recording() as log, without("unroll"):
         prepare(ab.get_default_graph(), fetches, list(feeds))
-    assert [note.text[:10] for note in log.of("live_rows")[0]] == ["is 2 loops"]
+    assert [note.text[:10] for note in log.of("ragged_batches")[0]] == ["is 2 loops"]
     check(fetches, feeds)
 
 

@@ -17,7 +17,7 @@ from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...graph.variable import Assign
 from ...ops.arrays.axes import Transpose
-from ...ops.internal.fused import Fused, FusedTogether
+from ...ops.internal.fused import Fused, HorizontallyFused
 from ..framework.log import note_change, note_kept
 from ..framework.order import earlier_effects, reorder
 from ..framework.prune import Kept, holds, inner_blocks, kept_of
@@ -30,7 +30,7 @@ _MOST_KINDS = 8  # expressions by which variables of one step are updated
 Kind = tuple[object, ...]
 
 
-def update_together(graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol], rule: FusionRule) -> None:
+def fuse_updates(graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol], rule: FusionRule) -> None:
     """Join updates among `operations`, which are needed of `graph`, and in all regions inside.
 
     Args:
@@ -70,7 +70,7 @@ def _with_joined(graph: Graph, operations: Sequence[Operation], members: Sequenc
 
 def _is_several(members: Sequence[Operation]) -> bool:
     if len(members) == 1:
-        note_kept("together", members[0], "no other variable is updated by the same expression")
+        note_kept("horizontal_fusion", members[0], "no other variable is updated by the same expression")
     return len(members) > 1
 
 
@@ -80,7 +80,7 @@ def _kind_of(operation: Operation) -> Kind | None:
     if not isinstance(op, Fused) or operation.control_inputs:
         return None
     if op.layouts:
-        note_kept("together", operation, "its kernel adds up, or moves elements")
+        note_kept("horizontal_fusion", operation, "its kernel adds up, or moves elements")
         return None
     inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
@@ -90,7 +90,7 @@ def _kind_of(operation: Operation) -> Kind | None:
     if any(isinstance(tensor.operation.op, Transpose) for tensor in operation.inputs):
         return None
     if _bytes_of(operation) > _MOST_BYTES:
-        note_kept("together", operation, "a call of its own is nothing to one of this size")
+        note_kept("horizontal_fusion", operation, "a call of its own is nothing to one of this size")
         return None
     scalars = tuple(spec.shape == () for spec in inputs)
     dtypes = tuple(spec.dtype for spec in (*inputs, *outputs))
@@ -132,7 +132,7 @@ def _independent(operations: Sequence[Operation], members: Sequence[Operation]) 
         size += _bytes_of(operation)
         if needs & taken or size > _MOST_BYTES or len(groups[-1]) == _MOST_MEMBERS:
             if needs & taken:
-                note_kept("together", operation, "it needs what another update of its kind gives")
+                note_kept("horizontal_fusion", operation, "it needs what another update of its kind gives")
             groups.append([])
             taken, size = 0, _bytes_of(operation)
         groups[-1].append(operation)
@@ -147,7 +147,7 @@ def _joined(graph: Graph, group: Sequence[Operation]) -> Operation:
     assert isinstance(op, Fused)
     same = [all(member.inputs[k] is first.inputs[k] for member in group) for k in range(op.input_count)]
     shared = tuple(k for k in range(op.input_count) if same[k] and first.inputs[k].shape == ())
-    together = FusedTogether(op, len(group), shared)
+    together = HorizontallyFused(op, len(group), shared)
     inputs = [first.inputs[k] for k in shared] + [member.inputs[k] for member in group for k in together.own]
     outputs = [tensor for member in group for tensor in member.outputs]
     location = location_of_several([member.location for member in group])
@@ -155,7 +155,7 @@ def _joined(graph: Graph, group: Sequence[Operation]) -> Operation:
     joined.outputs, joined.index = tuple(outputs), last.index
     for position, tensor in enumerate(outputs):
         tensor.operation, tensor.index = joined, position
-    note_change("together", joined, lambda: f"{len(group)} updates are one call: {_listed(op)}")
+    note_change("horizontal_fusion", joined, lambda: f"{len(group)} updates are one call: {_listed(op)}")
     return joined
 
 
