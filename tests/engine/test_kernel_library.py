@@ -29,24 +29,24 @@ from anabranch.engine.runtime.program import Program
 pytestmark = pytest.mark.skipif(not library_module.library.usable, reason="no kernels can be compiled here")
 
 SUM_OF_SQUARES = """
-define float @sum_of_squares(float* %values, i64 %count) {
+define float @sum_of_squares(ptr %values, i64 %count) {
 entry:
   %total = alloca float
-  store float 0.0, float* %total
+  store float 0.0, ptr %total
   br label %loop
 loop:
   %k = phi i64 [0, %entry], [%next, %loop]
-  %address = getelementptr float, float* %values, i64 %k
-  %value = load float, float* %address
+  %address = getelementptr float, ptr %values, i64 %k
+  %value = load float, ptr %address
   %square = fmul float %value, %value
-  %before = load float, float* %total
+  %before = load float, ptr %total
   %after = fadd float %before, %square
-  store float %after, float* %total
+  store float %after, ptr %total
   %next = add i64 %k, 1
   %more = icmp slt i64 %next, %count
   br i1 %more, label %loop, label %done
 done:
-  %result = load float, float* %total
+  %result = load float, ptr %total
   ret float %result
 }
 """
@@ -218,10 +218,10 @@ def test_kernels_that_were_begun_give_the_same_bits(tmp_path: Path, monkeypatch:
 
 
 COUNT = """
-define void @count(i64* %number) {
-  %before = load i64, i64* %number
+define void @count(ptr %number) {
+  %before = load i64, ptr %number
   %after = add i64 %before, 1
-  store i64 %after, i64* %number
+  store i64 %after, ptr %number
   ret void
 }
 """

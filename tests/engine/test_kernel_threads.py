@@ -21,64 +21,58 @@ from anabranch.engine.codegen.host import threads
 from anabranch.engine.codegen.llvm.library import library
 
 TEXT = """
-define void @task(i8* %context, i64 %part) {
-  %p = bitcast i8* %context to i64*
-  %q = getelementptr i64, i64* %p, i64 %part
-  %v = load i64, i64* %q
+define void @task(ptr %context, i64 %part) {
+  %q = getelementptr i64, ptr %context, i64 %part
+  %v = load i64, ptr %q
   %n = add i64 %v, 1
-  store i64 %n, i64* %q
+  store i64 %n, ptr %q
   ret void
 }
-define void @nesting(i8* %context, i64 %part) {
-  %p = bitcast i8* %context to [8 x i64]*
-  %q = getelementptr [8 x i64], [8 x i64]* %p, i64 %part
-  %c = bitcast [8 x i64]* %q to i8*
-  call void @anabranch_parallel(void (i8*, i64)* @task, i8* %c, i64 8)
+define void @nesting(ptr %context, i64 %part) {
+  %q = getelementptr [8 x i64], ptr %context, i64 %part
+  call void @anabranch_parallel(ptr @task, ptr %q, i64 8)
   ret void
 }
-define void @deeper(i8* %context, i64 %part) {
-  %p = bitcast i8* %context to [40 x i64]*
-  %q = getelementptr [40 x i64], [40 x i64]* %p, i64 %part
-  %c = bitcast [40 x i64]* %q to i8*
-  call void @anabranch_parallel(void (i8*, i64)* @nesting, i8* %c, i64 5)
+define void @deeper(ptr %context, i64 %part) {
+  %q = getelementptr [40 x i64], ptr %context, i64 %part
+  call void @anabranch_parallel(ptr @nesting, ptr %q, i64 5)
   ret void
 }
-define void @meet(i8* %context, i64 %part) {
+define void @meet(ptr %context, i64 %part) {
 entry:
-  %p = bitcast i8* %context to i64*
-  %begun = atomicrmw add i64* %p, i64 1 seq_cst
+  %begun = atomicrmw add ptr %context, i64 1 seq_cst
   br label %wait
 wait:
-  %count = load atomic i64, i64* %p seq_cst, align 8
+  %count = load atomic i64, ptr %context seq_cst, align 8
   %both = icmp sge i64 %count, 2
   br i1 %both, label %done, label %wait
 done:
   ret void
 }
-define void @sometimes(i8* %context, i64 %part) {
+define void @sometimes(ptr %context, i64 %part) {
 entry:
   %last = icmp eq i64 %part, 2
   br i1 %last, label %together, label %done
 together:
-  call void @anabranch_parallel(void (i8*, i64)* @meet, i8* %context, i64 2)
+  call void @anabranch_parallel(ptr @meet, ptr %context, i64 2)
   br label %done
 done:
   ret void
 }
-define void @deep(i8* %context, i64 %parts) {
-  call void @anabranch_parallel(void (i8*, i64)* @deeper, i8* %context, i64 %parts)
+define void @deep(ptr %context, i64 %parts) {
+  call void @anabranch_parallel(ptr @deeper, ptr %context, i64 %parts)
   ret void
 }
-define void @meeting(i8* %context, i64 %parts) {
-  call void @anabranch_parallel(void (i8*, i64)* @sometimes, i8* %context, i64 %parts)
+define void @meeting(ptr %context, i64 %parts) {
+  call void @anabranch_parallel(ptr @sometimes, ptr %context, i64 %parts)
   ret void
 }
-define void @once(i8* %context, i64 %parts) {
-  call void @anabranch_parallel(void (i8*, i64)* @task, i8* %context, i64 %parts)
+define void @once(ptr %context, i64 %parts) {
+  call void @anabranch_parallel(ptr @task, ptr %context, i64 %parts)
   ret void
 }
-define void @nested(i8* %context, i64 %parts) {
-  call void @anabranch_parallel(void (i8*, i64)* @nesting, i8* %context, i64 %parts)
+define void @nested(ptr %context, i64 %parts) {
+  call void @anabranch_parallel(ptr @nesting, ptr %context, i64 %parts)
   ret void
 }
 """

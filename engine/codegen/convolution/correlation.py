@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..llvm.code import Code, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 
@@ -82,7 +82,7 @@ class CorrelationKernel:
 class Fields:
     """The numbers of a phase, as values in a function."""
 
-    def __init__(self, code: Code, numbers: str, names: tuple[str, ...] = FIELDS) -> None:
+    def __init__(self, code: Builder, numbers: str, names: tuple[str, ...] = FIELDS) -> None:
         self._code, self._numbers, self._names = code, numbers, names
 
     def __getitem__(self, name: str) -> str:
@@ -90,7 +90,7 @@ class Fields:
 
     def address(self, name: str, kind: str) -> str:
         """A number as a pointer."""
-        return self._code.value(f"inttoptr i64 {self[name]} to {kind}*")
+        return self._code.let(f"inttoptr i64 {self[name]} to ptr")
 
 
 def _print_tile(kernel: CorrelationKernel, name: str) -> str:
@@ -98,21 +98,21 @@ def _print_tile(kernel: CorrelationKernel, name: str) -> str:
     kind, lanes, vectors = kernel.element, kernel.lanes, kernel.vectors
     vector, width = f"<{lanes} x {kind}>", lanes * vectors
     sizes = ("plane", "row", "step", "taps_deep", "taps_down", "taps_across", "channels", "out_pixel", "left")
-    parameters = [(f"{kind}*", "%x"), (f"{kind}*", "%panel"), (f"{kind}*", "%out")]
-    code = Code(f"{name}_tile", [*parameters, *[("i64", f"%{size}") for size in sizes]])
+    parameters = ["ptr %x", "ptr %panel", "ptr %out"]
+    code = FunctionBuilder(f"{name}_tile", [*parameters, *[f"i64 %{size}" for size in sizes]])
     sums = [[code.slot(vector) for _ in range(vectors)] for _ in range(kernel.pixels)]
-    weights = code.slot(f"{kind}*")
-    code.line(f"store {kind}* %panel, {kind}** {weights}")
+    weights = code.slot("ptr")
+    code.line(f"store ptr %panel, ptr {weights}")
     for slot in (slot for row in sums for slot in row):
-        code.line(f"store {vector} zeroinitializer, {vector}* {slot}")
+        code.line(f"store {vector} zeroinitializer, ptr {slot}")
     taps = code.loop(0, "%taps_deep"), code.loop(0, "%taps_down"), code.loop(0, "%taps_across")
     with taps[0] as deep, taps[1] as down, taps[2] as across:
         start = code.add(code.mul(deep, "%plane"), code.mul(down, "%row"), code.mul(across, "%step"))
         cells = code.at(kind, "%x", start)
         with code.loop(0, "%channels") as channel:
-            here = code.value(f"load {kind}*, {kind}** {weights}")
+            here = code.let(f"load ptr, ptr {weights}")
             loaded = [code.load_vector(vector, kind, here, v * lanes) for v in range(vectors)]
-            code.line(f"store {kind}* {code.at(kind, here, width)}, {kind}** {weights}")
+            code.line(f"store ptr {code.at(kind, here, width)}, ptr {weights}")
             first = code.at(kind, cells, channel)
             for pixel, row in enumerate(sums):
                 value = code.broadcast(lanes, kind, code.load(kind, first, pixel * kernel.pixel_step))
@@ -121,13 +121,13 @@ def _print_tile(kernel: CorrelationKernel, name: str) -> str:
     return code.text()
 
 
-def _add_products(code: Code, vector: str, sums: list[str], value: str, factors: list[str]) -> None:
+def _add_products(code: Builder, vector: str, sums: list[str], value: str, factors: list[str]) -> None:
     for slot, factor in zip(sums, factors, strict=True):
-        total = code.value(f"load {vector}, {vector}* {slot}")
-        code.line(f"store {vector} {code.multiply_add(vector, value, factor, total)}, {vector}* {slot}")
+        total = code.let(f"load {vector}, ptr {slot}")
+        code.line(f"store {vector} {code.multiply_add(vector, value, factor, total)}, ptr {slot}")
 
 
-def _print_tile_result(code: Code, kernel: CorrelationKernel, sums: list[list[str]]) -> None:
+def _print_tile_result(code: Builder, kernel: CorrelationKernel, sums: list[list[str]]) -> None:
     """Store the sums: as vectors, or if the filters end inside of the tile, by way of the stack."""
     kind, lanes, width = kernel.element, kernel.lanes, kernel.lanes * kernel.vectors
     vector = f"<{lanes} x {kind}>"
@@ -135,13 +135,13 @@ def _print_tile_result(code: Code, kernel: CorrelationKernel, sums: list[list[st
         for pixel, row in enumerate(sums):
             target = code.at(kind, "%out", code.mul("%out_pixel", pixel))
             for v, slot in enumerate(row):
-                code.store_vector(vector, kind, code.value(f"load {vector}, {vector}* {slot}"), target, v * lanes)
+                code.store_vector(vector, kind, code.let(f"load {vector}, ptr {slot}"), target, v * lanes)
     with code.when(code.compare("slt", "%left", width)):
         places = code.slot(f"[{kernel.pixels * width} x {kind}]")
-        flat = code.value(f"bitcast [{kernel.pixels * width} x {kind}]* {places} to {kind}*")
+        flat = places
         for pixel, row in enumerate(sums):
             for v, slot in enumerate(row):
-                value = code.value(f"load {vector}, {vector}* {slot}")
+                value = code.let(f"load {vector}, ptr {slot}")
                 code.store_vector(vector, kind, value, flat, pixel * width + v * lanes)
         with code.loop(0, kernel.pixels) as pixel, code.loop(0, "%left") as filter_:
             value = code.load(kind, flat, code.add(code.mul(pixel, width), filter_))
@@ -151,7 +151,7 @@ def _print_tile_result(code: Code, kernel: CorrelationKernel, sums: list[list[st
 def _print_pack(kernel: CorrelationKernel, name: str) -> str:
     """Lay the filters of one panel side by side: [taps, channels, filters of a tile]."""
     kind, width = kernel.element, kernel.lanes * kernel.vectors
-    code = Code(f"{name}_pack", [("i8*", "%context"), ("i64", "%panel")])
+    code = FunctionBuilder(f"{name}_pack", ["ptr %context", "i64 %panel"])
     pointers = print_task_context(code, kind)
     fields = Fields(code, pointers[3])
     weights = code.at(kind, pointers[1], fields["weight_start"])
@@ -174,29 +174,28 @@ def _print_pack(kernel: CorrelationKernel, name: str) -> str:
             with code.loop(0, left) as filter_:
                 code.store(kind, code.load(kind, source, code.mul(filter_, step)), place, filter_)
             with code.loop(left, width) as filter_:
-                code.line(f"store {kind} 0.0, {kind}* {code.at(kind, place, filter_)}")
+                code.line(f"store {kind} 0.0, ptr {code.at(kind, place, filter_)}")
     return code.text()
 
 
-def _place_of_panel(code: Code, fields: Fields, panel: Size, width: int) -> tuple[Size, Size]:
+def _place_of_panel(code: Builder, fields: Fields, panel: Size, width: int) -> tuple[Size, Size]:
     """The group to which a panel belongs, and its first filter there."""
     panels = code.div(code.add(fields["filters"], width - 1), width)
     group = code.div(panel, panels)
     return group, code.mul(code.sub(panel, code.mul(group, panels)), width)
 
 
-def print_task_context(code: Code, kind: str) -> tuple[str, str, str, str]:
+def print_task_context(code: Builder, kind: str) -> tuple[str, str, str, str]:
     """The pointers that a task finds in its context: three arrays, and the numbers."""
-    context = code.value("bitcast i8* %context to i64*")
-    numbers = [code.load("i64", context, position) for position in range(4)]
-    x, weights, out = (code.value(f"inttoptr i64 {number} to {kind}*") for number in numbers[:3])
-    return x, weights, out, code.value(f"inttoptr i64 {numbers[3]} to i64*")
+    numbers = [code.load("i64", "%context", position) for position in range(4)]
+    x, weights, out = (code.let(f"inttoptr i64 {number} to ptr") for number in numbers[:3])
+    return x, weights, out, code.let(f"inttoptr i64 {numbers[3]} to ptr")
 
 
 def _print_task(kernel: CorrelationKernel, name: str) -> str:
     """A part: some blocks of rows of the result."""
     kind, width = kernel.element, kernel.lanes * kernel.vectors
-    code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     x, _, out, numbers = print_task_context(code, kind)
     fields = Fields(code, numbers)
     begin, end = print_share(code, fields["units"], "%part", fields["parts"])
@@ -230,17 +229,17 @@ def _print_task(kernel: CorrelationKernel, name: str) -> str:
                 taps = [fields[f"taps_{axis}"] for axis in AXES]
                 sizes = (deep, down, across, *taps, fields["channels"], fields["out_pixel"], left)
                 pointers = (code.at(kind, of_group, cells), weights, code.at(kind, to_group, to_line))
-                passed = [f"{kind}* {pointer}" for pointer in pointers] + [f"i64 {size}" for size in sizes]
+                passed = [f"ptr {pointer}" for pointer in pointers] + [f"i64 {size}" for size in sizes]
                 code.line(f"call void @{name}_tile({', '.join(passed)})")
     return code.text()
 
 
-def print_share(code: Code, count: Size, part: Size, parts: Size) -> tuple[Size, Size]:
+def print_share(code: Builder, count: Size, part: Size, parts: Size) -> tuple[Size, Size]:
     """The first of `count` things that belong to a part, and the first that does not any more."""
     return code.div(code.mul(count, part), parts), code.div(code.mul(count, code.add(part, 1)), parts)
 
 
-def print_unit(code: Code, fields: Fields, unit: Size) -> tuple[Size, Size, Size, Size]:
+def print_unit(code: Builder, fields: Fields, unit: Size) -> tuple[Size, Size, Size, Size]:
     """The image, plane, block of rows and block of columns that a unit of work is."""
     found: list[Size] = []
     for name in ("column_blocks", "blocks", "planes"):
@@ -252,7 +251,7 @@ def print_unit(code: Code, fields: Fields, unit: Size) -> tuple[Size, Size, Size
 
 
 def print_source(
-    code: Code,
+    code: Builder,
     is_padded: bool,
     name: str,
     fields: Fields,
@@ -283,7 +282,7 @@ def print_source(
 
 
 def _print_padded_source(
-    code: Code, name: str, fields: Fields, kind: str, x: str, image: Size, first: list[Size], rows: Size
+    code: Builder, name: str, fields: Fields, kind: str, x: str, image: Size, first: list[Size], rows: Size
 ) -> tuple[str, tuple[Size, Size]]:
     ahead, top, left = first
     pixel, height, width, depth = (fields[key] for key in ("pixel", "height", "width", "depth"))
@@ -300,12 +299,12 @@ def _print_padded_source(
         plane = code.add(ahead, code.mul(tap, fields["step_deep"]))
         above = code.compare("sge", plane, 0)
         within = code.compare("slt", plane, depth)
-        is_inside = code.value(f"and i1 {above}, {within}")
-        known = code.value(f"select i1 {is_inside}, i64 {height}, i64 0")  # planes outside have no rows that are not
+        is_inside = code.let(f"and i1 {above}, {within}")
+        known = code.let(f"select i1 {is_inside}, i64 {height}, i64 0")  # planes outside have no rows that are not
         source = code.at(kind, x, code.mul(code.add(code.mul(image, depth), plane), height, width, pixel))
         target = code.at(kind, space, code.mul(tap, deep))
         sizes = (top, count, known, code.mul(width, pixel), row, before)
-        passed = [f"{kind}* {source}", f"{kind}* {target}", *[f"i64 {size}" for size in sizes]]
+        passed = [f"ptr {source}", f"ptr {target}", *[f"i64 {size}" for size in sizes]]
         code.line(f"call void @{name}_copy({', '.join(passed)})")
     return space, (deep, row)
 
@@ -317,53 +316,53 @@ def print_padded_copy(kind: str, name: str) -> str:
     the copy, and how many of these lie before the image.
     """
     sizes = ("top", "count", "height", "row", "padded", "before")
-    parameters = [(f"{kind}*", "%source"), (f"{kind}*", "noalias %target")]
-    code = Code(f"{name}_copy", [*parameters, *[("i64", f"%{size}") for size in sizes]])
+    parameters = ["ptr %source", "ptr noalias %target"]
+    code = FunctionBuilder(f"{name}_copy", [*parameters, *[f"i64 %{size}" for size in sizes]])
     begin = code.least(code.greatest("%before", 0), "%padded")
     end = code.greatest(begin, code.least("%padded", code.add("%before", "%row")))
     with code.loop(0, "%count") as number:
         line = code.add("%top", number)
         below = code.compare("sge", line, 0)
         within = code.compare("slt", line, "%height")
-        is_inside = code.value(f"and i1 {below}, {within}")
+        is_inside = code.let(f"and i1 {below}, {within}")
         target = code.at(kind, "%target", code.mul(number, "%padded"))
         source = code.at(kind, "%source", code.sub(code.mul(line, "%row"), "%before"))
-        start = code.value(f"select i1 {is_inside}, i64 {begin}, i64 %padded")
-        stop = code.value(f"select i1 {is_inside}, i64 {end}, i64 %padded")
+        start = code.let(f"select i1 {is_inside}, i64 {begin}, i64 %padded")
+        stop = code.let(f"select i1 {is_inside}, i64 {end}, i64 %padded")
         with code.loop(0, start) as place:
-            code.line(f"store {kind} 0.0, {kind}* {code.at(kind, target, place)}")
+            code.line(f"store {kind} 0.0, ptr {code.at(kind, target, place)}")
         with code.loop(start, stop) as place:
             code.store(kind, code.load(kind, source, place), target, place)
         with code.loop(stop, "%padded") as place:
-            code.line(f"store {kind} 0.0, {kind}* {code.at(kind, target, place)}")
+            code.line(f"store {kind} 0.0, ptr {code.at(kind, target, place)}")
     return code.text()
 
 
 def _print_run(kernel: CorrelationKernel, name: str) -> str:
     operands = kernel.operands
-    parameters = [(operand.pointer, f"%d{k}") for k, operand in enumerate(operands)]
-    code = Code(f"{name}_run", [*parameters, ("i64*", "%numbers")])
+    parameters = [f"ptr %d{k}" for k in range(len(operands))]
+    code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
     arrays = [f"%d{k}" for k in (0, 1, len(operands) - 1)]
     context = print_context(code, kernel.element, arrays)
     with code.loop(0, kernel.phases) as phase:
         numbers = code.at("i64", "%numbers", code.mul(phase, len(FIELDS)))
-        code.store("i64", code.value(f"ptrtoint i64* {numbers} to i64"), context, 3)
+        code.store("i64", code.let(f"ptrtoint ptr {numbers} to i64"), context, 3)
         fields = Fields(code, numbers)
-        passed = code.value(f"bitcast i64* {context} to i8*")
+        passed = context
         print_parallel(code, f"{name}_pack", passed, fields["panels"])
         print_parallel(code, f"{name}_task", passed, fields["parts"])
     return code.text()
 
 
-def print_context(code: Code, kind: str, arrays: list[str]) -> str:
+def print_context(code: Builder, kind: str, arrays: list[str]) -> str:
     """A context for tasks, with the addresses of three arrays; the numbers are still to be put behind them."""
     slot = code.slot("[4 x i64]")
-    context = code.value(f"bitcast [4 x i64]* {slot} to i64*")
+    context = slot
     for position, array in enumerate(arrays):
-        code.store("i64", code.value(f"ptrtoint {kind}* {array} to i64"), context, position)
+        code.store("i64", code.let(f"ptrtoint ptr {array} to i64"), context, position)
     return context
 
 
-def print_parallel(code: Code, task: str, context: str, parts: Size) -> None:
+def print_parallel(code: Builder, task: str, context: str, parts: Size) -> None:
     """Call a task for each part, on the engine's threads."""
-    code.line(f"call void @anabranch_parallel(void (i8*, i64)* @{task}, i8* {context}, i64 {parts})")
+    code.line(f"call void @anabranch_parallel(ptr @{task}, ptr {context}, i64 {parts})")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..llvm.code import Code, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from .correlation import (
@@ -75,7 +75,7 @@ class FilterKernel:
 
 def _print_offsets(kernel: FilterKernel, name: str) -> str:
     """Print the offsets in x of the cells of the kernel, with channels, from the first one; the last fills up tiles."""
-    code = Code(f"{name}_offsets", [("i64*", "%numbers")])
+    code = FunctionBuilder(f"{name}_offsets", ["ptr %numbers"])
     fields = Fields(code, "%numbers", FILTER_FIELDS)
     channels, pixel = fields["channels"], fields["pixel"]
     row = code.mul(fields["padded_width" if kernel.is_padded else "width"], pixel)
@@ -100,13 +100,13 @@ def _print_tile(kernel: FilterKernel, name: str) -> str:
     kind, lanes = kernel.element, kernel.lanes
     vector = f"<{lanes} x {kind}>"
     sizes = ("lines", "line", "dy_line", "columns", "pixel", "dy_pixel")
-    parameters = [(f"{kind}*", "%x"), (f"{kind}*", "%dy"), (f"{kind}*", "%sums"), ("i64*", "%offsets")]
-    code = Code(f"{name}_tile", [*parameters, *[("i64", f"%{size}") for size in sizes]])
+    parameters = ["ptr %x", "ptr %dy", "ptr %sums", "ptr %offsets"]
+    code = FunctionBuilder(f"{name}_tile", [*parameters, *[f"i64 %{size}" for size in sizes]])
     places = [(cell, v) for cell in range(kernel.cells) for v in range(kernel.vectors)]
     sums = {place: code.slot(vector) for place in places}
     for (cell, v), slot in sums.items():
         loaded = code.load_vector(vector, kind, "%sums", cell * kernel.width + v * lanes)
-        code.line(f"store {vector} {loaded}, {vector}* {slot}")
+        code.line(f"store {vector} {loaded}, ptr {slot}")
     shared = code.load("i64", "%offsets")
     if kernel.is_consecutive:
         offsets: list[Size] = [shared] * kernel.cells
@@ -123,11 +123,11 @@ def _print_tile(kernel: FilterKernel, name: str) -> str:
                 place = code.at(kind, here, offsets[cell])
                 value = code.broadcast(lanes, kind, code.load(kind, place, cell if kernel.is_consecutive else 0))
                 for v, factor in enumerate(factors):
-                    total = code.value(f"load {vector}, {vector}* {sums[cell, v]}")
+                    total = code.let(f"load {vector}, ptr {sums[cell, v]}")
                     total = code.multiply_add(vector, value, factor, total)
-                    code.line(f"store {vector} {total}, {vector}* {sums[cell, v]}")
+                    code.line(f"store {vector} {total}, ptr {sums[cell, v]}")
     for (cell, v), slot in sums.items():
-        value = code.value(f"load {vector}, {vector}* {slot}")
+        value = code.let(f"load {vector}, ptr {slot}")
         code.store_vector(vector, kind, value, "%sums", cell * kernel.width + v * lanes)
     return code.text()
 
@@ -135,18 +135,17 @@ def _print_tile(kernel: FilterKernel, name: str) -> str:
 def _print_task(kernel: FilterKernel, name: str) -> str:
     """A part: some tiles over some of the blocks of rows."""
     kind, size = kernel.element, kernel.cells * kernel.width
-    code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
-    context = code.value("bitcast i8* %context to i64*")
-    pointers = [code.load("i64", context, position) for position in (0, 1, 3)]
-    x, dy = (code.value(f"inttoptr i64 {pointer} to {kind}*") for pointer in pointers[:2])
-    fields = Fields(code, code.value(f"inttoptr i64 {pointers[2]} to i64*"), FILTER_FIELDS)
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
+    pointers = [code.load("i64", "%context", position) for position in (0, 1, 3)]
+    x, dy = (code.let(f"inttoptr i64 {pointer} to ptr") for pointer in pointers[:2])
+    fields = Fields(code, code.let(f"inttoptr i64 {pointers[2]} to ptr"), FILTER_FIELDS)
     image_part, tile_part = code.div("%part", fields["tile_parts"]), fields["tile_parts"]
-    tile_part = code.value(f"srem i64 %part, {tile_part}")
+    tile_part = code.let(f"srem i64 %part, {tile_part}")
     sums = code.at(kind, fields.address("sums_address", kind), code.mul(image_part, fields["sums_size"]))
     tiles = fields["tiles"]
     first, last = print_share(code, code.mul(tiles, fields["panels"]), tile_part, fields["tile_parts"])
     with code.loop(code.mul(first, size), code.mul(last, size)) as place:
-        code.line(f"store {kind} 0.0, {kind}* {code.at(kind, sums, place)}")
+        code.line(f"store {kind} 0.0, ptr {code.at(kind, sums, place)}")
     columns, stride, filters = fields["columns"], fields["stride_down"], code.mul(fields["groups"], fields["filters"])
     begin, end = print_share(code, fields["units"], image_part, fields["image_parts"])
     offsets = fields.address("offsets_address", "i64")
@@ -171,15 +170,15 @@ def _print_task(kernel: FilterKernel, name: str) -> str:
             seen = code.at(kind, source, code.mul(group, fields["channels"]))
             chosen = code.at(kind, cotangents, code.mul(panel, kernel.width))
             held = code.at(kind, sums, code.mul(number, size))
-            passed = [f"{kind}* {pointer}" for pointer in (seen, chosen, held)]
-            passed.append(f"i64* {code.at('i64', offsets, code.mul(tile, kernel.cells))}")
+            passed = [f"ptr {pointer}" for pointer in (seen, chosen, held)]
+            passed.append(f"ptr {code.at('i64', offsets, code.mul(tile, kernel.cells))}")
             passed.extend(f"i64 {value}" for value in sizes)
             code.line(f"call void @{name}_tile({', '.join(passed)})")
     return code.text()
 
 
 def _print_even_cotangents(
-    code: Code, kernel: FilterKernel, name: str, fields: Fields, cotangents: str, pixels: Size
+    code: Builder, kernel: FilterKernel, name: str, fields: Fields, cotangents: str, pixels: Size
 ) -> tuple[str, Size]:
     """Copy cotangents with zeros behind the last filter of a group; where they lie, and the elements of a pixel."""
     kind, filters = kernel.element, fields["filters"]
@@ -187,7 +186,7 @@ def _print_even_cotangents(
     space = fields.address("cotangents_address", kind)
     space = code.at(kind, space, code.mul("%part", fields["cotangents_size"]))
     count = code.mul(pixels, fields["groups"])
-    passed = [f"{kind}* {cotangents}", f"{kind}* {space}"]
+    passed = [f"ptr {cotangents}", f"ptr {space}"]
     passed.extend(f"i64 {value}" for value in (0, count, count, filters, size, 0))
     code.line(f"call void @{name}_copy({', '.join(passed)})")
     return space, code.mul(fields["groups"], size)
@@ -196,10 +195,9 @@ def _print_even_cotangents(
 def _print_sum(kernel: FilterKernel, name: str) -> str:
     """The sums of the parts, for some cells of the kernel."""
     kind, width = kernel.element, kernel.width
-    code = Code(f"{name}_sum", [("i8*", "%context"), ("i64", "%part")])
-    context = code.value("bitcast i8* %context to i64*")
-    out = code.value(f"inttoptr i64 {code.load('i64', context, 2)} to {kind}*")
-    numbers = code.value(f"inttoptr i64 {code.load('i64', context, 3)} to i64*")
+    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"])
+    out = code.let(f"inttoptr i64 {code.load('i64', '%context', 2)} to ptr")
+    numbers = code.let(f"inttoptr i64 {code.load('i64', '%context', 3)} to ptr")
     fields = Fields(code, numbers, FILTER_FIELDS)
     filters, tiles, sums = fields["filters"], fields["tiles"], fields.address("sums_address", kind)
     all_filters, group_panels = code.mul(fields["groups"], filters), fields["group_panels"]
@@ -216,19 +214,19 @@ def _print_sum(kernel: FilterKernel, name: str) -> str:
         with code.loop(1, fields["image_parts"]) as part:
             source = code.at(kind, sums, code.add(code.mul(part, fields["sums_size"]), place))
             with code.loop(0, left) as number:
-                total = code.value(f"fadd {kind} {code.load(kind, target, number)}, {code.load(kind, source, number)}")
+                total = code.let(f"fadd {kind} {code.load(kind, target, number)}, {code.load(kind, source, number)}")
                 code.store(kind, total, target, number)
     return code.text()
 
 
 def _print_run(kernel: FilterKernel, name: str) -> str:
-    parameters = [(operand.pointer, f"%d{k}") for k, operand in enumerate(kernel.operands)]
-    code = Code(f"{name}_run", [*parameters, ("i64*", "%numbers")])
+    parameters = [f"ptr %d{k}" for k in range(len(kernel.operands))]
+    code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
     context = print_context(code, kernel.element, ["%d0", "%d1", f"%d{len(kernel.operands) - 1}"])
-    code.store("i64", code.value("ptrtoint i64* %numbers to i64"), context, 3)
+    code.store("i64", code.let("ptrtoint ptr %numbers to i64"), context, 3)
     fields = Fields(code, "%numbers", FILTER_FIELDS)
-    code.line(f"call void @{name}_offsets(i64* %numbers)")
-    passed = code.value(f"bitcast i64* {context} to i8*")
+    code.line(f"call void @{name}_offsets(ptr %numbers)")
+    passed = context
     print_parallel(code, f"{name}_task", passed, fields["parts"])
     print_parallel(code, f"{name}_sum", passed, fields["sum_parts"])
     return code.text()

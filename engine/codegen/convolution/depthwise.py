@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..llvm.code import Code, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from .correlation import (
@@ -78,8 +78,8 @@ def _print_tile(kernel: DepthwiseKernel, name: str, pixels: int) -> str:
     """All channels of some pixels side by side, which have the same taps."""
     kind, multiplier, lanes = kernel.element, kernel.multiplier, kernel.lanes
     vector = f"<{lanes * multiplier} x {kind}>"
-    parameters = [(f"{kind}*", "%x"), (f"{kind}*", "%weights"), (f"{kind}*", "%out")]
-    code = Code(f"{name}_tile{pixels}", [*parameters, *[("i64", f"%{size}") for size in _SIZES]])
+    parameters = ["ptr %x", "ptr %weights", "ptr %out"]
+    code = FunctionBuilder(f"{name}_tile{pixels}", [*parameters, *[f"i64 %{size}" for size in _SIZES]])
     sums = [code.slot(vector) for _ in range(pixels)]
     with code.loop(0, "%vectors") as number:
         # The last vector has channels of the one before it, and finds the same for them.
@@ -88,7 +88,7 @@ def _print_tile(kernel: DepthwiseKernel, name: str, pixels: int) -> str:
         x = code.at(kind, "%x", filter_ if kernel.is_transposed else channel)
         weights = code.at(kind, "%weights", filter_)
         for slot in sums:
-            code.line(f"store {vector} zeroinitializer, {vector}* {slot}")
+            code.line(f"store {vector} zeroinitializer, ptr {slot}")
         loops = [code.loop(0, f"%taps_{axis}") for axis in AXES]
         with loops[0] as deep, loops[1] as down, loops[2] as across:
             taps = list(zip(AXES, (deep, down, across), strict=True))
@@ -98,17 +98,17 @@ def _print_tile(kernel: DepthwiseKernel, name: str, pixels: int) -> str:
             for pixel, slot in enumerate(sums):
                 here = code.at(kind, cell, pixel * kernel.pixel_step)
                 value = print_spread(code, kind, here, lanes, 1 if kernel.is_transposed else multiplier, vector)
-                total = code.value(f"load {vector}, {vector}* {slot}")
-                code.line(f"store {vector} {code.multiply_add(vector, value, factor, total)}, {vector}* {slot}")
+                total = code.let(f"load {vector}, ptr {slot}")
+                code.line(f"store {vector} {code.multiply_add(vector, value, factor, total)}, ptr {slot}")
         out = code.at(kind, "%out", channel if kernel.is_transposed else filter_)
         for pixel, slot in enumerate(sums):
-            total = code.value(f"load {vector}, {vector}* {slot}")
+            total = code.let(f"load {vector}, ptr {slot}")
             target = code.at(kind, out, code.mul("%out_pixel", pixel))
             _print_result(code, kernel, total, vector, target)
     return code.text()
 
 
-def print_spread(code: Code, kind: str, pointer: str, lanes: int, multiplier: int, vector: str) -> str:
+def print_spread(code: Builder, kind: str, pointer: str, lanes: int, multiplier: int, vector: str) -> str:
     """A vector of the elements at `pointer`: of `lanes` elements each one `multiplier` times, or all of the vector."""
     if multiplier == 1:
         return code.load_vector(vector, kind, pointer)
@@ -117,12 +117,12 @@ def print_spread(code: Code, kind: str, pointer: str, lanes: int, multiplier: in
     return _shuffled(code, narrow, code.load_vector(narrow, kind, pointer), order)
 
 
-def _shuffled(code: Code, vector: str, value: str, order: Sequence[int]) -> str:
+def _shuffled(code: Builder, vector: str, value: str, order: Sequence[int]) -> str:
     mask = ", ".join(f"i32 {lane}" for lane in order)
-    return code.value(f"shufflevector {vector} {value}, {vector} undef, <{len(order)} x i32> <{mask}>")
+    return code.let(f"shufflevector {vector} {value}, {vector} undef, <{len(order)} x i32> <{mask}>")
 
 
-def _print_result(code: Code, kernel: DepthwiseKernel, total: str, vector: str, target: str) -> None:
+def _print_result(code: Builder, kernel: DepthwiseKernel, total: str, vector: str, target: str) -> None:
     kind, lanes, multiplier = kernel.element, kernel.lanes, kernel.multiplier
     if not kernel.is_transposed or multiplier == 1:
         code.store_vector(vector, kind, total, target)
@@ -131,14 +131,14 @@ def _print_result(code: Code, kernel: DepthwiseKernel, total: str, vector: str, 
     result = ""
     for filter_ in range(multiplier):
         part = _shuffled(code, vector, total, range(filter_, lanes * multiplier, multiplier))
-        result = code.value(f"fadd {narrow} {result}, {part}") if result else part
+        result = code.let(f"fadd {narrow} {result}, {part}") if result else part
     code.store_vector(narrow, kind, result, target)
 
 
 def _print_task(kernel: DepthwiseKernel, name: str) -> str:
     """A part: some rows of the result, or parts of them."""
     kind = kernel.element
-    code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     x, weights, out, numbers = print_task_context(code, kind)
     fields = Fields(code, numbers, DEPTHWISE_FIELDS)
     weights, out = code.at(kind, weights, fields["weight_start"]), code.at(kind, out, fields["out_start"])
@@ -167,7 +167,7 @@ def _print_task(kernel: DepthwiseKernel, name: str) -> str:
             source = code.at(kind, x, code.mul(code.add(cells, left), pixel))
             chosen = code.at(kind, factors, code.mul(first, fields["weight_across"]))
             result = code.at(kind, target, code.mul(column, fields["out_pixel"]))
-            passed = [f"{kind}* {pointer}" for pointer in (source, chosen, result)]
+            passed = [f"ptr {pointer}" for pointer in (source, chosen, result)]
             passed += [f"i64 {size}" for size in (taps_deep, taps_down, taps, *steps)]
             code.line(f"call void @{name}_tile{pixels}({', '.join(passed)})")
 
@@ -176,7 +176,7 @@ def _print_task(kernel: DepthwiseKernel, name: str) -> str:
         inner = code.least(code.greatest(fields["inner_begin"], start), stop)
         behind = code.least(code.greatest(fields["inner_end"], inner), stop)
         is_wide = code.compare("sge", code.sub(behind, inner), kernel.pixels)
-        behind = code.value(f"select i1 {is_wide}, i64 {behind}, i64 {inner}")
+        behind = code.let(f"select i1 {is_wide}, i64 {behind}, i64 {inner}")
         for first, last in ((start, inner), (behind, stop)):
             with code.loop(first, last) as column:
                 call(1, column)
@@ -190,7 +190,7 @@ def _print_task(kernel: DepthwiseKernel, name: str) -> str:
     return code.text()
 
 
-def print_taps(code: Code, fields: Fields, axis: str, size: str, number: Size) -> tuple[Size, Size, Size]:
+def print_taps(code: Builder, fields: Fields, axis: str, size: str, number: Size) -> tuple[Size, Size, Size]:
     """For a window along an axis: its first cell inside the input, which tap that is, and how many taps are inside."""
     start = code.sub(code.mul(number, fields[f"stride_{axis}"]), fields[f"before_{axis}"])
     step = fields[f"step_{axis}"]
@@ -199,19 +199,19 @@ def print_taps(code: Code, fields: Fields, axis: str, size: str, number: Size) -
     return code.add(start, code.mul(first, step)), first, code.sub(behind, first)
 
 
-def _steps_to(code: Code, distance: Size, step: Size) -> Size:
+def _steps_to(code: Builder, distance: Size, step: Size) -> Size:
     """Return the number of steps that reach a distance or more."""
     return code.greatest(0, code.div(code.add(distance, code.sub(step, 1)), step))
 
 
 def _print_run(kernel: DepthwiseKernel, name: str) -> str:
     operands = kernel.operands
-    parameters = [(operand.pointer, f"%d{k}") for k, operand in enumerate(operands)]
-    code = Code(f"{name}_run", [*parameters, ("i64*", "%numbers")])
+    parameters = [f"ptr %d{k}" for k in range(len(operands))]
+    code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
     context = print_context(code, kernel.element, [f"%d{k}" for k in (0, 1, len(operands) - 1)])
     with code.loop(0, kernel.phases) as phase:
         numbers = code.at("i64", "%numbers", code.mul(phase, len(DEPTHWISE_FIELDS)))
-        code.store("i64", code.value(f"ptrtoint i64* {numbers} to i64"), context, 3)
-        passed = code.value(f"bitcast i64* {context} to i8*")
+        code.store("i64", code.let(f"ptrtoint ptr {numbers} to i64"), context, 3)
+        passed = context
         print_parallel(code, f"{name}_task", passed, Fields(code, numbers, DEPTHWISE_FIELDS)["parts"])
     return code.text()

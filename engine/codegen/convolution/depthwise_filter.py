@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..llvm.code import Code, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from .correlation import (
@@ -70,8 +70,8 @@ def _print_tap(kernel: DepthwiseFilterKernel, name: str) -> str:
     """Print the function that adds the products of some pixels of a row to the sums of a tap."""
     kind, width = kernel.element, kernel.width
     vector = f"<{width} x {kind}>"
-    parameters = [(f"{kind}*", "%x"), (f"{kind}*", "%dy"), (f"{kind}*", "%sums")]
-    code = Code(f"{name}_tap", [*parameters, *[("i64", f"%{size}") for size in _SIZES]])
+    parameters = ["ptr %x", "ptr %dy", "ptr %sums"]
+    code = FunctionBuilder(f"{name}_tap", [*parameters, *[f"i64 %{size}" for size in _SIZES]])
     pixels = _SUMS // kernel.vectors  # side by side, each with sums of its own
     slots = [[code.slot(vector) for _ in range(kernel.vectors)] for _ in range(pixels)]
     whole = code.mul(code.div("%count", pixels), pixels)
@@ -80,9 +80,9 @@ def _print_tap(kernel: DepthwiseFilterKernel, name: str) -> str:
         x, dy = code.at(kind, "%x", channel), code.at(kind, "%dy", code.mul(channel, kernel.multiplier))
         held = code.at(kind, "%sums", code.mul(number, kernel.vectors, width))
         for v, slot in enumerate(slots[0]):
-            code.line(f"store {vector} {code.load_vector(vector, kind, held, v * width)}, {vector}* {slot}")
+            code.line(f"store {vector} {code.load_vector(vector, kind, held, v * width)}, ptr {slot}")
         for slot in (slot for row in slots[1:] for slot in row):
-            code.line(f"store {vector} zeroinitializer, {vector}* {slot}")
+            code.line(f"store {vector} zeroinitializer, ptr {slot}")
         for start, stop, together in ((0, whole, pixels), (whole, "%count", 1)):
             with code.loop(start, stop, together) as pixel:
                 for more, row in enumerate(slots[:together]):
@@ -90,15 +90,15 @@ def _print_tap(kernel: DepthwiseFilterKernel, name: str) -> str:
                     cell = code.at(kind, x, code.mul(here, "%x_pixel"))
                     _add_products(code, kernel, cell, code.at(kind, dy, code.mul(here, "%dy_pixel")), row)
         for v, slots_of_vector in enumerate(zip(*slots, strict=True)):
-            totals = [code.value(f"load {vector}, {vector}* {slot}") for slot in slots_of_vector]
+            totals = [code.let(f"load {vector}, ptr {slot}") for slot in slots_of_vector]
             while len(totals) > 1:
                 pairs = zip(totals[::2], totals[1::2], strict=True)
-                totals = [code.value(f"fadd {vector} {left}, {right}") for left, right in pairs]
+                totals = [code.let(f"fadd {vector} {left}, {right}") for left, right in pairs]
             code.store_vector(vector, kind, totals[0], held, v * width)
     return code.text()
 
 
-def _first_channel(code: Code, kernel: DepthwiseFilterKernel, tile: Size, groups: Size) -> Size:
+def _first_channel(code: Builder, kernel: DepthwiseFilterKernel, tile: Size, groups: Size) -> Size:
     """Return the first channel of a tile.
 
     The last tile has channels of the one before it, with sums of its own, and finds the same for them.
@@ -106,26 +106,26 @@ def _first_channel(code: Code, kernel: DepthwiseFilterKernel, tile: Size, groups
     return code.least(code.mul(tile, kernel.channels), code.sub(groups, kernel.channels))
 
 
-def _add_products(code: Code, kernel: DepthwiseFilterKernel, x: str, dy: str, slots: list[str]) -> None:
+def _add_products(code: Builder, kernel: DepthwiseFilterKernel, x: str, dy: str, slots: list[str]) -> None:
     """Add the products of a pixel and its cotangents to sums."""
     kind, width = kernel.element, kernel.width
     vector = f"<{width} x {kind}>"
     for v, slot in enumerate(slots):
         value = print_spread(code, kind, code.at(kind, x, v * kernel.lanes), kernel.lanes, kernel.multiplier, vector)
         factor = code.load_vector(vector, kind, dy, v * width)
-        total = code.value(f"load {vector}, {vector}* {slot}")
-        code.line(f"store {vector} {code.multiply_add(vector, value, factor, total)}, {vector}* {slot}")
+        total = code.let(f"load {vector}, ptr {slot}")
+        code.line(f"store {vector} {code.multiply_add(vector, value, factor, total)}, ptr {slot}")
 
 
 def _print_task(kernel: DepthwiseFilterKernel, name: str) -> str:
     """A part: some rows of the cotangents, or parts of them."""
     kind = kernel.element
-    code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     x, dy, _, numbers = print_task_context(code, kind)
     fields = Fields(code, numbers, DEPTHWISE_FILTER_FIELDS)
     sums = code.at(kind, fields.address("sums_address", kind), code.mul("%part", fields["sums_size"]))
     with code.loop(0, fields["sums_size"]) as place:
-        code.line(f"store {kind} 0.0, {kind}* {code.at(kind, sums, place)}")
+        code.line(f"store {kind} 0.0, ptr {code.at(kind, sums, place)}")
     begin, end = print_share(code, fields["units"], "%part", fields["parts"])
     with code.loop(begin, end) as unit:
         image, plane, line, block = print_unit(code, fields, unit)
@@ -153,12 +153,12 @@ def _print_task(kernel: DepthwiseFilterKernel, name: str) -> str:
             x_pixel = code.mul(fields["stride_across"], fields["pixel"])
             sizes = (code.sub(last, first), x_pixel, multiplied, fields["groups"], fields["tiles"])
             with code.when(code.compare("sgt", sizes[0], 0)):
-                passed = [f"{kind}* {pointer}" for pointer in pointers] + [f"i64 {size}" for size in sizes]
+                passed = [f"ptr {pointer}" for pointer in pointers] + [f"i64 {size}" for size in sizes]
                 code.line(f"call void @{name}_tap({', '.join(passed)})")
     return code.text()
 
 
-def _columns_inside(code: Code, fields: Fields, tap: Size, start: Size, stop: Size) -> tuple[Size, Size, Size]:
+def _columns_inside(code: Builder, fields: Fields, tap: Size, start: Size, stop: Size) -> tuple[Size, Size, Size]:
     """Return the first of some columns where a tap is inside the input, the first behind, and the tap's first cell."""
     offset = code.sub(code.mul(tap, fields["step_across"]), fields["before_across"])
     stride = fields["stride_across"]
@@ -172,7 +172,7 @@ def _print_sum(kernel: DepthwiseFilterKernel, name: str) -> str:
     """The sums of the parts, for one tap."""
     kind, width = kernel.element, kernel.width
     vector = f"<{width} x {kind}>"
-    code = Code(f"{name}_sum", [("i8*", "%context"), ("i64", "%part")])
+    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"])
     _, _, out, numbers = print_task_context(code, kind)
     fields = Fields(code, numbers, DEPTHWISE_FILTER_FIELDS)
     groups, tiles, sums = fields["groups"], fields["tiles"], fields.address("sums_address", kind)
@@ -181,23 +181,23 @@ def _print_sum(kernel: DepthwiseFilterKernel, name: str) -> str:
     with code.loop(0, tiles) as tile, code.loop(0, kernel.vectors) as v:
         channel = code.add(_first_channel(code, kernel, tile, groups), code.mul(v, kernel.lanes))
         place = code.mul(code.add(code.mul(code.add(code.mul("%part", tiles), tile), kernel.vectors), v), width)
-        code.line(f"store {vector} {code.load_vector(vector, kind, sums, place)}, {vector}* {total}")
+        code.line(f"store {vector} {code.load_vector(vector, kind, sums, place)}, ptr {total}")
         with code.loop(1, fields["parts"]) as part:
             value = code.load_vector(vector, kind, sums, code.add(code.mul(part, fields["sums_size"]), place))
-            known = code.value(f"load {vector}, {vector}* {total}")
-            code.line(f"store {vector} {code.value(f'fadd {vector} {known}, {value}')}, {vector}* {total}")
-        found = code.value(f"load {vector}, {vector}* {total}")
+            known = code.let(f"load {vector}, ptr {total}")
+            code.line(f"store {vector} {code.let(f'fadd {vector} {known}, {value}')}, ptr {total}")
+        found = code.let(f"load {vector}, ptr {total}")
         code.store_vector(vector, kind, found, target, code.mul(channel, kernel.multiplier))
     return code.text()
 
 
 def _print_run(kernel: DepthwiseFilterKernel, name: str) -> str:
-    parameters = [(operand.pointer, f"%d{k}") for k, operand in enumerate(kernel.operands)]
-    code = Code(f"{name}_run", [*parameters, ("i64*", "%numbers")])
+    parameters = [f"ptr %d{k}" for k in range(len(kernel.operands))]
+    code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
     context = print_context(code, kernel.element, ["%d0", "%d1", f"%d{len(kernel.operands) - 1}"])
-    code.store("i64", code.value("ptrtoint i64* %numbers to i64"), context, 3)
+    code.store("i64", code.let("ptrtoint ptr %numbers to i64"), context, 3)
     fields = Fields(code, "%numbers", DEPTHWISE_FILTER_FIELDS)
-    passed = code.value(f"bitcast i64* {context} to i8*")
+    passed = context
     print_parallel(code, f"{name}_task", passed, fields["parts"])
     print_parallel(code, f"{name}_sum", passed, fields["taps"])
     return code.text()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...ops.neural.window_geometry import Window
-from ..llvm.code import BYTES
+from ..llvm.builder import BYTES
 from ..llvm.scratch import scratch
 from .correlation import AXES, FIELDS, RESULT, WEIGHTS, CorrelationKernel
 from .correlation_filter import FILTER_FIELDS, FilterKernel

@@ -15,7 +15,7 @@ from ...ops.neural.pooling import AveragePool, AveragePoolGrad, MaxPool, MaxPool
 from ...ops.neural.window_geometry import Window
 from ..elementwise.bound import BoundKernel
 from ..expression.expression import llvm_type
-from ..llvm.code import Code, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.library import library
@@ -136,7 +136,7 @@ class _Body:
         lanes: how many channels.
     """
 
-    def __init__(self, code: Code, kernel: PoolingKernel, pointers: list[str], lanes: int) -> None:
+    def __init__(self, code: Builder, kernel: PoolingKernel, pointers: list[str], lanes: int) -> None:
         self.code, self.kind, self.lanes, self.pointers = code, kernel.element, lanes, pointers
         self.vector, self.bytes = f"<{lanes} x {kernel.element}>", f"<{lanes} x i8>"
         self.taps = kernel.taps
@@ -154,12 +154,12 @@ class _Body:
     def kept(self, vector: str, start: str) -> str:
         """A place for a value that changes from cell to cell."""
         slot = self.code.slot(vector)
-        self.code.line(f"store {vector} {start}, {vector}* {slot}")
+        self.code.line(f"store {vector} {start}, ptr {slot}")
         return slot
 
     def number(self, number: Size) -> str:
         """The number of a cell in all lanes."""
-        return self.code.broadcast(self.lanes, "i8", self.code.value(f"trunc i64 {number} to i8"))
+        return self.code.broadcast(self.lanes, "i8", self.code.let(f"trunc i64 {number} to i8"))
 
 
 # For each kind: lines for one window. `each` runs its argument for every cell inside the input, in row-major order,
@@ -173,15 +173,15 @@ def _maximum(body: _Body, each: _Each, count: Size) -> None:
     best = body.kept(vector, body.constant(body.kind, "0xFFF0000000000000"))
 
     def combine(place: Size, number: Size) -> None:
-        value, known = body.load(x, place), code.value(f"load {vector}, {vector}* {best}")
-        is_greater = code.value(f"fcmp ogt {vector} {value}, {known}")
-        is_nan = code.value(f"fcmp uno {vector} {value}, {value}")
-        chosen = code.value(f"or <{body.lanes} x i1> {is_greater}, {is_nan}")
-        value = code.value(f"select <{body.lanes} x i1> {chosen}, {vector} {value}, {vector} {known}")
-        code.line(f"store {vector} {value}, {vector}* {best}")
+        value, known = body.load(x, place), code.let(f"load {vector}, ptr {best}")
+        is_greater = code.let(f"fcmp ogt {vector} {value}, {known}")
+        is_nan = code.let(f"fcmp uno {vector} {value}, {value}")
+        chosen = code.let(f"or <{body.lanes} x i1> {is_greater}, {is_nan}")
+        value = code.let(f"select <{body.lanes} x i1> {chosen}, {vector} {value}, {vector} {known}")
+        code.line(f"store {vector} {value}, ptr {best}")
 
     each(combine)
-    body.store(code.value(f"load {vector}, {vector}* {best}"), y)
+    body.store(code.let(f"load {vector}, ptr {best}"), y)
 
 
 def _places(body: _Body, each: _Each, count: Size) -> None:
@@ -189,30 +189,26 @@ def _places(body: _Body, each: _Each, count: Size) -> None:
     x, y, places = body.pointers
     last = body.taps[0] * body.taps[1] - 1
     wanted = body.load(y)
-    is_wanted_nan = code.value(f"fcmp uno {vector} {wanted}, {wanted}")
+    is_wanted_nan = code.let(f"fcmp uno {vector} {wanted}, {wanted}")
     found = body.kept(body.bytes, body.constant("i8", str(last)))
     seen = body.kept(f"<{lanes} x i1>", "zeroinitializer")
 
     def compare(place: Size, number: Size) -> None:
         value = body.load(x, place)
-        is_equal = code.value(f"fcmp oeq {vector} {value}, {wanted}")
-        is_nan = code.value(f"fcmp uno {vector} {value}, {value}")
-        is_nan = code.value(f"and <{lanes} x i1> {is_nan}, {is_wanted_nan}")
-        matches = code.value(f"or <{lanes} x i1> {is_equal}, {is_nan}")
-        before = code.value(f"load <{lanes} x i1>, <{lanes} x i1>* {seen}")
-        is_later = code.value(f"xor <{lanes} x i1> {before}, {body.constant('i1', 'true')}")
-        is_first = code.value(f"and <{lanes} x i1> {matches}, {is_later}")
-        known = code.value(f"load {body.bytes}, {body.bytes}* {found}")
-        chosen = code.value(
-            f"select <{lanes} x i1> {is_first}, {body.bytes} {body.number(number)}, {body.bytes} {known}"
-        )
-        code.line(f"store {body.bytes} {chosen}, {body.bytes}* {found}")
-        code.line(
-            f"store <{lanes} x i1> {code.value(f'or <{lanes} x i1> {before}, {matches}')}, <{lanes} x i1>* {seen}"
-        )
+        is_equal = code.let(f"fcmp oeq {vector} {value}, {wanted}")
+        is_nan = code.let(f"fcmp uno {vector} {value}, {value}")
+        is_nan = code.let(f"and <{lanes} x i1> {is_nan}, {is_wanted_nan}")
+        matches = code.let(f"or <{lanes} x i1> {is_equal}, {is_nan}")
+        before = code.let(f"load <{lanes} x i1>, ptr {seen}")
+        is_later = code.let(f"xor <{lanes} x i1> {before}, {body.constant('i1', 'true')}")
+        is_first = code.let(f"and <{lanes} x i1> {matches}, {is_later}")
+        known = code.let(f"load {body.bytes}, ptr {found}")
+        chosen = code.let(f"select <{lanes} x i1> {is_first}, {body.bytes} {body.number(number)}, {body.bytes} {known}")
+        code.line(f"store {body.bytes} {chosen}, ptr {found}")
+        code.line(f"store <{lanes} x i1> {code.let(f'or <{lanes} x i1> {before}, {matches}')}, ptr {seen}")
 
     each(compare)
-    code.store_vector(body.bytes, "i8", code.value(f"load {body.bytes}, {body.bytes}* {found}"), places)
+    code.store_vector(body.bytes, "i8", code.let(f"load {body.bytes}, ptr {found}"), places)
 
 
 def _maximum_gradient(body: _Body, each: _Each, count: Size) -> None:
@@ -221,8 +217,8 @@ def _maximum_gradient(body: _Body, each: _Each, count: Size) -> None:
     value, chosen = body.load(dy), code.load_vector(body.bytes, "i8", places)
 
     def put(place: Size, number: Size) -> None:
-        is_here = code.value(f"icmp eq {body.bytes} {chosen}, {body.number(number)}")
-        part = code.value(f"select <{body.lanes} x i1> {is_here}, {vector} {value}, {vector} zeroinitializer")
+        is_here = code.let(f"icmp eq {body.bytes} {chosen}, {body.number(number)}")
+        part = code.let(f"select <{body.lanes} x i1> {is_here}, {vector} {value}, {vector} zeroinitializer")
         _put(body, part, dx, place)
 
     each(put)
@@ -234,11 +230,11 @@ def _average(body: _Body, each: _Each, count: Size) -> None:
     total = body.kept(vector, "zeroinitializer")
 
     def add(place: Size, number: Size) -> None:
-        known = code.value(f"load {vector}, {vector}* {total}")
-        code.line(f"store {vector} {code.value(f'fadd {vector} {known}, {body.load(x, place)}')}, {vector}* {total}")
+        known = code.let(f"load {vector}, ptr {total}")
+        code.line(f"store {vector} {code.let(f'fadd {vector} {known}, {body.load(x, place)}')}, ptr {total}")
 
     each(add)
-    body.store(_shared(body, code.value(f"load {vector}, {vector}* {total}"), count), y)
+    body.store(_shared(body, code.let(f"load {vector}, ptr {total}"), count), y)
 
 
 def _average_gradient(body: _Body, each: _Each, count: Size) -> None:
@@ -248,14 +244,14 @@ def _average_gradient(body: _Body, each: _Each, count: Size) -> None:
 
 
 def _shared(body: _Body, value: str, count: Size) -> str:
-    divisor = body.code.broadcast(body.lanes, body.kind, body.code.value(f"sitofp i64 {count} to {body.kind}"))
-    return body.code.value(f"fdiv {body.vector} {value}, {divisor}")
+    divisor = body.code.broadcast(body.lanes, body.kind, body.code.let(f"sitofp i64 {count} to {body.kind}"))
+    return body.code.let(f"fdiv {body.vector} {value}, {divisor}")
 
 
 def _put(body: _Body, value: str, dx: str, place: Size) -> None:
     """Store what a window gives to a cell, or add it to what others gave."""
     if body.is_spread:
-        value = body.code.value(f"fadd {body.vector} {body.load(dx, place)}, {value}")
+        value = body.code.let(f"fadd {body.vector} {body.load(dx, place)}, {value}")
     body.store(value, dx, place)
 
 
@@ -272,11 +268,10 @@ _BODIES: dict[str, tuple[Callable[[_Body, _Each, Size], None], str]] = {
 def _print_task(kernel: PoolingKernel, name: str) -> str:
     """A part: some rows of the result, or some images."""
     operands = kernel.operands
-    code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
-    context = code.value("bitcast i8* %context to i64*")
-    addresses = [code.load("i64", context, position) for position in range(len(operands) + 1)]
-    arrays = [code.value(f"inttoptr i64 {a} to {o.pointer}") for a, o in zip(addresses, operands, strict=False)]
-    fields = Fields(code, code.value(f"inttoptr i64 {addresses[-1]} to i64*"), _FIELDS)
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
+    addresses = [code.load("i64", "%context", position) for position in range(len(operands) + 1)]
+    arrays = [code.let(f"inttoptr i64 {a} to ptr") for a in addresses[: len(operands)]]
+    fields = Fields(code, code.let(f"inttoptr i64 {addresses[-1]} to ptr"), _FIELDS)
     units, parts, rows, unit_rows = (fields[key] for key in ("units", "parts", "rows", "unit_rows"))
     begin = code.div(code.mul(units, "%part"), parts)
     end = code.div(code.mul(units, code.add("%part", 1)), parts)
@@ -286,13 +281,13 @@ def _print_task(kernel: PoolingKernel, name: str) -> str:
         if kernel.is_spread:
             image = code.div(first, rows)
             with code.loop(code.mul(image, image_size), code.mul(code.add(image, 1), image_size)) as place:
-                code.line(f"store {kernel.element} 0.0, {kernel.element}* {code.at(kernel.element, arrays[-1], place)}")
+                code.line(f"store {kernel.element} 0.0, ptr {code.at(kernel.element, arrays[-1], place)}")
         with code.loop(first, code.add(first, unit_rows)) as line:
             _print_row(code, kernel, fields, arrays, line)
     return code.text()
 
 
-def _print_row(code: Code, kernel: PoolingKernel, fields: Fields, arrays: list[str], line: str) -> None:
+def _print_row(code: Builder, kernel: PoolingKernel, fields: Fields, arrays: list[str], line: str) -> None:
     """All windows of a row; rows are counted through all images."""
     rows, columns, height, width = (fields[key] for key in ("rows", "columns", "height", "width"))
     channels, stride, before = fields["channels"], fields["stride_across"], fields["before_across"]
@@ -317,7 +312,7 @@ def _print_row(code: Code, kernel: PoolingKernel, fields: Fields, arrays: list[s
                 _print_window(code, kernel, printer, pointers, lanes, (down, across), (width, channels))
 
 
-def _cells_inside(code: Code, kernel: PoolingKernel, axis: int, start: Size, size: Size) -> tuple[Size, Size]:
+def _cells_inside(code: Builder, kernel: PoolingKernel, axis: int, start: Size, size: Size) -> tuple[Size, Size]:
     """The first cell of a window that lies inside the input, and the first behind the last."""
     if kernel.is_inside:
         return 0, kernel.taps[axis]
@@ -325,7 +320,7 @@ def _cells_inside(code: Code, kernel: PoolingKernel, axis: int, start: Size, siz
 
 
 def _print_window(
-    code: Code,
+    code: Builder,
     kernel: PoolingKernel,
     printer: Callable[[_Body, _Each, Size], None],
     pointers: list[str],
@@ -346,12 +341,12 @@ def _print_window(
 
 def _print_run(kernel: PoolingKernel, name: str) -> str:
     operands = kernel.operands
-    code = Code(f"{name}_run", [*[(o.pointer, f"%d{k}") for k, o in enumerate(operands)], ("i64*", "%numbers")])
+    code = FunctionBuilder(f"{name}_run", [*[f"ptr %d{k}" for k in range(len(operands))], "ptr %numbers"])
     count = len(operands) + 1
-    context = code.value(f"bitcast [{count} x i64]* {code.slot(f'[{count} x i64]')} to i64*")
-    for position, operand in enumerate(operands):
-        code.store("i64", code.value(f"ptrtoint {operand.pointer} %d{position} to i64"), context, position)
-    code.store("i64", code.value("ptrtoint i64* %numbers to i64"), context, len(operands))
+    context = code.slot(f"[{count} x i64]")
+    for position in range(len(operands)):
+        code.store("i64", code.let(f"ptrtoint ptr %d{position} to i64"), context, position)
+    code.store("i64", code.let("ptrtoint ptr %numbers to i64"), context, len(operands))
     parts = Fields(code, "%numbers", _FIELDS)["parts"]
-    print_parallel(code, f"{name}_task", code.value(f"bitcast i64* {context} to i8*"), parts)
+    print_parallel(code, f"{name}_task", context, parts)
     return code.text()

@@ -18,7 +18,7 @@ from ...graph.spec import TensorSpec
 from ...ops.internal.fused import HorizontallyFused
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec, divide
-from ..llvm.code import Code
+from ..llvm.builder import Builder, FunctionBuilder
 from ..llvm.entry import (
     C_CONTIGUOUS_ALIGNED,
     DATA_OFFSET,
@@ -177,65 +177,64 @@ def _table(spec: TogetherKernel, shared: Sequence[Any], members: Sequence[Tensor
 
 def _print_find(kernel: TogetherKernel, name: str) -> str:
     """Write down where the data of each item lie; behind them, how many of the items are not what they should be."""
-    code = Code(f"{name}_find", [("i64*", "%table"), ("i64", "%tuple"), ("i64*", "%data")])
+    code = FunctionBuilder(f"{name}_find", ["ptr %table", "i64 %tuple", "ptr %data"])
     count = code.mul(code.load("i64", "%table", _HEAD.index("count")), len(kernel.own))
     first = code.load("i64", "%table", _HEAD.index("slots"))
-    items = code.value(f"inttoptr i64 {code.add('%tuple', ITEMS_OFFSET)} to i64*")
+    items = code.let(f"inttoptr i64 {code.add('%tuple', ITEMS_OFFSET)} to ptr")
     good = code.slot("i64")
-    code.line(f"store i64 0, i64* {good}")
+    code.line(f"store i64 0, ptr {good}")
     with code.loop(0, count) as number:
         item = code.load("i64", items, number)
         slot = code.add(first, code.mul(number, len(_SLOT)))
         kind, rank, flags, sizes = (code.load("i64", "%table", code.add(slot, field)) for field in range(len(_SLOT)))
         is_scalar = code.compare("slt", rank, 0)
-        wanted = code.value(f"select i1 {is_scalar}, i64 {kind}, i64 {code.load('i64', '%table')}")
+        wanted = code.let(f"select i1 {is_scalar}, i64 {kind}, i64 {code.load('i64', '%table')}")
         with code.when(code.compare("eq", _field(code, item, TYPE_OFFSET), wanted)):
             inside, outside = code.add(item, DATA_OFFSET), _field(code, item, DATA_OFFSET)
-            code.store("i64", code.value(f"select i1 {is_scalar}, i64 {inside}, i64 {outside}"), "%data", number)
+            code.store("i64", code.let(f"select i1 {is_scalar}, i64 {inside}, i64 {outside}"), "%data", number)
             with code.when(is_scalar):
                 _print_count(code, good)
             with code.when(code.compare("sge", rank, 0)):
                 _print_array(code, item, (kind, rank, flags, sizes), good)
-    code.store("i64", code.sub(count, code.value(f"load i64, i64* {good}")), "%data", count)
+    code.store("i64", code.sub(count, code.let(f"load i64, ptr {good}")), "%data", count)
     return code.text()
 
 
-def _print_array(code: Code, item: str, known: Sequence[str], good: str) -> None:
+def _print_array(code: Builder, item: str, known: Sequence[str], good: str) -> None:
     """Count an array if dtype, rank, layout and shape are those that are `known`."""
     kind, rank, flags, sizes = known
     is_kind = code.compare("eq", _field(code, item, DESCRIPTOR_OFFSET), kind)
-    is_rank = code.compare("eq", code.value(f"sext i32 {_field(code, item, RANK_OFFSET, 'i32')} to i64"), rank)
-    found = code.value(f"zext i32 {_field(code, item, FLAGS_OFFSET, 'i32')} to i64")
-    has_flags = code.compare("eq", code.value(f"and i64 {found}, {flags}"), flags)
-    both = code.value(f"and i1 {is_kind}, {is_rank}")
-    with code.when(code.value(f"and i1 {both}, {has_flags}")):
-        dims = code.value(f"inttoptr i64 {_field(code, item, DIMENSIONS_OFFSET)} to i64*")
+    is_rank = code.compare("eq", code.let(f"sext i32 {_field(code, item, RANK_OFFSET, 'i32')} to i64"), rank)
+    found = code.let(f"zext i32 {_field(code, item, FLAGS_OFFSET, 'i32')} to i64")
+    has_flags = code.compare("eq", code.let(f"and i64 {found}, {flags}"), flags)
+    both = code.let(f"and i1 {is_kind}, {is_rank}")
+    with code.when(code.let(f"and i1 {both}, {has_flags}")):
+        dims = code.let(f"inttoptr i64 {_field(code, item, DIMENSIONS_OFFSET)} to ptr")
         wrong = code.slot("i64")
-        code.line(f"store i64 0, i64* {wrong}")
+        code.line(f"store i64 0, ptr {wrong}")
         with code.loop(0, rank) as axis:
             wanted = code.load("i64", "%table", code.add(sizes, axis))
             with code.when(code.compare("ne", code.load("i64", dims, axis), wanted)):
-                code.line(f"store i64 1, i64* {wrong}")
-        with code.when(code.compare("eq", code.value(f"load i64, i64* {wrong}"), 0)):
+                code.line(f"store i64 1, ptr {wrong}")
+        with code.when(code.compare("eq", code.let(f"load i64, ptr {wrong}"), 0)):
             _print_count(code, good)
 
 
-def _print_count(code: Code, good: str) -> None:
-    code.line(f"store i64 {code.add(code.value(f'load i64, i64* {good}'), 1)}, i64* {good}")
+def _print_count(code: Builder, good: str) -> None:
+    code.line(f"store i64 {code.add(code.let(f'load i64, ptr {good}'), 1)}, ptr {good}")
 
 
-def _field(code: Code, item: str, offset: int, kind: str = "i64") -> str:
+def _field(code: Builder, item: str, offset: int, kind: str = "i64") -> str:
     """A field of an object."""
-    return code.load(kind, code.value(f"inttoptr i64 {code.add(item, offset)} to {kind}*"))
+    return code.load(kind, code.let(f"inttoptr i64 {code.add(item, offset)} to ptr"))
 
 
 def _print_part(kernel: TogetherKernel, name: str) -> str:
     """A part of the elements of all members: `context` holds the table, the data of the items and what is shared."""
-    code = Code(f"{name}_part", [("i8*", "%context"), ("i64", "%part")])
-    context = code.value("bitcast i8* %context to i64*")
-    table = code.value(f"inttoptr i64 {code.load('i64', context)} to i64*")
-    data = code.value(f"inttoptr i64 {code.load('i64', context, 1)} to i64*")
-    addresses = {operand: code.load("i64", context, 2 + k) for k, operand in enumerate(kernel.shared)}
+    code = FunctionBuilder(f"{name}_part", ["ptr %context", "i64 %part"])
+    table = code.let(f"inttoptr i64 {code.load('i64', '%context')} to ptr")
+    data = code.let(f"inttoptr i64 {code.load('i64', '%context', 1)} to ptr")
+    addresses = {operand: code.load("i64", "%context", 2 + k) for k, operand in enumerate(kernel.shared)}
     rows = code.load("i64", table, _HEAD.index("rows"))
     begin = code.mul("%part", rows)
     end = code.add(begin, rows)
@@ -248,11 +247,11 @@ def _print_part(kernel: TogetherKernel, name: str) -> str:
             item = code.mul(member, len(own))
             addresses |= {k: code.load("i64", data, code.add(item, place)) for place, k in enumerate(own)}
             listed: list[str] = []
-            for k, operand in enumerate(kernel.body.operands):
-                pointer = code.value(f"inttoptr i64 {addresses[k]} to {operand.pointer}")
-                listed.append(f"{operand.pointer} {pointer}")
+            for k in range(len(kernel.body.operands)):
+                pointer = code.let(f"inttoptr i64 {addresses[k]} to ptr")
+                listed.append(f"ptr {pointer}")
             bounds = f"i64 {code.sub(lowest, start)}, i64 {code.sub(highest, start)}"
-            code.line(f"call void @{name}_body({', '.join(listed)}, i64* {table}, {bounds})")
+            code.line(f"call void @{name}_body({', '.join(listed)}, ptr {table}, {bounds})")
     return code.text()
 
 
@@ -260,35 +259,34 @@ def _print_entry(kernel: TogetherKernel, name: str) -> str:
     """The function that is called: it finds the data, checks what is shared, and has all parts computed."""
     shared = range(len(kernel.shared))
     parameters = ", ".join(["i64 %table", "i64 %tuple", *[f"i64 %o{k}" for k in shared]])
-    lines = [f"define i32 @{name}({parameters}) {{", "  %t = inttoptr i64 %table to i64*"]
-    lines.append(f"  %p_count = getelementptr i64, i64* %t, i64 {_HEAD.index('count')}")
-    lines += ["  %members = load i64, i64* %p_count", f"  %count = mul i64 %members, {len(kernel.own)}"]
+    lines = [f"define i32 @{name}({parameters}) {{", "  %t = inttoptr i64 %table to ptr"]
+    lines.append(f"  %p_count = getelementptr i64, ptr %t, i64 {_HEAD.index('count')}")
+    lines += ["  %members = load i64, ptr %p_count", f"  %count = mul i64 %members, {len(kernel.own)}"]
     lines += ["  %places = add i64 %count, 1", "  %data = alloca i64, i64 %places, align 8"]
     lines.append(f"  %record = alloca [{2 + len(shared)} x i64], align 8")
-    lines.append(f"  call void @{name}_find(i64* %t, i64 %tuple, i64* %data)")
-    lines += ["  %p_bad = getelementptr i64, i64* %data, i64 %count", "  %bad = load i64, i64* %p_bad"]
+    lines.append(f"  call void @{name}_find(ptr %t, i64 %tuple, ptr %data)")
+    lines += ["  %p_bad = getelementptr i64, ptr %data, i64 %count", "  %bad = load i64, ptr %p_bad"]
     lines.append("  %ok = icmp eq i64 %bad, 0")
     result = "%ok"
     for k in shared:
-        lines += [f"  %a{k} = add i64 %o{k}, {TYPE_OFFSET}", f"  %q{k} = inttoptr i64 %a{k} to i64*"]
-        lines += [f"  %kind{k} = load i64, i64* %q{k}"]
-        lines += [f"  %w{k} = getelementptr i64, i64* %t, i64 {len(_HEAD) + k}", f"  %wanted{k} = load i64, i64* %w{k}"]
+        lines += [f"  %a{k} = add i64 %o{k}, {TYPE_OFFSET}", f"  %q{k} = inttoptr i64 %a{k} to ptr"]
+        lines += [f"  %kind{k} = load i64, ptr %q{k}"]
+        lines += [f"  %w{k} = getelementptr i64, ptr %t, i64 {len(_HEAD) + k}", f"  %wanted{k} = load i64, ptr %w{k}"]
         lines += [f"  %is{k} = icmp eq i64 %kind{k}, %wanted{k}", f"  %ok{k} = and i1 {result}, %is{k}"]
         result = f"%ok{k}"
     lines += [f"  br i1 {result}, label %run, label %refuse", "refuse:", "  ret i32 1", "run:"]
-    lines += ["  %address = ptrtoint i64* %data to i64"]
+    lines += ["  %address = ptrtoint ptr %data to i64"]
     values = ["%table", "%address"]
     for k in shared:
         lines.append(f"  %v{k} = add i64 %o{k}, {DATA_OFFSET}")
         values.append(f"%v{k}")
     kind = f"[{len(values)} x i64]"
     for k, value in enumerate(values):
-        lines.append(f"  %r{k} = getelementptr {kind}, {kind}* %record, i64 0, i64 {k}")
-        lines.append(f"  store i64 {value}, i64* %r{k}")
-    lines += [f"  %context = bitcast {kind}* %record to i8*"]
+        lines.append(f"  %r{k} = getelementptr {kind}, ptr %record, i64 0, i64 {k}")
+        lines.append(f"  store i64 {value}, ptr %r{k}")
     lines += [
-        f"  %p_parts = getelementptr i64, i64* %t, i64 {_HEAD.index('parts')}",
-        "  %parts = load i64, i64* %p_parts",
+        f"  %p_parts = getelementptr i64, ptr %t, i64 {_HEAD.index('parts')}",
+        "  %parts = load i64, ptr %p_parts",
     ]
-    lines.append(f"  call void @anabranch_parallel(void (i8*, i64)* @{name}_part, i8* %context, i64 %parts)")
+    lines.append(f"  call void @anabranch_parallel(ptr @{name}_part, ptr %record, i64 %parts)")
     return "\n".join([*lines, "  ret i32 0", "}\n"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..expression.llvm import IN_LOOP, LOOP, conversion, instruction, literal, may_be_shared
-from ..llvm.code import BYTES
+from ..llvm.builder import BYTES
 from .row_kernel import BLOCK, Analysis, RowKernel
 
 _IDENTITY = {

@@ -94,28 +94,25 @@ def divide(work: float, outer: int, granule: int = 1) -> tuple[int, int]:
 
 def print_parts(spec: KernelSpec, name: str) -> str:
     """The run function, which lets threads take parts of the outermost loop: the last two numbers say which."""
-    kinds = [*[operand.pointer for operand in spec.operands], "i64*"]
-    names = [*[f"%d{k}" for k in range(len(kinds) - 1)], "%numbers"]
-    parameters = ", ".join(f"{kind} {own}" for kind, own in zip(kinds, names, strict=True))
-    record = f"{{{', '.join(kinds)}}}"
+    names = [*[f"%d{k}" for k in range(len(spec.operands))], "%numbers"]
+    parameters = ", ".join(f"ptr {own}" for own in names)
+    record = f"[{len(names)} x ptr]"
     lines = [f"define internal void @{name}_run({parameters}) noinline {{", f"  %record = alloca {record}"]
-    for k, (kind, own) in enumerate(zip(kinds, names, strict=True)):
-        lines.append(f"  %f{k} = getelementptr {record}, {record}* %record, i64 0, i32 {k}")
-        lines.append(f"  store {kind} {own}, {kind}* %f{k}")
-    lines.append(f"  %q = getelementptr i64, i64* %numbers, i64 {spec.number_count - 2}")
-    lines.append("  %parts = load i64, i64* %q")
-    lines.append(f"  %context = bitcast {record}* %record to i8*")
-    lines.append(f"  call void @anabranch_parallel(void (i8*, i64)* @{name}_part, i8* %context, i64 %parts)")
-    lines += ["  ret void", "}", f"define internal void @{name}_part(i8* %context, i64 %part) {{"]
-    lines.append(f"  %record = bitcast i8* %context to {record}*")
-    for k, (kind, own) in enumerate(zip(kinds, names, strict=True)):
-        lines.append(f"  %f{k} = getelementptr {record}, {record}* %record, i64 0, i32 {k}")
-        lines.append(f"  {own} = load {kind}, {kind}* %f{k}")
-    lines.append(f"  %q = getelementptr i64, i64* %numbers, i64 {spec.number_count - 1}")
-    lines.append("  %rows = load i64, i64* %q")
+    for k, own in enumerate(names):
+        lines.append(f"  %f{k} = getelementptr ptr, ptr %record, i64 {k}")
+        lines.append(f"  store ptr {own}, ptr %f{k}")
+    lines.append(f"  %q = getelementptr i64, ptr %numbers, i64 {spec.number_count - 2}")
+    lines.append("  %parts = load i64, ptr %q")
+    lines.append(f"  call void @anabranch_parallel(ptr @{name}_part, ptr %record, i64 %parts)")
+    lines += ["  ret void", "}", f"define internal void @{name}_part(ptr %context, i64 %part) {{"]
+    for k, own in enumerate(names):
+        lines.append(f"  %f{k} = getelementptr ptr, ptr %context, i64 {k}")
+        lines.append(f"  {own} = load ptr, ptr %f{k}")
+    lines.append(f"  %q = getelementptr i64, ptr %numbers, i64 {spec.number_count - 1}")
+    lines.append("  %rows = load i64, ptr %q")
     lines.append("  %begin = mul i64 %part, %rows")
     lines.append("  %after = add i64 %begin, %rows")
-    lines.append("  %extent = load i64, i64* %numbers")
+    lines.append("  %extent = load i64, ptr %numbers")
     lines.append("  %is_last = icmp sgt i64 %after, %extent")
     lines.append("  %end = select i1 %is_last, i64 %extent, i64 %after")
     lines.append(f"  call void @{name}_body({parameters}, i64 %begin, i64 %end)")
@@ -124,14 +121,14 @@ def print_parts(spec: KernelSpec, name: str) -> str:
 
 def _print_loops(spec: KernelSpec, name: str, jump: str) -> str:
     operands = spec.operands
-    parameters = [f"{o.pointer} {'' if may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(operands)]
-    parameters += ["i64* %numbers", "i64 %begin", "i64 %end"]
+    parameters = [f"ptr {'' if may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(operands)]
+    parameters += ["ptr %numbers", "i64 %begin", "i64 %end"]
     lines = [f"define internal void @{name}_body({', '.join(parameters)}) noinline {{", "entry:"]
     depth = spec.loops
     labels = [*[f"extent_{loop}" for loop in range(depth)], *[f"stride_{k}_{loop}" for k, loop in spec.strided]]
     for position, label in enumerate(labels):
-        lines.append(f"  %p_{label} = getelementptr i64, i64* %numbers, i64 {position}")
-        lines.append(f"  %{label} = load i64, i64* %p_{label}")
+        lines.append(f"  %p_{label} = getelementptr i64, ptr %numbers, i64 {position}")
+        lines.append(f"  %{label} = load i64, ptr %p_{label}")
     for loop in range(depth):
         previous = "entry" if loop == 0 else f"enter{loop - 1}"
         lines.append(f"  br label %head{loop}")
@@ -182,7 +179,7 @@ def _print_address(lines: list[str], k: int, operand: Operand, depth: int) -> st
             offset = term
     if not offset:
         return f"%d{k}"
-    lines.append(f"  %e{k} = getelementptr inbounds {memory}, {memory}* %d{k}, i64 {offset}")
+    lines.append(f"  %e{k} = getelementptr inbounds {memory}, ptr %d{k}, i64 {offset}")
     return f"%e{k}"
 
 
@@ -190,17 +187,17 @@ def _print_store(lines: list[str], k: int, operand: Operand, value: str, depth: 
     address = _print_address(lines, k, operand, depth)
     if operand.type == "i1":
         lines.append(f"  %w{k} = zext i1 {value} to i8")
-        lines.append(f"  store i8 %w{k}, i8* {address}{IN_LOOP}")
+        lines.append(f"  store i8 %w{k}, ptr {address}{IN_LOOP}")
     elif operand.type == "half":
         lines.append(f"  %w{k} = fptrunc float {value} to half")
-        lines.append(f"  store half %w{k}, half* {address}{IN_LOOP}")
+        lines.append(f"  store half %w{k}, ptr {address}{IN_LOOP}")
     elif operand.type == "bfloat":  # rounded already
         lines.append(f"  %b{k} = bitcast float {value} to i32")
         lines.append(f"  %h{k} = lshr i32 %b{k}, 16")
         lines.append(f"  %w{k} = trunc i32 %h{k} to i16")
-        lines.append(f"  store i16 %w{k}, i16* {address}{IN_LOOP}")
+        lines.append(f"  store i16 %w{k}, ptr {address}{IN_LOOP}")
     else:
-        lines.append(f"  store {operand.type} {value}, {operand.type}* {address}{IN_LOOP}")
+        lines.append(f"  store {operand.type} {value}, ptr {address}{IN_LOOP}")
 
 
 def _print_body(lines: list[str], spec: KernelSpec) -> list[str]:
@@ -225,18 +222,18 @@ def _print_body(lines: list[str], spec: KernelSpec) -> list[str]:
 def _print_load(lines: list[str], k: int, operand: Operand, name: str, depth: int) -> None:
     address = _print_address(lines, k, operand, depth)
     if operand.type == "i1":
-        lines.append(f"  {name}_byte = load i8, i8* {address}{IN_LOOP}")
+        lines.append(f"  {name}_byte = load i8, ptr {address}{IN_LOOP}")
         lines.append(f"  {name} = icmp ne i8 {name}_byte, 0")
     elif operand.type == "half":
-        lines.append(f"  {name}_half = load half, half* {address}{IN_LOOP}")
+        lines.append(f"  {name}_half = load half, ptr {address}{IN_LOOP}")
         lines.append(f"  {name} = fpext half {name}_half to float")
     elif operand.type == "bfloat":
-        lines.append(f"  {name}_half = load i16, i16* {address}{IN_LOOP}")
+        lines.append(f"  {name}_half = load i16, ptr {address}{IN_LOOP}")
         lines.append(f"  {name}_wide = zext i16 {name}_half to i32")
         lines.append(f"  {name}_bits = shl i32 {name}_wide, 16")
         lines.append(f"  {name} = bitcast i32 {name}_bits to float")
     else:
-        lines.append(f"  {name} = load {operand.type}, {operand.type}* {address}{IN_LOOP}")
+        lines.append(f"  {name} = load {operand.type}, ptr {address}{IN_LOOP}")
 
 
 def instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> str:
@@ -294,7 +291,7 @@ def declarations() -> str:
     """Declarations of the intrinsics that kernels call, and what is known of their loops."""
     lines = ["!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}', "!2 = distinct !{!2, !1}"]
     lines += ["!3 = distinct !{!3, !1, !4}", '!4 = !{!"llvm.loop.interleave.count", i32 1}']
-    lines.append("declare void @llvm.prefetch.p0(i8*, i32, i32, i32)")
+    lines.append("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     lines += ["declare i64 @llvm.ctpop.i64(i64)", "declare i64 @llvm.cttz.i64(i64, i1)"]
     for kind, suffix in (("float", "f32"), ("double", "f64")):
         for name in ("fabs", "sqrt", "floor", "ceil", "trunc", "rint"):

@@ -19,7 +19,7 @@ from ...ops.arrays.gathering import TakeAlongAxis
 from ...ops.arrays.scattering import ScatterUpdate
 from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
 from ..elementwise.bound import native_dtype
-from ..llvm.code import Code, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand
 from .rows import print_position
 
@@ -157,10 +157,10 @@ class ScatterKernel(KernelOfAnySizes):
         return code.text()
 
 
-def _function(kernel: KernelOfAnySizes, name: str) -> Code:
-    parameters = [(operand.pointer, f"%d{k}") for k, operand in enumerate(kernel.operands)]
-    return Code(f"{name}_run", [*parameters, ("i64*", "%sizes")])
+def _function(kernel: KernelOfAnySizes, name: str) -> FunctionBuilder:
+    parameters = [f"ptr %d{k}" for k in range(len(kernel.operands))]
+    return FunctionBuilder(f"{name}_run", [*parameters, "ptr %sizes"])
 
 
-def _wide(code: Code, index: str, position: Size) -> Size:
-    return position if index == "i64" else code.value(f"sext {index} {position} to i64")
+def _wide(code: Builder, index: str, position: Size) -> Size:
+    return position if index == "i64" else code.let(f"sext {index} {position} to i64")

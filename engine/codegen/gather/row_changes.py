@@ -21,7 +21,7 @@ from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.bound import fits, kernel_spec, native_dtype
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec
-from ..llvm.code import Code, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.entry import DATA_OFFSET
 from ..llvm.library import LaterFunction, library
 
@@ -95,36 +95,35 @@ def _function(spec: KernelSpec, count: int, index: str) -> LaterFunction:
 
 def _print_entry(index: str) -> str:
     """The function that is called: it looks at the positions, and then has all parts computed."""
-    code = Code("row_changes", [("i64*", "%numbers")])
+    code = FunctionBuilder("row_changes", ["ptr %numbers"])
     fields = Fields(code, "%numbers", _HEAD)
     positions, size, outside = fields.address("positions", index), fields["size"], code.slot("i64")
-    code.line(f"store i64 0, i64* {outside}")
+    code.line(f"store i64 0, ptr {outside}")
     with code.loop(0, fields["count"]) as number:
         wrong = code.compare("uge", _print_position(code, positions, index, number), size)
-        code.line(f"store i64 {_either(code, wrong, outside)}, i64* {outside}")
-    failed = code.value(f"load i64, i64* {outside}")
+        code.line(f"store i64 {_either(code, wrong, outside)}, ptr {outside}")
+    failed = code.let(f"load i64, ptr {outside}")
     code.store("i64", failed, "%numbers", _HEAD.index("failed"))
     with code.when(code.compare("eq", failed, 0)):
-        print_parallel(code, "row_changes_task", code.value("bitcast i64* %numbers to i8*"), fields["parts"])
+        print_parallel(code, "row_changes_task", "%numbers", fields["parts"])
     return code.text().replace("define internal", "define")
 
 
-def _either(code: Code, condition: str, slot: str) -> str:
+def _either(code: Builder, condition: str, slot: str) -> str:
     """1 if the condition holds, otherwise what the slot holds."""
-    return code.value(f"select i1 {condition}, i64 1, i64 {code.value(f'load i64, i64* {slot}')}")
+    return code.let(f"select i1 {condition}, i64 1, i64 {code.let(f'load i64, ptr {slot}')}")
 
 
 def _print_task(spec: KernelSpec, count: int, index: str) -> str:
     """A part of the rows."""
-    code = Code("row_changes_task", [("i8*", "%context"), ("i64", "%part")])
-    numbers = code.value("bitcast i8* %context to i64*")
-    fields = Fields(code, numbers, _HEAD)
+    code = FunctionBuilder("row_changes_task", ["ptr %context", "i64 %part"])
+    fields = Fields(code, "%context", _HEAD)
     total, parts, width = fields["count"], fields["parts"], fields["width"]
     positions = fields.address("positions", index)
     bases: list[str] = []
-    for k, operand in enumerate(spec.inputs):
-        address = code.load("i64", numbers, len(_HEAD) + k)
-        bases.append(code.value(f"inttoptr i64 {address} to {operand.pointer}"))
+    for k in range(len(spec.inputs)):
+        address = code.load("i64", "%context", len(_HEAD) + k)
+        bases.append(code.let(f"inttoptr i64 {address} to ptr"))
     first = code.div(code.mul(total, "%part"), parts)
     end = code.div(code.mul(total, code.add("%part", 1)), parts)
     last = code.sub(end, 1)
@@ -138,19 +137,19 @@ def _print_task(spec: KernelSpec, count: int, index: str) -> str:
             row if k < count else here if operand.rank else 0 for k, operand in enumerate(spec.inputs)
         ]
         found = [
-            f"{operand.pointer} {code.at(operand.memory, base, place)}"
+            f"ptr {code.at(operand.memory, base, place)}"
             for operand, base, place in zip(spec.inputs, bases, places, strict=True)
         ]
-        passed = ", ".join([*found, *found[:count], f"i64* {numbers}", "i64 0", f"i64 {width}"])
+        passed = ", ".join([*found, *found[:count], "ptr %context", "i64 0", f"i64 {width}"])
         code.line(f"call void @change_body({passed})")
     return code.text()
 
 
-def _print_position(code: Code, positions: str, index: str, number: Size) -> str:
+def _print_position(code: Builder, positions: str, index: str, number: Size) -> str:
     found = code.load(index, positions, number)
-    return found if index == "i64" else code.value(f"sext {index} {found} to i64")
+    return found if index == "i64" else code.let(f"sext {index} {found} to i64")
 
 
-def _print_prefetch(code: Code, element: str, base: str, start: Size, width: Size) -> None:
+def _print_prefetch(code: Builder, element: str, base: str, start: Size, width: Size) -> None:
     """Ask for a row that will be written."""
-    code.ask(element, code.at(element, base, start), 0, width, to_write=True)
+    code.prefetch(element, code.at(element, base, start), 0, width, to_write=True)

@@ -20,7 +20,7 @@ from ...graph.spec import TensorSpec
 from ...ops.containers.indexed_slices import AddToRows, own_memory
 from ...ops.internal.sum_of_rows import SumOfRepeated, SumOfRows
 from ..convolution.correlation import Fields, print_parallel
-from ..llvm.code import Code, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
 
@@ -141,15 +141,15 @@ def _function(element: str) -> LaterFunction:
 
 def _print_entry() -> str:
     """The function that is called: it runs all parts."""
-    code = Code("row_sums", [("i64*", "%numbers")])
+    code = FunctionBuilder("row_sums", ["ptr %numbers"])
     parts = Fields(code, "%numbers", _FIELDS)["parts"]
-    print_parallel(code, "row_sums_task", code.value("bitcast i64* %numbers to i8*"), parts)
+    print_parallel(code, "row_sums_task", "%numbers", parts)
     return code.text().replace("define internal", "define")
 
 
 def _print_task(element: str) -> str:
-    code = Code("row_sums_task", [("i8*", "%context"), ("i64", "%part")])
-    fields = Fields(code, code.value("bitcast i8* %context to i64*"), _FIELDS)
+    code = FunctionBuilder("row_sums_task", ["ptr %context", "i64 %part"])
+    fields = Fields(code, "%context", _FIELDS)
     ids, count, width = fields.address("ids", "i64"), fields["count"], fields["width"]
     own = code.at("i64", fields.address("lists", "i64"), code.mul("%part", count))
     listed = _print_list(code, ids, own, count, fields["parts"])
@@ -159,7 +159,7 @@ def _print_task(element: str) -> str:
     with code.loop(0, listed) as turn:
         ahead = code.load("i64", ids, code.load("i64", own, code.least(code.add(turn, _AHEAD), last)))
         coming = code.at(element, table, code.mul(ahead, width))
-        code.ask(element, coming, 0, width, to_write=True)
+        code.prefetch(element, coming, 0, width, to_write=True)
         number = code.load("i64", own, turn)
         target = code.at(element, table, code.mul(code.load("i64", ids, number), width))
         source = code.at(element, rows, code.mul(code.div(number, repeats), width))
@@ -167,22 +167,22 @@ def _print_task(element: str) -> str:
     return code.text()
 
 
-def _print_list(code: Code, ids: str, own: str, count: Size, parts: Size) -> str:
+def _print_list(code: Builder, ids: str, own: str, count: Size, parts: Size) -> str:
     """List the numbers of the positions that belong to this part; gives how many there are."""
     slot = code.slot("i64")
-    code.line(f"store i64 0, i64* {slot}")
+    code.line(f"store i64 0, ptr {slot}")
     mask = code.sub(parts, 1)
     with code.loop(0, count) as number:
         mixed = code.mul(code.load("i64", ids, number), _HASH)
-        owner = code.value(f"and i64 {code.value(f'lshr i64 {mixed}, {64 - _PART_BITS}')}, {mask}")
-        listed = code.value(f"load i64, i64* {slot}")
+        owner = code.let(f"and i64 {code.let(f'lshr i64 {mixed}, {64 - _PART_BITS}')}, {mask}")
+        listed = code.let(f"load i64, ptr {slot}")
         code.store("i64", number, own, listed)
-        is_own = code.value(f"zext i1 {code.compare('eq', owner, '%part')} to i64")
-        code.line(f"store i64 {code.add(listed, is_own)}, i64* {slot}")
-    return code.value(f"load i64, i64* {slot}")
+        is_own = code.let(f"zext i1 {code.compare('eq', owner, '%part')} to i64")
+        code.line(f"store i64 {code.add(listed, is_own)}, ptr {slot}")
+    return code.let(f"load i64, ptr {slot}")
 
 
-def _print_row(code: Code, element: str, source: str, target: str, width: Size, scale: str) -> None:
+def _print_row(code: Builder, element: str, source: str, target: str, width: Size, scale: str) -> None:
     lanes = registers_of(library.host, element).lanes
     whole = code.mul(code.div(width, lanes), lanes)
     for start, stop, step in ((0, whole, lanes), (whole, width, 1)):
@@ -207,17 +207,16 @@ def _taken_function(element: str, index: str) -> LaterFunction:
 
 def _print_taken_entry() -> str:
     """The function that is called: it runs all parts."""
-    code = Code("sum_of_rows", [("i64*", "%numbers")])
+    code = FunctionBuilder("sum_of_rows", ["ptr %numbers"])
     parts = Fields(code, "%numbers", _TAKEN_FIELDS)["parts"]
-    print_parallel(code, "sum_of_rows_task", code.value("bitcast i64* %numbers to i8*"), parts)
+    print_parallel(code, "sum_of_rows_task", "%numbers", parts)
     return code.text().replace("define internal", "define")
 
 
 def _print_taken_task(element: str, index: str) -> str:
     """A part makes some rows of the result, each of so many terms."""
-    code = Code("sum_of_rows_task", [("i8*", "%context"), ("i64", "%part")])
-    numbers = code.value("bitcast i8* %context to i64*")
-    fields = Fields(code, numbers, _TAKEN_FIELDS)
+    code = FunctionBuilder("sum_of_rows_task", ["ptr %context", "i64 %part"])
+    fields = Fields(code, "%context", _TAKEN_FIELDS)
     table, ids, rows = fields.address("table", element), fields.address("ids", index), fields.address("rows", element)
     count, terms, size, width, parts = (fields[name] for name in ("count", "terms", "size", "width", "parts"))
     first = code.div(code.mul(count, "%part"), parts)
@@ -231,20 +230,20 @@ def _print_taken_task(element: str, index: str) -> str:
             place = code.add(code.mul(number, terms), term)
             ahead = _print_position(code, ids, index, code.least(code.add(place, _AHEAD), last), size)
             coming = code.at(element, table, code.mul(ahead, width))
-            code.ask(element, coming, 0, width)
+            code.prefetch(element, coming, 0, width)
             position = _print_position(code, ids, index, place, size)
             with code.when(code.compare("uge", position, size)):
-                code.store("i64", 1, numbers, _TAKEN_FIELDS.index("failed"))
+                code.store("i64", 1, "%context", _TAKEN_FIELDS.index("failed"))
             with code.when(code.compare("ult", position, size)):
                 source = code.at(element, table, code.mul(position, width))
                 _print_row(code, element, source, target, width, "1.0")
     return code.text()
 
 
-def _print_position(code: Code, ids: str, index: str, number: Size, size: Size) -> str:
+def _print_position(code: Builder, ids: str, index: str, number: Size, size: Size) -> str:
     """A position, counted from the front."""
     found = code.load(index, ids, number)
     if index != "i64":
-        found = code.value(f"sext {index} {found} to i64")
+        found = code.let(f"sext {index} {found} to i64")
     wrapped = code.add(found, size)
-    return code.value(f"select i1 {code.compare('slt', found, 0)}, i64 {wrapped}, i64 {found}")
+    return code.let(f"select i1 {code.compare('slt', found, 0)}, i64 {wrapped}, i64 {found}")

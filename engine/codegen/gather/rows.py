@@ -24,7 +24,7 @@ from ...ops.containers.indexed_slices import AssignRows, own_memory
 from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
 from ..elementwise.bound import native_dtype
-from ..llvm.code import Code, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
@@ -206,16 +206,15 @@ def _function(kind: str, index: str, element: str = "i32") -> LaterFunction:
 
 def _print_entry(kind: str) -> str:
     """The function that is called: it runs all parts."""
-    code = Code(f"rows_{kind}", [("i64*", "%numbers")])
+    code = FunctionBuilder(f"rows_{kind}", ["ptr %numbers"])
     parts = Fields(code, "%numbers", _FIELDS)["parts"]
-    print_parallel(code, f"rows_{kind}_task", code.value("bitcast i64* %numbers to i8*"), parts)
+    print_parallel(code, f"rows_{kind}_task", "%numbers", parts)
     return code.text().replace("define internal", "define")
 
 
-def _task(name: str) -> tuple[Code, Fields, str]:
-    code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
-    numbers = code.value("bitcast i8* %context to i64*")
-    return code, Fields(code, numbers, _FIELDS), numbers
+def _task(name: str) -> tuple[FunctionBuilder, Fields, str]:
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
+    return code, Fields(code, "%context", _FIELDS), "%context"
 
 
 @dataclass(frozen=True)
@@ -241,26 +240,26 @@ class TakeKernel(KernelOfAnySizes):
 
     def _print_call(self, name: str) -> str:
         """The function that is called: it writes down sizes, and runs all parts."""
-        code = Code(f"{name}_run", [("i32*", "%d0"), (f"{self.index}*", "%d1"), ("i32*", "%d2"), ("i64*", "%sizes")])
+        code = FunctionBuilder(f"{name}_run", ["ptr %d0", "ptr %d1", "ptr %d2", "ptr %sizes"])
         numbers = f"[{len(_FIELDS)} x i64]"
-        fields = code.value(f"bitcast {numbers}* {code.slot(numbers)} to i64*")
+        fields = code.slot(numbers)
         count = code.load("i64", "%sizes", self.first_size(1))
         elements = code.mul(*[code.load("i64", "%sizes", axis) for axis in range(1, self.rank)], self.itemsize)
         width = code.div(elements, _WORD)
         is_small = code.compare("sle", code.mul(count, width), _SERIAL_TAKEN)
         values: dict[str, Size] = {
-            "table": code.value("ptrtoint i32* %d0 to i64"),
-            "ids": code.value(f"ptrtoint {self.index}* %d1 to i64"),
-            "rows": code.value("ptrtoint i32* %d2 to i64"),
+            "table": code.let("ptrtoint ptr %d0 to i64"),
+            "ids": code.let("ptrtoint ptr %d1 to i64"),
+            "rows": code.let("ptrtoint ptr %d2 to i64"),
             "count": count,
             "size": code.load("i64", "%sizes"),
             "width": width,
-            "parts": code.value(f"select i1 {is_small}, i64 1, i64 {_PARTS}"),
+            "parts": code.let(f"select i1 {is_small}, i64 1, i64 {_PARTS}"),
             "failed": 0,
         }
         for position, field in enumerate(_FIELDS):
             code.store("i64", values[field], fields, position)
-        print_parallel(code, f"{name}_task", code.value(f"bitcast i64* {fields} to i8*"), values["parts"])
+        print_parallel(code, f"{name}_task", fields, values["parts"])
         code.store("i64", code.load("i64", fields, _FIELDS.index("failed")), "%sizes", self.failed)
         return code.text()
 
@@ -284,7 +283,7 @@ def _print_write(index: str, element: str) -> str:
 
 
 @contextmanager
-def _positions(code: Code, fields: Fields, numbers: str, index: str, element: str) -> Generator[tuple[Size, Size]]:
+def _positions(code: Builder, fields: Fields, numbers: str, index: str, element: str) -> Generator[tuple[Size, Size]]:
     """Lines for each position of a part: gives its number, and where its row begins in the table."""
     count, parts = fields["count"], fields["parts"]
     first = code.div(code.mul(count, "%part"), parts)
@@ -299,7 +298,7 @@ def _positions(code: Code, fields: Fields, numbers: str, index: str, element: st
     with code.loop(first, end) as number:
         ahead = print_position(code, ids, index, code.least(code.add(number, _AHEAD), last), size)
         coming = code.at(element, table, code.mul(ahead, width))
-        code.ask(element, coming, 0, width)
+        code.prefetch(element, coming, 0, width)
         position = print_position(code, ids, index, number, size)
         is_outside = code.compare("uge", position, size)
         with code.when(is_outside):
@@ -308,16 +307,16 @@ def _positions(code: Code, fields: Fields, numbers: str, index: str, element: st
             yield number, code.mul(position, width)
 
 
-def print_position(code: Code, ids: str, index: str, number: Size, size: Size) -> str:
+def print_position(code: Builder, ids: str, index: str, number: Size, size: Size) -> str:
     """A position, counted from the front."""
     found = code.load(index, ids, number)
     if index != "i64":
-        found = code.value(f"sext {index} {found} to i64")
+        found = code.let(f"sext {index} {found} to i64")
     wrapped = code.add(found, size)
-    return code.value(f"select i1 {code.compare('slt', found, 0)}, i64 {wrapped}, i64 {found}")
+    return code.let(f"select i1 {code.compare('slt', found, 0)}, i64 {wrapped}, i64 {found}")
 
 
-def _print_copy(code: Code, element: str, source: str, target: str, width: Size) -> None:
+def _print_copy(code: Builder, element: str, source: str, target: str, width: Size) -> None:
     vector = f"<{_LINE} x {element}>"
     whole = code.mul(code.div(width, _LINE), _LINE)
     with code.loop(0, whole, _LINE) as word:
@@ -339,10 +338,10 @@ def _print_sum(index: str, element: str) -> str:
     whole = code.add(first, code.mul(code.div(code.sub(last, first), lanes), lanes))
     with code.loop(0, size) as row, code.loop(first, last) as column:
         place = code.at(element, table, code.add(code.mul(row, width), column))
-        code.line(f"store {element} 0.0, {element}* {place}")
+        code.line(f"store {element} 0.0, ptr {place}")
     with code.loop(0, fields["count"]) as number:
         found = code.load(index, ids, number)
-        position = found if index == "i64" else code.value(f"sext {index} {found} to i64")
+        position = found if index == "i64" else code.let(f"sext {index} {found} to i64")
         with code.when(code.compare("ult", position, size)):
             source = code.at(element, rows, code.mul(number, width))
             target = code.at(element, table, code.mul(position, width))
@@ -351,6 +350,6 @@ def _print_sum(index: str, element: str) -> str:
                 with code.loop(start, stop, count) as word:
                     total = code.load_vector(vector, element, target, word)
                     added = code.load_vector(vector, element, source, word)
-                    total = code.value(f"fadd {vector} {total}, {added}")
+                    total = code.let(f"fadd {vector} {total}, {added}")
                     code.store_vector(vector, element, total, target, word)
     return code.text() + _print_entry("sum")

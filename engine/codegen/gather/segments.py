@@ -21,7 +21,7 @@ from ...ops.arrays.segments import GatherSegments
 from ...ops.internal.sum_of_rows import SumOfParts
 from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.bound import fits, native_dtype
-from ..llvm.code import BYTES, Code, Size
+from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
 
@@ -129,14 +129,14 @@ def _function(kind: str, index: str, element: str) -> LaterFunction:
     return library.later(f"segments {kind} {index} {element}\n{text()}", text, f"segments_{kind}")
 
 
-def _index_at(code: Code, ids: str, index: str, number: Size) -> str:
+def _index_at(code: Builder, ids: str, index: str, number: Size) -> str:
     found = code.load(index, ids, number)
-    return found if index == "i64" else code.value(f"sext {index} {found} to i64")
+    return found if index == "i64" else code.let(f"sext {index} {found} to i64")
 
 
 def _print_sum(index: str, element: str) -> str:
     """The function that is called: it puts the rows in order, and lets threads sum segments."""
-    code = Code("segments_sum", [("i64*", "%numbers")])
+    code = FunctionBuilder("segments_sum", ["ptr %numbers"])
     fields = Fields(code, "%numbers", _FIELDS)
     order, starts = fields.address("order", "i64"), fields.address("starts", "i64")
     ids, size, count, width = fields.address("ids", index), fields["size"], fields["count"], fields["width"]
@@ -166,14 +166,14 @@ def _print_sum(index: str, element: str) -> str:
                 position = code.load("i64", starts, place)
                 code.store("i64", code.add(base, code.mul(row, bytes_of_row)), order, position)
                 code.store("i64", code.add(position, 1), starts, place)
-    print_parallel(code, "segments_sum_task", code.value("bitcast i64* %numbers to i8*"), fields["tasks"])
+    print_parallel(code, "segments_sum_task", "%numbers", fields["tasks"])
     return _print_sum_task(element) + code.text().replace("define internal", "define")
 
 
 def _print_sum_task(element: str) -> str:
     """A part of the segments."""
-    code = Code("segments_sum_task", [("i8*", "%context"), ("i64", "%task")])
-    fields = Fields(code, code.value("bitcast i8* %context to i64*"), _FIELDS)
+    code = FunctionBuilder("segments_sum_task", ["ptr %context", "i64 %task"])
+    fields = Fields(code, "%context", _FIELDS)
     lanes = registers_of(library.host, element).lanes
     order, starts, out = fields.address("order", "i64"), fields.address("starts", "i64"), fields.address("out", element)
     size, width, tasks = fields["size"], fields["width"], fields["tasks"]
@@ -194,28 +194,28 @@ def _print_sum_task(element: str) -> str:
 
 
 def _print_sums(
-    code: Code, order: str, rows: tuple[Size, Size], target: str, column: Size, form: tuple[str, int, int]
+    code: Builder, order: str, rows: tuple[Size, Size], target: str, column: Size, form: tuple[str, int, int]
 ) -> None:
     """Sum some columns of the rows of a segment: `form` is (element, vectors, lanes of each)."""
     element, count, lanes = form
     vector = f"<{lanes} x {element}>"
     sums = [code.slot(vector) for _ in range(count)]
     for total in sums:
-        code.line(f"store {vector} zeroinitializer, {vector}* {total}")
+        code.line(f"store {vector} zeroinitializer, ptr {total}")
     with code.loop(*rows) as place:
-        row = code.value(f"inttoptr i64 {code.load('i64', order, place)} to {element}*")
+        row = code.let(f"inttoptr i64 {code.load('i64', order, place)} to ptr")
         for k, total in enumerate(sums):
             term = code.load_vector(vector, element, row, code.add(column, k * lanes))
-            before = code.value(f"load {vector}, {vector}* {total}")
-            code.line(f"store {vector} {code.value(f'fadd {vector} {before}, {term}')}, {vector}* {total}")
+            before = code.let(f"load {vector}, ptr {total}")
+            code.line(f"store {vector} {code.let(f'fadd {vector} {before}, {term}')}, ptr {total}")
     for k, total in enumerate(sums):
-        found = code.value(f"load {vector}, {vector}* {total}")
+        found = code.let(f"load {vector}, ptr {total}")
         code.store_vector(vector, element, found, target, code.add(column, k * lanes))
 
 
 def _print_gather(index: str, element: str) -> str:
-    code = Code("segments_gather_task", [("i8*", "%context"), ("i64", "%task")])
-    fields = Fields(code, code.value("bitcast i8* %context to i64*"), _GATHER_FIELDS)
+    code = FunctionBuilder("segments_gather_task", ["ptr %context", "i64 %task"])
+    fields = Fields(code, "%context", _GATHER_FIELDS)
     lanes = registers_of(library.host, element).lanes
     table, ids, out = fields.address("table", element), fields.address("ids", index), fields.address("out", element)
     size, width, count, tasks = fields["size"], fields["width"], fields["count"], fields["tasks"]
@@ -237,13 +237,13 @@ def _print_gather(index: str, element: str) -> str:
                         is_inside = condition == "ult"
                         row = code.load_vector(vector, element, source, column) if is_inside else "zeroinitializer"
                         code.store_vector(vector, element, row, target, column)
-    entry = Code("segments_gather", [("i64*", "%numbers")])
+    entry = FunctionBuilder("segments_gather", ["ptr %numbers"])
     parts = Fields(entry, "%numbers", _GATHER_FIELDS)["tasks"]
-    print_parallel(entry, "segments_gather_task", entry.value("bitcast i64* %numbers to i8*"), parts)
+    print_parallel(entry, "segments_gather_task", "%numbers", parts)
     return code.text() + entry.text().replace("define internal", "define")
 
 
-def _print_prefetch(code: Code, address: Size, width: Size, element: str) -> None:
+def _print_prefetch(code: Builder, address: Size, width: Size, element: str) -> None:
     """Ask for the row at an address, or as much of it as the machine does not find by itself."""
-    row = code.value(f"inttoptr i64 {address} to {element}*")
-    code.ask(element, row, 0, code.least(width, _MOST_AHEAD // BYTES[element]))
+    row = code.let(f"inttoptr i64 {address} to ptr")
+    code.prefetch(element, row, 0, code.least(width, _MOST_AHEAD // BYTES[element]))

@@ -16,7 +16,7 @@ from ...ops.arrays.sorting import TopK
 from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.bound import BoundKernel
 from ..elementwise.open_shapes import OpenRunner, Shape
-from ..llvm.code import Code, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.registers import registers_of
@@ -90,24 +90,23 @@ def _bound(op: TopK, spec: TensorSpec) -> tuple[BoundKernel, Shape] | None:
 
 def _print_run(kernel: TopKKernel, name: str) -> str:
     """The function that is called: it runs all parts."""
-    element = kernel.operands[0].type
-    code = Code(f"{name}_run", [(f"{element}*", "%d0"), (f"{element}*", "%d1"), ("i32*", "%d2"), ("i64*", "%numbers")])
+    code = FunctionBuilder(f"{name}_run", ["ptr %d0", "ptr %d1", "ptr %d2", "ptr %numbers"])
     numbers = f"[{len(_FIELDS)} x i64]"
-    fields = code.value(f"bitcast {numbers}* {code.slot(numbers)} to i64*")
-    for position, kind in enumerate((element, element, "i32")):
-        code.store("i64", code.value(f"ptrtoint {kind}* %d{position} to i64"), fields, position)
+    fields = code.slot(numbers)
+    for position in range(3):
+        code.store("i64", code.let(f"ptrtoint ptr %d{position} to i64"), fields, position)
     for number in range(kernel.number_count):
         code.store("i64", code.load("i64", "%numbers", number), fields, 3 + number)
     parts = Fields(code, fields, _FIELDS)["parts"]
-    print_parallel(code, f"{name}_task", code.value(f"bitcast i64* {fields} to i8*"), parts)
+    print_parallel(code, f"{name}_task", fields, parts)
     return code.text()
 
 
 def _print_task(kernel: TopKKernel, name: str) -> str:
     """A part goes through some of the rows."""
     element, k = kernel.operands[0].type, kernel.k
-    code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
-    fields = Fields(code, code.value("bitcast i8* %context to i64*"), _FIELDS)
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
+    fields = Fields(code, "%context", _FIELDS)
     rows, columns, parts = (fields[size] for size in ("rows", "columns", "parts"))
     x, values, places = fields.address("x", element), fields.address("values", element), fields.address("places", "i32")
     first = code.div(code.mul(rows, "%part"), parts)
@@ -128,7 +127,7 @@ class _Row:
         found: where the largest values, and their places, are put.
     """
 
-    def __init__(self, code: Code, kernel: TopKKernel, name: str, row: str, found: tuple[str, str]) -> None:
+    def __init__(self, code: Builder, kernel: TopKKernel, name: str, row: str, found: tuple[str, str]) -> None:
         self.code, self.element, self.k, self.name = code, kernel.operands[0].type, kernel.k, name
         self.width = _VECTORS * kernel.lanes
         self.row = row
@@ -138,8 +137,8 @@ class _Row:
 
     def print_search(self, columns: Size) -> None:
         code, element, width = self.code, self.element, self.width
-        code.line(f"store i64 0, i64* {self.count}")
-        code.line(f"store {element} {_LOWEST}, {element}* {self.bound}")
+        code.line(f"store i64 0, ptr {self.count}")
+        code.line(f"store {element} {_LOWEST}, ptr {self.bound}")
         whole = code.mul(code.div(columns, width), width)
         if self.k <= _FEW:
             with code.when(code.compare("sge", columns, _LONG * width)):
@@ -148,14 +147,14 @@ class _Row:
         with code.loop(0, whole, width) as group:
             x = code.load_vector(vector, element, self.row, group)
             least = code.broadcast(width, element, code.load(element, self.values, self.k - 1))
-            above = code.value(f"fcmp ugt {vector} {x}, {least}")
+            above = code.let(f"fcmp ugt {vector} {x}, {least}")
             bound = code.broadcast(width, element, code.load(element, self.bound))
-            reaching = code.value(f"fcmp uge {vector} {x}, {bound}")
+            reaching = code.let(f"fcmp uge {vector} {x}, {bound}")
             mask_type = f"<{width} x i1>"
-            passes = code.value(f"select i1 {self._is_short()}, {mask_type} {reaching}, {mask_type} {above}")
-            mask = code.value(f"bitcast {mask_type} {passes} to i{width}")
+            passes = code.let(f"select i1 {self._is_short()}, {mask_type} {reaching}, {mask_type} {above}")
+            mask = code.let(f"bitcast {mask_type} {passes} to i{width}")
             if width < 64:
-                mask = code.value(f"zext i{width} {mask} to i64")
+                mask = code.let(f"zext i{width} {mask} to i64")
             with code.when(code.compare("ne", mask, 0)):
                 self._print_offers(group, mask)
         with code.loop(whole, columns) as place:
@@ -173,25 +172,25 @@ class _Row:
         """
         code, element, lanes = self.code, self.element, self.width
         vector = f"<{lanes} x {element}>"
-        code.line(f"store {vector} {code.broadcast(lanes, element, _LOWEST)}, {vector}* {self.peaks}")
+        code.line(f"store {vector} {code.broadcast(lanes, element, _LOWEST)}, ptr {self.peaks}")
         with code.loop(0, whole, lanes) as group:
             x, peaks = code.load_vector(vector, element, self.row, group), code.load(vector, self.peaks)
-            code.line(f"store {vector} {self._greater(lanes, x, peaks)}, {vector}* {self.peaks}")
+            code.line(f"store {vector} {self._greater(lanes, x, peaks)}, ptr {self.peaks}")
         peaks = code.load(vector, self.peaks)
         while lanes >= _LANES_OF_BOUND * self.k:
             lanes, peaks = lanes // 2, self._halved(lanes, peaks)
         vector, lowest = f"<{lanes} x {element}>", code.broadcast(lanes, element, _LOWEST)
         for _ in range(self.k - 1):
             highest = code.broadcast(lanes, element, self._highest(lanes, peaks))
-            is_highest = code.value(f"fcmp oeq {vector} {peaks}, {highest}")
-            peaks = code.value(f"select <{lanes} x i1> {is_highest}, {vector} {lowest}, {vector} {peaks}")
-        code.line(f"store {element} {self._highest(lanes, peaks)}, {element}* {self.bound}")
+            is_highest = code.let(f"fcmp oeq {vector} {peaks}, {highest}")
+            peaks = code.let(f"select <{lanes} x i1> {is_highest}, {vector} {lowest}, {vector} {peaks}")
+        code.line(f"store {element} {self._highest(lanes, peaks)}, ptr {self.bound}")
 
     def _greater(self, lanes: int, x: str, others: str) -> str:
         """The greater of each lane; never NaN, if there is none among the `others`."""
         vector = f"<{lanes} x {self.element}>"
-        is_greater = self.code.value(f"fcmp ogt {vector} {x}, {others}")
-        return self.code.value(f"select <{lanes} x i1> {is_greater}, {vector} {x}, {vector} {others}")
+        is_greater = self.code.let(f"fcmp ogt {vector} {x}, {others}")
+        return self.code.let(f"select <{lanes} x i1> {is_greater}, {vector} {x}, {vector} {others}")
 
     def _halved(self, lanes: int, peaks: str) -> str:
         """The greater of each two lanes."""
@@ -199,42 +198,42 @@ class _Row:
         for first in (0, half):
             places = ", ".join(f"i32 {first + lane}" for lane in range(half))
             text = f"shufflevector {vector} {peaks}, {vector} undef, <{half} x i32> <{places}>"
-            parts.append(self.code.value(text))
+            parts.append(self.code.let(text))
         return self._greater(half, parts[0], parts[1])
 
     def _highest(self, lanes: int, peaks: str) -> str:
         """The largest element of a vector."""
         while lanes > 1:
             lanes, peaks = lanes // 2, self._halved(lanes, peaks)
-        return self.code.value(f"extractelement <1 x {self.element}> {peaks}, i32 0")
+        return self.code.let(f"extractelement <1 x {self.element}> {peaks}, i32 0")
 
     def _print_offers(self, group: Size, mask: str) -> None:
         """Offer the elements of a group whose bits are set."""
         code = self.code
-        code.line(f"store i64 {mask}, i64* {self.left}")
-        with code.loop(0, code.value(f"call i64 @llvm.ctpop.i64(i64 {mask})")):
+        code.line(f"store i64 {mask}, ptr {self.left}")
+        with code.loop(0, code.let(f"call i64 @llvm.ctpop.i64(i64 {mask})")):
             left = code.load("i64", self.left)
-            lane = code.value(f"call i64 @llvm.cttz.i64(i64 {left}, i1 true)")
-            code.store("i64", code.value(f"and i64 {left}, {code.sub(left, 1)}"), self.left)
+            lane = code.let(f"call i64 @llvm.cttz.i64(i64 {left}, i1 true)")
+            code.store("i64", code.let(f"and i64 {left}, {code.sub(left, 1)}"), self.left)
             self._offer(code.add(group, lane))
 
     def _offer(self, place: Size) -> None:
         """Insert an element if it may be among the first, or comes before the last of them: NaN before all but NaN."""
         code, element = self.code, self.element
         value, least = code.load(element, self.row, place), code.load(element, self.values, self.k - 1)
-        is_above = code.value(f"fcmp ugt {element} {value}, {least}")
-        is_number = code.value(f"fcmp ord {element} {least}, {least}")
-        comes_before = code.value(f"and i1 {is_above}, {is_number}")
-        reaches = code.value(f"fcmp uge {element} {value}, {code.load(element, self.bound)}")
+        is_above = code.let(f"fcmp ugt {element} {value}, {least}")
+        is_number = code.let(f"fcmp ord {element} {least}, {least}")
+        comes_before = code.let(f"and i1 {is_above}, {is_number}")
+        reaches = code.let(f"fcmp uge {element} {value}, {code.load(element, self.bound)}")
         is_short = self._is_short()
-        with code.when(code.value(f"select i1 {is_short}, i1 {reaches}, i1 {comes_before}")):
+        with code.when(code.let(f"select i1 {is_short}, i1 {reaches}, i1 {comes_before}")):
             count = code.load("i64", self.count)
             self._insert(place, code.least(count, self.k - 1))
-            code.line(f"store i64 {code.least(code.add(count, 1), self.k)}, i64* {self.count}")
+            code.line(f"store i64 {code.least(code.add(count, 1), self.k)}, ptr {self.count}")
 
     def _insert(self, place: Size, rank: Size) -> None:
         value = self.code.load(self.element, self.row, place)
-        lists = f"{self.element}* {self.values}, i32* {self.places}"
+        lists = f"ptr {self.values}, ptr {self.places}"
         self.code.line(f"call void @{self.name}_insert({lists}, {self.element} {value}, i64 {place}, i64 {rank})")
 
 
@@ -244,24 +243,24 @@ def _print_insert(kernel: TopKKernel, name: str) -> str:
     NaN comes before all numbers; of equals the one that was there.
     """
     element = kernel.operands[0].type
-    parameters = [(f"{element}*", "%values"), ("i32*", "%places"), (element, "%value"), ("i64", "%place")]
-    code = Code(f"{name}_insert", [*parameters, ("i64", "%rank")])
-    is_nan = code.value(f"fcmp uno {element} %value, %value")
+    parameters = ["ptr %values", "ptr %places", f"{element} %value", "i64 %place"]
+    code = FunctionBuilder(f"{name}_insert", [*parameters, "i64 %rank"])
+    is_nan = code.let(f"fcmp uno {element} %value, %value")
     target = code.slot("i64")
-    code.line(f"store i64 0, i64* {target}")
+    code.line(f"store i64 0, ptr {target}")
     with code.loop(0, "%rank") as rank:  # how many come before
         other = code.load(element, "%values", rank)
-        is_before = code.value(f"fcmp uge {element} {other}, %value")
-        is_other_nan = code.value(f"fcmp uno {element} {other}, {other}")
-        goes_first = code.value(f"select i1 {is_nan}, i1 {is_other_nan}, i1 {is_before}")
-        total = code.add(code.value(f"load i64, i64* {target}"), code.value(f"zext i1 {goes_first} to i64"))
-        code.line(f"store i64 {total}, i64* {target}")
-    found = code.value(f"load i64, i64* {target}")
+        is_before = code.let(f"fcmp uge {element} {other}, %value")
+        is_other_nan = code.let(f"fcmp uno {element} {other}, {other}")
+        goes_first = code.let(f"select i1 {is_nan}, i1 {is_other_nan}, i1 {is_before}")
+        total = code.add(code.let(f"load i64, ptr {target}"), code.let(f"zext i1 {goes_first} to i64"))
+        code.line(f"store i64 {total}, ptr {target}")
+    found = code.let(f"load i64, ptr {target}")
     with code.loop(0, code.sub("%rank", found)) as shift:  # from the end
         after = code.sub("%rank", shift)
         before = code.sub(after, 1)
         code.store(element, code.load(element, "%values", before), "%values", after)
         code.store("i32", code.load("i32", "%places", before), "%places", after)
     code.store(element, "%value", "%values", found)
-    code.store("i32", code.value("trunc i64 %place to i32"), "%places", found)
+    code.store("i32", code.let("trunc i64 %place to i32"), "%places", found)
     return code.text()

@@ -159,7 +159,7 @@ def _numpy_function(number: int, result: Any, *arguments: Any) -> Any:
 # realloc, so that C's free takes them all, and are as large as their size rounded up (see `rounded`), for NumPy tells
 # the size of what it frees as it asked for it.
 _MODULE = f"""
-%list = type {{ i64, i8*, i64 }}
+%list = type {{ i64, ptr, i64 }}
 @lists = internal global [1024 x %list] zeroinitializer, align 128
 @kept = internal global i64 0, align 128
 @used = internal global i64 0, align 128
@@ -169,13 +169,13 @@ _MODULE = f"""
 @freed = internal global i64 0, align 128
 @lock = internal global i64 0, align 128
 
-declare i8* @malloc(i64)
-declare i8* @calloc(i64, i64)
-declare i8* @realloc(i8*, i64)
-declare void @free(i8*)
-declare i32 @posix_memalign(i8**, i64, i64)
-declare i32 @madvise(i8*, i64, i32)
-declare i8* @memset(i8*, i32, i64)
+declare ptr @malloc(i64)
+declare ptr @calloc(i64, i64)
+declare ptr @realloc(ptr, i64)
+declare void @free(ptr)
+declare i32 @posix_memalign(ptr, i64, i64)
+declare i32 @madvise(ptr, i64, i32)
+declare ptr @memset(ptr, i32, i64)
 declare i64 @llvm.ctlz.i64(i64, i1)
 declare i32 @sched_yield()
 declare i32 @{_TRIM}(i64)
@@ -184,7 +184,7 @@ define internal void @enter() {{
 entry:
   br label %try
 try:
-  %exchange = cmpxchg i64* @lock, i64 0, i64 1 seq_cst seq_cst
+  %exchange = cmpxchg ptr @lock, i64 0, i64 1 seq_cst seq_cst
   %free = extractvalue {{i64, i1}} %exchange, 1
   br i1 %free, label %done, label %wait
 wait:
@@ -195,7 +195,7 @@ done:
 }}
 
 define internal void @leave() {{
-  store atomic i64 0, i64* @lock seq_cst, align 8
+  store atomic i64 0, ptr @lock seq_cst, align 8
   ret void
 }}
 
@@ -221,7 +221,7 @@ define internal i64 @rounded(i64 %size) {{
 }}
 
 ; The list of blocks of that many bytes, or one that is not used yet; null where the table is full.
-define internal %list* @list_of(i64 %bytes) {{
+define internal ptr @list_of(i64 %bytes) {{
 entry:
   %pages = lshr i64 %bytes, 12
   %hash = mul i64 %pages, -7046029254386353131
@@ -231,9 +231,9 @@ look:
   %k = phi i64 [0, %entry], [%next, %on]
   %place = add i64 %start, %k
   %index = and i64 %place, 1023
-  %list = getelementptr [1024 x %list], [1024 x %list]* @lists, i64 0, i64 %index
-  %size_at = getelementptr %list, %list* %list, i64 0, i32 0
-  %size = load i64, i64* %size_at
+  %list = getelementptr [1024 x %list], ptr @lists, i64 0, i64 %index
+  %size_at = getelementptr %list, ptr %list, i64 0, i32 0
+  %size = load i64, ptr %size_at
   %same = icmp eq i64 %size, %bytes
   %unused = icmp eq i64 %size, 0
   %found = or i1 %same, %unused
@@ -243,50 +243,49 @@ on:
   %more = icmp slt i64 %next, 1024
   br i1 %more, label %look, label %full
 give:
-  ret %list* %list
+  ret ptr %list
 full:
-  ret %list* null
+  ret ptr null
 }}
 
 ; The first block of a list that has one, while the lock is held.
-define internal i8* @pop(%list* %list) {{
-  %size_at = getelementptr %list, %list* %list, i64 0, i32 0
-  %size = load i64, i64* %size_at
-  %head_at = getelementptr %list, %list* %list, i64 0, i32 1
-  %block = load i8*, i8** %head_at
-  %next_at = bitcast i8* %block to i8**
-  %next = load i8*, i8** %next_at
-  store i8* %next, i8** %head_at
-  %kept = load i64, i64* @kept
+define internal ptr @pop(ptr %list) {{
+  %size_at = getelementptr %list, ptr %list, i64 0, i32 0
+  %size = load i64, ptr %size_at
+  %head_at = getelementptr %list, ptr %list, i64 0, i32 1
+  %block = load ptr, ptr %head_at
+  %next = load ptr, ptr %block
+  store ptr %next, ptr %head_at
+  %kept = load i64, ptr @kept
   %less = sub i64 %kept, %size
-  store i64 %less, i64* @kept
-  ret i8* %block
+  store i64 %less, ptr @kept
+  ret ptr %block
 }}
 
 ; A block from the list of its size, or null.
-define internal i8* @take(i64 %bytes) {{
+define internal ptr @take(i64 %bytes) {{
 entry:
   call void @enter()
-  %list = call %list* @list_of(i64 %bytes)
-  %none = icmp eq %list* %list, null
+  %list = call ptr @list_of(i64 %bytes)
+  %none = icmp eq ptr %list, null
   br i1 %none, label %empty, label %look
 look:
-  %stamp_at = getelementptr %list, %list* %list, i64 0, i32 2
-  %stamp = load i64, i64* @asked
+  %stamp_at = getelementptr %list, ptr %list, i64 0, i32 2
+  %stamp = load i64, ptr @asked
   %later = add i64 %stamp, 1
-  store i64 %later, i64* @asked
-  store i64 %later, i64* %stamp_at
-  %head_at = getelementptr %list, %list* %list, i64 0, i32 1
-  %head = load i8*, i8** %head_at
-  %is_empty = icmp eq i8* %head, null
+  store i64 %later, ptr @asked
+  store i64 %later, ptr %stamp_at
+  %head_at = getelementptr %list, ptr %list, i64 0, i32 1
+  %head = load ptr, ptr %head_at
+  %is_empty = icmp eq ptr %head, null
   br i1 %is_empty, label %empty, label %pop
 pop:
-  %block = call i8* @pop(%list* %list)
+  %block = call ptr @pop(ptr %list)
   call void @leave()
-  ret i8* %block
+  ret ptr %block
 empty:
   call void @leave()
-  ret i8* null
+  ret ptr null
 }}
 
 ; Give all free blocks back, and forget their sizes.
@@ -299,40 +298,39 @@ head:
   %more = icmp slt i64 %k, 1024
   br i1 %more, label %each, label %done
 each:
-  %list = getelementptr [1024 x %list], [1024 x %list]* @lists, i64 0, i64 %k
-  %size_at = getelementptr %list, %list* %list, i64 0, i32 0
-  %head_at = getelementptr %list, %list* %list, i64 0, i32 1
-  store i64 0, i64* %size_at
-  %first = load i8*, i8** %head_at
-  store i8* null, i8** %head_at
+  %list = getelementptr [1024 x %list], ptr @lists, i64 0, i64 %k
+  %size_at = getelementptr %list, ptr %list, i64 0, i32 0
+  %head_at = getelementptr %list, ptr %list, i64 0, i32 1
+  store i64 0, ptr %size_at
+  %first = load ptr, ptr %head_at
+  store ptr null, ptr %head_at
   br label %blocks
 blocks:
-  %block = phi i8* [%first, %each], [%following, %drop]
-  %over = icmp eq i8* %block, null
+  %block = phi ptr [%first, %each], [%following, %drop]
+  %over = icmp eq ptr %block, null
   br i1 %over, label %next, label %drop
 drop:
-  %next_at = bitcast i8* %block to i8**
-  %following = load i8*, i8** %next_at
-  call void @free(i8* %block)
+  %following = load ptr, ptr %block
+  call void @free(ptr %block)
   br label %blocks
 next:
   %n = add i64 %k, 1
   br label %head
 done:
-  store i64 0, i64* @kept
-  store i64 0, i64* @sizes
+  store i64 0, ptr @kept
+  store i64 0, ptr @sizes
   call void @leave()
   ret void
 }}
 
 define i64 @anabranch_kept() {{
-  %kept = load atomic i64, i64* @kept seq_cst, align 8
+  %kept = load atomic i64, ptr @kept seq_cst, align 8
   ret i64 %kept
 }}
 
 ; A limit, or what was used at one time, if that is more. (What arrays grow by in place is not counted.)
 define internal i64 @at_least(i64 %limit) {{
-  %peak = load atomic i64, i64* @peak seq_cst, align 8
+  %peak = load atomic i64, ptr @peak seq_cst, align 8
   %slack = add i64 %peak, {_ALWAYS_KEPT}
   %more = icmp sgt i64 %slack, %limit
   %most = select i1 %more, i64 %slack, i64 %limit
@@ -341,7 +339,7 @@ define internal i64 @at_least(i64 %limit) {{
 
 ; Whether so much is more than what may be kept beside what is used.
 define internal i1 @is_much(i64 %kept) {{
-  %used = load atomic i64, i64* @used seq_cst, align 8
+  %used = load atomic i64, ptr @used seq_cst, align 8
   %all = add i64 %used, %kept
   %most = call i64 @at_least(i64 {_MOST_KEPT})
   %many = icmp sgt i64 %kept, %most
@@ -353,7 +351,7 @@ define internal i1 @is_much(i64 %kept) {{
 }}
 
 ; The list with blocks that has not been asked for longest, or null.
-define internal %list* @oldest() {{
+define internal ptr @oldest() {{
 entry:
   br label %head
 head:
@@ -363,20 +361,20 @@ head:
   %more = icmp slt i64 %k, 1024
   br i1 %more, label %next, label %done
 next:
-  %list = getelementptr [1024 x %list], [1024 x %list]* @lists, i64 0, i64 %k
-  %head_at = getelementptr %list, %list* %list, i64 0, i32 1
-  %block = load i8*, i8** %head_at
-  %has = icmp ne i8* %block, null
-  %stamp_at = getelementptr %list, %list* %list, i64 0, i32 2
-  %stamp = load i64, i64* %stamp_at
+  %list = getelementptr [1024 x %list], ptr @lists, i64 0, i64 %k
+  %head_at = getelementptr %list, ptr %list, i64 0, i32 1
+  %block = load ptr, ptr %head_at
+  %has = icmp ne ptr %block, null
+  %stamp_at = getelementptr %list, ptr %list, i64 0, i32 2
+  %stamp = load i64, ptr %stamp_at
   %earlier = icmp slt i64 %stamp, %least
   %better = and i1 %has, %earlier
-  %chosen = select i1 %better, %list* %list, %list* %found
+  %chosen = select i1 %better, ptr %list, ptr %found
   %lower = select i1 %better, i64 %stamp, i64 %least
   %n = add i64 %k, 1
   br label %head
 done:
-  ret %list* %found
+  ret ptr %found
 }}
 
 ; What nobody has asked for longest is dropped before the system is asked for more than there may be.
@@ -385,7 +383,7 @@ entry:
   br label %look
 look:
   call void @enter()
-  %kept = load i64, i64* @kept
+  %kept = load i64, ptr @kept
   %wanted = add i64 %kept, %bytes
   %enough = call i64 @at_least(i64 {_MOST_KEPT // 2})
   %many = icmp sgt i64 %wanted, %enough
@@ -393,15 +391,15 @@ look:
   %much = or i1 %many, %tight
   br i1 %much, label %find, label %done
 find:
-  %list = call %list* @oldest()
-  %none = icmp eq %list* %list, null
+  %list = call ptr @oldest()
+  %none = icmp eq ptr %list, null
   br i1 %none, label %done, label %drop
 drop:
-  %size_at = getelementptr %list, %list* %list, i64 0, i32 0
-  %size = load i64, i64* %size_at
-  %block = call i8* @pop(%list* %list)
+  %size_at = getelementptr %list, ptr %list, i64 0, i32 0
+  %size = load i64, ptr %size_at
+  %block = call ptr @pop(ptr %list)
   call void @leave()
-  call void @free(i8* %block)
+  call void @free(ptr %block)
   call void @hand_back(i64 %size)
   br label %look
 done:
@@ -410,150 +408,149 @@ done:
 }}
 
 define internal void @count(i64 %bytes) {{
-  %before = atomicrmw add i64* @used, i64 %bytes seq_cst
+  %before = atomicrmw add ptr @used, i64 %bytes seq_cst
   %after = add i64 %before, %bytes
-  %peak = atomicrmw max i64* @peak, i64 %after seq_cst
+  %peak = atomicrmw max ptr @peak, i64 %after seq_cst
   ret void
 }}
 
 ; Much that went to C's free goes on to the system, where there is much.
 define internal void @hand_back(i64 %bytes) {{
 entry:
-  %before = atomicrmw add i64* @freed, i64 %bytes seq_cst
+  %before = atomicrmw add ptr @freed, i64 %bytes seq_cst
   %after = add i64 %before, %bytes
   %many = icmp ugt i64 %after, {_TRIMMED}
   br i1 %many, label %look, label %done
 look:
-  %used = load atomic i64, i64* @used seq_cst, align 8
-  %kept = load atomic i64, i64* @kept seq_cst, align 8
+  %used = load atomic i64, ptr @used seq_cst, align 8
+  %kept = load atomic i64, ptr @kept seq_cst, align 8
   %all = add i64 %used, %kept
   %tight = icmp sgt i64 %all, {_MOST_IN_ALL - _ALWAYS_KEPT}
   br i1 %tight, label %trim, label %done
 trim:
-  store atomic i64 0, i64* @freed seq_cst, align 8
+  store atomic i64 0, ptr @freed seq_cst, align 8
   %trimmed = call i32 @{_TRIM}(i64 0)
   br label %done
 done:
   ret void
 }}
 
-define i8* @anabranch_malloc(i8* %context, i64 %size) {{
+define ptr @anabranch_malloc(ptr %context, i64 %size) {{
 entry:
-  %out = alloca i8*
+  %out = alloca ptr
   %small = icmp ult i64 %size, {_SMALLEST}
   br i1 %small, label %plain, label %large
 plain:
-  %p = call i8* @malloc(i64 %size)
-  ret i8* %p
+  %p = call ptr @malloc(i64 %size)
+  ret ptr %p
 large:
   %bytes = call i64 @rounded(i64 %size)
   call void @count(i64 %bytes)
-  %kept = call i8* @take(i64 %bytes)
-  %none = icmp eq i8* %kept, null
+  %kept = call ptr @take(i64 %bytes)
+  %none = icmp eq ptr %kept, null
   br i1 %none, label %ask, label %give
 give:
-  ret i8* %kept
+  ret ptr %kept
 ask:
   call void @tidy(i64 %bytes)
-  %failed = call i32 @posix_memalign(i8** %out, i64 64, i64 %bytes)
+  %failed = call i32 @posix_memalign(ptr %out, i64 64, i64 %bytes)
   %bad = icmp ne i32 %failed, 0
   br i1 %bad, label %fail, label %made
 fail:
-  ret i8* null
+  ret ptr null
 made:
-  %new = load i8*, i8** %out
+  %new = load ptr, ptr %out
   %huge = icmp uge i64 %bytes, 4194304
   br i1 %huge, label %advise, label %done
 advise:
-  %at = ptrtoint i8* %new to i64
+  %at = ptrtoint ptr %new to i64
   %up = add i64 %at, 4095
   %page = and i64 %up, -4096
   %skipped = sub i64 %page, %at
   %rest = sub i64 %bytes, %skipped
-  %q = inttoptr i64 %page to i8*
-  %a = call i32 @madvise(i8* %q, i64 %rest, i32 14)
+  %q = inttoptr i64 %page to ptr
+  %a = call i32 @madvise(ptr %q, i64 %rest, i32 14)
   br label %done
 done:
-  ret i8* %new
+  ret ptr %new
 }}
 
-define i8* @anabranch_calloc(i8* %context, i64 %count, i64 %each) {{
+define ptr @anabranch_calloc(ptr %context, i64 %count, i64 %each) {{
 entry:
   %size = mul i64 %count, %each
   %small = icmp ult i64 %size, {_SMALLEST}
   br i1 %small, label %plain, label %large
 plain:
-  %p = call i8* @calloc(i64 %count, i64 %each)
-  ret i8* %p
+  %p = call ptr @calloc(i64 %count, i64 %each)
+  ret ptr %p
 large:
   %bytes = call i64 @rounded(i64 %size)
   call void @count(i64 %bytes)
-  %kept = call i8* @take(i64 %bytes)
-  %none = icmp eq i8* %kept, null
+  %kept = call ptr @take(i64 %bytes)
+  %none = icmp eq ptr %kept, null
   br i1 %none, label %ask, label %clear
 clear:
-  %z = call i8* @memset(i8* %kept, i32 0, i64 %size)
-  ret i8* %kept
+  %z = call ptr @memset(ptr %kept, i32 0, i64 %size)
+  ret ptr %kept
 ask:
   call void @tidy(i64 %bytes)
-  %new = call i8* @calloc(i64 %bytes, i64 1)
-  ret i8* %new
+  %new = call ptr @calloc(i64 %bytes, i64 1)
+  ret ptr %new
 }}
 
-define i8* @anabranch_realloc(i8* %context, i8* %block, i64 %size) {{
+define ptr @anabranch_realloc(ptr %context, ptr %block, i64 %size) {{
 entry:
   %small = icmp ult i64 %size, {_SMALLEST}
   %pages = call i64 @rounded(i64 %size)
   %bytes = select i1 %small, i64 %size, i64 %pages
-  %new = call i8* @realloc(i8* %block, i64 %bytes)
-  ret i8* %new
+  %new = call ptr @realloc(ptr %block, i64 %bytes)
+  ret ptr %new
 }}
 
-define void @anabranch_free(i8* %context, i8* %block, i64 %size) {{
+define void @anabranch_free(ptr %context, ptr %block, i64 %size) {{
 entry:
-  %null = icmp eq i8* %block, null
+  %null = icmp eq ptr %block, null
   br i1 %null, label %done, label %some
 some:
   %small = icmp ult i64 %size, {_SMALLEST}
   br i1 %small, label %plain, label %large
 plain:
-  call void @free(i8* %block)
+  call void @free(ptr %block)
   ret void
 large:
   %bytes = call i64 @rounded(i64 %size)
   %fewer = sub i64 0, %bytes
   call void @count(i64 %fewer)
   call void @enter()
-  %before = load i64, i64* @kept
+  %before = load i64, ptr @kept
   %after = add i64 %before, %bytes
   %many = call i1 @is_much(i64 %after)
   br i1 %many, label %refuse, label %find
 find:
-  %list = call %list* @list_of(i64 %bytes)
-  %none = icmp eq %list* %list, null
+  %list = call ptr @list_of(i64 %bytes)
+  %none = icmp eq ptr %list, null
   br i1 %none, label %refuse, label %keep
 keep:
-  %size_at = getelementptr %list, %list* %list, i64 0, i32 0
-  %head_at = getelementptr %list, %list* %list, i64 0, i32 1
-  %stamp_at = getelementptr %list, %list* %list, i64 0, i32 2
-  %known = load i64, i64* %size_at
+  %size_at = getelementptr %list, ptr %list, i64 0, i32 0
+  %head_at = getelementptr %list, ptr %list, i64 0, i32 1
+  %stamp_at = getelementptr %list, ptr %list, i64 0, i32 2
+  %known = load i64, ptr %size_at
   %is_new = icmp eq i64 %known, 0
   br i1 %is_new, label %note, label %put
 note:
-  %sizes = load i64, i64* @sizes
+  %sizes = load i64, ptr @sizes
   %several = add i64 %sizes, 1
-  store i64 %several, i64* @sizes
-  %stamp = load i64, i64* @asked
-  store i64 %stamp, i64* %stamp_at
+  store i64 %several, ptr @sizes
+  %stamp = load i64, ptr @asked
+  store i64 %stamp, ptr %stamp_at
   br label %put
 put:
-  store i64 %bytes, i64* %size_at
-  %head = load i8*, i8** %head_at
-  %next_at = bitcast i8* %block to i8**
-  store i8* %head, i8** %next_at
-  store i8* %block, i8** %head_at
-  store i64 %after, i64* @kept
-  %all_sizes = load i64, i64* @sizes
+  store i64 %bytes, ptr %size_at
+  %head = load ptr, ptr %head_at
+  store ptr %head, ptr %block
+  store ptr %block, ptr %head_at
+  store i64 %after, ptr @kept
+  %all_sizes = load i64, ptr @sizes
   call void @leave()
   %crowded = icmp sgt i64 %all_sizes, 512
   br i1 %crowded, label %forget, label %done
@@ -562,7 +559,7 @@ forget:
   ret void
 refuse:
   call void @leave()
-  call void @free(i8* %block)
+  call void @free(ptr %block)
   call void @hand_back(i64 %bytes)
   ret void
 done:

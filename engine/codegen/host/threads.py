@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..llvm.library import Library
 
 SYMBOL = "anabranch_parallel"
-DECLARATION = f"declare void @{SYMBOL}(void (i8*, i64)*, i8*, i64)\n"
+DECLARATION = f"declare void @{SYMBOL}(ptr, ptr, i64)\n"
 _MOST_THREADS = 64
 _NEEDED = (
     *("pthread_mutex_init", "pthread_mutex_lock", "pthread_mutex_unlock", "sched_yield"),
@@ -115,7 +115,7 @@ def _with_pause(text: str, host: str) -> str:
 
 
 _ALONE = f"""
-define void @{SYMBOL}(void (i8*, i64)* %task, i8* %context, i64 %parts) {{
+define void @{SYMBOL}(ptr %task, ptr %context, i64 %parts) {{
 entry:
   br label %head
 head:
@@ -123,7 +123,7 @@ head:
   %more = icmp slt i64 %part, %parts
   br i1 %more, label %body, label %done
 body:
-  call void %task(i8* %context, i64 %part)
+  call void %task(ptr %context, i64 %part)
   %next = add i64 %part, 1
   br label %head
 done:
@@ -149,19 +149,19 @@ _MODULE = f"""
 @mutex = internal global [16 x i64] zeroinitializer, align 128
 @awake = internal global [16 x i64] zeroinitializer, align 128
 
-declare i32 @pthread_mutex_init(i8*, i8*)
-declare i32 @pthread_cond_init(i8*, i8*)
-declare i32 @pthread_mutex_lock(i8*)
-declare i32 @pthread_mutex_unlock(i8*)
-declare i32 @pthread_cond_wait(i8*, i8*)
-declare i32 @pthread_cond_broadcast(i8*)
+declare i32 @pthread_mutex_init(ptr, ptr)
+declare i32 @pthread_cond_init(ptr, ptr)
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+declare i32 @pthread_cond_broadcast(ptr)
 declare i32 @sched_yield()
 
-define internal i64* @field(i64 %slot, i64 %field) alwaysinline {{
+define internal ptr @field(i64 %slot, i64 %field) alwaysinline {{
   %start = mul i64 %slot, {_SLOT}
   %place = add i64 %start, %field
-  %pointer = getelementptr [{_JOBS * _SLOT} x i64], [{_JOBS * _SLOT} x i64]* @jobs, i64 0, i64 %place
-  ret i64* %pointer
+  %pointer = getelementptr [{_JOBS * _SLOT} x i64], ptr @jobs, i64 0, i64 %place
+  ret ptr %pointer
 }}
 
 ; In a process without threads yet: no job is under way, for those who would finish it are not here.
@@ -170,50 +170,50 @@ entry:
   br label %clear
 clear:
   %word = phi i64 [0, %entry], [%next, %clear]
-  %pointer = call i64* @field(i64 0, i64 %word)
-  store atomic i64 0, i64* %pointer seq_cst, align 8
+  %pointer = call ptr @field(i64 0, i64 %word)
+  store atomic i64 0, ptr %pointer seq_cst, align 8
   %next = add i64 %word, 1
   %more = icmp slt i64 %next, {_JOBS * _SLOT}
   br i1 %more, label %clear, label %init
 init:
-  store atomic i64 0, i64* @sleepers seq_cst, align 8
-  %m = call i32 @pthread_mutex_init(i8* bitcast ([16 x i64]* @mutex to i8*), i8* null)
-  %c = call i32 @pthread_cond_init(i8* bitcast ([16 x i64]* @awake to i8*), i8* null)
+  store atomic i64 0, ptr @sleepers seq_cst, align 8
+  %m = call i32 @pthread_mutex_init(ptr @mutex, ptr null)
+  %c = call i32 @pthread_cond_init(ptr @awake, ptr null)
   ret void
 }}
 
 ; Take parts of the job in a slot until none is left; returns how many it took.
 define internal i64 @take_parts(i64 %slot, i1 %helps) {{
 entry:
-  %state = call i64* @field(i64 %slot, i64 {_STATE})
-  %task_cell = call i64* @field(i64 %slot, i64 {_TASK})
-  %context_cell = call i64* @field(i64 %slot, i64 {_CONTEXT})
-  %finished = call i64* @field(i64 %slot, i64 {_FINISHED})
+  %state = call ptr @field(i64 %slot, i64 {_STATE})
+  %task_cell = call ptr @field(i64 %slot, i64 {_TASK})
+  %context_cell = call ptr @field(i64 %slot, i64 {_CONTEXT})
+  %finished = call ptr @field(i64 %slot, i64 {_FINISHED})
   br label %look
 look:
   %taken = phi i64 [0, %entry], [%taken, %try], [%one_more, %run]
-  %seen = load atomic i64, i64* %state seq_cst, align 8
+  %seen = load atomic i64, ptr %state seq_cst, align 8
   %first = and i64 %seen, {_MASK}
   %shifted = lshr i64 %seen, {_PART_BITS}
   %end = and i64 %shifted, {_MASK}
   %more = icmp slt i64 %first, %end
   br i1 %more, label %try, label %none
 try:
-  %task_word = load atomic i64, i64* %task_cell unordered, align 8
-  %context_word = load atomic i64, i64* %context_cell unordered, align 8
+  %task_word = load atomic i64, ptr %task_cell unordered, align 8
+  %context_word = load atomic i64, ptr %context_cell unordered, align 8
   %last = sub i64 %end, 1
   %without_last = sub i64 %seen, {1 << _PART_BITS}
   %without_first = add i64 %seen, 1
   %part = select i1 %helps, i64 %last, i64 %first
   %after = select i1 %helps, i64 %without_last, i64 %without_first
-  %exchange = cmpxchg i64* %state, i64 %seen, i64 %after seq_cst seq_cst
+  %exchange = cmpxchg ptr %state, i64 %seen, i64 %after seq_cst seq_cst
   %mine = extractvalue {{i64, i1}} %exchange, 1
   br i1 %mine, label %run, label %look
 run:
-  %task = inttoptr i64 %task_word to void (i8*, i64)*
-  %context = inttoptr i64 %context_word to i8*
-  call void %task(i8* %context, i64 %part)
-  %before = atomicrmw add i64* %finished, i64 1 seq_cst
+  %task = inttoptr i64 %task_word to ptr
+  %context = inttoptr i64 %context_word to ptr
+  call void %task(ptr %context, i64 %part)
+  %before = atomicrmw add ptr %finished, i64 1 seq_cst
   %one_more = add i64 %taken, 1
   br label %look
 none:
@@ -247,8 +247,8 @@ look:
   %more = icmp slt i64 %slot, {_JOBS}
   br i1 %more, label %try, label %done
 try:
-  %busy = call i64* @field(i64 %slot, i64 {_BUSY})
-  %exchange = cmpxchg i64* %busy, i64 0, i64 1 seq_cst seq_cst
+  %busy = call ptr @field(i64 %slot, i64 {_BUSY})
+  %exchange = cmpxchg ptr %busy, i64 0, i64 1 seq_cst seq_cst
   %free = extractvalue {{i64, i1}} %exchange, 1
   br i1 %free, label %done, label %taken
 taken:
@@ -258,7 +258,7 @@ done:
   ret i64 %slot
 }}
 
-define void @{SYMBOL}(void (i8*, i64)* %task, i8* %context, i64 %parts) {{
+define void @{SYMBOL}(ptr %task, ptr %context, i64 %parts) {{
 entry:
   %few = sub i64 %parts, 2
   %several = icmp ult i64 %few, {_MASK - 1}
@@ -274,39 +274,39 @@ head:
   %more = icmp slt i64 %part, %parts
   br i1 %more, label %body, label %done
 body:
-  call void %task(i8* %context, i64 %part)
+  call void %task(ptr %context, i64 %part)
   %next = add i64 %part, 1
   br label %head
 done:
   ret void
 publish:
   %behind = add i64 %slot, 1
-  %state_cell = call i64* @field(i64 %slot, i64 {_STATE})
-  %task_cell = call i64* @field(i64 %slot, i64 {_TASK})
-  %context_cell = call i64* @field(i64 %slot, i64 {_CONTEXT})
-  %finished = call i64* @field(i64 %slot, i64 {_FINISHED})
-  %busy = call i64* @field(i64 %slot, i64 {_BUSY})
-  %task_word = ptrtoint void (i8*, i64)* %task to i64
-  %context_word = ptrtoint i8* %context to i64
-  store atomic i64 0, i64* %finished seq_cst, align 8
-  store atomic i64 %task_word, i64* %task_cell unordered, align 8
-  store atomic i64 %context_word, i64* %context_cell unordered, align 8
-  %old = load atomic i64, i64* %state_cell seq_cst, align 8
+  %state_cell = call ptr @field(i64 %slot, i64 {_STATE})
+  %task_cell = call ptr @field(i64 %slot, i64 {_TASK})
+  %context_cell = call ptr @field(i64 %slot, i64 {_CONTEXT})
+  %finished = call ptr @field(i64 %slot, i64 {_FINISHED})
+  %busy = call ptr @field(i64 %slot, i64 {_BUSY})
+  %task_word = ptrtoint ptr %task to i64
+  %context_word = ptrtoint ptr %context to i64
+  store atomic i64 0, ptr %finished seq_cst, align 8
+  store atomic i64 %task_word, ptr %task_cell unordered, align 8
+  store atomic i64 %context_word, ptr %context_cell unordered, align 8
+  %old = load atomic i64, ptr %state_cell seq_cst, align 8
   %old_job = lshr i64 %old, {2 * _PART_BITS}
   %job = add i64 %old_job, 1
   %high = shl i64 %job, {2 * _PART_BITS}
   %end = shl i64 %parts, {_PART_BITS}
   %state = or i64 %high, %end
-  store atomic i64 %state, i64* %state_cell seq_cst, align 8
-  %rounds_before = atomicrmw add i64* @rounds, i64 1 seq_cst
+  store atomic i64 %state, ptr %state_cell seq_cst, align 8
+  %rounds_before = atomicrmw add ptr @rounds, i64 1 seq_cst
   %round = add i64 %rounds_before, 1
-  %asleep = load atomic i64, i64* @sleepers seq_cst, align 8
+  %asleep = load atomic i64, ptr @sleepers seq_cst, align 8
   %any = icmp sgt i64 %asleep, 0
   br i1 %any, label %wake, label %work
 wake:
-  %w0 = call i32 @pthread_mutex_lock(i8* bitcast ([16 x i64]* @mutex to i8*))
-  %w1 = call i32 @pthread_cond_broadcast(i8* bitcast ([16 x i64]* @awake to i8*))
-  %w2 = call i32 @pthread_mutex_unlock(i8* bitcast ([16 x i64]* @mutex to i8*))
+  %w0 = call i32 @pthread_mutex_lock(ptr @mutex)
+  %w1 = call i32 @pthread_cond_broadcast(ptr @awake)
+  %w2 = call i32 @pthread_mutex_unlock(ptr @mutex)
   br label %work
 work:
   %own = call i64 @take_parts(i64 %slot, i1 false)
@@ -314,11 +314,11 @@ work:
 wait: ; until others have finished theirs, and meanwhile help with the jobs inside them
   %spins = phi i64 [0, %work], [%spun, %again], [0, %yield], [0, %assist]
   %known = phi i64 [%round, %work], [%known, %again], [%known, %yield], [%now, %assist]
-  %count = load atomic i64, i64* %finished seq_cst, align 8
+  %count = load atomic i64, ptr %finished seq_cst, align 8
   %all = icmp eq i64 %count, %parts
   br i1 %all, label %release, label %listen
 listen:
-  %now = load atomic i64, i64* @rounds seq_cst, align 8
+  %now = load atomic i64, ptr @rounds seq_cst, align 8
   %is_new = icmp ne i64 %now, %known
   br i1 %is_new, label %assist, label %pause
 assist:
@@ -335,7 +335,7 @@ yield:
   %y = call i32 @sched_yield()
   br label %wait
 release:
-  store atomic i64 0, i64* %busy seq_cst, align 8
+  store atomic i64 0, ptr %busy seq_cst, align 8
   ret void
 }}
 
@@ -343,13 +343,13 @@ define void @anabranch_work() {{
 entry:
   br label %work
 work:
-  %round = load atomic i64, i64* @rounds seq_cst, align 8
+  %round = load atomic i64, ptr @rounds seq_cst, align 8
   %taken = call i64 @help(i64 0)
   %some = icmp sgt i64 %taken, 0
   br i1 %some, label %work, label %spin
 spin:
   %spins = phi i64 [0, %work], [%spun, %pause]
-  %now = load atomic i64, i64* @rounds seq_cst, align 8
+  %now = load atomic i64, ptr @rounds seq_cst, align 8
   %other = icmp ne i64 %now, %round
   br i1 %other, label %work, label %pause
 pause:
@@ -358,19 +358,19 @@ pause:
   %long = icmp sgt i64 %spun, 1000
   br i1 %long, label %sleep, label %spin
 sleep:
-  %s0 = call i32 @pthread_mutex_lock(i8* bitcast ([16 x i64]* @mutex to i8*))
-  %s1 = atomicrmw add i64* @sleepers, i64 1 seq_cst
+  %s0 = call i32 @pthread_mutex_lock(ptr @mutex)
+  %s1 = atomicrmw add ptr @sleepers, i64 1 seq_cst
   br label %check
 check:
-  %latest = load atomic i64, i64* @rounds seq_cst, align 8
+  %latest = load atomic i64, ptr @rounds seq_cst, align 8
   %same = icmp eq i64 %latest, %round
   br i1 %same, label %doze, label %rise
 doze:
-  %s2 = call i32 @pthread_cond_wait(i8* bitcast ([16 x i64]* @awake to i8*), i8* bitcast ([16 x i64]* @mutex to i8*))
+  %s2 = call i32 @pthread_cond_wait(ptr @awake, ptr @mutex)
   br label %check
 rise:
-  %s3 = atomicrmw sub i64* @sleepers, i64 1 seq_cst
-  %s4 = call i32 @pthread_mutex_unlock(i8* bitcast ([16 x i64]* @mutex to i8*))
+  %s3 = atomicrmw sub ptr @sleepers, i64 1 seq_cst
+  %s4 = call i32 @pthread_mutex_unlock(ptr @mutex)
   br label %work
 }}
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...common.quick_dataclass import dataclass
-from .code import BYTES
+from .builder import BYTES
 from .compiler import Effort
 
 # Offsets in CPython's and NumPy's objects; part of NumPy's stable ABI, and checked when kernels are first used.
@@ -56,10 +56,6 @@ class Operand:
         return _MEMORY.get(self.type, self.type)
 
     @property
-    def pointer(self) -> str:
-        return self.memory + "*"
-
-    @property
     def itemsize(self) -> int:
         """The bytes of an element in memory."""
         return BYTES[self.memory]
@@ -68,7 +64,7 @@ class Operand:
 class Kernel(Protocol):
     """The unit that the library compiles: hashable, and equal to a kernel that prints the same code.
 
-    `print_run(name)` gives the IR of ``void @{name}_run(<pointer> %d0, ..., i64* %numbers)``, one pointer for each of
+    `print_run(name)` gives the IR of ``void @{name}_run(ptr %d0, ..., ptr %numbers)``, one pointer for each of
     `operands` (and the steps of those that have one); the numbers are those that the caller bound, `number_count` of
     them.
     """
@@ -140,11 +136,11 @@ def _print_entry(kernel: Kernel, name: str) -> str:
     parameters = ", ".join(f"i64 %o{k}" for k in range(len(operands)))
     lines.append(f"define i32 @{name}(i64 %table, {parameters}) {{")
     layout = table_layout(operands)
-    lines.append("  %t = inttoptr i64 %table to i64*")
+    lines.append("  %t = inttoptr i64 %table to ptr")
     for position, entry in enumerate(layout):
         label = "_".join(map(str, entry))
-        lines.append(f"  %p_{label} = getelementptr i64, i64* %t, i64 {position}")
-        lines.append(f"  %{label} = load i64, i64* %p_{label}")
+        lines.append(f"  %p_{label} = getelementptr i64, ptr %t, i64 {position}")
+        lines.append(f"  %{label} = load i64, ptr %p_{label}")
     # One after the other, because nothing may be read of an object before it is known to be an array, and no dimension
     # before the rank is known.
     for number, stage in enumerate((_print_type, _print_header, _print_dimensions)):
@@ -153,10 +149,10 @@ def _print_entry(kernel: Kernel, name: str) -> str:
     lines.append("  br label %run")
     lines.append("refuse:\n  ret i32 1")
     lines.append("run:")
-    lines.append(f"  %numbers = getelementptr i64, i64* %t, i64 {len(layout)}")
-    arguments = [f"{operand.pointer} %d{k}" for k, operand in enumerate(operands)]
+    lines.append(f"  %numbers = getelementptr i64, ptr %t, i64 {len(layout)}")
+    arguments = [f"ptr %d{k}" for k in range(len(operands))]
     arguments += [f"i64 %r{k}" for k, operand in enumerate(operands) if operand.has_step]
-    lines.append(f"  call void @{name}_run({', '.join([*arguments, 'i64* %numbers'])})")
+    lines.append(f"  call void @{name}_run({', '.join([*arguments, 'ptr %numbers'])})")
     lines.append("  ret i32 0\n}\n")
     return "\n".join(lines)
 
@@ -164,34 +160,34 @@ def _print_entry(kernel: Kernel, name: str) -> str:
 def print_open_entry(operands: tuple[Operand, ...], name: str) -> str:
     """The IR of an entry that compares no sizes: the run function gets them.
 
-    The table holds what `open_table_layout` tells. The run function is ``void @{name}_run(<pointer> %d0, ..., i64*
+    The table holds what `open_table_layout` tells. The run function is ``void @{name}_run(ptr %d0, ..., ptr
     %sizes)``, where the dimensions of all operands stand one after the other. Behind them it puts another number than 0
     if it could not do its work: the entry returns that.
     """
     lines = [f"define i32 @{name}(i64 %table, {', '.join(f'i64 %o{k}' for k in range(len(operands)))}) {{"]
-    lines.append("  %t = inttoptr i64 %table to i64*")
+    lines.append("  %t = inttoptr i64 %table to ptr")
     for position, (kind, operand) in enumerate(open_table_layout(operands)):
-        lines.append(f"  %p_{kind}_{operand} = getelementptr i64, i64* %t, i64 {position}")
-        lines.append(f"  %{kind}_{operand}_0 = load i64, i64* %p_{kind}_{operand}")
+        lines.append(f"  %p_{kind}_{operand} = getelementptr i64, ptr %t, i64 {position}")
+        lines.append(f"  %{kind}_{operand}_0 = load i64, ptr %p_{kind}_{operand}")
     for number, stage in enumerate((_print_type, _print_header)):
         checks = [check for k, operand in enumerate(operands) for check in stage(lines, k, operand)]
         _print_checks(lines, checks, number)
     lines.append("  br label %run\nrefuse:\n  ret i32 1\nrun:")
     count = sum(operand.rank or 0 for operand in operands)
-    lines += [f"  %sizes = alloca [{count + 1} x i64]", f"  %first = bitcast [{count + 1} x i64]* %sizes to i64*"]
+    lines.append(f"  %sizes = alloca [{count + 1} x i64]")
     places = [(k, axis) for k, operand in enumerate(operands) for axis in range(operand.rank or 0)]
     for place, (k, axis) in enumerate(places):
         if not axis:
             dims = _print_field(lines, k, "dims", DIMENSIONS_OFFSET, "i64")
-            lines.append(f"  %base_{k} = inttoptr i64 {dims} to i64*")
-        lines.append(f"  %from_{place} = getelementptr i64, i64* %base_{k}, i64 {axis}")
-        lines.append(f"  %size_{place} = load i64, i64* %from_{place}")
-        lines.append(f"  %to_{place} = getelementptr i64, i64* %first, i64 {place}")
-        lines.append(f"  store i64 %size_{place}, i64* %to_{place}")
-    lines += [f"  %end = getelementptr i64, i64* %first, i64 {count}", "  store i64 0, i64* %end"]
-    arguments = [f"{operand.pointer} %d{k}" for k, operand in enumerate(operands)]
-    lines.append(f"  call void @{name}_run({', '.join([*arguments, 'i64* %first'])})")
-    lines += ["  %failed = load i64, i64* %end", "  %code = trunc i64 %failed to i32", "  ret i32 %code\n}\n"]
+            lines.append(f"  %base_{k} = inttoptr i64 {dims} to ptr")
+        lines.append(f"  %from_{place} = getelementptr i64, ptr %base_{k}, i64 {axis}")
+        lines.append(f"  %size_{place} = load i64, ptr %from_{place}")
+        lines.append(f"  %to_{place} = getelementptr i64, ptr %sizes, i64 {place}")
+        lines.append(f"  store i64 %size_{place}, ptr %to_{place}")
+    lines += [f"  %end = getelementptr i64, ptr %sizes, i64 {count}", "  store i64 0, ptr %end"]
+    arguments = [f"ptr %d{k}" for k in range(len(operands))]
+    lines.append(f"  call void @{name}_run({', '.join([*arguments, 'ptr %sizes'])})")
+    lines += ["  %failed = load i64, ptr %end", "  %code = trunc i64 %failed to i32", "  ret i32 %code\n}\n"]
     return "\n".join(lines)
 
 
@@ -213,8 +209,8 @@ def _print_checks(lines: list[str], checks: list[str], stage: int) -> None:
 def _print_field(lines: list[str], k: int, label: str, offset: int, kind: str) -> str:
     """A field of the object that operand `k` is."""
     lines.append(f"  %a_{label}_{k} = add i64 %o{k}, {offset}")
-    lines.append(f"  %q_{label}_{k} = inttoptr i64 %a_{label}_{k} to {kind}*")
-    lines.append(f"  %{label}_{k} = load {kind}, {kind}* %q_{label}_{k}")
+    lines.append(f"  %q_{label}_{k} = inttoptr i64 %a_{label}_{k} to ptr")
+    lines.append(f"  %{label}_{k} = load {kind}, ptr %q_{label}_{k}")
     return f"%{label}_{k}"
 
 
@@ -233,10 +229,10 @@ def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
     """Print the address of the data, and return the checks of dtype, rank and layout."""
     if operand.rank is None:
         lines.append(f"  %a_data_{k} = add i64 %o{k}, {DATA_OFFSET}")
-        lines.append(f"  %d{k} = inttoptr i64 %a_data_{k} to {operand.pointer}")
+        lines.append(f"  %d{k} = inttoptr i64 %a_data_{k} to ptr")
         return []
     data = _print_field(lines, k, "data", DATA_OFFSET, "i64")
-    lines.append(f"  %d{k} = inttoptr i64 {data} to {operand.pointer}")
+    lines.append(f"  %d{k} = inttoptr i64 {data} to ptr")
     dtype = _print_field(lines, k, "descr", DESCRIPTOR_OFFSET, "i64")
     rank = _print_field(lines, k, "rank", RANK_OFFSET, "i32")
     flags = _print_field(lines, k, "flags", FLAGS_OFFSET, "i32")
@@ -263,11 +259,11 @@ def _print_dimensions(lines: list[str], k: int, operand: Operand) -> list[str]:
 def _print_step(lines: list[str], k: int, operand: Operand) -> str:
     """Print the distance, in elements, between rows of matrix operand `k`; return the check that each is contiguous."""
     strides = _print_field(lines, k, "strides", STRIDES_OFFSET, "i64")
-    lines.append(f"  %base_strides_{k} = inttoptr i64 {strides} to i64*")
-    lines.append(f"  %bytes_{k} = load i64, i64* %base_strides_{k}")
+    lines.append(f"  %base_strides_{k} = inttoptr i64 {strides} to ptr")
+    lines.append(f"  %bytes_{k} = load i64, ptr %base_strides_{k}")
     lines.append(f"  %r{k} = sdiv i64 %bytes_{k}, {operand.itemsize}")
-    lines.append(f"  %inner_{k} = getelementptr i64, i64* %base_strides_{k}, i64 1")
-    lines.append(f"  %stride_{k} = load i64, i64* %inner_{k}")
+    lines.append(f"  %inner_{k} = getelementptr i64, ptr %base_strides_{k}, i64 1")
+    lines.append(f"  %stride_{k} = load i64, ptr %inner_{k}")
     whole = _print_equal(lines, k, "inner", f"%stride_{k}", str(operand.itemsize), "i64")
     lines.append(f"  %c_one_{k} = icmp sle i64 %v_dim_{k}_1, 1")
     none = _print_equal(lines, k, "none", f"%v_dim_{k}_0", "0", "i64")  # the strides of an empty array mean nothing
@@ -279,10 +275,10 @@ def _print_step(lines: list[str], k: int, operand: Operand) -> str:
 def _print_sizes(lines: list[str], k: int, rank: int, kind: str, offset: int) -> list[str]:
     """The checks of the sizes of a kind, of which an array has one for each axis."""
     sizes = _print_field(lines, k, f"{kind}s", offset, "i64")
-    lines.append(f"  %base_{kind}_{k} = inttoptr i64 {sizes} to i64*")
+    lines.append(f"  %base_{kind}_{k} = inttoptr i64 {sizes} to ptr")
     checks: list[str] = []
     for axis in range(rank):
-        lines.append(f"  %y_{kind}_{k}_{axis} = getelementptr i64, i64* %base_{kind}_{k}, i64 {axis}")
-        lines.append(f"  %v_{kind}_{k}_{axis} = load i64, i64* %y_{kind}_{k}_{axis}")
+        lines.append(f"  %y_{kind}_{k}_{axis} = getelementptr i64, ptr %base_{kind}_{k}, i64 {axis}")
+        lines.append(f"  %v_{kind}_{k}_{axis} = load i64, ptr %y_{kind}_{k}_{axis}")
         checks.append(_print_equal(lines, k, f"{kind}{axis}", f"%v_{kind}_{k}_{axis}", f"%{kind}_{k}_{axis}", "i64"))
     return checks

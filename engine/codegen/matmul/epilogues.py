@@ -24,12 +24,11 @@ from ..elementwise.dynamic import OpenKernels
 from ..elementwise.open_sizes import BoundedCache, Names, Shape, Shapes, named_like, pattern_of, read_sizes
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import SHORT_LOOP, KernelSpec
-from ..llvm.code import Code
+from ..llvm.builder import FunctionBuilder
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from . import gemm
 from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large, product_names
-from .gemm_driver import THEN
 from .parallel_products import Begun
 
 _LEAST_WORK = 1 << 21  # multiplications: smaller products may be part of a native loop, which has no such kernels
@@ -75,44 +74,43 @@ class EpilogueKernel:
     @property
     def _record(self) -> str:
         """The type of the record that a block reads: the places of the body's operands, and the columns."""
-        return f"{{{', '.join([*[operand.pointer for operand in self.body.operands], 'i64'])}}}"
+        return f"{{{', '.join([*['ptr'] * len(self.body.operands), 'i64'])}}}"
 
     def _print_block(self, name: str) -> str:
         """A function that computes what follows on one block, or asks for what that will take."""
         body, record, count = self.body, self._record, len(self.body.operands)
         place = "i64 %row, i64 %row_end, i64 %column, i64 %column_end"
-        lines = [f"define internal void @{name}_block(i8* %context, {place}, i64 %is_early) noinline {{"]
+        lines = [f"define internal void @{name}_block(ptr %context, {place}, i64 %is_early) noinline {{"]
         lines += ["  %early = icmp ne i64 %is_early, 0", "  br i1 %early, label %ask, label %compute", "ask:"]
-        lines += [f"  call void @{name}_ask(i8* %context, {place})", "  ret void", "compute:"]
-        lines += [f"  %numbers = alloca [{body.number_count} x i64]", f"  %record = bitcast i8* %context to {record}*"]
-        lines.append(f"  %p_n = getelementptr {record}, {record}* %record, i64 0, i32 {count}")
-        lines.append("  %n = load i64, i64* %p_n")
+        lines += [f"  call void @{name}_ask(ptr %context, {place})", "  ret void", "compute:"]
+        lines += [f"  %numbers = alloca [{body.number_count} x i64]"]
+        lines.append(f"  %p_n = getelementptr {record}, ptr %context, i64 0, i32 {count}")
+        lines.append("  %n = load i64, ptr %p_n")
         arguments: list[str] = []
         for k, operand in enumerate(body.operands):
-            lines.append(f"  %f{k} = getelementptr {record}, {record}* %record, i64 0, i32 {k}")
-            lines.append(f"  %b{k} = load {operand.pointer}, {operand.pointer}* %f{k}")
+            lines.append(f"  %f{k} = getelementptr {record}, ptr %context, i64 0, i32 {k}")
+            lines.append(f"  %b{k} = load ptr, ptr %f{k}")
             offset = "%column" if operand.steps[1] else "0"
-            lines.append(f"  %d{k} = getelementptr {operand.memory}, {operand.pointer} %b{k}, i64 {offset}")
-            arguments.append(f"{operand.pointer} %d{k}")
+            lines.append(f"  %d{k} = getelementptr {operand.memory}, ptr %b{k}, i64 {offset}")
+            arguments.append(f"ptr %d{k}")
         lines.append("  %width = sub i64 %column_end, %column")
         steps = ["%n" if body.operands[k].steps[1] else "1" for k, _ in body.strided]
         for position, value in enumerate(["%row_end", "%width", *steps]):
-            cell = f"[{body.number_count} x i64], [{body.number_count} x i64]* %numbers, i64 0, i64 {position}"
-            lines += [f"  %c{position} = getelementptr {cell}", f"  store i64 {value}, i64* %c{position}"]
-        lines.append(f"  %first = bitcast [{body.number_count} x i64]* %numbers to i64*")
-        lines.append(f"  call void @{name}_body({', '.join(arguments)}, i64* %first, i64 %row, i64 %row_end)")
+            cell = f"[{body.number_count} x i64], ptr %numbers, i64 0, i64 {position}"
+            lines += [f"  %c{position} = getelementptr {cell}", f"  store i64 {value}, ptr %c{position}"]
+        lines.append(f"  call void @{name}_body({', '.join(arguments)}, ptr %numbers, i64 %row, i64 %row_end)")
         return "\n".join([*lines, "  ret void", "}\n"])
 
     def _print_call(self, name: str) -> str:
         """The run function: it writes down where all lies, and calls the function for products."""
-        operands, record, e = self.operands, self._record, self.element
-        parameters = [f"{operand.pointer} %d{k}" for k, operand in enumerate(operands)]
+        operands, record = self.operands, self._record
+        parameters = [f"ptr %d{k}" for k in range(len(operands))]
         parameters += [f"i64 %r{k}" for k, operand in enumerate(operands) if operand.has_step]
-        lines = [f"define internal void @{name}_run({', '.join(parameters)}, i64* %numbers) noinline {{"]
+        lines = [f"define internal void @{name}_run({', '.join(parameters)}, ptr %numbers) noinline {{"]
         counts = [f"counts{k}" for k in range(len(self.addends))]  # 1 where each row of the product has one of its own
         for k, label in enumerate(("address", "m", "n", "k", "block", *counts)):
-            lines.append(f"  %p_{label} = getelementptr i64, i64* %numbers, i64 {k}")
-            lines.append(f"  %{label} = load i64, i64* %p_{label}")
+            lines.append(f"  %p_{label} = getelementptr i64, ptr %numbers, i64 {k}")
+            lines.append(f"  %{label} = load i64, ptr %p_{label}")
         for k, rank in enumerate(self.addends):
             lines.append(f"  %step{k} = mul i64 {f'%r{2 + k}' if rank == 2 else '0'}, %counts{k}")
         taken, others = 2 + len(self.addends), len(self.body.inputs) - 1
@@ -121,30 +119,28 @@ class EpilogueKernel:
         values = [c, *[f"%d{taken + k}" for k in range(others)]]
         values += [f"%d{results + k}" for k in range(len(self.body.outputs))]
         lines.append(f"  %record = alloca {record}")
-        kinds = [*[operand.pointer for operand in self.body.operands], "i64"]
+        kinds = [*["ptr"] * len(self.body.operands), "i64"]
         for k, (kind, value) in enumerate(zip(kinds, [*values, "%n"], strict=True)):
-            lines.append(f"  %f{k} = getelementptr {record}, {record}* %record, i64 0, i32 {k}")
-            lines.append(f"  store {kind} {value}, {kind}* %f{k}")
-        arguments = [*self._factors(), f"{e}* {c}", "i64 %n", *self._added()]
-        arguments += [f"{THEN} @{name}_block", "i8* %context"]
-        types = [THEN if argument.startswith(THEN) else argument.split()[0] for argument in arguments]
-        lines.append(f"  %context = bitcast {record}* %record to i8*")
-        lines.append(f"  %function = inttoptr i64 %address to void ({', '.join(types)})*")
+            lines.append(f"  %f{k} = getelementptr {record}, ptr %record, i64 0, i32 {k}")
+            lines.append(f"  store {kind} {value}, ptr %f{k}")
+        arguments = [*self._factors(), f"ptr {c}", "i64 %n", *self._added()]
+        arguments += [f"ptr @{name}_block", "ptr %record"]
+        lines.append("  %function = inttoptr i64 %address to ptr")
         lines.append(f"  call void %function({', '.join(arguments)})")
         return "\n".join([*lines, "  ret void", "}\n"])
 
     def _factors(self) -> list[str]:
-        e, sizes = self.element, ["i64 %m", "i64 %n", "i64 %k"]
+        sizes = ["i64 %m", "i64 %n", "i64 %k"]
         if self.transposed is None:
-            return [*sizes, f"{e}* %d0", "i64 %r0", "i64 0", f"{e}* %d1", "i64 %block", f"i64 {gemm.PACKED}"]
+            return [*sizes, "ptr %d0", "i64 %r0", "i64 0", "ptr %d1", "i64 %block", f"i64 {gemm.PACKED}"]
         a, b = self.transposed
-        first = [f"{e}* %d0", "i64 %r0", f"i64 {int(a)}"]
-        return [*sizes, *first, f"{e}* %d1", "i64 %r1", f"i64 {int(b)}"]
+        first = ["ptr %d0", "i64 %r0", f"i64 {int(a)}"]
+        return [*sizes, *first, "ptr %d1", "i64 %r1", f"i64 {int(b)}"]
 
     def _added(self) -> list[str]:
         given = [(f"%d{2 + k}", f"%step{k}") for k in range(len(self.addends))]
         given += [("null", "0")] * (2 - len(given))
-        return [text for value, step in given for text in (f"{self.element}* {value}", f"i64 {step}")]
+        return [text for value, step in given for text in (f"ptr {value}", f"i64 {step}")]
 
 
 def _print_ask(name: str, body: KernelSpec, record: str, target: int) -> str:
@@ -152,21 +148,20 @@ def _print_ask(name: str, body: KernelSpec, record: str, target: int) -> str:
 
     They come from memory while the sums are made.
     """
-    place = [("i64", f"%{end}") for end in ("row", "row_end", "column", "column_end")]
-    code = Code(name, [("i8*", "%context"), *place])
-    fields = code.value(f"bitcast i8* %context to {record}*")
+    place = [f"i64 %{end}" for end in ("row", "row_end", "column", "column_end")]
+    code = FunctionBuilder(name, ["ptr %context", *place])
 
     def field(k: int, kind: str) -> str:
-        return code.load(kind, code.value(f"getelementptr {record}, {record}* {fields}, i64 0, i32 {k}"))
+        return code.load(kind, code.let(f"getelementptr {record}, ptr %context, i64 0, i32 {k}"))
 
     columns = field(len(body.operands), "i64")
     for k, operand in enumerate(body.operands):
         if k in (0, len(body.inputs) + target) or not all(operand.steps):
             continue
-        base = field(k, operand.pointer)
+        base = field(k, "ptr")
         with code.loop("%row", "%row_end") as row:
             start = code.at(operand.memory, base, code.mul(row, columns))
-            code.ask(operand.memory, start, "%column", "%column_end", operand.is_written)
+            code.prefetch(operand.memory, start, "%column", "%column_end", operand.is_written)
     return code.text()
 
 

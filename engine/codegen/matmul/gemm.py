@@ -3,12 +3,12 @@
 Functions that any kernel may call by name once `start` has run (declare them as here, with ``double`` for ``d``)::
 
     void @anabranch_sgemm(i64 m, i64 n, i64 k,
-                          float* a, i64 a_step, i64 a_transposed,   ; (m, k), or (k, m) if transposed
-                          float* b, i64 b_step, i64 form,           ; 0: (k, n); 1: (n, k), transposed; 2: packed
-                          float* c, i64 c_step,                     ; (m, n)
-                          float* d, i64 d_step, float* e, i64 e_step) ; (m, n), or (n,) with a step of 0, or null
-    void @anabranch_sgemm_then(..., void (i8*, i64, i64, i64, i64, i64)* then, i8* context)
-    void @anabranch_spack(i64 n, i64 k, float* b, i64 b_step, i64 transposed, float* out)
+                          ptr a, i64 a_step, i64 a_transposed,   ; (m, k), or (k, m) if transposed
+                          ptr b, i64 b_step, i64 form,           ; 0: (k, n); 1: (n, k), transposed; 2: packed
+                          ptr c, i64 c_step,                     ; (m, n)
+                          ptr d, i64 d_step, ptr e, i64 e_step) ; (m, n), or (n,) with a step of 0, or null
+    void @anabranch_sgemm_then(..., ptr then, ptr context)
+    void @anabranch_spack(i64 n, i64 k, ptr b, i64 b_step, i64 transposed, ptr out)
 
 Steps are the distances of rows, in elements; rows are contiguous. C may be D, but shares no memory with A, B and E.
 `out` has room for `packed_size` elements. The second form calls ``then(context, row, row_end, column, column_end, 1)``

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..llvm.code import BYTES
-from .gemm_code import Code
+from ..llvm.builder import BYTES, Builder, Size
+from .gemm_code import ProductBuilder
 from .gemm_pack import print_packing
 from .gemm_tile import Tiles, masked_load, print_declarations
 
@@ -135,7 +135,7 @@ def _pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def print_batch(form: BatchForm, name: str) -> str:
-    """The module with ``void @name(a, b, c, i64* numbers)``; numbers are `FIELDS`, then those of the axes."""
+    """The module with ``void @name(a, b, c, ptr numbers)``; numbers are `FIELDS`, then those of the axes."""
     tiles = form.tiles
     packing = (
         "" if form.has_dots or not form.has_panels else print_packing(tiles).replace(f"@gemm_{tiles.suffix}_", "@")
@@ -149,36 +149,29 @@ def print_batch(form: BatchForm, name: str) -> str:
 
 def print_start(element: str, parts_field: int, name: str) -> str:
     """The function ``name(a, b, c, numbers)``, which deals out the parts of a function ``task``."""
-    e = element
-    code = Code(f"{name}({e}* %a, {e}* %b, {e}* %c, i64* %numbers)", "")
-    context = code.variable("[4 x i64]")
-    fields = code.let(f"bitcast [4 x i64]* {context} to i64*")
-    for k, (kind, value) in enumerate([(f"{e}*", "%a"), (f"{e}*", "%b"), (f"{e}*", "%c"), ("i64*", "%numbers")]):
-        code.store("i64", code.let(f"ptrtoint {kind} {value} to i64"), code.at("i64", fields, k))
-    parts = code.load("i64", code.at("i64", "%numbers", parts_field))
-    shared = code.let(f"bitcast i64* {fields} to i8*")
-    code.call("anabranch_parallel", [("void (i8*, i64)*", "@task"), ("i8*", shared), ("i64", parts)])
-    code.line("ret void")
+    code = ProductBuilder(name, ["ptr %a", "ptr %b", "ptr %c", "ptr %numbers"], linkage="")
+    context = code.slot("[4 x i64]", 8)
+    for k, pointer in enumerate(("%a", "%b", "%c", "%numbers")):
+        code.store("i64", code.let(f"ptrtoint ptr {pointer} to i64"), context, k)
+    parts = code.load("i64", "%numbers", parts_field)
+    code.call("anabranch_parallel", [("ptr", "@task"), ("ptr", context), ("i64", parts)])
     return code.text()
 
 
-def print_task_head(code: Code, element: str, fields: tuple[str, ...]) -> tuple[list[str], str, dict[str, str]]:
+def print_task_head(code: Builder, element: str, fields: tuple[str, ...]) -> tuple[list[str], str, dict[str, str]]:
     """Print the start of a part; return the places of the operands, its numbers, and those of `fields` by name."""
-    told = code.let("bitcast i8* %context to i64*")
-    addresses = [code.load("i64", code.at("i64", told, k)) for k in range(4)]
-    places = [code.let(f"inttoptr i64 {address} to {element}*") for address in addresses[:3]]
-    numbers = code.let(f"inttoptr i64 {addresses[3]} to i64*")
-    return places, numbers, {field: code.load("i64", code.at("i64", numbers, k)) for k, field in enumerate(fields)}
+    addresses = [code.load("i64", "%context", k) for k in range(4)]
+    places = [code.let(f"inttoptr i64 {address} to ptr") for address in addresses[:3]]
+    numbers = code.let(f"inttoptr i64 {addresses[3]} to ptr")
+    return places, numbers, {field: code.load("i64", numbers, k) for k, field in enumerate(fields)}
 
 
 def print_places(
-    code: Code, element: str, places: list[str], number: str, numbers: str, first: int, axes: int
+    code: Builder, element: str, places: list[str], number: Size, numbers: str, first: int, axes: int
 ) -> list[str]:
     """Print the places of a product's operands, by its number; the axes' numbers begin with the number `first`."""
     for axis in reversed(range(axes)):
-        size, *steps = (
-            code.load("i64", code.at("i64", numbers, first + AXIS_FIELDS * axis + k)) for k in range(AXIS_FIELDS)
-        )
+        size, *steps = (code.load("i64", numbers, first + AXIS_FIELDS * axis + k) for k in range(AXIS_FIELDS))
         index = code.rem(number, size) if axis else number
         number = code.div(number, size) if axis else number
         places = [code.at(element, place, code.mul(index, step)) for place, step in zip(places, steps, strict=True)]
@@ -188,7 +181,7 @@ def print_places(
 def _print_task(form: BatchForm) -> str:
     """The products of one part."""
     e = form.element
-    code = Code("task(i8* %context, i64 %part)")
+    code = ProductBuilder("task", ["ptr %context", "i64 %part"])
     places, numbers, get = print_task_head(code, e, FIELDS)
     first = code.mul("%part", get["part_units"])
     last = code.least(get["units"], code.add(first, get["part_units"]))
@@ -199,8 +192,7 @@ def _print_task(form: BatchForm) -> str:
             row_end = code.least(form.rows, code.add(row, get["chunk_rows"]))
             number = code.div(unit, get["chunks"])
         own = print_places(code, e, places, number, numbers, len(FIELDS), form.axes)
-        code.call("product", [*[(f"{e}*", place) for place in own], ("i64", row), ("i64", row_end)])
-    code.line("ret void")
+        code.call("product", [*[("ptr", place) for place in own], ("i64", row), ("i64", row_end)])
     return code.text()
 
 
@@ -211,30 +203,27 @@ def _print_product(form: BatchForm) -> str:
     """Rows from `row` to before `row_end` of one product."""
     tiles, e = form.tiles, form.element
     texts: dict[str, str] = {}
-    code = Code(f"product({e}* noalias %a, {e}* noalias %b, {e}* noalias %c, i64 %row, i64 %row_end)")
-    panel = code.variable(f"[{form.terms * tiles.columns + 16} x {e}], align 64") if form.has_panels else ""
+    code = ProductBuilder("product", ["ptr noalias %a", "ptr noalias %b", "ptr noalias %c", "i64 %row", "i64 %row_end"])
+    panel = code.slot(f"[{form.terms * tiles.columns + 16} x {e}]") if form.has_panels else ""
     wide = form.columns // tiles.columns * tiles.columns
     with code.loop(0, wide, tiles.columns) as j:
         _print_panel(code, form, panel, j, tiles.columns, texts)
     if form.columns % tiles.columns:
         _print_panel(code, form, panel, str(wide), form.columns % tiles.columns, texts)
-    code.line("ret void")
     return "".join(texts.values()) + code.text()
 
 
-def _print_panel(code: Code, form: BatchForm, panel: str, column: str, width: int, texts: dict[str, str]) -> None:
+def _print_panel(code: Builder, form: BatchForm, panel: str, column: str, width: int, texts: dict[str, str]) -> None:
     """All tiles under `width` columns of B."""
     tiles, e = form.tiles, form.element
     b = code.at(e, "%b", code.mul(column, form.b[1]))
     if form.has_panels:
-        size = form.terms * tiles.columns + 16
-        rows = code.let(f"bitcast [{size} x {e}]* {panel} to {e}*")
         step = form.b[1] if form.is_turned else form.b[0]
         code.call(
             "pack_columns" if form.is_turned else "pack_rows",
-            [(f"{e}*", b), ("i64", step), ("i64", form.terms), ("i64", width), (f"{e}*", rows)],
+            [("ptr", b), ("i64", step), ("i64", form.terms), ("i64", width), ("ptr", panel)],
         )
-        b = rows
+        b = panel
     whole = form.rows // tiles.rows * tiles.rows
 
     def print_rows(height: int, row: str) -> None:
@@ -243,12 +232,12 @@ def _print_panel(code: Code, form: BatchForm, panel: str, column: str, width: in
             texts[name] = _print_tile(form, name, height, width)
         a = code.at(e, "%a", code.mul(row, form.a[0]))
         c = code.at(e, "%c", code.mul(row, form.c), column)
-        code.call(name, [(f"{e}*", a), (f"{e}*", b), (f"{e}*", c)])
+        code.call(name, [("ptr", a), ("ptr", b), ("ptr", c)])
 
     with code.loop("%row", code.least("%row_end", whole), tiles.rows) as i:
         print_rows(tiles.rows, i)
     if whole < form.rows:
-        with code.when(code.test("eq", "%row_end", form.rows)):
+        with code.when(code.compare("eq", "%row_end", form.rows)):
             print_rows(form.rows - whole, str(whole))
 
 
@@ -260,12 +249,12 @@ def _print_tile(form: BatchForm, name: str, height: int, width: int) -> str:
     cut = width % lanes
     work = height * vectors * form.terms
     attribute = "noinline" if work > _MOST_UNROLLED else "alwaysinline"
-    code = Code(f"{name}({e}* noalias %a, {e}* noalias %b, {e}* noalias %c) {attribute}")
+    code = ProductBuilder(name, ["ptr noalias %a", "ptr noalias %b", "ptr noalias %c"], attribute)
     mask = _mask(lanes, cut)
     grid = [(i, j) for i in range(height) for j in range(vectors)]
     step = tiles.columns if form.has_panels else form.b[0]
 
-    def print_term(p: str | int, sums: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
+    def print_term(p: Size, sums: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
         row = code.at(e, "%b", code.mul(p, step) if isinstance(p, str) else p * step)
         loaded: list[str] = []
         for j in range(vectors):
@@ -287,7 +276,7 @@ def _print_tile(form: BatchForm, name: str, height: int, width: int) -> str:
         for p in range(form.terms):
             sums = print_term(p, sums)
     else:
-        slots = {cell: code.variable(v) for cell in grid}
+        slots = {cell: code.slot(v) for cell in grid}
         for slot in slots.values():
             code.store(v, "zeroinitializer", slot)
         with code.loop(0, form.terms) as p:
@@ -298,7 +287,6 @@ def _print_tile(form: BatchForm, name: str, height: int, width: int) -> str:
     for i, j in grid:
         place = code.at(e, "%c", i * form.c + j * lanes)
         _store(code, tiles, sums[i, j], place, mask if cut and j == vectors - 1 else "")
-    code.line("ret void")
     return code.text()
 
 
@@ -307,28 +295,28 @@ def _mask(lanes: int, count: int) -> str:
     return f"<{', '.join(f'i1 {int(k < count)}' for k in range(lanes))}>"
 
 
-def _repeated(code: Code, tiles: Tiles, value: str) -> str:
+def _repeated(code: Builder, tiles: Tiles, value: str) -> str:
     v, lanes = tiles.vector, tiles.lanes
     one = code.let(f"insertelement {v} undef, {tiles.element} {value}, i32 0")
     return code.let(f"shufflevector {v} {one}, {v} undef, <{lanes} x i32> zeroinitializer")
 
 
-def _load(code: Code, tiles: Tiles, place: str, mask: str) -> str:
+def _load(code: Builder, tiles: Tiles, place: str, mask: str) -> str:
     """A vector, or the lanes of a mask of it, with zeros in the others."""
     if not mask:
-        return code.load_vector(tiles.vector, tiles.element, place, tiles.bytes)
-    address = code.let(f"bitcast {tiles.element}* {place} to {tiles.vector}*")
+        return code.load_vector(tiles.vector, tiles.element, place)
+    address = place
     return code.let(masked_load(tiles, address, mask, "zeroinitializer"))
 
 
-def _store(code: Code, tiles: Tiles, value: str, place: str, mask: str) -> None:
+def _store(code: Builder, tiles: Tiles, value: str, place: str, mask: str) -> None:
     v, lanes = tiles.vector, tiles.lanes
     if not mask:
-        code.store_vector(v, tiles.element, value, place, tiles.bytes)
+        code.store_vector(v, tiles.element, value, place)
         return
-    address = code.let(f"bitcast {tiles.element}* {place} to {v}*")
+    address = place
     code.line(
-        f"call void @llvm.masked.store.v{lanes}{tiles.suffix}.p0({v} {value}, {v}* {address}, i32 {tiles.bytes}, "
+        f"call void @llvm.masked.store.v{lanes}{tiles.suffix}.p0({v} {value}, ptr {address}, i32 {tiles.bytes}, "
         f"<{lanes} x i1> {mask})"
     )
 
@@ -339,7 +327,7 @@ def _store(code: Code, tiles: Tiles, value: str, place: str, mask: str) -> None:
 def _print_dots(form: BatchForm) -> str:
     """Rows of a product whose elements are computed a few at a time, in lanes that are added at the end."""
     e = form.element
-    code = Code(f"product({e}* noalias %a, {e}* noalias %b, {e}* noalias %c, i64 %row, i64 %row_end)")
+    code = ProductBuilder("product", ["ptr noalias %a", "ptr noalias %b", "ptr noalias %c", "i64 %row", "i64 %row_end"])
     whole = form.columns // _DOTS_TOGETHER * _DOTS_TOGETHER
     with code.loop("%row", "%row_end") as i:
         a = code.at(e, "%a", code.mul(i, form.a[0]))
@@ -348,20 +336,19 @@ def _print_dots(form: BatchForm) -> str:
             _print_dots_of(code, form, a, c, j, _DOTS_TOGETHER)
         with code.loop(whole, form.columns) as j:
             _print_dots_of(code, form, a, c, j, 1)
-    code.line("ret void")
     return code.text()
 
 
-def _print_dots_of(code: Code, form: BatchForm, a: str, c: str, column: str, count: int) -> None:
+def _print_dots_of(code: Builder, form: BatchForm, a: str, c: str, column: str, count: int) -> None:
     tiles, e = form.tiles, form.element
     v, lanes = tiles.vector, tiles.lanes
     b = code.at(e, "%b", code.mul(column, form.b[1]))
     places = [code.at(e, b, k * form.b[1]) for k in range(count)]
-    slots = [code.variable(v) for _ in range(count)]
+    slots = [code.slot(v) for _ in range(count)]
     whole = form.terms // lanes * lanes
     mask = _mask(lanes, form.terms - whole)
 
-    def print_term(p: str, own: str) -> None:
+    def print_term(p: Size, own: str) -> None:
         x = _load(code, tiles, code.at(e, a, p), own)
         for place, slot in zip(places, slots, strict=True):
             y = _load(code, tiles, code.at(e, place, p), own)

@@ -123,14 +123,13 @@ def _address(form: BatchForm) -> int:
 
 def _kernel(element: str, ranks: tuple[int, int, int], is_swapped: bool, numbers: int) -> PrintedKernel:
     """A kernel that calls the function whose address is its first number."""
-    pointer = f"{element}*"
     first, second = ("%d1", "%d0") if is_swapped else ("%d0", "%d1")
     text = (
-        f"define internal void @NAME_run({pointer} %d0, {pointer} %d1, {pointer} %d2, i64* %numbers) noinline {{\n"
-        "  %address = load i64, i64* %numbers\n"
-        f"  %function = inttoptr i64 %address to void ({pointer}, {pointer}, {pointer}, i64*)*\n"
-        "  %rest = getelementptr i64, i64* %numbers, i64 1\n"
-        f"  call void %function({pointer} {first}, {pointer} {second}, {pointer} %d2, i64* %rest)\n"
+        f"define internal void @NAME_run(ptr %d0, ptr %d1, ptr %d2, ptr %numbers) noinline {{\n"
+        "  %address = load i64, ptr %numbers\n"
+        f"  %function = inttoptr i64 %address to ptr\n"
+        "  %rest = getelementptr i64, ptr %numbers, i64 1\n"
+        f"  call void %function(ptr {first}, ptr {second}, ptr %d2, ptr %rest)\n"
         "  ret void\n}\n"
     )
     operands = tuple([Operand(element, rank, (), place == 2) for place, rank in enumerate(ranks)])

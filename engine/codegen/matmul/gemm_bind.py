@@ -309,15 +309,14 @@ def _text(operands: Sequence[Operand], numbers: Sequence[str], call: str, before
         call: the arguments.
         before: lines that compute them.
     """
-    pointers = [f"{operand.pointer} %d{k}" for k, operand in enumerate(operands)]
+    pointers = [f"ptr %d{k}" for k in range(len(operands))]
     steps = [f"i64 %r{k}" for k, operand in enumerate(operands) if operand.has_step]
-    lines = [f"define internal void @NAME_run({', '.join([*pointers, *steps])}, i64* %numbers) noinline {{"]
+    lines = [f"define internal void @NAME_run({', '.join([*pointers, *steps])}, ptr %numbers) noinline {{"]
     for position, name in enumerate(("address", *numbers)):
-        lines.append(f"  %p_{name} = getelementptr i64, i64* %numbers, i64 {position}")
-        lines.append(f"  %{name} = load i64, i64* %p_{name}")
+        lines.append(f"  %p_{name} = getelementptr i64, ptr %numbers, i64 {position}")
+        lines.append(f"  %{name} = load i64, ptr %p_{name}")
     lines += before
-    kinds = [part.split()[0] for part in call.split(", ")]
-    lines.append(f"  %function = inttoptr i64 %address to void ({', '.join(kinds)})*")
+    lines.append("  %function = inttoptr i64 %address to ptr")
     lines.append(f"  call void %function({call})")
     lines.append("  ret void\n}\n")
     return "\n".join(lines)
@@ -337,8 +336,8 @@ def _product_kernel(
     a_step = "%r0" if a.has_step else "%m" if transpose_a else "%k"
     b_step = "%r1" if b.has_step else "%k" if transpose_b else "%n"
     call = (
-        f"i64 %m, i64 %n, i64 %k, {e}* %d0, i64 {a_step}, i64 {int(transpose_a)}, {e}* %d1, i64 {b_step}, "
-        f"i64 {int(transpose_b)}, {e}* %d{2 + len(unread)}, i64 %n, {e}* null, i64 0, {e}* null, i64 0"
+        f"i64 %m, i64 %n, i64 %k, ptr %d0, i64 {a_step}, i64 {int(transpose_a)}, ptr %d1, i64 {b_step}, "
+        f"i64 {int(transpose_b)}, ptr %d{2 + len(unread)}, i64 %n, ptr null, i64 0, ptr null, i64 0"
     )
     operands = (a, b, *unread, c)
     return PrintedKernel(operands, 4, _text(operands, ("m", "n", "k"), call))
@@ -348,7 +347,7 @@ def _product_kernel(
 def _packing_kernel(dtype: str, transpose: bool) -> PrintedKernel:
     e = gemm.ELEMENTS[dtype]
     step = "%k" if transpose else "%n"
-    call = f"i64 %n, i64 %k, i64 %block, {e}* %d0, i64 {step}, i64 {int(transpose)}, {e}* %d1"
+    call = f"i64 %n, i64 %k, i64 %block, ptr %d0, i64 {step}, i64 {int(transpose)}, ptr %d1"
     operands = (_matrix(e), _matrix(e, True, 1))
     return PrintedKernel(operands, 4, _text(operands, ("n", "k", "block"), call))
 
@@ -361,9 +360,9 @@ def _packed_kernel(dtype: str, addends: tuple[int, ...]) -> PrintedKernel:
     counts = tuple(f"counts{k}" for k in range(len(addends)))  # 1 where each row of the result has one of its own
     steps = [f"%r{2 + k}" if rank == 2 else "0" for k, rank in enumerate(addends)]
     before = [f"  %step{k} = mul i64 {step}, %counts{k}" for k, step in enumerate(steps)]
-    added = [f"{e}* %d{2 + k}, i64 %step{k}" for k in range(len(addends))] + [f"{e}* null, i64 0"] * (2 - len(addends))
+    added = [f"ptr %d{2 + k}, i64 %step{k}" for k in range(len(addends))] + ["ptr null, i64 0"] * (2 - len(addends))
     call = (
-        f"i64 %m, i64 %n, i64 %k, {e}* %d0, i64 %r0, i64 0, {e}* %d1, i64 %block, i64 {gemm.PACKED}, "
-        f"{e}* %d{2 + len(addends)}, i64 %n, {', '.join(added)}"
+        f"i64 %m, i64 %n, i64 %k, ptr %d0, i64 %r0, i64 0, ptr %d1, i64 %block, i64 {gemm.PACKED}, "
+        f"ptr %d{2 + len(addends)}, i64 %n, {', '.join(added)}"
     )
     return PrintedKernel(operands, 5 + len(counts), _text(operands, ("m", "n", "k", "block", *counts), call, before))

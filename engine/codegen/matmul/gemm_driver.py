@@ -10,7 +10,8 @@ threads.
 from __future__ import annotations
 
 from ...common.quick_dataclass import dataclass
-from .gemm_code import Code
+from ..llvm.builder import Builder, Size
+from .gemm_code import PARAMETERS, ProductBuilder
 from .gemm_pack import print_packing
 from .gemm_panel import (
     COLUMNS_OF_B,
@@ -18,7 +19,6 @@ from .gemm_panel import (
     PACKED,
     ROWS_OF_B,
     SCRATCH,
-    THEN,
     TRANSPOSED,
     print_are_few,
     print_ask_share,
@@ -65,10 +65,6 @@ _FIELDS = (
     *("m", "n", "k", "a", "row_step", "k_step", "b", "b_step", "form", "c", "c_step", "d", "d_step", "e", "e_step"),
     *("k_block", "part_rows", "part_columns", "across", "pack_a", "pack_b", "then", "then_context"),
 )
-_PARAMETERS = (
-    "i64 %m, i64 %n, i64 %k, T* %a, i64 %a_step, i64 %a_transposed, T* %b, i64 %b_step, i64 %form, "
-    "T* %c, i64 %c_step, T* %d, i64 %d_step, T* %e, i64 %e_step"
-)
 
 COMMON = SCRATCH + MEMORY
 
@@ -86,16 +82,15 @@ def print_products(tiles: Tiles) -> str:
 
 def _print_part(tiles: Tiles) -> str:
     e = tiles.element
-    code = Code(f"gemm_{tiles.suffix}_part(i8* %context, i64 %part)")
-    fields = code.let("bitcast i8* %context to i64*")
-    get = {name: code.load("i64", code.at("i64", fields, k)) for k, name in enumerate(_FIELDS)}
-    a, b, c, d, plus = (code.let(f"inttoptr i64 {get[name]} to {e}*") for name in "abcde")
-    follows = code.let(f"inttoptr i64 {get['then']} to {THEN}")
-    then_context = code.let(f"inttoptr i64 {get['then_context']} to i8*")
+    code = ProductBuilder(f"gemm_{tiles.suffix}_part", ["ptr %context", "i64 %part"])
+    get = {name: code.load("i64", "%context", k) for k, name in enumerate(_FIELDS)}
+    a, b, c, d, plus = (code.let(f"inttoptr i64 {get[name]} to ptr") for name in "abcde")
+    follows = code.let(f"inttoptr i64 {get['then']} to ptr")
+    then_context = code.let(f"inttoptr i64 {get['then_context']} to ptr")
     panels_of_b, slot = print_scratch(code, e)
     panel_size = code.mul(get["k_block"], tiles.columns)
     panels_of_a = code.at(e, panels_of_b, code.mul(panel_size, 2))
-    turn, is_laid = code.variable(), code.variable()  # which of two panels is used, and whether it is laid out already
+    turn, is_laid = code.slot(), code.slot()  # which of two panels is used, and whether it is laid out already
     code.store("i64", 0, turn)
     code.store("i64", 0, is_laid)
 
@@ -103,28 +98,28 @@ def _print_part(tiles: Tiles) -> str:
     row_end = code.least(get["m"], code.add(row, get["part_rows"]))
     column = code.mul(code.rem("%part", get["across"]), get["part_columns"])
     column_end = code.least(get["n"], code.add(column, get["part_columns"]))
-    is_a_packed = code.test("ne", get["pack_a"], 0)
+    is_a_packed = code.compare("ne", get["pack_a"], 0)
     height = code.choose(is_a_packed, _MOST_ROWS // tiles.rows * tiles.rows, get["m"])
-    is_b_packed = code.test("eq", get["form"], PACKED)
+    is_b_packed = code.compare("eq", get["form"], PACKED)
 
-    with code.loop(0, code.most(get["k"], 1), get["k_block"]) as p:
+    with code.loop(0, code.greatest(get["k"], 1), get["k_block"]) as p:
         deep = code.least(get["k_block"], code.sub(get["k"], p))
-        is_first = code.test("eq", p, 0)
-        added = code.let(f"select i1 {is_first}, {e}* {d}, {e}* {c}")
+        is_first = code.compare("eq", p, 0)
+        added = code.choose(is_first, d, c, "ptr")
         added_step = code.choose(is_first, get["d_step"], get["c_step"])
-        plus_now = code.let(f"select i1 {is_first}, {e}* {plus}, {e}* null")
-        then = code.let(f"select i1 {code.test('sge', code.add(p, deep), get['k'])}, {THEN} {follows}, {THEN} null")
+        plus_now = code.let(f"select i1 {is_first}, ptr {plus}, ptr null")
+        then = code.let(f"select i1 {code.compare('sge', code.add(p, deep), get['k'])}, ptr {follows}, ptr null")
         with code.loop(row, row_end, height) as i:
             rows = code.least(height, code.sub(row_end, i))
-            has_more_rows = code.test("slt", code.add(i, height), row_end)  # which go through the same panels again
+            has_more_rows = code.compare("slt", code.add(i, height), row_end)  # which go through the same panels again
             are_few = print_are_few(code, tiles, rows)
             plain_a = code.at(e, a, code.mul(i, get["row_step"]), code.mul(p, get["k_step"]))
             with code.when(is_a_packed):
                 code.call(
                     f"gemm_{tiles.suffix}_pack_a",
-                    [(f"{e}*", plain_a), ("i64", get["k_step"]), ("i64", deep), ("i64", rows), (f"{e}*", panels_of_a)],
+                    [("ptr", plain_a), ("i64", get["k_step"]), ("i64", deep), ("i64", rows), ("ptr", panels_of_a)],
                 )
-            a_here = code.let(f"select i1 {is_a_packed}, {e}* {panels_of_a}, {e}* {plain_a}")
+            a_here = code.choose(is_a_packed, panels_of_a, plain_a, "ptr")
             group_step = code.choose(is_a_packed, code.mul(deep, tiles.rows), code.mul(get["row_step"], tiles.rows))
             row_step = code.choose(is_a_packed, 1, get["row_step"])
             k_step = code.choose(is_a_packed, tiles.rows, get["k_step"])
@@ -135,22 +130,22 @@ def _print_part(tiles: Tiles) -> str:
                 next_odd = code.choose(are_few, odd, code.sub(1, odd))
                 next_panel = code.at(e, panels_of_b, code.mul(next_odd, panel_size))
                 beside = code.add(j, tiles.columns)
-                is_last = code.test("sge", beside, column_end)
+                is_last = code.compare("sge", beside, column_end)
                 following = code.choose(has_more_rows, p, code.add(p, get["k_block"]))
                 block = code.choose(is_last, following, p)
                 later = _print_source(code, tiles, get, b, block, code.choose(is_last, column, beside), column_end)
-                uses_panel = code.test("ne", now.kind, NOTHING)
-                with code.when(code.let(f"and i1 {uses_panel}, {code.test('eq', code.load('i64', is_laid), 0)}")):
+                uses_panel = code.compare("ne", now.kind, NOTHING)
+                with code.when(code.let(f"and i1 {uses_panel}, {code.compare('eq', code.load('i64', is_laid), 0)}")):
                     print_lay(code, tiles, now.kind, (now.source, get["b_step"]), (now.deep, now.width), panel)
-                is_there = code.test("slt", block, get["k"])
+                is_there = code.compare("slt", block, get["k"])
                 next_kind = code.choose(is_there, later.kind, NOTHING)
-                code.store("i64", code.choose(code.test("ne", next_kind, NOTHING), 1, 0), is_laid)
+                code.store("i64", code.choose(code.compare("ne", next_kind, NOTHING), 1, 0), is_laid)
                 code.store("i64", next_odd, turn)
-                b_here = code.let(f"select i1 {uses_panel}, {e}* {panel}, {e}* {now.source}")
+                b_here = code.choose(uses_panel, panel, now.source, "ptr")
                 is_panel = code.let(f"or i1 {uses_panel}, {is_b_packed}")
                 b_step = code.choose(is_panel, tiles.columns, get["b_step"])
                 asks = code.let(f"and i1 {is_b_packed}, {is_there}")
-                ask = code.let(f"select i1 {asks}, {e}* {later.source}, {e}* {b}")
+                ask = code.choose(asks, later.source, b, "ptr")
                 target = code.at(e, c, code.mul(i, get["c_step"]), j)
                 addend = print_optional(code, e, added, code.add(code.mul(i, added_step), j))
                 addend_2 = print_optional(code, e, plus_now, code.add(code.mul(i, get["e_step"]), j))
@@ -158,14 +153,13 @@ def _print_part(tiles: Tiles) -> str:
                     code, tiles, m=rows, n=now.width, k=deep,
                     a=a_here, group_step=group_step, row_step=row_step, k_step=k_step, b=b_here, b_step=b_step,
                     c=target, c_step=get["c_step"], d=addend, d_step=added_step, e=addend_2, e_step=get["e_step"],
-                    ask=code.let(f"bitcast {e}* {ask} to i8*"),
+                    ask=ask,
                     ask_share=code.choose(asks, print_ask_share(code, tiles, rows), 0),
                     lay_kind=next_kind, lay_from=later.source, lay_step=get["b_step"], lay_deep=later.deep,
                     lay_width=later.width, lay_to=next_panel, then=then, then_context=then_context, row=i, column=j,
                 )  # fmt: skip
     code.line(f"call void @gemm_give(i64 {slot})")
-    code.line("ret void")
-    return code.text().replace("getelementptr inbounds", "getelementptr")
+    return code.text()
 
 
 @dataclass(frozen=True)
@@ -181,22 +175,24 @@ class _Source:
 
     kind: str
     source: str
-    deep: str
-    width: str
+    deep: Size
+    width: Size
 
 
-def _print_source(code: Code, tiles: Tiles, get: dict[str, str], b: str, p: str, j: str, column_end: str) -> _Source:
+def _print_source(
+    code: Builder, tiles: Tiles, get: dict[str, str], b: str, p: Size, j: Size, column_end: Size
+) -> _Source:
     """Print the source of the panel that begins at step `p` of k and at column `j`."""
     width = code.least(tiles.columns, code.sub(column_end, j))
     deep = code.least(get["k_block"], code.sub(get["k"], p))
-    is_packed, is_transposed = code.test("eq", get["form"], PACKED), code.test("eq", get["form"], TRANSPOSED)
-    is_cut = code.test("ne", code.rem(width, tiles.lanes), 0)
-    is_laid = code.let(f"or i1 {code.test('ne', get['pack_b'], 0)}, {is_cut}")
+    is_packed, is_transposed = code.compare("eq", get["form"], PACKED), code.compare("eq", get["form"], TRANSPOSED)
+    is_cut = code.compare("ne", code.rem(width, tiles.lanes), 0)
+    is_laid = code.let(f"or i1 {code.compare('ne', get['pack_b'], 0)}, {is_cut}")
     kind = code.choose(is_transposed, COLUMNS_OF_B, code.choose(is_laid, ROWS_OF_B, NOTHING))
     offset = code.choose(
         is_transposed, code.add(code.mul(j, get["b_step"]), p), code.add(code.mul(p, get["b_step"]), j)
     )
-    packed = code.add(code.mul(p, code.rounded(get["n"], tiles.columns)), code.mul(j, deep))
+    packed = code.add(code.mul(p, code.round_up(get["n"], tiles.columns)), code.mul(j, deep))
     source = code.at(tiles.element, b, code.choose(is_packed, packed, offset))
     return _Source(code.choose(is_packed, NOTHING, kind), source, deep, width)
 
@@ -225,138 +221,131 @@ def k_block(k: int, rows: int) -> int:
     return max(1, -(-k // blocks))
 
 
-def _print_k_block(code: Code) -> str:
+def _print_k_block(code: Builder) -> str:
     """Print the block of k of a product; of a packed B it is given in the place of its steps."""
-    deep = code.choose(code.test("slt", "%m", _FEW_ROWS), _DEEP_FEW, _DEEP)
-    deep = code.choose(code.test("eq", "%form", TRANSPOSED), _DEEP_TURNED, deep)
-    deep = code.choose(code.test("ne", "%a_transposed", 0), _DEEP_LAID_OUT, deep)
-    equal = code.most(1, code.parts("%k", code.most(1, code.parts("%k", deep))))
-    return code.choose(code.test("eq", "%form", PACKED), code.most(1, "%b_step"), equal)
+    deep = code.choose(code.compare("slt", "%m", _FEW_ROWS), _DEEP_FEW, _DEEP)
+    deep = code.choose(code.compare("eq", "%form", TRANSPOSED), _DEEP_TURNED, deep)
+    deep = code.choose(code.compare("ne", "%a_transposed", 0), _DEEP_LAID_OUT, deep)
+    equal = code.greatest(1, code.ceil_div("%k", code.greatest(1, code.ceil_div("%k", deep))))
+    return code.choose(code.compare("eq", "%form", PACKED), code.greatest(1, "%b_step"), equal)
 
 
 def _print_product(tiles: Tiles) -> str:
-    e = tiles.element
-    parameters = _PARAMETERS.replace("T", e)
-    code = Code(f"{then_name(tiles)}({parameters}, {THEN} %then, i8* %then_context)", "")
-    is_done = code.variable()
+    given = [*PARAMETERS, "ptr %then", "ptr %then_context"]
+    code = ProductBuilder(then_name(tiles), given, linkage="")
+    is_done = code.slot()
     code.store("i64", 0, is_done)
     with code.when(_print_is_large(code)):
-        deep = code.choose(code.test("ne", "%a_transposed", 0), _DEEP_LAID_OUT, _DEEP)
-        arguments = f"{parameters}, {THEN} %then, i8* %then_context, i64 {deep}"
+        deep = code.choose(code.compare("ne", "%a_transposed", 0), _DEEP_LAID_OUT, _DEEP)
+        arguments = ", ".join([*given, f"i64 {deep}"])
         code.store("i64", code.let(f"call i64 @{shared_name(tiles)}({arguments})"), is_done)
-    with code.when(code.test("eq", code.load("i64", is_done), 0)):
+    with code.when(code.compare("eq", code.load("i64", is_done), 0)):
         _print_dealt_out(code, tiles)
-    code.line("ret void")
-    plain = Code(f"{product_name(tiles)}({parameters})", "")
-    plain.line(f"call void @{then_name(tiles)}({parameters}, {THEN} null, i8* null)")
-    plain.line("ret void")
+    plain = ProductBuilder(product_name(tiles), PARAMETERS, linkage="")
+    plain.line(f"call void @{then_name(tiles)}({', '.join([*PARAMETERS, 'ptr null', 'ptr null'])})")
     return code.text() + plain.text()
 
 
-def _print_is_large(code: Code) -> str:
+def _print_is_large(code: Builder) -> str:
     """Print the test whether it pays to lay out operands once for all parts."""
 
     def both(a: str, b: str) -> str:
         return code.let(f"and i1 {a}, {b}")
 
-    is_much = code.test("sge", code.mul(code.mul("%m", "%n"), "%k"), _LEAST_WORK)
-    is_open = code.test("ne", "%form", PACKED)
-    is_broad = code.test("sge", "%n", _LEAST_COLUMNS_LAID_OUT)
-    is_high = code.test("sge", "%m", _LEAST_ROWS)
-    is_laid_out = code.test("ne", "%a_transposed", 0)
+    is_much = code.compare("sge", code.mul(code.mul("%m", "%n"), "%k"), _LEAST_WORK)
+    is_open = code.compare("ne", "%form", PACKED)
+    is_broad = code.compare("sge", "%n", _LEAST_COLUMNS_LAID_OUT)
+    is_high = code.compare("sge", "%m", _LEAST_ROWS)
+    is_laid_out = code.compare("ne", "%a_transposed", 0)
     return both(both(is_much, is_open), code.let(f"select i1 {is_laid_out}, i1 {is_broad}, i1 {is_high}"))
 
 
-def _print_dealt_out(code: Code, tiles: Tiles) -> None:
+def _print_dealt_out(code: Builder, tiles: Tiles) -> None:
     """Each part lays out what it needs."""
-    e = tiles.element
-    context = code.variable(f"[{len(_FIELDS)} x i64]")
-    fields = code.let(f"bitcast [{len(_FIELDS)} x i64]* {context} to i64*")
-    is_transposed = code.test("ne", "%a_transposed", 0)
+    context = code.slot(f"[{len(_FIELDS)} x i64]", 8)
+    is_transposed = code.compare("ne", "%a_transposed", 0)
     down, across = _print_parts(code, tiles)
     values = {
         "row_step": code.choose(is_transposed, 1, "%a_step"),
         "k_step": code.choose(is_transposed, "%a_step", 1),
         "k_block": _print_k_block(code),
-        "part_rows": code.rounded(code.parts("%m", down), tiles.rows),
-        "part_columns": code.rounded(code.parts("%n", across), tiles.columns),
+        "part_rows": code.round_up(code.ceil_div("%m", down), tiles.rows),
+        "part_columns": code.round_up(code.ceil_div("%n", across), tiles.columns),
         "pack_a": "%a_transposed",
         "pack_b": _print_needs_panels(code, tiles),
     }
-    values["across"] = code.parts("%n", code.most(1, values["part_columns"]))
+    values["across"] = code.ceil_div("%n", code.greatest(1, values["part_columns"]))
     for field in "abcde":
-        values[field] = code.let(f"ptrtoint {e}* %{field} to i64")
-    values["then"] = code.let(f"ptrtoint {THEN} %then to i64")
-    values["then_context"] = code.let("ptrtoint i8* %then_context to i64")
+        values[field] = code.let(f"ptrtoint ptr %{field} to i64")
+    values["then"] = code.let("ptrtoint ptr %then to i64")
+    values["then_context"] = code.let("ptrtoint ptr %then_context to i64")
     for k, field in enumerate(_FIELDS):
-        code.store("i64", values.get(field, f"%{field}"), code.at("i64", fields, k))
-    parts = code.mul(code.parts("%m", code.most(1, values["part_rows"])), values["across"])
-    print_parallel(code, f"gemm_{tiles.suffix}_part", fields, parts)
+        code.store("i64", values.get(field, f"%{field}"), context, k)
+    parts = code.mul(code.ceil_div("%m", code.greatest(1, values["part_rows"])), values["across"])
+    print_parallel(code, f"gemm_{tiles.suffix}_part", context, parts)
 
 
-def _print_parts(code: Code, tiles: Tiles) -> tuple[str, str]:
+def _print_parts(code: Builder, tiles: Tiles) -> tuple[Size, Size]:
     """Into how many parts rows and columns are cut; by sizes alone, so that results are the same for any threads."""
-    is_laid_out = code.test("ne", "%a_transposed", 0)
+    is_laid_out = code.compare("ne", "%a_transposed", 0)
     work = code.mul(code.mul("%m", "%n"), "%k")
-    down = code.most(1, code.parts("%m", _MOST_PART_ROWS))
-    few = code.least(_MOST_ACROSS_LAID_OUT, code.most(1, code.div("%n", _LEAST_BROAD)))
+    down = code.greatest(1, code.ceil_div("%m", _MOST_PART_ROWS))
+    few = code.least(_MOST_ACROSS_LAID_OUT, code.greatest(1, code.div("%n", _LEAST_BROAD)))
     most_across = code.choose(is_laid_out, few, _MOST_ACROSS)
-    is_whole = code.test("eq", code.mul(down, most_across), 1)
+    is_whole = code.compare("eq", code.mul(down, most_across), 1)
     most_across = code.choose(is_whole, _print_quarters(code), most_across)
-    paying = code.choose(code.test("slt", work, _LEAST_SHARED), 1, code.div(work, _LEAST_PART))
+    paying = code.choose(code.compare("slt", work, _LEAST_SHARED), 1, code.div(work, _LEAST_PART))
     wanted = code.least(code.choose(is_whole, _QUARTERS, most_across), paying)
-    panels = code.most(1, code.parts("%n", tiles.columns))
+    panels = code.greatest(1, code.ceil_div("%n", tiles.columns))
     across = code.least(code.least(most_across, wanted), panels)
-    missing = code.parts(wanted, across)  # where columns are too few, rows are cut
-    return code.most(1, code.least(code.most(down, missing), code.parts("%m", tiles.rows))), across
+    missing = code.ceil_div(wanted, across)  # where columns are too few, rows are cut
+    return code.greatest(1, code.least(code.greatest(down, missing), code.ceil_div("%m", tiles.rows))), across
 
 
-def _print_quarters(code: Code) -> str:
+def _print_quarters(code: Builder) -> str:
     """Into how many of four parts columns are cut, so that the parts lay out little of both operands once more."""
-    is_wide = code.test("sge", "%n", code.mul("%m", 2))
-    is_high = code.test("sge", "%m", code.mul("%n", 2))
+    is_wide = code.compare("sge", "%n", code.mul("%m", 2))
+    is_high = code.compare("sge", "%m", code.mul("%n", 2))
     return code.choose(is_wide, _QUARTERS, code.choose(is_high, 1, _QUARTERS // 2))
 
 
-def _print_needs_panels(code: Code, tiles: Tiles) -> str:
+def _print_needs_panels(code: Builder, tiles: Tiles) -> str:
     """Print the test whether rows of B are laid out as panels: for few rows of A only if they are far apart in memory.
 
     Then caches suffer.
     """
-    is_far = code.test("sge", code.mul("%b_step", tiles.bytes), 4096)
+    is_far = code.compare("sge", code.mul("%b_step", tiles.bytes), 4096)
     fewest = code.choose(is_far, tiles.rows, _FEW_TILES * tiles.rows)
-    return code.choose(code.test("sgt", "%m", fewest), 1, 0)
+    return code.choose(code.compare("sgt", "%m", fewest), 1, 0)
 
 
 def _print_pack(tiles: Tiles) -> str:
     """All panels of B; see `PACKED`. A part of the work is some panels, in all blocks of k."""
-    e = tiles.element
     names = ("n", "k", "block", "b", "b_step", "transposed", "out", "panels")
-    parameters = f"i64 %n, i64 %k, i64 %block, {e}* %b, i64 %b_step, i64 %transposed, {e}* %out"
-    code = Code(f"{packing_name(tiles)}({parameters})", "")
-    context = code.variable(f"[{len(names)} x i64]")
-    fields = code.let(f"bitcast [{len(names)} x i64]* {context} to i64*")
-    panels = code.most(1, code.parts(code.parts("%n", tiles.columns), _MOST_PACKING))
-    values = {name: code.let(f"ptrtoint {e}* %{name} to i64") for name in ("b", "out")} | {"panels": panels}
+    parameters = ["i64 %n", "i64 %k", "i64 %block", "ptr %b", "i64 %b_step", "i64 %transposed", "ptr %out"]
+    code = ProductBuilder(packing_name(tiles), parameters, linkage="")
+    context = code.slot(f"[{len(names)} x i64]", 8)
+    panels = code.greatest(1, code.ceil_div(code.ceil_div("%n", tiles.columns), _MOST_PACKING))
+    values = {name: code.let(f"ptrtoint ptr %{name} to i64") for name in ("b", "out")} | {"panels": panels}
     for k, name in enumerate(names):
-        code.store("i64", values.get(name, f"%{name}"), code.at("i64", fields, k))
-    print_parallel(code, f"gemm_{tiles.suffix}_pack_part", fields, code.parts("%n", code.mul(panels, tiles.columns)))
-    code.line("ret void")
+        code.store("i64", values.get(name, f"%{name}"), context, k)
+    print_parallel(
+        code, f"gemm_{tiles.suffix}_pack_part", context, code.ceil_div("%n", code.mul(panels, tiles.columns))
+    )
     return _print_pack_part(tiles, names) + code.text()
 
 
 def _print_pack_part(tiles: Tiles, names: tuple[str, ...]) -> str:
     e = tiles.element
-    code = Code(f"gemm_{tiles.suffix}_pack_part(i8* %context, i64 %part)")
-    fields = code.let("bitcast i8* %context to i64*")
+    code = ProductBuilder(f"gemm_{tiles.suffix}_pack_part", ["ptr %context", "i64 %part"])
     for position, name in enumerate(names):
-        address = code.at("i64", fields, position)
-        code.line(f"%{name} = load i64, i64* {address}")
-    b, out = (code.let(f"inttoptr i64 %{name} to {e}*") for name in ("b", "out"))
+        address = code.at("i64", "%context", position)
+        code.line(f"%{name} = load i64, ptr {address}")
+    b, out = (code.let(f"inttoptr i64 %{name} to ptr") for name in ("b", "out"))
     start = code.mul(code.mul("%part", "%panels"), tiles.columns)
     end = code.least("%n", code.add(start, code.mul("%panels", tiles.columns)))
-    wide = code.rounded("%n", tiles.columns)
-    is_transposed = code.test("ne", "%transposed", 0)
+    wide = code.round_up("%n", tiles.columns)
+    is_transposed = code.compare("ne", "%transposed", 0)
     kind = code.choose(is_transposed, COLUMNS_OF_B, ROWS_OF_B)
     with code.loop(0, "%k", "%block") as p:
         deep = code.least("%block", code.sub("%k", p))
@@ -367,5 +356,4 @@ def _print_pack_part(tiles: Tiles, names: tuple[str, ...]) -> str:
             target = code.at(e, out, code.mul(p, wide), code.mul(j, deep))
             source = code.at(e, b, along, down)
             print_lay(code, tiles, kind, (source, "%b_step"), (deep, width), target)
-    code.line("ret void")
     return code.text()

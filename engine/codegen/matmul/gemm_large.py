@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .gemm_batch import LOOPS, print_places, print_start, print_task_head
-from .gemm_code import Code
+from .gemm_code import ProductBuilder
 
 # Numbers that are read, before those of the axes; the sizes and steps are those of one product.
 FIELDS = (
@@ -13,18 +13,18 @@ FIELDS = (
 
 
 def print_large(element: str, axes: int, name: str) -> str:
-    """The module with ``void @name(a, b, c, i64* numbers)``; numbers are `FIELDS`, then those of `axes` axes."""
+    """The module with ``void @name(a, b, c, ptr numbers)``; numbers are `FIELDS`, then those of `axes` axes."""
     return LOOPS + _print_task(element, axes) + print_start(element, FIELDS.index("parts"), name)
 
 
 def _print_task(e: str, axes: int) -> str:
-    code = Code("task(i8* %context, i64 %part)")
+    code = ProductBuilder("task", ["ptr %context", "i64 %part"])
     places, numbers, get = print_task_head(code, e, FIELDS)
     kinds = (
-        *("i64", "i64", "i64", f"{e}*", "i64", "i64", f"{e}*", "i64", "i64", f"{e}*", "i64"),
-        *(f"{e}*", "i64", f"{e}*", "i64"),
+        *("i64", "i64", "i64", "ptr", "i64", "i64", "ptr", "i64", "i64", "ptr", "i64"),
+        *("ptr", "i64", "ptr", "i64"),
     )
-    product = code.let(f"inttoptr i64 {get['product']} to void ({', '.join(kinds)})*")
+    product = code.let(f"inttoptr i64 {get['product']} to ptr")
     first = code.mul("%part", get["part_units"])
     with code.loop(first, code.least(get["units"], code.add(first, get["part_units"]))) as unit:
         a, b, c = print_places(code, e, places, unit, numbers, len(FIELDS), axes)
@@ -34,5 +34,4 @@ def _print_task(e: str, axes: int) -> str:
         )
         arguments = ", ".join(f"{kind} {value}" for kind, value in zip(kinds, values, strict=True))
         code.line(f"call void {product}({arguments})")
-    code.line("ret void")
     return code.text()

@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 from ...common.quick_dataclass import dataclass
-from .gemm_code import Code
+from ..llvm.builder import Builder, Size
+from .gemm_code import ProductBuilder
 from .gemm_pack import print_ask
 from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles
 
 ROWS, TRANSPOSED, PACKED = 0, 1, 2  # the forms of B
-THEN = "void (i8*, i64, i64, i64, i64, i64)*"  # the last one: whether the tile is yet to come
 NOTHING, ROWS_OF_B, COLUMNS_OF_B = 0, 1, 2  # what a panel that is laid out next is made of
 _FEW_GROUPS = 8  # of rows
-# What the tiles under a panel are told: sizes, how A lies, the panel, the result, what is added to it, what is asked
-# for or laid out meanwhile, what follows, and the place. T is the type of elements.
-_TOLD = (
-    "i64 m, i64 n, i64 k, T* a, i64 group_step, i64 row_step, i64 k_step, T* b, i64 b_step, T* c, i64 c_step, "
-    "T* d, i64 d_step, T* e, i64 e_step, i8* ask, i64 ask_share, i64 lay_kind, T* lay_from, i64 lay_step, "
-    "i64 lay_deep, i64 lay_width, T* lay_to, THEN then, i8* then_context, i64 row, i64 column"
+# Parameters of the function for the tiles under a panel: sizes, the strides of A, the panel, the result, what is added
+# to it, what is prefetched or laid out meanwhile, what follows and its context, and the place. `then` is
+# ``void (ptr context, i64 row, i64 row_end, i64 column, i64 column_end, i64 is_early)``, or null.
+_POINTERS = ("a", "b", "c", "d", "e", "ask", "lay_from", "lay_to", "then", "then_context")
+_PARAMETERS = (
+    *(
+        "m",
+        "n",
+        "k",
+        "a",
+        "group_step",
+        "row_step",
+        "k_step",
+        "b",
+        "b_step",
+        "c",
+        "c_step",
+        "d",
+        "d_step",
+        "e",
+        "e_step",
+    ),
+    *(
+        "ask",
+        "ask_share",
+        "lay_kind",
+        "lay_from",
+        "lay_step",
+        "lay_deep",
+        "lay_width",
+        "lay_to",
+        "then",
+        "then_context",
+    ),
+    *("row", "column"),
 )
+_KINDS = {name: "ptr" if name in _POINTERS else "i64" for name in _PARAMETERS}
 
 _BYTES = 1 << 20  # that a part may lay out at a time
 _SLOTS = 128  # how many parts may have such memory at a time; further ones wait for it
@@ -26,9 +56,9 @@ SCRATCH = f"""
 !100 = distinct !{{!100, !101, !102}}
 !101 = !{{!"llvm.loop.unroll.disable"}}
 !102 = !{{!"llvm.loop.vectorize.enable", i1 false}}
-declare i8* @malloc(i64)
+declare ptr @malloc(i64)
 @gemm_busy = internal global [{_SLOTS} x i64] zeroinitializer, align 64
-@gemm_memory = internal global [{_SLOTS} x i8*] zeroinitializer, align 64
+@gemm_memory = internal global [{_SLOTS} x ptr] zeroinitializer, align 64
 
 ; The number of a slot with memory for one part, which is kept for later parts.
 define internal i64 @gemm_take() noinline {{
@@ -36,8 +66,8 @@ entry:
   br label %look
 look:
   %slot = phi i64 [0, %entry], [%next, %taken]
-  %flag = getelementptr [{_SLOTS} x i64], [{_SLOTS} x i64]* @gemm_busy, i64 0, i64 %slot
-  %pair = cmpxchg i64* %flag, i64 0, i64 1 seq_cst seq_cst
+  %flag = getelementptr [{_SLOTS} x i64], ptr @gemm_busy, i64 0, i64 %slot
+  %pair = cmpxchg ptr %flag, i64 0, i64 1 seq_cst seq_cst
   %mine = extractvalue {{i64, i1}} %pair, 1
   br i1 %mine, label %found, label %taken
 taken:
@@ -45,21 +75,21 @@ taken:
   %next = urem i64 %up, {_SLOTS}
   br label %look
 found:
-  %cell = getelementptr [{_SLOTS} x i8*], [{_SLOTS} x i8*]* @gemm_memory, i64 0, i64 %slot
-  %old = load i8*, i8** %cell
-  %none = icmp eq i8* %old, null
+  %cell = getelementptr [{_SLOTS} x ptr], ptr @gemm_memory, i64 0, i64 %slot
+  %old = load ptr, ptr %cell
+  %none = icmp eq ptr %old, null
   br i1 %none, label %make, label %done
 make:
-  %made = call i8* @malloc(i64 {_BYTES + 4096})
-  store i8* %made, i8** %cell
+  %made = call ptr @malloc(i64 {_BYTES + 4096})
+  store ptr %made, ptr %cell
   br label %done
 done:
   ret i64 %slot
 }}
 
 define internal void @gemm_give(i64 %slot) {{
-  %flag = getelementptr [{_SLOTS} x i64], [{_SLOTS} x i64]* @gemm_busy, i64 0, i64 %slot
-  store atomic i64 0, i64* %flag seq_cst, align 8
+  %flag = getelementptr [{_SLOTS} x i64], ptr @gemm_busy, i64 0, i64 %slot
+  store atomic i64 0, ptr %flag seq_cst, align 8
   ret void
 }}
 """
@@ -72,13 +102,13 @@ def print_panel(tiles: Tiles) -> str:
     otherwise it is laid out at `lay_to`, a few rows after each group of tiles: asked for one group earlier, they are
     there by then.
     """
-    parameters = ", ".join(f"{kind} %{name}" for name, kind in _told(tiles).items())
-    code = Code(f"gemm_{tiles.suffix}_panel({parameters})")
-    vectors = code.parts("%n", tiles.lanes)
+    parameters = [f"{kind} %{name}" for name, kind in _KINDS.items()]
+    code = ProductBuilder(f"gemm_{tiles.suffix}_panel", parameters)
+    vectors = code.ceil_div("%n", tiles.lanes)
     last = code.sub("%n", code.mul(code.sub(vectors, 1), tiles.lanes))
-    has_then, column_end = code.let(f"icmp ne {THEN} %then, null"), code.add("%column", "%n")
+    has_then, column_end = code.let("icmp ne ptr %then, null"), code.add("%column", "%n")
     slices = _print_slices(code, tiles)
-    start: str | int = 0
+    start: Size | int = 0
     for height in tiles.heights:
         kernel = _print_kernel(code, tiles, height, vectors)
         end = code.add(start, code.mul(code.div(code.sub("%m", start), height), height))
@@ -88,31 +118,22 @@ def print_panel(tiles: Tiles) -> str:
             row = code.add("%row", i)
             place = f"i64 {row}, i64 {code.add(row, height)}, i64 %column, i64 {column_end}"
             with code.when(has_then):  # it asks for what it will read
-                code.line(f"call void %then(i8* %then_context, {place}, i64 1)")
+                code.line(f"call void %then(ptr %then_context, {place}, i64 1)")
             code.line(f"call void {kernel}({', '.join(f'{kind} {value}' for kind, value in arguments)})")
             with code.when(has_then):  # on what is in the first cache
-                code.line(f"call void %then(i8* %then_context, {place}, i64 0)")
+                code.line(f"call void %then(ptr %then_context, {place}, i64 0)")
             if height == tiles.rows:
                 _print_lay_call(code, tiles, group, slices)
         start = end
-    with code.when(code.test("ne", code.rem("%m", tiles.rows), 0)):  # behind a last group that is not full
+    with code.when(code.compare("ne", code.rem("%m", tiles.rows), 0)):  # behind a last group that is not full
         _print_lay_call(code, tiles, code.div("%m", tiles.rows), slices)
-    code.line("ret void")
-    return code.text().replace("getelementptr inbounds", "getelementptr") + _print_lay(tiles)
+    return code.text() + _print_lay(tiles)
 
 
-def print_panel_call(code: Code, tiles: Tiles, **values: str | int) -> None:
-    """Compute the tiles under a panel, which are told `values` (see `_TOLD`)."""
-    told = _told(tiles)
-    assert values.keys() == told.keys()
-    code.call(f"gemm_{tiles.suffix}_panel", [(kind, values[name]) for name, kind in told.items()])
-
-
-def _told(tiles: Tiles) -> dict[str, str]:
-    """The types of the panel's parameters, by name."""
-    pairs = [parameter.split() for parameter in _TOLD.split(", ")]
-    kinds = {"T*": f"{tiles.element}*", "THEN": THEN}
-    return {name: kinds.get(kind, kind) for kind, name in pairs}
+def print_panel_call(code: Builder, tiles: Tiles, **values: str | int) -> None:
+    """Call the function that computes the tiles under a panel; `values` are arguments by name (see `_PARAMETERS`)."""
+    assert values.keys() == _KINDS.keys()
+    code.call(f"gemm_{tiles.suffix}_panel", [(kind, values[name]) for name, kind in _KINDS.items()])
 
 
 @dataclass(frozen=True)
@@ -126,50 +147,50 @@ class _Slices:
     """
 
     are_few: str
-    rows: str
-    first: str
+    rows: Size
+    first: Size
 
 
-def _print_slices(code: Code, tiles: Tiles) -> _Slices:
-    groups, are_few = code.parts("%m", tiles.rows), print_are_few(code, tiles, "%m")
-    equal = code.rounded(code.parts("%lay_deep", code.most(1, groups)), tiles.lanes)
-    is_asked = code.let(f"and i1 {code.test('eq', '%lay_kind', ROWS_OF_B)}, {code.let(f'xor i1 {are_few}, true')}")
+def _print_slices(code: Builder, tiles: Tiles) -> _Slices:
+    groups, are_few = code.ceil_div("%m", tiles.rows), print_are_few(code, tiles, "%m")
+    equal = code.round_up(code.ceil_div("%lay_deep", code.greatest(1, groups)), tiles.lanes)
+    is_asked = code.let(f"and i1 {code.compare('eq', '%lay_kind', ROWS_OF_B)}, {code.let(f'xor i1 {are_few}, true')}")
     with code.when(is_asked):
         _print_ask_rows(code, tiles, "%lay_from", code.least(equal, "%lay_deep"))
     return _Slices(are_few, code.choose(are_few, "%lay_deep", equal), code.choose(are_few, code.sub(groups, 1), 0))
 
 
 def _tile_arguments(
-    code: Code, tiles: Tiles, i: str, group: str, last: str, slices: _Slices
+    code: Builder, tiles: Tiles, i: str, group: Size, last: Size, slices: _Slices
 ) -> list[tuple[str, str | int]]:
-    e, pointer = tiles.element, f"{tiles.element}*"
+    e = tiles.element
     a = code.at(e, "%a", code.mul(group, "%group_step"), code.mul(code.rem(i, tiles.rows), "%row_step"))
     c = code.at(e, "%c", code.mul(i, "%c_step"))
     d, plus = (print_optional(code, e, f"%{x}", code.mul(i, f"%{x}_step")) for x in "de")
-    is_apart = code.let(f"and i1 {slices.are_few}, {code.test('eq', '%lay_kind', ROWS_OF_B)}")
-    is_asking = code.let(f"and i1 {is_apart}, {code.test('slt', group, tiles.vectors)}")
-    start = code.let(f"bitcast {pointer} %lay_from to i8*")
-    start = code.let(f"select i1 {is_apart}, i8* {start}, i8* %ask")
+    is_apart = code.let(f"and i1 {slices.are_few}, {code.compare('eq', '%lay_kind', ROWS_OF_B)}")
+    is_asking = code.let(f"and i1 {is_apart}, {code.compare('slt', group, tiles.vectors)}")
+    start = "%lay_from"
+    start = code.let(f"select i1 {is_apart}, ptr {start}, ptr %ask")
     whole = code.mul(code.mul(group, "%ask_share"), "%k")
     offset = code.choose(is_apart, code.mul(group, tiles.lanes * tiles.bytes), whole)
     step = code.choose(is_asking, code.mul("%lay_step", tiles.bytes), "%ask_share")
-    line = code.let(f"getelementptr i8, i8* {start}, i64 {offset}")
+    line = code.let(f"getelementptr i8, ptr {start}, i64 {offset}")
     return [
-        (pointer, a), ("i64", "%row_step"), ("i64", "%k_step"), (pointer, "%b"), ("i64", "%b_step"),
-        (pointer, c), ("i64", "%c_step"), (pointer, d), ("i64", "%d_step"), (pointer, plus),
-        ("i64", "%e_step"), ("i64", "%k"), ("i64", last), ("i8*", line), ("i64", step),
+        ("ptr", a), ("i64", "%row_step"), ("i64", "%k_step"), ("ptr", "%b"), ("i64", "%b_step"),
+        ("ptr", c), ("i64", "%c_step"), ("ptr", d), ("i64", "%d_step"), ("ptr", plus),
+        ("i64", "%e_step"), ("i64", "%k"), ("i64", last), ("ptr", line), ("i64", step),
     ]  # fmt: skip
 
 
-def _print_lay_call(code: Code, tiles: Tiles, group: str, slices: _Slices) -> None:
+def _print_lay_call(code: Builder, tiles: Tiles, group: Size, slices: _Slices) -> None:
     e = tiles.element
     start = code.mul(code.sub(group, slices.first), slices.rows)
-    is_there = code.let(f"and i1 {code.test('sge', start, 0)}, {code.test('slt', start, '%lay_deep')}")
+    is_there = code.let(f"and i1 {code.compare('sge', start, 0)}, {code.compare('slt', start, '%lay_deep')}")
     with code.when(is_there):
         end = code.least("%lay_deep", code.add(start, slices.rows))
-        arguments = [("i64", "%lay_kind"), (f"{e}*", "%lay_from"), ("i64", "%lay_step"), ("i64", start), ("i64", end)]
-        code.call(f"gemm_{tiles.suffix}_lay_slice", [*arguments, ("i64", "%lay_width"), (f"{e}*", "%lay_to")])
-        is_apart = code.test("eq", "%lay_kind", ROWS_OF_B)
+        arguments = [("i64", "%lay_kind"), ("ptr", "%lay_from"), ("i64", "%lay_step"), ("i64", start), ("i64", end)]
+        code.call(f"gemm_{tiles.suffix}_lay_slice", [*arguments, ("i64", "%lay_width"), ("ptr", "%lay_to")])
+        is_apart = code.compare("eq", "%lay_kind", ROWS_OF_B)
         with code.when(is_apart):
             rows = code.least(slices.rows, code.sub("%lay_deep", end))
             _print_ask_rows(code, tiles, code.at(e, "%lay_from", code.mul(end, "%lay_step")), rows)
@@ -178,25 +199,23 @@ def _print_lay_call(code: Code, tiles: Tiles, group: str, slices: _Slices) -> No
 def _print_lay(tiles: Tiles) -> str:
     """The functions that lay out some rows of a panel, and that ask for the first ones."""
     e = tiles.element
-    code = Code(
-        f"gemm_{tiles.suffix}_lay_slice(i64 %kind, {e}* %source, i64 %step, i64 %from, i64 %until, i64 %n, {e}* %out) "
-        "noinline"
-    )
+    parameters = ["i64 %kind", "ptr %source", "i64 %step", "i64 %from", "i64 %until", "i64 %n", "ptr %out"]
+    code = ProductBuilder(f"gemm_{tiles.suffix}_lay_slice", parameters, "noinline")
     rows, target = code.sub("%until", "%from"), code.at(e, "%out", code.mul("%from", tiles.columns))
     for kind, name, along in ((ROWS_OF_B, "rows", code.mul("%from", "%step")), (COLUMNS_OF_B, "columns", "%from")):
-        with code.when(code.test("eq", "%kind", kind)):
-            arguments = [(f"{e}*", code.at(e, "%source", along)), ("i64", "%step"), ("i64", rows), ("i64", "%n")]
-            code.call(f"gemm_{tiles.suffix}_pack_{name}", [*arguments, (f"{e}*", target)])
-    code.line("ret void")
-    ask = Code(f"gemm_{tiles.suffix}_ask_rows({e}* %source, i64 %step, i64 %rows) noinline")
+        with code.when(code.compare("eq", "%kind", kind)):
+            arguments = [("ptr", code.at(e, "%source", along)), ("i64", "%step"), ("i64", rows), ("i64", "%n")]
+            code.call(f"gemm_{tiles.suffix}_pack_{name}", [*arguments, ("ptr", target)])
+    ask = ProductBuilder(f"gemm_{tiles.suffix}_ask_rows", ["ptr %source", "i64 %step", "i64 %rows"], "noinline")
     with ask.loop(0, "%rows") as p:
         for j in range(tiles.vectors):
             print_ask(ask, e, ask.at(e, "%source", ask.mul(p, "%step"), j * tiles.lanes))
-    ask.line("ret void")
-    return (code.text() + ask.text()).replace("getelementptr inbounds", "getelementptr")
+    return code.text() + ask.text()
 
 
-def print_lay(code: Code, tiles: Tiles, kind: str, source: tuple[str, str], size: tuple[str, str], target: str) -> None:
+def print_lay(
+    code: Builder, tiles: Tiles, kind: str, source: tuple[str, Size], size: tuple[Size, Size], target: str
+) -> None:
     """Lay out a whole panel.
 
     Args:
@@ -204,62 +223,58 @@ def print_lay(code: Code, tiles: Tiles, kind: str, source: tuple[str, str], size
         source: where that begins, and how far apart rows of B (or of its transpose) lie.
         size: the panel's steps of k, and its columns.
     """
-    pointer, (b, step), (deep, width) = f"{tiles.element}*", source, size
-    arguments = [("i64", kind), (pointer, b), ("i64", step), ("i64", "0"), ("i64", deep), ("i64", width)]
-    code.call(f"gemm_{tiles.suffix}_lay_slice", [*arguments, (pointer, target)])
+    (b, step), (deep, width) = source, size
+    arguments = [("i64", kind), ("ptr", b), ("i64", step), ("i64", "0"), ("i64", deep), ("i64", width)]
+    code.call(f"gemm_{tiles.suffix}_lay_slice", [*arguments, ("ptr", target)])
 
 
-def _print_ask_rows(code: Code, tiles: Tiles, source: str, rows: str) -> None:
-    arguments = [(f"{tiles.element}*", source), ("i64", "%lay_step"), ("i64", rows)]
+def _print_ask_rows(code: Builder, tiles: Tiles, source: str, rows: Size) -> None:
+    arguments = [("ptr", source), ("i64", "%lay_step"), ("i64", rows)]
     code.call(f"gemm_{tiles.suffix}_ask_rows", arguments)
 
 
-def _print_kernel(code: Code, tiles: Tiles, height: int, vectors: str) -> str:
+def _print_kernel(code: Builder, tiles: Tiles, height: int, vectors: Size) -> str:
     """The kernel of tiles of a height and of so many vectors, as a pointer: one place to call them all from."""
-    e = tiles.element
-    kinds = (f"{e}*", "i64", "i64", *[f"{e}*", "i64"] * 4, "i64", "i64", "i8*", "i64")
-    pointer = f"void ({', '.join(kinds)})*"
     chosen = ""
     for wanted in range(1, tiles.vectors + 1):
         name = f"@{tiles.kernel(height, wanted)}"
         if (height, wanted) == (tiles.rows, tiles.vectors):
-            is_rows = code.test("eq", "%k_step", 1)
+            is_rows = code.compare("eq", "%k_step", 1)
             rows, panels = (f"@{tiles.kernel(height, wanted, layout)}" for layout in (ROWS_OF_A, PANELS_OF_A))
-            name = code.let(f"select i1 {is_rows}, {pointer} {rows}, {pointer} {panels}")
-        is_it = code.test("eq", vectors, wanted)
-        chosen = code.let(f"select i1 {is_it}, {pointer} {name}, {pointer} {chosen}") if chosen else name
+            name = code.choose(is_rows, rows, panels, "ptr")
+        is_it = code.compare("eq", vectors, wanted)
+        chosen = code.choose(is_it, name, chosen, "ptr") if chosen else name
     return chosen
 
 
-def print_optional(code: Code, element: str, pointer: str, offset: str) -> str:
+def print_optional(code: Builder, element: str, pointer: str, offset: Size) -> str:
     """The address some elements further on; null stays null."""
-    is_null = code.let(f"icmp eq {element}* {pointer}, null")
-    return code.let(f"select i1 {is_null}, {element}* null, {element}* {code.at(element, pointer, offset)}")
+    is_null = code.let(f"icmp eq ptr {pointer}, null")
+    return code.let(f"select i1 {is_null}, ptr null, ptr {code.at(element, pointer, offset)}")
 
 
-def print_parallel(code: Code, task: str, fields: str, parts: str) -> None:
+def print_parallel(code: Builder, task: str, fields: str, parts: Size) -> None:
     """Deal out the parts of a task to the threads."""
-    shared = code.let(f"bitcast i64* {fields} to i8*")
-    code.call("anabranch_parallel", [("void (i8*, i64)*", f"@{task}"), ("i8*", shared), ("i64", parts)])
+    code.call("anabranch_parallel", [("ptr", f"@{task}"), ("ptr", fields), ("i64", parts)])
 
 
-def print_scratch(code: Code, element: str) -> tuple[str, str]:
+def print_scratch(code: Builder, element: str) -> tuple[str, str]:
     """Memory for what a part lays out, at the start of a page, and the number of its slot, to be given back."""
     slot = code.let("call i64 @gemm_take()")
-    cell = code.let(f"getelementptr [{_SLOTS} x i8*], [{_SLOTS} x i8*]* @gemm_memory, i64 0, i64 {slot}")
-    memory = code.let(f"ptrtoint i8* {code.load('i8*', cell)} to i64")
+    cell = code.let(f"getelementptr [{_SLOTS} x ptr], ptr @gemm_memory, i64 0, i64 {slot}")
+    memory = code.let(f"ptrtoint ptr {code.load('ptr', cell)} to i64")
     aligned = code.let(f"and i64 {code.add(memory, 4095)}, -4096")
-    return code.let(f"inttoptr i64 {aligned} to {element}*"), slot
+    return code.let(f"inttoptr i64 {aligned} to ptr"), slot
 
 
-def print_ask_share(code: Code, tiles: Tiles, rows: str) -> str:
+def print_ask_share(code: Builder, tiles: Tiles, rows: Size) -> Size:
     """The bytes that each group of `rows` asks for in each step of k, of a panel that lies in one piece."""
-    return code.div(tiles.columns * tiles.bytes, code.most(1, code.div(rows, tiles.rows)))
+    return code.div(tiles.columns * tiles.bytes, code.greatest(1, code.div(rows, tiles.rows)))
 
 
-def print_are_few(code: Code, tiles: Tiles, rows: str) -> str:
+def print_are_few(code: Builder, tiles: Tiles, rows: Size) -> str:
     """Print the test whether a panel has few rows of A.
 
     Then the next one is laid out behind all of them, in the same memory.
     """
-    return code.test("sle", rows, _FEW_GROUPS * tiles.rows)
+    return code.compare("sle", rows, _FEW_GROUPS * tiles.rows)

@@ -13,12 +13,14 @@ After R. van de Geijn and T. Smith et al., Anatomy of High-Performance Many-Thre
 
 from __future__ import annotations
 
-from .gemm_code import Code
+from collections.abc import Mapping
+
+from ..llvm.builder import Builder, Size
+from .gemm_code import PARAMETERS, ProductBuilder
 from .gemm_panel import (
     COLUMNS_OF_B,
     NOTHING,
     ROWS_OF_B,
-    THEN,
     TRANSPOSED,
     print_ask_share,
     print_lay,
@@ -46,55 +48,55 @@ _FIELDS = (
 )
 
 MEMORY = """
-declare void @free(i8*)
+declare void @free(ptr)
 @shared_busy = internal global i64 0, align 64
 @shared_size = internal global i64 0
-@shared_memory = internal global i8* null
+@shared_memory = internal global ptr null
 
 ; Memory of some bytes: what the last product left, where no other uses it. Null where there is none.
-define internal i8* @shared_take(i64 %size) noinline {
+define internal ptr @shared_take(i64 %size) noinline {
 entry:
-  %pair = cmpxchg i64* @shared_busy, i64 0, i64 1 seq_cst seq_cst
+  %pair = cmpxchg ptr @shared_busy, i64 0, i64 1 seq_cst seq_cst
   %mine = extractvalue {i64, i1} %pair, 1
   br i1 %mine, label %kept, label %other
 kept:
-  %old = load i64, i64* @shared_size
+  %old = load i64, ptr @shared_size
   %enough = icmp sle i64 %size, %old
   br i1 %enough, label %again, label %grow
 again:
-  %same = load i8*, i8** @shared_memory
-  ret i8* %same
+  %same = load ptr, ptr @shared_memory
+  ret ptr %same
 grow:
-  %small = load i8*, i8** @shared_memory
-  store i8* null, i8** @shared_memory ; before another thread is given the same place
-  store i64 0, i64* @shared_size
-  call void @free(i8* %small)
-  %large = call i8* @malloc(i64 %size)
-  %none = icmp eq i8* %large, null
+  %small = load ptr, ptr @shared_memory
+  store ptr null, ptr @shared_memory ; before another thread is given the same place
+  store i64 0, ptr @shared_size
+  call void @free(ptr %small)
+  %large = call ptr @malloc(i64 %size)
+  %none = icmp eq ptr %large, null
   %has = select i1 %none, i64 0, i64 %size
-  store i8* %large, i8** @shared_memory
-  store i64 %has, i64* @shared_size
+  store ptr %large, ptr @shared_memory
+  store i64 %has, ptr @shared_size
   br i1 %none, label %fail, label %done
 fail:
-  store atomic i64 0, i64* @shared_busy seq_cst, align 8
-  ret i8* null
+  store atomic i64 0, ptr @shared_busy seq_cst, align 8
+  ret ptr null
 done:
-  ret i8* %large
+  ret ptr %large
 other:
-  %own = call i8* @malloc(i64 %size)
-  ret i8* %own
+  %own = call ptr @malloc(i64 %size)
+  ret ptr %own
 }
 
-define internal void @shared_give(i8* %memory) noinline {
+define internal void @shared_give(ptr %memory) noinline {
 entry:
-  %kept = load i8*, i8** @shared_memory
-  %is_kept = icmp eq i8* %memory, %kept
+  %kept = load ptr, ptr @shared_memory
+  %is_kept = icmp eq ptr %memory, %kept
   br i1 %is_kept, label %keep, label %drop
 keep:
-  store atomic i64 0, i64* @shared_busy seq_cst, align 8
+  store atomic i64 0, ptr @shared_busy seq_cst, align 8
   ret void
 drop:
-  call void @free(i8* %memory)
+  call void @free(ptr %memory)
   ret void
 }
 """
@@ -115,74 +117,71 @@ def _unit_of_a(tiles: Tiles) -> int:
     return max(1, tiles.columns // tiles.rows) * tiles.rows
 
 
-def _read(code: Code, tiles: Tiles) -> dict[str, str]:
-    fields = code.let("bitcast i8* %context to i64*")
-    get = {name: code.load("i64", code.at("i64", fields, k)) for k, name in enumerate(_FIELDS)}
-    return get | {name: code.let(f"inttoptr i64 {get[name]} to {tiles.element}*") for name in _POINTERS}
+def _read(code: Builder, tiles: Tiles) -> dict[str, str]:
+    get = {name: code.load("i64", "%context", k) for k, name in enumerate(_FIELDS)}
+    return get | {name: code.let(f"inttoptr i64 {get[name]} to ptr") for name in _POINTERS}
 
 
-def _print_units(code: Code, tiles: Tiles, get: dict[str, str]) -> tuple[str, str]:
+def _print_units(code: Builder, tiles: Tiles, get: Mapping[str, Size]) -> tuple[Size, Size]:
     """Print how many units of A, and of both operands, there are to lay out of a block."""
-    of_a = code.mul(get["lay_a"], code.parts(get["m"], _unit_of_a(tiles)))
-    return of_a, code.add(of_a, code.mul(get["lay_b"], code.parts(get["n"], tiles.columns)))
+    of_a = code.mul(get["lay_a"], code.ceil_div(get["m"], _unit_of_a(tiles)))
+    return of_a, code.add(of_a, code.mul(get["lay_b"], code.ceil_div(get["n"], tiles.columns)))
 
 
 def _print_lay_unit(tiles: Tiles) -> str:
     """Lay out a unit of the next block."""
     e = tiles.element
-    code = Code(f"gemm_{tiles.suffix}_lay_unit(i8* %context, i64 %unit)")
+    code = ProductBuilder(f"gemm_{tiles.suffix}_lay_unit", ["ptr %context", "i64 %unit"])
     get = _read(code, tiles)
     of_a, _ = _print_units(code, tiles, get)
-    deep, pointer = get["next_deep"], f"{e}*"
-    is_a = code.test("slt", "%unit", of_a)
+    deep = get["next_deep"]
+    is_a = code.compare("slt", "%unit", of_a)
     with code.when(is_a):
         i = code.mul("%unit", _unit_of_a(tiles))
         rows = code.least(_unit_of_a(tiles), code.sub(get["m"], i))
         source, target = code.at(e, get["next_a"], i), code.at(e, get["next_laid_a"], code.mul(i, deep))
-        arguments = [(pointer, source), ("i64", get["k_step"]), ("i64", deep), ("i64", rows), (pointer, target)]
+        arguments = [("ptr", source), ("i64", get["k_step"]), ("i64", deep), ("i64", rows), ("ptr", target)]
         code.call(f"gemm_{tiles.suffix}_pack_a", arguments)
     with code.when(code.let(f"xor i1 {is_a}, true")):
         j = code.mul(code.sub("%unit", of_a), tiles.columns)
         columns = code.least(tiles.columns, code.sub(get["n"], j))
         target = code.at(e, get["next_laid_b"], code.mul(j, deep))
         _print_lay_panel(code, tiles, get, (get["next_b"], j, columns, deep, target))
-    code.line("ret void")
     return code.text()
 
 
 def _print_part(tiles: Tiles) -> str:
-    code = Code(f"gemm_{tiles.suffix}_shared_part(i8* %context, i64 %part)")
+    code = ProductBuilder(f"gemm_{tiles.suffix}_shared_part", ["ptr %context", "i64 %part"])
     get = _read(code, tiles)
     _, units = _print_units(code, tiles, get)
-    wanted = code.choose(code.test("sgt", get["next_deep"], 0), units, 0)
+    wanted = code.choose(code.compare("sgt", get["next_deep"], 0), units, 0)
     first = code.div(code.mul("%part", wanted), get["parts"])
     end = code.div(code.mul(code.add("%part", 1), wanted), get["parts"])
-    with code.when(code.test("sgt", get["deep"], 0)):
+    with code.when(code.compare("sgt", get["deep"], 0)):
         _print_rectangle(code, tiles, get)
     with code.loop(first, end) as unit:
-        code.call(f"gemm_{tiles.suffix}_lay_unit", [("i8*", "%context"), ("i64", unit)])
-    code.line("ret void")
-    return code.text().replace("getelementptr inbounds", "getelementptr")
+        code.call(f"gemm_{tiles.suffix}_lay_unit", [("ptr", "%context"), ("i64", unit)])
+    return code.text()
 
 
-def _print_rectangle(code: Code, tiles: Tiles, get: dict[str, str]) -> None:
+def _print_rectangle(code: Builder, tiles: Tiles, get: dict[str, str]) -> None:
     """The present block's terms of a part."""
-    e, deep, pointer = tiles.element, get["deep"], f"{tiles.element}*"
-    follows = code.let(f"inttoptr i64 {get['then']} to {THEN}")
-    then_context = code.let(f"inttoptr i64 {get['then_context']} to i8*")
+    e, deep = tiles.element, get["deep"]
+    follows = code.let(f"inttoptr i64 {get['then']} to ptr")
+    then_context = code.let(f"inttoptr i64 {get['then_context']} to ptr")
     row = code.mul(code.div("%part", get["across"]), get["part_rows"])
     rows = code.sub(code.least(get["m"], code.add(row, get["part_rows"])), row)
     column = code.mul(code.rem("%part", get["across"]), get["part_columns"])
     column_end = code.least(get["n"], code.add(column, get["part_columns"]))
-    is_laid = code.test("ne", get["lay_a"], 0)
+    is_laid = code.compare("ne", get["lay_a"], 0)
     laid, plain = code.at(e, get["laid_a"], code.mul(row, deep)), code.at(e, get["a"], code.mul(row, get["row_step"]))
-    a = code.let(f"select i1 {is_laid}, {pointer} {laid}, {pointer} {plain}")
+    a = code.choose(is_laid, laid, plain, "ptr")
     group_step = code.mul(code.choose(is_laid, deep, get["row_step"]), tiles.rows)
     row_step, k_step = code.choose(is_laid, 1, get["row_step"]), code.choose(is_laid, tiles.rows, 1)
-    is_b_laid = code.test("ne", get["lay_b"], 0)
+    is_b_laid = code.compare("ne", get["lay_b"], 0)
     panels, slot = print_scratch(code, e)
-    kind = code.choose(code.test("eq", get["form"], TRANSPOSED), COLUMNS_OF_B, ROWS_OF_B)
-    by_column = code.choose(code.test("eq", get["form"], TRANSPOSED), get["b_step"], 1)
+    kind = code.choose(code.compare("eq", get["form"], TRANSPOSED), COLUMNS_OF_B, ROWS_OF_B)
+    by_column = code.choose(code.compare("eq", get["form"], TRANSPOSED), get["b_step"], 1)
     size = code.mul(deep, tiles.columns)
     ask_share = code.choose(is_b_laid, print_ask_share(code, tiles, rows), 0)
     with code.when(code.let(f"xor i1 {is_b_laid}, true")):
@@ -193,23 +192,23 @@ def _print_rectangle(code: Code, tiles: Tiles, get: dict[str, str]) -> None:
         odd = code.rem(code.div(code.sub(j, column), tiles.columns), 2)
         panel = code.at(e, panels, code.mul(odd, size))
         next_panel = code.at(e, panels, code.mul(code.sub(1, odd), size))
-        is_beside = code.test("slt", beside, column_end)
+        is_beside = code.compare("slt", beside, column_end)
         next_kind = code.choose(is_b_laid, NOTHING, code.choose(is_beside, kind, NOTHING))
         next_width = code.least(tiles.columns, code.sub(column_end, beside))
         laid_b = code.at(e, get["laid_b"], code.mul(j, deep))
-        b = code.let(f"select i1 {is_b_laid}, {pointer} {laid_b}, {pointer} {panel}")
+        b = code.choose(is_b_laid, laid_b, panel, "ptr")
         target = code.at(e, get["c"], code.mul(row, get["c_step"]), j)
         added = print_optional(code, e, get["d"], code.add(code.mul(row, get["d_step"]), j))
-        sums = code.at(e, get["sums"], code.mul(j, code.rounded(get["m"], tiles.rows)), code.mul(row, tiles.columns))
-        has_sums = code.test("ne", get["has_sums"], 0)
-        into_sums = code.let(f"and i1 {has_sums}, {code.test('eq', get['is_last'], 0)}")
-        from_sums = code.let(f"and i1 {has_sums}, {code.test('eq', get['is_first'], 0)}")
-        target = code.let(f"select i1 {into_sums}, {pointer} {sums}, {pointer} {target}")
+        sums = code.at(e, get["sums"], code.mul(j, code.round_up(get["m"], tiles.rows)), code.mul(row, tiles.columns))
+        has_sums = code.compare("ne", get["has_sums"], 0)
+        into_sums = code.let(f"and i1 {has_sums}, {code.compare('eq', get['is_last'], 0)}")
+        from_sums = code.let(f"and i1 {has_sums}, {code.compare('eq', get['is_first'], 0)}")
+        target = code.choose(into_sums, sums, target, "ptr")
         target_step = code.choose(into_sums, tiles.columns, get["c_step"])
-        added = code.let(f"select i1 {from_sums}, {pointer} {sums}, {pointer} {added}")
+        added = code.choose(from_sums, sums, added, "ptr")
         added_step = code.choose(from_sums, tiles.columns, get["d_step"])
         plus = print_optional(code, e, get["e"], code.add(code.mul(row, get["e_step"]), j))
-        ask = code.let(f"bitcast {pointer} {code.at(e, get['laid_b'], code.mul(beside, deep))} to i8*")
+        ask = code.at(e, get["laid_b"], code.mul(beside, deep))
         print_panel_call(
             code, tiles, m=rows, n=width, k=deep,
             a=a, group_step=group_step, row_step=row_step, k_step=k_step, b=b, b_step=tiles.columns,
@@ -223,62 +222,59 @@ def _print_rectangle(code: Code, tiles: Tiles, get: dict[str, str]) -> None:
     code.line(f"call void @gemm_give(i64 {slot})")
 
 
-def _print_lay_panel(code: Code, tiles: Tiles, get: dict[str, str], panel: tuple[str, str, str, str, str]) -> None:
+def _print_lay_panel(
+    code: Builder, tiles: Tiles, get: dict[str, str], panel: tuple[str, Size, Size, Size, str]
+) -> None:
     """Lay out a panel of B: of where a block begins, its first column, how many there are, its terms and the target."""
     b, j, width, deep, target = panel
-    is_transposed = code.test("eq", get["form"], TRANSPOSED)
+    is_transposed = code.compare("eq", get["form"], TRANSPOSED)
     source = code.at(tiles.element, b, code.choose(is_transposed, code.mul(j, get["b_step"]), j))
     kind = code.choose(is_transposed, COLUMNS_OF_B, ROWS_OF_B)
     print_lay(code, tiles, kind, (source, get["b_step"]), (deep, width), target)
 
 
 def _print_product(tiles: Tiles) -> str:
-    e = tiles.element
-    parameters = (
-        f"i64 %m, i64 %n, i64 %k, {e}* %a, i64 %a_step, i64 %a_transposed, {e}* %b, i64 %b_step, i64 %form, "
-        f"{e}* %c, i64 %c_step, {e}* %d, i64 %d_step, {e}* %e, i64 %e_step, {THEN} %then, i8* %then_context, i64 %block"
-    )
-    code = Code(f"{shared_name(tiles)}({parameters})", result="i64")
-    lay_a = code.choose(code.test("ne", "%a_transposed", 0), 1, 0)
-    blocks = code.parts("%k", "%block")
-    block = code.parts("%k", blocks)
-    high = code.choose(code.test("ne", lay_a, 0), code.least("%m", _MOST_WIDE), "%m")
+    given = [*PARAMETERS, "ptr %then", "ptr %then_context", "i64 %block"]
+    code = ProductBuilder(shared_name(tiles), given, result="i64")
+    lay_a = code.choose(code.compare("ne", "%a_transposed", 0), 1, 0)
+    blocks = code.ceil_div("%k", "%block")
+    block = code.ceil_div("%k", blocks)
+    high = code.choose(code.compare("ne", lay_a, 0), code.least("%m", _MOST_WIDE), "%m")
     wide = code.least("%n", _MOST_WIDE)
-    size_a = code.mul(code.mul(lay_a, code.rounded(high, tiles.rows)), block)
+    size_a = code.mul(code.mul(lay_a, code.round_up(high, tiles.rows)), block)
     lay_b = code.sub(1, lay_a)
-    size_b = code.mul(code.mul(lay_b, code.rounded(wide, tiles.columns)), block)
-    size = code.rounded(code.mul(code.add(size_a, size_b), tiles.bytes), 4096)
-    is_several = code.test("sgt", blocks, 1)
+    size_b = code.mul(code.mul(lay_b, code.round_up(wide, tiles.columns)), block)
+    size = code.round_up(code.mul(code.add(size_a, size_b), tiles.bytes), 4096)
+    is_several = code.compare("sgt", blocks, 1)
     several = code.choose(is_several, 2, 1)
-    sums = code.mul(code.rounded(high, tiles.rows), code.rounded(wide, tiles.columns))
-    has_sums = code.let(f"and i1 {is_several}, {code.test('sle', sums, _MOST_SUMS)}")
+    sums = code.mul(code.round_up(high, tiles.rows), code.round_up(wide, tiles.columns))
+    has_sums = code.let(f"and i1 {is_several}, {code.compare('sle', sums, _MOST_SUMS)}")
     size_sums = code.choose(has_sums, code.mul(sums, tiles.bytes), 0)
     bytes_ = code.add(code.add(code.mul(size, several), 4096), size_sums)
-    memory = code.let(f"call i8* @shared_take(i64 {bytes_})")
-    found = code.let(f"icmp ne i8* {memory}, null")
+    memory = code.let(f"call ptr @shared_take(i64 {bytes_})")
+    found = code.let(f"icmp ne ptr {memory}, null")
     with code.when(found):
-        start = code.let(f"and i64 {code.add(code.let(f'ptrtoint i8* {memory} to i64'), 4095)}, -4096")
-        context = code.variable(f"[{len(_FIELDS)} x i64]")
-        fields = code.let(f"bitcast [{len(_FIELDS)} x i64]* {context} to i64*")
+        start = code.let(f"and i64 {code.add(code.let(f'ptrtoint ptr {memory} to i64'), 4095)}, -4096")
+        context = code.slot(f"[{len(_FIELDS)} x i64]", 8)
         for name, value in (
             ("sums", code.add(start, code.mul(size, several))),
             ("has_sums", code.choose(has_sums, 1, 0)),
         ):
-            code.store("i64", value, code.at("i64", fields, _FIELDS.index(name)))
+            code.store("i64", value, context, _FIELDS.index(name))
         with code.loop(0, "%m", high) as row, code.loop(0, "%n", wide) as column:
-            _print_chunk(code, tiles, fields, (row, high), (column, wide), (lay_a, lay_b, block, start, size, size_a))
-        code.line(f"call void @shared_give(i8* {memory})")
+            _print_chunk(code, tiles, context, (row, high), (column, wide), (lay_a, lay_b, block, start, size, size_a))
+        code.line(f"call void @shared_give(ptr {memory})")
     code.line(f"ret i64 {code.let(f'zext i1 {found} to i64')}")
-    return code.text().replace("getelementptr inbounds", "getelementptr")
+    return code.text()
 
 
 def _print_chunk(
-    code: Code,
+    code: Builder,
     tiles: Tiles,
     fields: str,
-    down: tuple[str, str],
-    across: tuple[str, str],
-    laid: tuple[str, str, str, str, str, str],
+    down: tuple[Size, Size],
+    across: tuple[Size, Size],
+    laid: tuple[Size, Size, Size, Size, Size, Size],
 ) -> None:
     """The rows and columns that are laid out at a time: block by block of k, each laid out during the one before.
 
@@ -290,44 +286,44 @@ def _print_chunk(
     """
     e, (row, high), (column, wide), (lay_a, lay_b, block, start, size, size_a) = tiles.element, down, across, laid
     m, n = code.least(high, code.sub("%m", row)), code.least(wide, code.sub("%n", column))
-    is_laid = code.test("ne", lay_a, 0)
+    is_laid = code.compare("ne", lay_a, 0)
     row_step, k_step = code.choose(is_laid, 1, "%a_step"), code.choose(is_laid, "%a_step", 1)
-    b_step_along = code.choose(code.test("eq", "%form", TRANSPOSED), "%b_step", 1)
-    b_step_down = code.choose(code.test("eq", "%form", TRANSPOSED), 1, "%b_step")
+    b_step_along = code.choose(code.compare("eq", "%form", TRANSPOSED), "%b_step", 1)
+    b_step_down = code.choose(code.compare("eq", "%form", TRANSPOSED), 1, "%b_step")
 
-    def put(**values: str) -> None:
+    def put(**values: Size) -> None:
         for name, value in values.items():
-            code.store("i64", value, code.at("i64", fields, _FIELDS.index(name)))
+            code.store("i64", value, fields, _FIELDS.index(name))
 
-    def address(pointer: str, *offsets: str) -> str:
-        return code.let(f"ptrtoint {e}* {code.at(e, pointer, *offsets)} to i64")
+    def address(pointer: str, *offsets: Size) -> str:
+        return code.let(f"ptrtoint ptr {code.at(e, pointer, *offsets)} to i64")
 
-    def optional(pointer: str, *offsets: str) -> str:
+    def optional(pointer: str, *offsets: Size) -> str:
         total = code.add(*offsets)
-        return code.let(f"ptrtoint {e}* {print_optional(code, e, pointer, total)} to i64")
+        return code.let(f"ptrtoint ptr {print_optional(code, e, pointer, total)} to i64")
 
     most_rows = code.choose(is_laid, _PART_ROWS_LAID_OUT, _PART_ROWS)
-    part_rows = code.rounded(code.parts(m, code.parts(m, most_rows)), tiles.rows)
-    down_parts = code.parts(m, part_rows)
-    panels = code.parts(n, tiles.columns)
+    part_rows = code.round_up(code.ceil_div(m, code.ceil_div(m, most_rows)), tiles.rows)
+    down_parts = code.ceil_div(m, part_rows)
+    panels = code.ceil_div(n, tiles.columns)
     most_across = code.choose(is_laid, _MOST_ACROSS_LAID_OUT, _MOST_ACROSS)
-    wanted = code.least(panels, code.least(most_across, code.parts(_LEAST_PARTS, down_parts)))
-    part_columns = code.mul(code.parts(panels, wanted), tiles.columns)
-    across_parts = code.parts(n, part_columns)
+    wanted = code.least(panels, code.least(most_across, code.ceil_div(_LEAST_PARTS, down_parts)))
+    part_columns = code.mul(code.ceil_div(panels, wanted), tiles.columns)
+    across_parts = code.ceil_div(n, part_columns)
     parts = code.mul(down_parts, across_parts)
     a_rows, b_columns = code.mul(row, row_step), code.mul(column, b_step_along)
     put(m=m, n=n, row_step=row_step, k_step=k_step, b_step="%b_step", form="%form", c_step="%c_step")
     put(lay_a=lay_a, lay_b=lay_b)
     put(row=row, column=column, part_rows=part_rows, part_columns=part_columns, across=across_parts)
     put(c=address("%c", code.mul(row, "%c_step"), column))
-    put(then_context=code.let("ptrtoint i8* %then_context to i64"))
+    put(then_context=code.let("ptrtoint ptr %then_context to i64"))
     get = {"lay_a": lay_a, "lay_b": lay_b, "m": m, "n": n}
     units = _print_units(code, tiles, get)[1]
     with code.loop(code.sub(0, block), "%k", block) as p:  # before the first block, it is laid out
         after = code.add(p, block)
-        is_first, is_before = code.test("eq", p, 0), code.test("slt", p, 0)
+        is_first, is_before = code.compare("eq", p, 0), code.compare("slt", p, 0)
         deep = code.choose(is_before, 0, code.least(block, code.sub("%k", p)))
-        next_deep = code.most(0, code.least(block, code.sub("%k", after)))
+        next_deep = code.greatest(0, code.least(block, code.sub("%k", after)))
         odd = code.rem(code.div(after, block), 2)  # which half of the memory the next block lies in
         next_half = code.add(start, code.mul(odd, size))
         half = code.add(start, code.mul(code.sub(1, odd), size))
@@ -341,8 +337,8 @@ def _print_chunk(
         put(d=code.choose(is_first, d, address("%c", code.mul(row, "%c_step"), column)))
         put(d_step=code.choose(is_first, "%d_step", "%c_step"), e_step="%e_step")
         put(e=code.choose(is_first, optional("%e", code.mul(row, "%e_step"), column), "0"))
-        is_last = code.test("sge", after, "%k")
-        put(then=code.choose(is_last, code.let(f"ptrtoint {THEN} %then to i64"), "0"))
+        is_last = code.compare("sge", after, "%k")
+        put(then=code.choose(is_last, code.let("ptrtoint ptr %then to i64"), "0"))
         pieces = code.choose(is_before, units, parts)
         put(parts=pieces)
         put(is_first=code.choose(is_first, 1, 0), is_last=code.choose(is_last, 1, 0))

@@ -88,17 +88,17 @@ def print_tile(tiles: Tiles, rows: int, vectors: int, layout: str = "") -> str:
     Args:
         layout: `ROWS_OF_A` or `PANELS_OF_A`, where A always lies like that; the kernel takes its steps for granted.
     """
-    e, v = tiles.element, tiles.vector
+    v = tiles.vector
     grid = [(i, j) for i in range(rows) for j in range(vectors)]
     times = _AT_A_TIME if layout else 1
     a_step = {"": "%k_step", ROWS_OF_A: "1", PANELS_OF_A: str(tiles.rows)}[layout]
     row = "add i64 0, {}" if layout == PANELS_OF_A else "mul i64 %row_step, {}"
     zeros = [f"  %z{i}_{j} = phi {v} [zeroinitializer, %entry], [%s{times}x{i}_{j}, %body]" for i, j in grid]
     lines = [
-        f"define internal void @{tiles.kernel(rows, vectors, layout)}({e}* noalias %a, i64 %row_step, i64 %k_step, "
-        f"{e}* noalias %b, i64 %b_step, {e}* %c, i64 %c_step, {e}* %d, i64 %d_step, {e}* %e, i64 %e_step, "
+        f"define internal void @{tiles.kernel(rows, vectors, layout)}(ptr noalias %a, i64 %row_step, i64 %k_step, "
+        f"ptr noalias %b, i64 %b_step, ptr %c, i64 %c_step, ptr %d, i64 %d_step, ptr %e, i64 %e_step, "
         "i64 %k, i64 %last, "
-        f"i8* %next, i64 %next_step) noinline {{",
+        f"ptr %next, i64 %next_step) noinline {{",
         "entry:",
         *[f"  %r{i} = {row.format(i)}" for i in range(rows)],
         *[line for i, j in grid for line in _print_early(tiles, i, j)],
@@ -107,9 +107,9 @@ def print_tile(tiles: Tiles, rows: int, vectors: int, layout: str = "") -> str:
         "  br i1 %some, label %body, label %rest",
         "body:",
         "  %p = phi i64 [0, %entry], [%p_next, %body]",
-        f"  %a0 = phi {e}* [%a, %entry], [%a{times}, %body]",
-        f"  %b0 = phi {e}* [%b, %entry], [%b{times}, %body]",
-        f"  %n0 = phi i8* [%next, %entry], [%n{times}, %body]",
+        f"  %a0 = phi ptr [%a, %entry], [%a{times}, %body]",
+        f"  %b0 = phi ptr [%b, %entry], [%b{times}, %body]",
+        f"  %n0 = phi ptr [%next, %entry], [%n{times}, %body]",
         *[f"  %s0x{i}_{j} = phi {v} [zeroinitializer, %entry], [%s{times}x{i}_{j}, %body]" for i, j in grid],
         *[line for step in range(times) for line in _print_step(tiles, grid, a_step, step, step + 1)],
         f"  %p_next = add nuw nsw i64 %p, {times}",
@@ -124,9 +124,9 @@ def print_tile(tiles: Tiles, rows: int, vectors: int, layout: str = "") -> str:
     else:
         step, after = times + 1, times + 2
         lines += [
-            f"  %a{step} = phi {e}* [%a, %entry], [%a{times}, %body]",
-            f"  %b{step} = phi {e}* [%b, %entry], [%b{times}, %body]",
-            f"  %n{step} = phi i8* [%next, %entry], [%n{times}, %body]",
+            f"  %a{step} = phi ptr [%a, %entry], [%a{times}, %body]",
+            f"  %b{step} = phi ptr [%b, %entry], [%b{times}, %body]",
+            f"  %n{step} = phi ptr [%next, %entry], [%n{times}, %body]",
             "  %odd = icmp slt i64 %whole_k, %k",
             "  br i1 %odd, label %one, label %summed",
             "one:",
@@ -140,11 +140,9 @@ def print_tile(tiles: Tiles, rows: int, vectors: int, layout: str = "") -> str:
 
 def _print_early(tiles: Tiles, i: int, j: int) -> list[str]:
     """Ask for a vector of C, which is there when the sums are."""
-    pointer = f"%early_cp{i}_{j}"
     return [
         *_print_address(tiles, "c", "early", i, j),
-        f"  {pointer} = bitcast {tiles.vector}* %early_cv{i}_{j} to i8*",
-        f"  call void @llvm.prefetch.p0(i8* {pointer}, i32 1, i32 3, i32 1)",
+        f"  call void @llvm.prefetch.p0(ptr %early_cq{i}_{j}, i32 1, i32 3, i32 1)",
     ]
 
 
@@ -152,23 +150,22 @@ def _print_step(tiles: Tiles, grid: list[tuple[int, int]], a_step: str, step: in
     """One step of k: products are added to the sums ``%s{step}x..``, pointers ``%a{step}`` and the like move on."""
     e, v, lanes = tiles.element, tiles.vector, tiles.lanes
     rows, vectors = grid[-1][0] + 1, grid[-1][1] + 1
-    lines = [f"  call void @llvm.prefetch.p0(i8* %n{step}, i32 0, i32 2, i32 1)"]
+    lines = [f"  call void @llvm.prefetch.p0(ptr %n{step}, i32 0, i32 2, i32 1)"]
     for j in range(vectors):
-        lines.append(f"  %bq{step}x{j} = getelementptr inbounds {e}, {e}* %b{step}, i64 {j * lanes}")
-        lines.append(f"  %bv{step}x{j} = bitcast {e}* %bq{step}x{j} to {v}*")
-        lines.append(f"  %bl{step}x{j} = load {v}, {v}* %bv{step}x{j}, align {tiles.bytes}")
+        lines.append(f"  %bq{step}x{j} = getelementptr inbounds {e}, ptr %b{step}, i64 {j * lanes}")
+        lines.append(f"  %bl{step}x{j} = load {v}, ptr %bq{step}x{j}, align {tiles.bytes}")
     for i in range(rows):
         name = f"{step}x{i}"
-        lines.append(f"  %aq{name} = getelementptr inbounds {e}, {e}* %a{step}, i64 %r{i}")
-        lines.append(f"  %as{name} = load {e}, {e}* %aq{name}")
+        lines.append(f"  %aq{name} = getelementptr inbounds {e}, ptr %a{step}, i64 %r{i}")
+        lines.append(f"  %as{name} = load {e}, ptr %aq{name}")
         lines.append(f"  %ai{name} = insertelement {v} undef, {e} %as{name}, i32 0")
         lines.append(f"  %av{name} = shufflevector {v} %ai{name}, {v} undef, <{lanes} x i32> zeroinitializer")
     for i, j in grid:
         terms = f"{v} %av{step}x{i}, {v} %bl{step}x{j}, {v} %s{step}x{i}_{j}"
         lines.append(f"  %s{after}x{i}_{j} = call {v} @llvm.fmuladd.v{lanes}{tiles.suffix}({terms})")
-    lines.append(f"  %a{after} = getelementptr inbounds {e}, {e}* %a{step}, i64 {a_step}")
-    lines.append(f"  %b{after} = getelementptr inbounds {e}, {e}* %b{step}, i64 %b_step")
-    lines.append(f"  %n{after} = getelementptr i8, i8* %n{step}, i64 %next_step")
+    lines.append(f"  %a{after} = getelementptr inbounds {e}, ptr %a{step}, i64 {a_step}")
+    lines.append(f"  %b{after} = getelementptr inbounds {e}, ptr %b{step}, i64 %b_step")
+    lines.append(f"  %n{after} = getelementptr i8, ptr %n{step}, i64 %next_step")
     return lines
 
 
@@ -200,12 +197,12 @@ def _print_end(tiles: Tiles, rows: int, vectors: int, tag: str, is_cut: bool) ->
     sums, source = "%u", tag
     for matrix in ("d", "e"):
         name = f"{tag}_{matrix}"
-        lines.append(f"  %{name}_none = icmp eq {tiles.element}* %{matrix}, null")
+        lines.append(f"  %{name}_none = icmp eq ptr %{matrix}, null")
         lines.append(f"  br i1 %{name}_none, label %{name}_on, label %{name}_add")
         lines.append(f"{name}_add:")
         for i, j in grid:
             lines += _print_address(tiles, matrix, tag, i, j)
-            lines.append(_load(tiles, f"%{name}l{i}_{j}", f"%{name}v{i}_{j}", is_cut and j == vectors - 1))
+            lines.append(_load(tiles, f"%{name}l{i}_{j}", f"%{name}q{i}_{j}", is_cut and j == vectors - 1))
             lines.append(f"  %{name}x{i}_{j} = fadd {v} {sums}{i}_{j}, %{name}l{i}_{j}")
         lines.append(f"  br label %{name}_on")
         lines.append(f"{name}_on:")
@@ -214,7 +211,7 @@ def _print_end(tiles: Tiles, rows: int, vectors: int, tag: str, is_cut: bool) ->
         sums, source = f"%{name}w", f"{name}_on"
     for i, j in grid:
         lines += _print_address(tiles, "c", tag, i, j)
-        lines.append(_store(tiles, f"{sums}{i}_{j}", f"%{tag}_cv{i}_{j}", is_cut and j == vectors - 1))
+        lines.append(_store(tiles, f"{sums}{i}_{j}", f"%{tag}_cq{i}_{j}", is_cut and j == vectors - 1))
     return [*lines, "  ret void"]
 
 
@@ -223,9 +220,8 @@ def _print_address(tiles: Tiles, matrix: str, tag: str, i: int, j: int) -> list[
     lines: list[str] = []
     if j == 0:
         lines.append(f"  %{name}o{i} = mul i64 %{matrix}_step, {i}")
-        lines.append(f"  %{name}r{i} = getelementptr inbounds {e}, {e}* %{matrix}, i64 %{name}o{i}")
-    lines.append(f"  %{name}q{i}_{j} = getelementptr inbounds {e}, {e}* %{name}r{i}, i64 {j * tiles.lanes}")
-    lines.append(f"  %{name}v{i}_{j} = bitcast {e}* %{name}q{i}_{j} to {tiles.vector}*")
+        lines.append(f"  %{name}r{i} = getelementptr inbounds {e}, ptr %{matrix}, i64 %{name}o{i}")
+    lines.append(f"  %{name}q{i}_{j} = getelementptr inbounds {e}, ptr %{name}r{i}, i64 {j * tiles.lanes}")
     return lines
 
 
@@ -236,7 +232,7 @@ def _masked(tiles: Tiles) -> str:
 def _load(tiles: Tiles, name: str, address: str, is_cut: bool) -> str:
     v = tiles.vector
     if not is_cut:
-        return f"  {name} = load {v}, {v}* {address}, align {tiles.bytes}"
+        return f"  {name} = load {v}, ptr {address}, align {tiles.bytes}"
     return f"  {name} = {masked_load(tiles, address, '%mask', 'undef')}"
 
 
@@ -244,7 +240,7 @@ def masked_load(tiles: Tiles, address: str, mask: str, otherwise: str) -> str:
     """The lanes of `mask` of a vector of memory; the others from a vector `otherwise`."""
     v = tiles.vector
     return (
-        f"call {v} @llvm.masked.load.{_masked(tiles)}({v}* {address}, i32 {tiles.bytes}, "
+        f"call {v} @llvm.masked.load.{_masked(tiles)}(ptr {address}, i32 {tiles.bytes}, "
         f"<{tiles.lanes} x i1> {mask}, {v} {otherwise})"
     )
 
@@ -252,9 +248,9 @@ def masked_load(tiles: Tiles, address: str, mask: str, otherwise: str) -> str:
 def _store(tiles: Tiles, value: str, address: str, is_cut: bool) -> str:
     v = tiles.vector
     if not is_cut:
-        return f"  store {v} {value}, {v}* {address}, align {tiles.bytes}"
+        return f"  store {v} {value}, ptr {address}, align {tiles.bytes}"
     return (
-        f"  call void @llvm.masked.store.{_masked(tiles)}({v} {value}, {v}* {address}, i32 {tiles.bytes}, "
+        f"  call void @llvm.masked.store.{_masked(tiles)}({v} {value}, ptr {address}, i32 {tiles.bytes}, "
         f"<{tiles.lanes} x i1> %mask)"
     )
 
@@ -264,6 +260,6 @@ def print_declarations(tiles: Tiles) -> str:
     v, lanes = tiles.vector, tiles.lanes
     return (
         f"declare {v} @llvm.fmuladd.v{lanes}{tiles.suffix}({v}, {v}, {v})\n"
-        f"declare {v} @llvm.masked.load.{_masked(tiles)}({v}*, i32, <{lanes} x i1>, {v})\n"
-        f"declare void @llvm.masked.store.{_masked(tiles)}({v}, {v}*, i32, <{lanes} x i1>)\n"
+        f"declare {v} @llvm.masked.load.{_masked(tiles)}(ptr, i32, <{lanes} x i1>, {v})\n"
+        f"declare void @llvm.masked.store.{_masked(tiles)}({v}, ptr, i32, <{lanes} x i1>)\n"
     )

@@ -15,7 +15,7 @@ from ...graph.spec import TensorSpec
 from ...ops.linear_algebra.linalg import MatMul
 from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.bound import BoundKernel
-from ..llvm.code import BYTES, Code, Size
+from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand, PrintedKernel
 from ..llvm.library import library
 from ..llvm.registers import registers_of
@@ -68,33 +68,33 @@ def _kernel(element: str, columns: int, lanes: int, vectors: int) -> PrintedKern
 
 def _print_run(element: str, columns: int) -> str:
     """The function that is called: it writes down what tasks need, runs them, and adds up what they have summed."""
-    code = Code("NAME_run", [(f"{element}*", "%a"), (f"{element}*", "%b"), (f"{element}*", "%out"), ("i64*", "%n")])
+    code = FunctionBuilder("NAME_run", ["ptr %a", "ptr %b", "ptr %out", "ptr %n"])
     record = f"[{len(_FIELDS)} x i64]"
-    fields = code.value(f"bitcast {record}* {code.slot(record)} to i64*")
+    fields = code.slot(record)
     for position, name in enumerate(("a", "b", "out")):
-        code.store("i64", code.value(f"ptrtoint {element}* %{name} to i64"), fields, position)
+        code.store("i64", code.let(f"ptrtoint ptr %{name} to i64"), fields, position)
     for position in range(4):
         code.store("i64", code.load("i64", "%n", position), fields, 3 + position)
     known = Fields(code, fields, _FIELDS)
     terms, parts = known["terms"], known["parts"]
-    sums = code.value(f"alloca {element}, i64 {code.mul(parts, terms, columns)}, align 64")
-    code.store("i64", code.value(f"ptrtoint {element}* {sums} to i64"), fields, _FIELDS.index("sums"))
-    print_parallel(code, "NAME_task", code.value(f"bitcast i64* {fields} to i8*"), parts)
+    sums = code.let(f"alloca {element}, i64 {code.mul(parts, terms, columns)}, align 64")
+    code.store("i64", code.let(f"ptrtoint ptr {sums} to i64"), fields, _FIELDS.index("sums"))
+    print_parallel(code, "NAME_task", fields, parts)
     total = code.slot(element)
     with code.loop(0, columns) as column, code.loop(0, terms) as term:
         code.store(element, "0.0", total)
         with code.loop(0, parts) as part:
             place = code.add(code.mul(code.add(code.mul(part, columns), column), terms), term)
             found = code.load(element, sums, place)
-            code.store(element, code.value(f"fadd {element} {code.load(element, total)}, {found}"), total)
+            code.store(element, code.let(f"fadd {element} {code.load(element, total)}, {found}"), total)
         code.store(element, code.load(element, total), "%out", code.add(code.mul(term, columns), column))
     return code.text()
 
 
 def _print_task(element: str, columns: int, lanes: int, vectors: int) -> str:
     """A part's sums over its rows: for each column of the result, which lies along them."""
-    code = Code("NAME_task", [("i8*", "%context"), ("i64", "%part")])
-    known = Fields(code, code.value("bitcast i8* %context to i64*"), _FIELDS)
+    code = FunctionBuilder("NAME_task", ["ptr %context", "i64 %part"])
+    known = Fields(code, "%context", _FIELDS)
     terms, own = known["terms"], known["rows_of_part"]
     first = code.mul("%part", own)
     last = code.least(code.add(first, own), known["rows"])
@@ -113,7 +113,7 @@ def _print_task(element: str, columns: int, lanes: int, vectors: int) -> str:
 
 
 def _print_block(
-    code: Code,
+    code: Builder,
     pointers: tuple[str, str, str],
     rows: tuple[Size, Size],
     place: tuple[Size, Size],
@@ -135,7 +135,7 @@ def _print_block(
     for column, own in enumerate(slots):
         for k, slot in enumerate(own):
             found = code.load_vector(vector, element, sums, at[column][k])
-            code.line(f"store {vector} {found}, {vector}* {slot}")
+            code.line(f"store {vector} {found}, ptr {slot}")
     with code.loop(*rows) as row:
         start = code.add(code.mul(row, terms), term)
         entries = [code.load_vector(vector, element, a, code.add(start, k * lanes)) for k in range(vectors)]
@@ -143,10 +143,10 @@ def _print_block(
             factor = code.load(element, b, code.add(code.mul(row, columns), column))
             factors = code.broadcast(lanes, element, factor)
             for entry, slot in zip(entries, own, strict=True):
-                before = code.value(f"load {vector}, {vector}* {slot}")
+                before = code.let(f"load {vector}, ptr {slot}")
                 after = code.multiply_add(vector, factors, entry, before)
-                code.line(f"store {vector} {after}, {vector}* {slot}")
+                code.line(f"store {vector} {after}, ptr {slot}")
     for column, own in enumerate(slots):
         for k, slot in enumerate(own):
-            found = code.value(f"load {vector}, {vector}* {slot}")
+            found = code.let(f"load {vector}, ptr {slot}")
             code.store_vector(vector, element, found, sums, at[column][k])

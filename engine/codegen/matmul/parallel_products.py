@@ -19,7 +19,7 @@ from ...graph.spec import TensorSpec
 from ..elementwise.bound import BoundKernel, native_dtype
 from ..llvm.compiler import Effort
 from ..llvm.library import library
-from .gemm_code import Code
+from .gemm_code import ProductBuilder
 
 _MOST_OPERANDS = 12  # and results, of one product
 _FIELDS = ("entry", "refused", "count", "table")  # of a call, then the addresses of operands and results
@@ -121,19 +121,16 @@ def _function() -> Any:
 
 def _text() -> str:
     """``void @run_products(calls, count)``: each call is a part."""
-    code = Code("run_call(i8* %context, i64 %part)")
+    code = ProductBuilder("run_call", ["ptr %context", "i64 %part"])
     first = code.mul("%part", _WIDTH)
-    calls = code.let("bitcast i8* %context to i64*")
-    values = [code.load("i64", code.at("i64", calls, first, k)) for k in range(_WIDTH)]
+    values = [code.load("i64", "%context", code.add(first, k)) for k in range(_WIDTH)]
     entry, _, count, table = values[: len(_FIELDS)]
     for number in range(1, _MOST_OPERANDS + 1):
         passed = [table, *values[len(_FIELDS) : len(_FIELDS) + number]]
-        with code.when(code.test("eq", count, number)):
-            function = code.let(f"inttoptr i64 {entry} to i32 ({', '.join(['i64'] * len(passed))})*")
+        with code.when(code.compare("eq", count, number)):
+            function = code.let(f"inttoptr i64 {entry} to ptr")
             answer = code.let(f"call i32 {function}({', '.join(f'i64 {value}' for value in passed)})")
-            code.store("i64", code.let(f"zext i32 {answer} to i64"), code.at("i64", calls, first, 1))
-    code.line("ret void")
-    start = Code("run_products(i8* %calls, i64 %count)", "")
-    start.call("anabranch_parallel", [("void (i8*, i64)*", "@run_call"), ("i8*", "%calls"), ("i64", "%count")])
-    start.line("ret void")
+            code.store("i64", code.let(f"zext i32 {answer} to i64"), "%context", code.add(first, 1))
+    start = ProductBuilder("run_products", ["ptr %calls", "i64 %count"], linkage="")
+    start.call("anabranch_parallel", [("ptr", "@run_call"), ("ptr", "%calls"), ("i64", "%count")])
     return code.text() + start.text()

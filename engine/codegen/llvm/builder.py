@@ -1,0 +1,244 @@
+"""Builds functions of LLVM IR: values, addresses, loads and stores, loops and branches, as blocks of Python.
+
+Kernels, products and compiled regions all print by it. Sizes are numbers where they are known while the function is
+printed, and registers of type i64 otherwise; arithmetic of numbers is done at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
+
+Size = str | int  # a value of type i64: a register, or a number
+BYTES = {"i1": 1, "i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8}  # of an element in memory
+
+_LINE = 64  # bytes of a cache line
+
+
+class Builder:
+    """Lines of LLVM IR under construction.
+
+    Attributes:
+        lines: instructions and labels, in order.
+        slots: stack slots, which belong into the first block of the function: LLVM makes registers of them.
+        block: the label of the block that is being printed.
+        loop_metadata: what is attached to the branch back of each loop.
+    """
+
+    loop_metadata: ClassVar[str] = ""
+
+    def __init__(self, block: str) -> None:
+        self.lines: list[str] = []
+        self.slots: list[str] = []
+        self.block = block
+        self._count = 0
+
+    def line(self, text: str) -> None:
+        """Print an instruction."""
+        self.lines.append(f"  {text}")
+
+    def fresh(self, hint: str = "v") -> str:
+        """Return a name, without its sign, that nothing has yet."""
+        self._count += 1
+        return f"{hint}{self._count}"
+
+    def let(self, text: str) -> str:
+        """Print an instruction; return the register that holds its result."""
+        name = f"%{self.fresh()}"
+        self.line(f"{name} = {text}")
+        return name
+
+    def call(self, name: str, arguments: Sequence[tuple[str, Size]]) -> None:
+        """Call a function that returns nothing; arguments are types and values."""
+        self.line(f"call void @{name}({', '.join(f'{kind} {value}' for kind, value in arguments)})")
+
+    # --- sizes ----------------------------------------------------------------------------------------------
+
+    def add(self, *terms: Size) -> Size:
+        """Return the sum of sizes."""
+        total: Size = 0
+        for term in terms:
+            if isinstance(total, int) and isinstance(term, int):
+                total += term
+            elif total == 0 or term == 0:
+                total = term if total == 0 else total
+            else:
+                total = self.let(f"add i64 {total}, {term}")
+        return total
+
+    def sub(self, left: Size, right: Size) -> Size:
+        """Return the difference of two sizes."""
+        if isinstance(left, int) and isinstance(right, int):
+            return left - right
+        return left if right == 0 else self.let(f"sub i64 {left}, {right}")
+
+    def mul(self, *factors: Size) -> Size:
+        """Return the product of sizes."""
+        total: Size = 1
+        for factor in factors:
+            if isinstance(total, int) and isinstance(factor, int):
+                total *= factor
+            elif total == 1 or factor == 1:
+                total = factor if total == 1 else total
+            else:
+                total = self.let(f"mul i64 {total}, {factor}")
+        return total
+
+    def div(self, left: Size, right: Size) -> Size:
+        """Return the quotient of sizes that are not negative, rounded down."""
+        if isinstance(left, int) and isinstance(right, int):
+            return left // right
+        return left if right == 1 else self.let(f"sdiv i64 {left}, {right}")
+
+    def rem(self, left: Size, right: Size) -> Size:
+        """Return the remainder of sizes that are not negative."""
+        if isinstance(left, int) and isinstance(right, int):
+            return left % right
+        return self.let(f"srem i64 {left}, {right}")
+
+    def ceil_div(self, left: Size, right: Size) -> Size:
+        """Return the quotient of sizes that are not negative, rounded up."""
+        return self.div(self.sub(self.add(left, right), 1), right)
+
+    def round_up(self, size: Size, multiple: Size) -> Size:
+        """Return the least multiple that is not below `size`."""
+        return self.mul(self.ceil_div(size, multiple), multiple)
+
+    def least(self, left: Size, right: Size) -> Size:
+        """Return the smaller one of two sizes."""
+        return self.choose(self.compare("slt", left, right), left, right)
+
+    def greatest(self, left: Size, right: Size) -> Size:
+        """Return the larger one of two sizes."""
+        return self.choose(self.compare("sgt", left, right), left, right)
+
+    def compare(self, comparison: str, left: Size, right: Size) -> str:
+        """Compare two sizes by a predicate of LLVM, such as ``"slt"``; return an i1."""
+        return self.let(f"icmp {comparison} i64 {left}, {right}")
+
+    def choose(self, condition: str, yes: Size, no: Size, kind: str = "i64") -> str:
+        """Return one of two values, by a condition."""
+        return self.let(f"select i1 {condition}, {kind} {yes}, {kind} {no}")
+
+    # --- memory ---------------------------------------------------------------------------------------------
+
+    def slot(self, kind: str = "i64", alignment: int | None = None) -> str:
+        """Return the address of a stack slot for a value of type `kind`; arrays and vectors begin at a cache line."""
+        name = f"%{self.fresh('s')}"
+        alignment = alignment or (_LINE if "[" in kind or "<" in kind else 8)
+        self.slots.append(f"  {name} = alloca {kind}, align {alignment}")
+        return name
+
+    def at(self, kind: str, pointer: str, *offsets: Size) -> str:
+        """Return the address some elements of type `kind` further on."""
+        for offset in offsets:
+            if offset != 0:
+                pointer = self.let(f"getelementptr {kind}, ptr {pointer}, i64 {offset}")
+        return pointer
+
+    def load(self, kind: str, pointer: str, index: Size = 0) -> str:
+        """Return element `index` of those behind `pointer`."""
+        return self.let(f"load {kind}, ptr {self.at(kind, pointer, index)}")
+
+    def store(self, kind: str, value: Size, pointer: str, index: Size = 0) -> None:
+        """Write element `index` of those behind `pointer`."""
+        self.line(f"store {kind} {value}, ptr {self.at(kind, pointer, index)}")
+
+    def load_vector(self, vector: str, kind: str, pointer: str, index: Size = 0) -> str:
+        """Return the vector that begins at element `index` behind `pointer`."""
+        return self.let(f"load {vector}, ptr {self.at(kind, pointer, index)}, align {BYTES[kind]}")
+
+    def store_vector(self, vector: str, kind: str, value: str, pointer: str, index: Size = 0) -> None:
+        """Write the vector that begins at element `index` behind `pointer`."""
+        self.line(f"store {vector} {value}, ptr {self.at(kind, pointer, index)}, align {BYTES[kind]}")
+
+    def prefetch(self, kind: str, pointer: str, start: Size, stop: Size, to_write: bool = False) -> None:
+        """Fetch the elements from `start` to `stop` behind a pointer into the cache, line by line."""
+        with self.loop(start, stop, _LINE // BYTES[kind]) as element:
+            line = self.at(kind, pointer, element)
+            self.line(f"call void @llvm.prefetch.p0(ptr {line}, i32 {int(to_write)}, i32 3, i32 1)")
+
+    # --- vectors --------------------------------------------------------------------------------------------
+
+    def broadcast(self, lanes: int, kind: str, value: str) -> str:
+        """Return a vector of `lanes` times `value`."""
+        vector = f"<{lanes} x {kind}>"
+        first = self.let(f"insertelement {vector} undef, {kind} {value}, i32 0")
+        return self.let(f"shufflevector {vector} {first}, {vector} undef, <{lanes} x i32> zeroinitializer")
+
+    def multiply_add(self, kind: str, left: str, right: str, term: str) -> str:
+        """Return ``left * right + term``, rounded once where the machine can."""
+        product = self.let(f"fmul contract {kind} {left}, {right}")
+        return self.let(f"fadd contract {kind} {product}, {term}")
+
+    # --- control --------------------------------------------------------------------------------------------
+
+    def begin(self, label: str) -> None:
+        """Begin a block."""
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def jump(self, label: str, metadata: str = "") -> None:
+        """End the block with a branch to another one."""
+        self.line(f"br label %{label}{metadata}")
+
+    def branch(self, condition: str, yes: str, no: str) -> None:
+        """End the block with a branch to one of two."""
+        self.line(f"br i1 {condition}, label %{yes}, label %{no}")
+
+    @contextmanager
+    def loop(self, start: Size, stop: Size, step: Size = 1) -> Generator[str]:
+        """Print a block for each number from `start` to before `stop`; gives the number."""
+        name = self.fresh("l")
+        slot = self.slot("i64")
+        self.store("i64", start, slot)
+        self.jump(f"{name}_head")
+        self.begin(f"{name}_head")
+        number = self.load("i64", slot)
+        self.branch(self.compare("slt", number, stop), f"{name}_body", f"{name}_done")
+        self.begin(f"{name}_body")
+        yield number
+        self.store("i64", self.let(f"add i64 {number}, {step}"), slot)
+        self.jump(f"{name}_head", self.loop_metadata)
+        self.begin(f"{name}_done")
+
+    @contextmanager
+    def when(self, condition: str) -> Generator[None]:
+        """Print a block that runs only where `condition` holds."""
+        name = self.fresh("l")
+        self.branch(condition, f"{name}_then", f"{name}_done")
+        self.begin(f"{name}_then")
+        yield
+        self.jump(f"{name}_done")
+        self.begin(f"{name}_done")
+
+
+class FunctionBuilder(Builder):
+    """The body of one function under construction.
+
+    Args:
+        name: of the function, without the ``@``.
+        parameters: each with its type, such as ``"ptr noalias %x"``.
+        attributes: of the function, such as ``"noinline"``.
+        linkage: ``"internal"``, or ``""`` if code from elsewhere calls it.
+        result: the type of what it returns.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parameters: Sequence[str],
+        attributes: str = "noinline",
+        linkage: str = "internal",
+        result: str = "void",
+    ) -> None:
+        super().__init__("begin")
+        self._is_void = result == "void"
+        words = ["define", linkage, result, f"@{name}({', '.join(parameters)})", attributes]
+        self._head = " ".join(word for word in words if word) + " {\nentry:"
+
+    def text(self) -> str:
+        """Return the whole function; one without a result ends behind its last line."""
+        ending = ["  ret void"] if self._is_void else []
+        return "\n".join([self._head, *self.slots, "  br label %begin", "begin:", *self.lines, *ending, "}\n"])
