@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..expression.llvm import IN_LOOP, LOOP, conversion, instruction, literal, may_be_shared
-from ..llvm.builder import BYTES
+from ..expression.llvm import conversion, instruction, literal, may_be_shared
+from ..llvm.builder import BYTES, IN_LOOP, LOOP, Carried, FunctionBuilder
 from .row_kernel import BLOCK, Analysis, RowKernel
 
 _IDENTITY = {
@@ -34,92 +34,23 @@ def register_of(kind: str) -> str:
 
 def print_row_kernel(spec: RowKernel, analysis: Analysis, name: str) -> str:
     """The IR of a kernel's run function and of the function that computes one part."""
-    body = _Body(spec, analysis, name).print()
-    return body + _Run(spec, analysis, name).print()
+    return _Body(spec, analysis, name).print() + _Run(spec, analysis, name).print()
 
 
-class _Function:
-    """Lines under construction.
+class _Function(FunctionBuilder):
+    """A function of a row kernel.
 
     Args:
         spec: the kernel.
         analysis: when its nodes are computed.
-        name: the kernel's name.
+        name: of the function.
+        parameters: see `FunctionBuilder`.
     """
 
-    def __init__(self, spec: RowKernel, analysis: Analysis, name: str) -> None:
+    def __init__(self, spec: RowKernel, analysis: Analysis, name: str, parameters: Sequence[str]) -> None:
+        super().__init__(name, parameters)
         self.spec = spec
         self.analysis = analysis
-        self.name = name
-        self.lines: list[str] = []
-        self._count = 0
-        self.label = "entry"
-
-    def line(self, text: str) -> None:
-        self.lines.append(f"  {text}")
-
-    def fresh(self) -> str:
-        self._count += 1
-        return f"%t{self._count}"
-
-    def let(self, text: str) -> str:
-        """The name of an instruction's value."""
-        name = self.fresh()
-        self.line(f"{name} = {text}")
-        return name
-
-    def place(self, label: str) -> None:
-        """Begin a basic block, to which the last one goes on."""
-        self.line(f"br label %{label}")
-        self.begin(label)
-
-    def begin(self, label: str) -> None:
-        self.lines.append(f"{label}:")
-        self.label = label
-
-    def new_label(self, hint: str) -> str:
-        self._count += 1
-        return f"{hint}{self._count}"
-
-    def load(self, kind: str, address: str, tail: str) -> str:
-        """An element in a register."""
-        if kind == "i1":
-            byte = self.let(f"load i8, ptr {address}{tail}")
-            return self.let(f"icmp ne i8 {byte}, 0")
-        if kind == "half":
-            half = self.let(f"load half, ptr {address}{tail}")
-            return self.let(f"fpext half {half} to float")
-        if kind == "bfloat":
-            wide = self.let(f"zext i16 {self.let(f'load i16, ptr {address}{tail}')} to i32")
-            return self.let(f"bitcast i32 {self.let(f'shl i32 {wide}, 16')} to float")
-        return self.let(f"load {kind}, ptr {address}{tail}")
-
-    def store(self, kind: str, value: str, address: str, tail: str) -> None:
-        """Put what is in a register into memory."""
-        if kind == "i1":
-            value, kind = self.let(f"zext i1 {value} to i8"), "i8"
-        elif kind == "half":
-            value = self.let(f"fptrunc float {value} to half")
-        elif kind == "bfloat":
-            value, kind = self._bits_of_bfloat(value), "i16"
-        self.line(f"store {kind} {value}, ptr {address}{tail}")
-
-    def _bits_of_bfloat(self, value: str) -> str:
-        """The upper half of the bits of a float, rounded."""
-        bits = self.let(f"bitcast float {value} to i32")
-        is_odd = self.let(f"and i32 {self.let(f'lshr i32 {bits}, 16')}, 1")
-        raised = self.let(f"add i32 {bits}, {self.let(f'add i32 {is_odd}, 32767')}")
-        is_nan = self.let(f"fcmp uno float {value}, {value}")
-        nan = self.let(f"or i32 {bits}, {0x00400000}")
-        chosen = self.let(f"select i1 {is_nan}, i32 {nan}, i32 {raised}")
-        return self.let(f"trunc i32 {self.let(f'lshr i32 {chosen}, 16')} to i16")
-
-    def minimum(self, x: str, y: str) -> str:
-        smaller = self.let(f"icmp slt i64 {x}, {y}")
-        return self.let(f"select i1 {smaller}, i64 {x}, i64 {y}")
-
-    def address(self, base: str, kind: str, index: str) -> str:
-        return self.let(f"getelementptr inbounds {kind}, ptr {base}, i64 {index}")
 
     def combined(self, operation: str, kind: str, x: str, y: str, reassociates: bool = False) -> str:
         """Two partial results of a reduction put together."""
@@ -141,7 +72,7 @@ class _Function:
         labels += [f"stride_{k}_{loop}".replace("-1", "c") for k, loop in spec.strides]
         labels += ["parts", "rows", "scratch", "kept_bytes", *[f"size_{o}" for o in range(len(spec.outputs))]]
         for position, label in enumerate(labels):
-            pointer = self.address("%numbers", "i64", str(position))
+            pointer = self.element("i64", "%numbers", position)
             self.line(f"%{label} = load i64, ptr {pointer}")
 
     def copies(self, reduction: int) -> str:
@@ -183,36 +114,35 @@ class _Function:
 class _Run(_Function):
     """The function that divides the work and adds up what was gathered."""
 
+    def __init__(self, spec: RowKernel, analysis: Analysis, name: str) -> None:
+        self._pointers = [*[f"%d{k}" for k in range(len(spec.operands))], "%numbers"]
+        self._name = name
+        super().__init__(spec, analysis, f"{name}_run", [f"ptr {pointer}" for pointer in self._pointers])
+
     def print(self) -> str:
         spec = self.spec
-        parameters = ", ".join([*[f"ptr %d{k}" for k in range(len(spec.operands))], "ptr %numbers"])
-        self.lines.append(f"define internal void @{self.name}_run({parameters}) noinline {{\nentry:")
-        count = len(spec.operands) + 1
-        context = self.let(f"alloca [{count} x ptr]")
-        for k, pointer in enumerate([*[f"%d{k}" for k in range(count - 1)], "%numbers"]):
-            self.line(f"store ptr {pointer}, ptr {self.address(context, 'ptr', str(k))}")
+        context = self.slot(f"[{len(self._pointers)} x ptr]", alignment=8)
+        for k, pointer in enumerate(self._pointers):
+            self.store("ptr", pointer, context, k)
         self.print_numbers()
         self.print_pieces(None)
         for output, reduction in self.gathered_outputs().items():
             kind = self.gathered_type(output)
             total = self.let(f"mul i64 %size_{output}, {self.copies(reduction)}")
             identity = _IDENTITY[spec.nodes[reduction].value[0], kind]
-            with _Loop(self, total) as index:
-                self.line(f"store {kind} {identity}, ptr {self.address(f'%g{output}', kind, index)}{IN_LOOP}")
-        self.line(f"call void @anabranch_parallel(ptr @{self.name}_part, ptr {context}, i64 %parts)")
+            with self.loop(0, total, metadata=LOOP) as index:
+                self.store(kind, identity, self.element(kind, f"%g{output}", index), metadata=IN_LOOP)
+        self.line(f"call void @anabranch_parallel(ptr @{self._name}_part, ptr {context}, i64 %parts)")
         for output, reduction in self.gathered_outputs().items():
             self._finish(output, reduction)
-        self.line("ret void")
-        return "\n".join([*self.lines, "}\n"]) + self._task(count)
+        return self.text() + self._task()
 
-    def _task(self, count: int) -> str:
-        lines = [f"define internal void @{self.name}_part(ptr %context, i64 %part) {{"]
-        for k in range(count):
-            lines.append(f"  %p{k} = getelementptr ptr, ptr %context, i64 {k}")
-            lines.append(f"  %v{k} = load ptr, ptr %p{k}")
-        arguments = ", ".join(f"ptr %v{k}" for k in range(count))
-        lines.append(f"  call void @{self.name}_body({arguments}, i64 %part)")
-        return "\n".join([*lines, "  ret void", "}\n"])
+    def _task(self) -> str:
+        """The function of one part: it takes the pointers out of the context."""
+        code = FunctionBuilder(f"{self._name}_part", ["ptr %context", "i64 %part"], attributes="")
+        pointers = [("ptr", code.load("ptr", "%context", k)) for k in range(len(self._pointers))]
+        code.call(f"{self._name}_body", [*pointers, ("i64", "%part")])
+        return code.text()
 
     def _finish(self, output: int, reduction: int) -> None:
         """Put the pieces of one output together, and store it."""
@@ -221,94 +151,45 @@ class _Run(_Function):
         size = f"%size_{output}"
         if self.copies(reduction) != "1":
             others = self.let("sub i64 %parts, 1")
-            with _Loop(self, others, is_vector=False) as copy:
+            with self.loop(0, others) as copy:
                 piece = self.let(f"mul i64 {self.let(f'add i64 {copy}, 1')}, {size}")
-                start = self.address(f"%g{output}", kind, piece)
-                with _Loop(self, size) as index:
-                    own = self.address(f"%g{output}", kind, index)
-                    x = self.let(f"load {kind}, ptr {own}{IN_LOOP}")
-                    y = self.let(f"load {kind}, ptr {self.address(start, kind, index)}{IN_LOOP}")
-                    self.line(f"store {kind} {self.combined(operation, kind, x, y)}, ptr {own}{IN_LOOP}")
+                start = self.element(kind, f"%g{output}", piece)
+                with self.loop(0, size, metadata=LOOP) as index:
+                    own = self.element(kind, f"%g{output}", index)
+                    x = self.load(kind, own, metadata=IN_LOOP)
+                    y = self.load(kind, self.element(kind, start, index), metadata=IN_LOOP)
+                    self.store(kind, self.combined(operation, kind, x, y), own, metadata=IN_LOOP)
         divisor = next((n for o, _, n in spec.stores if o == output and n in self.analysis.finishes), None)
         count = ""
         if divisor is not None:
             counted, factor = spec.nodes[spec.nodes[divisor].arguments[1]].value
             count = self.count_of(counted, factor, kind)
         own_type = spec.outputs[output].type
-        with _Loop(self, size) as index:
-            value = self.let(f"load {kind}, ptr {self.address(f'%g{output}', kind, index)}{IN_LOOP}")
+        with self.loop(0, size, metadata=LOOP) as index:
+            value = self.load(kind, self.element(kind, f"%g{output}", index), metadata=IN_LOOP)
             value = self.let(f"fdiv {kind} {value}, {count}") if count else value
             register = register_of(own_type)
             value = value if kind == register else self.let(conversion(kind, register, value))
-            target = self.address(f"%d{len(spec.inputs) + output}", spec.outputs[output].memory, index)
-            self.store(own_type, value, target, IN_LOOP)
-
-
-class _Loop:
-    """A loop that counts from 0, or from `start`; gives the name of the counter.
-
-    Args:
-        function: where it is printed.
-        end: where it ends.
-        start: where it begins.
-        phis: (name, type, initial value, next value) of what it carries on; the next value is a name.
-        is_vector: it is an innermost loop of independent iterations.
-    """
-
-    def __init__(
-        self,
-        function: _Function,
-        end: str,
-        start: str = "0",
-        phis: Sequence[tuple[str, str, str, str]] = (),
-        is_vector: bool = True,
-        step: int = 1,
-    ) -> None:
-        self._function = function
-        self._end, self._start, self._step = end, start, step
-        self._phis = phis
-        self._tail = LOOP if is_vector else ""
-        self._index = function.fresh()
-        self._labels = [function.new_label(hint) for hint in ("head", "enter", "latch", "done")]
-
-    def __enter__(self) -> str:
-        function, (head, enter, latch, done) = self._function, self._labels
-        before = function.label
-        function.place(head)
-        following = self._index + "n"
-        function.line(f"{self._index} = phi i64 [{self._start}, %{before}], [{following}, %{latch}]")
-        for name, kind, initial, result in self._phis:
-            function.line(f"{name} = phi {kind} [{initial}, %{before}], [{result}, %{latch}]")
-        more = function.let(f"icmp slt i64 {self._index}, {self._end}")
-        function.line(f"br i1 {more}, label %{enter}, label %{done}")
-        function.begin(enter)
-        return self._index
-
-    def __exit__(self, *_: object) -> None:
-        function, head, latch, done = self._function, self._labels[0], *self._labels[2:]
-        function.place(latch)
-        function.line(f"{self._index}n = add nsw i64 {self._index}, {self._step}")
-        function.line(f"br label %{head}{self._tail}")
-        function.begin(done)
+            target = self.element(spec.outputs[output].memory, f"%d{len(spec.inputs) + output}", index)
+            self.store_number(own_type, value, target, IN_LOOP)
 
 
 class _Body(_Function):
     """The function that computes one part."""
 
+    def __init__(self, spec: RowKernel, analysis: Analysis, name: str) -> None:
+        pointers = [f"ptr {'' if may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(spec.operands)]
+        super().__init__(spec, analysis, f"{name}_body", [*pointers, "ptr %numbers", "i64 %part"])
+
     def print(self) -> str:
-        spec = self.spec
-        parameters = [f"ptr {'' if may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(spec.operands)]
-        listed = ", ".join([*parameters, "ptr %numbers", "i64 %part"])
-        self.lines.append(f"define internal void @{self.name}_body({listed}) noinline {{\nentry:")
         self.print_numbers()
         self.print_pieces("%part")
         self.begin_row = self.let("mul i64 %part, %rows")
-        self.end_row = self.minimum(self.let(f"add i64 {self.begin_row}, %rows"), "%extent_0")
+        self.end_row = self.least(self.let(f"add i64 {self.begin_row}, %rows"), "%extent_0")
         self._print_kept()
         self.values: dict[int, str] = {}  # of nodes that are the same along a row
         self._nest(0, [])
-        self.line("ret void")
-        return "\n".join([*self.lines, "}\n"])
+        return self.text()
 
     def _print_kept(self) -> None:
         own = self.let("mul i64 %part, %kept_bytes")
@@ -324,7 +205,7 @@ class _Body(_Function):
             self._row(counters)
             return
         start, end = (self.begin_row, self.end_row) if loop == 0 else ("0", f"%extent_{loop}")
-        with _Loop(self, end, start, is_vector=False) as index:
+        with self.loop(start, end) as index:
             self._nest(loop + 1, [*counters, index])
 
     # --- rows -----------------------------------------------------------------------------------------------
@@ -344,7 +225,7 @@ class _Body(_Function):
         inputs = len(self.spec.inputs)
         for output, component, node in analysis.end_stores():
             address = self._element(inputs + output, component, None)
-            self.store(self.spec.outputs[output].type, self.values[node], address, "")
+            self.store_number(self.spec.outputs[output].type, self.values[node], address)
         for output, component, reduction in analysis.gathering():
             if not analysis.gathers_along(output, reduction):
                 self._gather_once(output, component, reduction)
@@ -357,15 +238,15 @@ class _Body(_Function):
             if operand.steps[loop]:
                 term = self.let(f"mul i64 {counter}, %stride_{k}_{loop}")
                 offset = self.let(f"add i64 {offset}, {term}") if offset else term
-        return self.address(pointer or f"%d{k}", kind or operand.memory, offset or "0")
+        return self.element(kind or operand.memory, pointer or f"%d{k}", offset or "0")
 
     def _element(self, k: int, component: int, index: str | None, base: str = "", kind: str = "") -> str:
         operand = self.spec.operands[k]
         address, kind = base or self._bases[k], kind or operand.memory
         if component:
             offset = self.let(f"mul i64 %stride_{k}_c, {component}")
-            address = self.address(address, kind, offset)
-        return address if index is None or not operand.steps[-1] else self.address(address, kind, index)
+            address = self.element(kind, address, offset)
+        return address if index is None or not operand.steps[-1] else self.element(kind, address, index)
 
     def _row_nodes(self, stage: int) -> None:
         """Compute the nodes that are the same along the row, and known before pass `stage`."""
@@ -387,7 +268,7 @@ class _Body(_Function):
         if node.kind == "load":
             k, component = int(node.value[0]), int(node.value[1])
             tail = "" if index is None else IN_LOOP
-            return self.load(self.spec.inputs[k].type, self._element(k, component, index), tail)
+            return self.load_number(self.spec.inputs[k].type, self._element(k, component, index), tail)
         types = [self.spec.nodes[k].type for k in node.arguments]
         return self.let(instruction(node, [self._value(k, values) for k in node.arguments], types))
 
@@ -401,15 +282,15 @@ class _Body(_Function):
         only = self.spec.loops == 1
         start, end = (self.begin_row, self.end_row) if only else ("0", f"%extent_{self.spec.loops - 1}")
         if not reductions:
-            with _Loop(self, end, start) as index:
+            with self.loop(start, end, metadata=LOOP) as index:
                 self._elements(stage, index)
             return
         totals = {r: _Total(self, r) for r in reductions}
         outer = [phi for total in totals.values() for phi in total.phis]
-        with _Loop(self, end, start, outer, is_vector=False, step=BLOCK) as block:
-            block_end = self.minimum(self.let(f"add i64 {block}, {BLOCK}"), end)
+        with self.loop(start, end, BLOCK, carried=outer) as block:
+            block_end = self.least(self.let(f"add i64 {block}, {BLOCK}"), end)
             inner = [total.block_phi for total in totals.values()]
-            with _Loop(self, block_end, block, inner) as index:
+            with self.loop(block, block_end, metadata=LOOP, carried=inner) as index:
                 values = self._elements(stage, index)
                 for reduction, total in totals.items():
                     total.print_element(self._value(self.spec.nodes[reduction].arguments[0], values))
@@ -426,12 +307,12 @@ class _Body(_Function):
             kind = spec.nodes[position].type
             if position in analysis.kept:
                 memory = "i8" if kind == "i1" else kind
-                address = self.address(f"%kept{position}", memory, index)
+                address = self.element(memory, f"%kept{position}", index)
                 if analysis.stage[position] < stage:
-                    values[position] = self.load(kind, address, IN_LOOP)
+                    values[position] = self.load_number(kind, address, IN_LOOP)
                     continue
                 values[position] = self._computed(position, values, index)
-                self.store(kind, values[position], address, IN_LOOP)
+                self.store_number(kind, values[position], address, IN_LOOP)
                 continue
             values[position] = self._computed(position, values, index)
         if stage == analysis.last:
@@ -443,7 +324,7 @@ class _Body(_Function):
         inputs = len(spec.inputs)
         for output, component, node in analysis.row_stores():
             address = self._element(inputs + output, component, index)
-            self.store(spec.outputs[output].type, self._value(node, values), address, IN_LOOP)
+            self.store_number(spec.outputs[output].type, self._value(node, values), address, IN_LOOP)
         for output, component, reduction in analysis.gathering():
             if analysis.gathers_along(output, reduction):
                 value = self._value(spec.nodes[reduction].arguments[0], values)
@@ -456,8 +337,8 @@ class _Body(_Function):
         kind, node = self.gathered_type(output), self.spec.nodes[reduction]
         k = len(self.spec.inputs) + output
         address = self._element(k, component, index, self._pieces[output], kind)
-        before = self.let(f"load {kind}, ptr {address}{tail}")
-        self.store(kind, self.combined(node.value[0], kind, before, value), address, tail)
+        before = self.load(kind, address, metadata=tail)
+        self.store(kind, self.combined(node.value[0], kind, before, value), address, metadata=tail)
 
     def _gather_once(self, output: int, component: int, reduction: int) -> None:
         """Add what a row gives."""
@@ -481,13 +362,13 @@ class _Total:
         self._kind = node.type
         self._operation: str = node.value[0]
         self._wide = "double" if self._operation == "add" and self._kind == "float" else self._kind
-        self._names = [body.fresh() for _ in range(6)]
+        self._names = [f"%{body.fresh()}" for _ in range(6)]
         block, block_next, total, total_next, error, error_next = self._names
-        self.block_phi = (block, self._kind, _IDENTITY[self._operation, self._kind], block_next)
-        self.phis = [(total, self._wide, _IDENTITY[self._operation, self._wide], total_next)]
+        self.block_phi = Carried(block, self._kind, _IDENTITY[self._operation, self._kind], block_next)
+        self.phis = [Carried(total, self._wide, _IDENTITY[self._operation, self._wide], total_next)]
         self._is_compensated = self._operation == "add" and self._kind == "double"
         if self._is_compensated:
-            self.phis.append((error, "double", "0.0", error_next))
+            self.phis.append(Carried(error, "double", "0.0", error_next))
 
     def print_element(self, value: str) -> None:
         """Take one element."""

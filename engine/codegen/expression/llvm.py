@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from ...common.cached import cached_property
 from ...common.quick_dataclass import dataclass
+from ..llvm.builder import IN_LOOP, LOOP, Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand
 from .expression import Node
 
@@ -16,9 +18,6 @@ COSTS = {"div": 4, "intrinsic": 3, "constant": 0, "input": 0, "load": 0, "reduce
 _WIDTHS = {"half": 2, "float": 4, "double": 8}
 _MOST_PARTS = 16
 _PART_WORK = 10_000.0  # nanoseconds: less is not worth another thread
-IN_LOOP = ", !llvm.access.group !0"  # behind loads and stores of an innermost loop
-LOOP = ", !llvm.loop !2"  # behind the jump back: iterations are independent, but for sums
-SHORT_LOOP = ", !llvm.loop !3"  # the same, of loops that run for a few vectors: one at a time
 
 
 @dataclass(frozen=True)
@@ -67,14 +66,14 @@ class KernelSpec:
     def print_run(self, name: str) -> str:
         return self.print_body(name) + print_parts(self, name)
 
-    def print_body(self, name: str, jump: str = LOOP) -> str:
+    def print_body(self, name: str, metadata: str = LOOP) -> str:
         """A function ``@{name}_body`` of the operands, the numbers, and where the outermost loop begins and ends.
 
         Args:
             name: of the kernel.
-            jump: what stands behind the innermost loop's jump back.
+            metadata: of the innermost loop's branch back.
         """
-        return _print_loops(self, name, jump)
+        return _print_loops(self, name, metadata)
 
 
 def work_of(nodes: Sequence[Node], operands: Sequence[Operand]) -> float:
@@ -95,64 +94,52 @@ def divide(work: float, outer: int, granule: int = 1) -> tuple[int, int]:
 def print_parts(spec: KernelSpec, name: str) -> str:
     """The run function, which lets threads take parts of the outermost loop: the last two numbers say which."""
     names = [*[f"%d{k}" for k in range(len(spec.operands))], "%numbers"]
-    parameters = ", ".join(f"ptr {own}" for own in names)
-    record = f"[{len(names)} x ptr]"
-    lines = [f"define internal void @{name}_run({parameters}) noinline {{", f"  %record = alloca {record}"]
+    run = FunctionBuilder(f"{name}_run", [f"ptr {own}" for own in names])
+    context = run.slot(f"[{len(names)} x ptr]", alignment=8)
     for k, own in enumerate(names):
-        lines.append(f"  %f{k} = getelementptr ptr, ptr %record, i64 {k}")
-        lines.append(f"  store ptr {own}, ptr %f{k}")
-    lines.append(f"  %q = getelementptr i64, ptr %numbers, i64 {spec.number_count - 2}")
-    lines.append("  %parts = load i64, ptr %q")
-    lines.append(f"  call void @anabranch_parallel(ptr @{name}_part, ptr %record, i64 %parts)")
-    lines += ["  ret void", "}", f"define internal void @{name}_part(ptr %context, i64 %part) {{"]
-    for k, own in enumerate(names):
-        lines.append(f"  %f{k} = getelementptr ptr, ptr %context, i64 {k}")
-        lines.append(f"  {own} = load ptr, ptr %f{k}")
-    lines.append(f"  %q = getelementptr i64, ptr %numbers, i64 {spec.number_count - 1}")
-    lines.append("  %rows = load i64, ptr %q")
-    lines.append("  %begin = mul i64 %part, %rows")
-    lines.append("  %after = add i64 %begin, %rows")
-    lines.append("  %extent = load i64, ptr %numbers")
-    lines.append("  %is_last = icmp sgt i64 %after, %extent")
-    lines.append("  %end = select i1 %is_last, i64 %extent, i64 %after")
-    lines.append(f"  call void @{name}_body({parameters}, i64 %begin, i64 %end)")
-    return "\n".join([*lines, "  ret void", "}\n"])
+        run.store("ptr", own, context, k)
+    parts = run.load("i64", "%numbers", spec.number_count - 2)
+    run.call("anabranch_parallel", [("ptr", f"@{name}_part"), ("ptr", context), ("i64", parts)])
+    part = FunctionBuilder(f"{name}_part", ["ptr %context", "i64 %part"], attributes="")
+    pointers = [part.load("ptr", "%context", k) for k in range(len(names))]
+    rows = part.load("i64", pointers[-1], spec.number_count - 1)
+    begin = part.mul("%part", rows)
+    after, extent = part.add(begin, rows), part.load("i64", pointers[-1])
+    end = part.choose(part.compare("sgt", after, extent), extent, after)
+    part.call(f"{name}_body", [*[("ptr", pointer) for pointer in pointers], ("i64", begin), ("i64", end)])
+    return run.text() + part.text()
 
 
-def _print_loops(spec: KernelSpec, name: str, jump: str) -> str:
+def _print_loops(spec: KernelSpec, name: str, metadata: str) -> str:
     operands = spec.operands
     parameters = [f"ptr {'' if may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(operands)]
-    parameters += ["ptr %numbers", "i64 %begin", "i64 %end"]
-    lines = [f"define internal void @{name}_body({', '.join(parameters)}) noinline {{", "entry:"]
-    depth = spec.loops
-    labels = [*[f"extent_{loop}" for loop in range(depth)], *[f"stride_{k}_{loop}" for k, loop in spec.strided]]
-    for position, label in enumerate(labels):
-        lines.append(f"  %p_{label} = getelementptr i64, ptr %numbers, i64 {position}")
-        lines.append(f"  %{label} = load i64, ptr %p_{label}")
-    for loop in range(depth):
-        previous = "entry" if loop == 0 else f"enter{loop - 1}"
-        lines.append(f"  br label %head{loop}")
-        lines.append(f"head{loop}:")
-        first, last = ("%begin", "%end") if loop == 0 else ("0", f"%extent_{loop}")
-        lines.append(f"  %i{loop} = phi i64 [{first}, %{previous}], [%n{loop}, %latch{loop}]")
-        lines.append(f"  %more{loop} = icmp slt i64 %i{loop}, {last}")
-        lines.append(f"  br i1 %more{loop}, label %enter{loop}, label %done{loop}")
-        lines.append(f"enter{loop}:")
-        if loop < depth - 1:
+    code = FunctionBuilder(f"{name}_body", [*parameters, "ptr %numbers", "i64 %begin", "i64 %end"])
+    extents = [code.load("i64", "%numbers", loop) for loop in range(spec.loops)]
+    strides = {place: code.load("i64", "%numbers", spec.loops + k) for k, place in enumerate(spec.strided)}
+    with ExitStack() as loops:
+        counters: list[str] = []
+        steps: dict[tuple[int, int], Size] = {}  # by operand and loop: how far it has advanced
+        for loop in range(spec.loops):
+            is_inner = loop == spec.loops - 1
+            first, last = ("%begin", "%end") if loop == 0 else ("0", extents[loop])
+            counters.append(loops.enter_context(code.loop(first, last, metadata=metadata if is_inner else "")))
             for k, operand in enumerate(operands):
                 if operand.steps[loop]:
-                    lines.append(f"  %s{k}_{loop} = mul i64 %i{loop}, %stride_{k}_{loop}")
-    values = _print_body(lines, spec)
-    for position, (operand, node) in enumerate(spec.outputs):
-        _print_store(lines, len(spec.inputs) + position, operand, values[node], depth)
-    for loop in reversed(range(depth)):
-        lines.append(f"  br label %latch{loop}")
-        lines.append(f"latch{loop}:")
-        lines.append(f"  %n{loop} = add nsw i64 %i{loop}, 1")
-        lines.append(f"  br label %head{loop}{jump if loop == depth - 1 else ''}")
-        lines.append(f"done{loop}:")
-    lines.append("  ret void\n}\n")
-    return "\n".join(lines)
+                    steps[k, loop] = counters[-1] if is_inner else code.mul(counters[-1], strides[k, loop])
+
+        def address(k: int) -> str:
+            """Return the address of the present element of operand `k`."""
+            terms = [steps[k, loop] for loop in range(spec.loops) if operands[k].steps[loop]]
+            offset: Size = terms[0] if terms else 0
+            for term in terms[1:]:
+                offset = code.let(f"add nsw i64 {offset}, {term}")
+            return code.element(operands[k].memory, f"%d{k}", offset) if terms else f"%d{k}"
+
+        values = _print_nodes(code, spec, address)
+        for position, (operand, node) in enumerate(spec.outputs):
+            target = address(len(spec.inputs) + position)
+            code.store_number(operand.type, values[node], target, IN_LOOP, is_rounded=True)
+    return code.text()
 
 
 def may_be_shared(operand: Operand) -> bool:
@@ -164,76 +151,20 @@ def may_be_shared(operand: Operand) -> bool:
     return operand.is_written or (operand.rank is not None and all(operand.steps))
 
 
-def _print_address(lines: list[str], k: int, operand: Operand, depth: int) -> str:
-    """The address of the current element of operand `k`."""
-    memory = operand.memory
-    offset = ""
-    for loop in range(depth):
-        if not operand.steps[loop]:
-            continue
-        term = f"%s{k}_{loop}" if loop < depth - 1 else f"%i{loop}"
-        if offset:
-            lines.append(f"  %f{k}_{loop} = add nsw i64 {offset}, {term}")
-            offset = f"%f{k}_{loop}"
-        else:
-            offset = term
-    if not offset:
-        return f"%d{k}"
-    lines.append(f"  %e{k} = getelementptr inbounds {memory}, ptr %d{k}, i64 {offset}")
-    return f"%e{k}"
-
-
-def _print_store(lines: list[str], k: int, operand: Operand, value: str, depth: int) -> None:
-    address = _print_address(lines, k, operand, depth)
-    if operand.type == "i1":
-        lines.append(f"  %w{k} = zext i1 {value} to i8")
-        lines.append(f"  store i8 %w{k}, ptr {address}{IN_LOOP}")
-    elif operand.type == "half":
-        lines.append(f"  %w{k} = fptrunc float {value} to half")
-        lines.append(f"  store half %w{k}, ptr {address}{IN_LOOP}")
-    elif operand.type == "bfloat":  # rounded already
-        lines.append(f"  %b{k} = bitcast float {value} to i32")
-        lines.append(f"  %h{k} = lshr i32 %b{k}, 16")
-        lines.append(f"  %w{k} = trunc i32 %h{k} to i16")
-        lines.append(f"  store i16 %w{k}, ptr {address}{IN_LOOP}")
-    else:
-        lines.append(f"  store {operand.type} {value}, ptr {address}{IN_LOOP}")
-
-
-def _print_body(lines: list[str], spec: KernelSpec) -> list[str]:
-    """The instructions of one element; returns the name of each node's value."""
+def _print_nodes(code: Builder, spec: KernelSpec, address: Callable[[int], str]) -> list[str]:
+    """The instructions of one element; returns each node's value."""
     values: list[str] = []
-    for position, node in enumerate(spec.nodes):
+    for node in spec.nodes:
         if node.kind == "constant":
             values.append(literal(node))
-            continue
-        name = f"%e_{position}"
-        if node.kind == "input":
+        elif node.kind == "input":
             operand = int(node.value)
-            _print_load(lines, operand, spec.inputs[operand], name, spec.loops)
+            values.append(code.load_number(spec.inputs[operand].type, address(operand), IN_LOOP))
         else:
             arguments = [values[argument] for argument in node.arguments]
             types = [spec.nodes[k].type for k in node.arguments]
-            lines.append(f"  {name} = {instruction(node, arguments, types)}")
-        values.append(name)
+            values.append(code.let(instruction(node, arguments, types)))
     return values
-
-
-def _print_load(lines: list[str], k: int, operand: Operand, name: str, depth: int) -> None:
-    address = _print_address(lines, k, operand, depth)
-    if operand.type == "i1":
-        lines.append(f"  {name}_byte = load i8, ptr {address}{IN_LOOP}")
-        lines.append(f"  {name} = icmp ne i8 {name}_byte, 0")
-    elif operand.type == "half":
-        lines.append(f"  {name}_half = load half, ptr {address}{IN_LOOP}")
-        lines.append(f"  {name} = fpext half {name}_half to float")
-    elif operand.type == "bfloat":
-        lines.append(f"  {name}_half = load i16, ptr {address}{IN_LOOP}")
-        lines.append(f"  {name}_wide = zext i16 {name}_half to i32")
-        lines.append(f"  {name}_bits = shl i32 {name}_wide, 16")
-        lines.append(f"  {name} = bitcast i32 {name}_bits to float")
-    else:
-        lines.append(f"  {name} = load {operand.type}, ptr {address}{IN_LOOP}")
 
 
 def instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> str:

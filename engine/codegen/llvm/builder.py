@@ -8,12 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 Size = str | int  # a value of type i64: a register, or a number
 BYTES = {"i1": 1, "i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8}  # of an element in memory
+MEMORY = {"i1": "i8", "bfloat": "i16"}  # the types of elements in memory, where they are others than in registers
+
+# Metadata, which `declarations` of `expression.llvm` defines.
+IN_LOOP = ", !llvm.access.group !0"  # of loads and stores of an innermost loop
+LOOP = ", !llvm.loop !2"  # of the branch back: iterations are independent, but for sums
+SHORT_LOOP = ", !llvm.loop !3"  # the same, of loops that run for a few vectors: one at a time
 
 _LINE = 64  # bytes of a cache line
+
+
+class Carried(NamedTuple):
+    """A value that goes from one iteration of a loop to the next.
+
+    Attributes:
+        name: the register that holds it in an iteration.
+        kind: its type.
+        initial: its value before the first iteration.
+        following: the register that holds its value for the next iteration, by the end of one.
+    """
+
+    name: str
+    kind: str
+    initial: str
+    following: str
 
 
 class Builder:
@@ -123,27 +145,72 @@ class Builder:
 
     # --- memory ---------------------------------------------------------------------------------------------
 
-    def slot(self, kind: str = "i64", alignment: int | None = None) -> str:
-        """Return the address of a stack slot for a value of type `kind`; arrays and vectors begin at a cache line."""
+    def slot(self, kind: str = "i64", initial: str | None = None, alignment: int | None = None) -> str:
+        """Return the address of a stack slot for a value of type `kind`, which is written here if it is given.
+
+        Arrays and vectors begin at a cache line, unless another alignment is given.
+        """
         name = f"%{self.fresh('s')}"
-        alignment = alignment or (_LINE if "[" in kind or "<" in kind else 8)
-        self.slots.append(f"  {name} = alloca {kind}, align {alignment}")
+        alignment = alignment or (_LINE if "[" in kind or "<" in kind else None)
+        self.slots.append(f"  {name} = alloca {kind}" + (f", align {alignment}" if alignment else ""))
+        if initial is not None:
+            self.line(f"store {kind} {initial}, ptr {name}")
         return name
 
     def at(self, kind: str, pointer: str, *offsets: Size) -> str:
-        """Return the address some elements of type `kind` further on."""
+        """Return the address some elements of type `kind` further on, which may be outside of the array."""
         for offset in offsets:
             if offset != 0:
                 pointer = self.let(f"getelementptr {kind}, ptr {pointer}, i64 {offset}")
         return pointer
 
-    def load(self, kind: str, pointer: str, index: Size = 0) -> str:
-        """Return element `index` of those behind `pointer`."""
-        return self.let(f"load {kind}, ptr {self.at(kind, pointer, index)}")
+    def element(self, kind: str, pointer: str, index: Size) -> str:
+        """Return the address of an element that the array behind `pointer` has."""
+        return self.let(f"getelementptr inbounds {MEMORY.get(kind, kind)}, ptr {pointer}, i64 {index}")
 
-    def store(self, kind: str, value: Size, pointer: str, index: Size = 0) -> None:
-        """Write element `index` of those behind `pointer`."""
-        self.line(f"store {kind} {value}, ptr {self.at(kind, pointer, index)}")
+    def load(self, kind: str, pointer: str, index: Size = 0, metadata: str = "") -> str:
+        """Return element `index` of those behind `pointer`; bools are bytes in memory."""
+        address = self.at(MEMORY.get(kind, kind), pointer, index)
+        if kind == "i1":
+            return self.let(f"icmp ne i8 {self.let(f'load i8, ptr {address}{metadata}')}, 0")
+        return self.let(f"load {kind}, ptr {address}{metadata}")
+
+    def store(self, kind: str, value: Size, pointer: str, index: Size = 0, metadata: str = "") -> None:
+        """Write element `index` of those behind `pointer`; bools are bytes in memory."""
+        if kind == "i1":
+            value, kind = self.let(f"zext i1 {value} to i8"), "i8"
+        self.line(f"store {kind} {value}, ptr {self.at(kind, pointer, index)}{metadata}")
+
+    def load_number(self, kind: str, pointer: str, metadata: str = "") -> str:
+        """Return a number in the type in which it is computed: those of half types as float; "bfloat" is bits."""
+        if kind == "half":
+            return self.let(f"fpext half {self.load('half', pointer, 0, metadata)} to float")
+        if kind == "bfloat":
+            wide = self.let(f"zext i16 {self.load('i16', pointer, 0, metadata)} to i32")
+            return self.let(f"bitcast i32 {self.let(f'shl i32 {wide}, 16')} to float")
+        return self.load(kind, pointer, 0, metadata)
+
+    def store_number(self, kind: str, value: str, pointer: str, metadata: str = "", is_rounded: bool = False) -> None:
+        """Write what `load_number` reads.
+
+        Args:
+            is_rounded: whether a value for "bfloat" has no more bits than that has.
+        """
+        if kind == "half":
+            value = self.let(f"fptrunc float {value} to half")
+        elif kind == "bfloat":
+            bits = self.let(f"bitcast float {value} to i32")
+            bits = bits if is_rounded else self._rounded_to_bfloat(value, bits)
+            value, kind = self.let(f"trunc i32 {self.let(f'lshr i32 {bits}, 16')} to i16"), "i16"
+        self.store(kind, value, pointer, 0, metadata)
+
+    def _rounded_to_bfloat(self, value: str, bits: str) -> str:
+        """Return the bits of a float whose upper half is the nearest bfloat, to even; NaNs stay such."""
+        is_odd = self.let(f"and i32 {self.let(f'lshr i32 {bits}, 16')}, 1")
+        raised = self.let(f"add i32 {bits}, {self.let(f'add i32 {is_odd}, 32767')}")
+        is_nan = self.let(f"fcmp uno float {value}, {value}")
+        nan = self.let(f"or i32 {bits}, {0x00400000}")
+        return self.let(f"select i1 {is_nan}, i32 {nan}, i32 {raised}")
 
     def load_vector(self, vector: str, kind: str, pointer: str, index: Size = 0) -> str:
         """Return the vector that begins at element `index` behind `pointer`."""
@@ -188,20 +255,30 @@ class Builder:
         self.line(f"br i1 {condition}, label %{yes}, label %{no}")
 
     @contextmanager
-    def loop(self, start: Size, stop: Size, step: Size = 1) -> Generator[str]:
-        """Print a block for each number from `start` to before `stop`; gives the number."""
-        name = self.fresh("l")
-        slot = self.slot("i64")
-        self.store("i64", start, slot)
-        self.jump(f"{name}_head")
-        self.begin(f"{name}_head")
-        number = self.load("i64", slot)
-        self.branch(self.compare("slt", number, stop), f"{name}_body", f"{name}_done")
-        self.begin(f"{name}_body")
+    def loop(
+        self, start: Size, stop: Size, step: Size = 1, metadata: str | None = None, carried: Sequence[Carried] = ()
+    ) -> Generator[str]:
+        """Print a block for each number from `start` to before `stop`; gives the number.
+
+        Args:
+            metadata: of the branch back, in place of `loop_metadata`.
+            carried: further values that go from one iteration to the next.
+        """
+        head, body, latch, done = (self.fresh(hint) for hint in ("head", "body", "latch", "done"))
+        before, number, following = self.block, f"%i_{head}", f"%n_{head}"
+        self.jump(head)
+        self.begin(head)
+        self.line(f"{number} = phi i64 [{start}, %{before}], [{following}, %{latch}]")
+        for each in carried:
+            self.line(f"{each.name} = phi {each.kind} [{each.initial}, %{before}], [{each.following}, %{latch}]")
+        self.branch(self.compare("slt", number, stop), body, done)
+        self.begin(body)
         yield number
-        self.store("i64", self.let(f"add i64 {number}, {step}"), slot)
-        self.jump(f"{name}_head", self.loop_metadata)
-        self.begin(f"{name}_done")
+        self.jump(latch)
+        self.begin(latch)
+        self.line(f"{following} = add i64 {number}, {step}")
+        self.jump(head, self.loop_metadata if metadata is None else metadata)
+        self.begin(done)
 
     @contextmanager
     def when(self, condition: str) -> Generator[None]:
@@ -233,7 +310,7 @@ class FunctionBuilder(Builder):
         linkage: str = "internal",
         result: str = "void",
     ) -> None:
-        super().__init__("begin")
+        super().__init__("start")
         self._is_void = result == "void"
         words = ["define", linkage, result, f"@{name}({', '.join(parameters)})", attributes]
         self._head = " ".join(word for word in words if word) + " {\nentry:"
@@ -241,4 +318,4 @@ class FunctionBuilder(Builder):
     def text(self) -> str:
         """Return the whole function; one without a result ends behind its last line."""
         ending = ["  ret void"] if self._is_void else []
-        return "\n".join([self._head, *self.slots, "  br label %begin", "begin:", *self.lines, *ending, "}\n"])
+        return "\n".join([self._head, *self.slots, "  br label %start", "start:", *self.lines, *ending, "}\n"])

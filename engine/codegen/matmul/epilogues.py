@@ -23,8 +23,8 @@ from ..elementwise.bound import MANY, BoundKernel, kernel_spec
 from ..elementwise.dynamic import OpenKernels
 from ..elementwise.open_sizes import BoundedCache, Names, Shape, Shapes, named_like, pattern_of, read_sizes
 from ..expression.expression import UnsupportedError
-from ..expression.llvm import SHORT_LOOP, KernelSpec
-from ..llvm.builder import FunctionBuilder
+from ..expression.llvm import KernelSpec
+from ..llvm.builder import SHORT_LOOP, FunctionBuilder
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from . import gemm

@@ -150,7 +150,7 @@ def print_batch(form: BatchForm, name: str) -> str:
 def print_start(element: str, parts_field: int, name: str) -> str:
     """The function ``name(a, b, c, numbers)``, which deals out the parts of a function ``task``."""
     code = ProductBuilder(name, ["ptr %a", "ptr %b", "ptr %c", "ptr %numbers"], linkage="")
-    context = code.slot("[4 x i64]", 8)
+    context = code.slot("[4 x i64]", alignment=8)
     for k, pointer in enumerate(("%a", "%b", "%c", "%numbers")):
         code.store("i64", code.let(f"ptrtoint ptr {pointer} to i64"), context, k)
     parts = code.load("i64", "%numbers", parts_field)

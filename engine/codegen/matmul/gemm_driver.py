@@ -262,7 +262,7 @@ def _print_is_large(code: Builder) -> str:
 
 def _print_dealt_out(code: Builder, tiles: Tiles) -> None:
     """Each part lays out what it needs."""
-    context = code.slot(f"[{len(_FIELDS)} x i64]", 8)
+    context = code.slot(f"[{len(_FIELDS)} x i64]", alignment=8)
     is_transposed = code.compare("ne", "%a_transposed", 0)
     down, across = _print_parts(code, tiles)
     values = {
@@ -324,7 +324,7 @@ def _print_pack(tiles: Tiles) -> str:
     names = ("n", "k", "block", "b", "b_step", "transposed", "out", "panels")
     parameters = ["i64 %n", "i64 %k", "i64 %block", "ptr %b", "i64 %b_step", "i64 %transposed", "ptr %out"]
     code = ProductBuilder(packing_name(tiles), parameters, linkage="")
-    context = code.slot(f"[{len(names)} x i64]", 8)
+    context = code.slot(f"[{len(names)} x i64]", alignment=8)
     panels = code.greatest(1, code.ceil_div(code.ceil_div("%n", tiles.columns), _MOST_PACKING))
     values = {name: code.let(f"ptrtoint ptr %{name} to i64") for name in ("b", "out")} | {"panels": panels}
     for k, name in enumerate(names):

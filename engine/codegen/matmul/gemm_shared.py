@@ -255,7 +255,7 @@ def _print_product(tiles: Tiles) -> str:
     found = code.let(f"icmp ne ptr {memory}, null")
     with code.when(found):
         start = code.let(f"and i64 {code.add(code.let(f'ptrtoint ptr {memory} to i64'), 4095)}, -4096")
-        context = code.slot(f"[{len(_FIELDS)} x i64]", 8)
+        context = code.slot(f"[{len(_FIELDS)} x i64]", alignment=8)
         for name, value in (
             ("sums", code.add(start, code.mul(size, several))),
             ("has_sums", code.choose(has_sums, 1, 0)),

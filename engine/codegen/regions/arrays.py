@@ -66,7 +66,7 @@ def _row(function: Function, state: State, index: str) -> str:
     """The address of an element."""
     count = math.prod(state.shape)
     offset = index if count == 1 else function.let(f"mul nsw i64 {index}, {count}")
-    return function.element(state.rows, state.kind, offset)
+    return function.element(state.kind, state.rows, offset)
 
 
 def _is_there(function: Function, state: State, index: str) -> str:
@@ -120,28 +120,28 @@ def _add_at(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
         raise UnsupportedError("a sum of bools")
     _room(context, state, position, True)
     place = _row(function, state, position)
-    add, new, done = (function.new_label(hint) for hint in ("add", "new", "added"))
+    add, new, done = (function.fresh(hint) for hint in ("add", "new", "added"))
     function.branch(_is_there(function, state, position), add, new)
-    function.place(add)
-    with function.loop(math.prod(state.shape), True) as k:
+    function.begin(add)
+    with function.count(math.prod(state.shape), True) as k:
         source = value.name if isinstance(value, Scalar) else _element(function, value, k)
-        at = function.element(place, state.kind, k)
+        at = function.element(state.kind, place, k)
         operator = "fadd" if state.kind in ("float", "double") else "add"
         total = function.let(f"{operator} {state.kind} {function.load(state.kind, at)}, {source}")
         function.store(state.kind, total, at)
     function.jump(done)
-    function.place(new)
+    function.begin(new)
     _put(function, state, place, value)
     function.line(f"store i8 1, ptr {_flag(function, state, position)}")
     function.jump(done)
-    function.place(done)
+    function.begin(done)
     return [_changed(state)]
 
 
 def _element(function: Function, value: Value, index: str) -> str:
     if not isinstance(value, Array):
         raise UnsupportedError("an element of another kind")
-    return function.load(value.kind, function.element(value.pointer, value.kind, index))
+    return function.load(value.kind, function.element(value.kind, value.pointer, index))
 
 
 def _clear(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
@@ -149,12 +149,12 @@ def _clear(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
     function = context.function
     state, position = _slots(array), as_index(function, index)
     context.fail_unless(function.let(f"icmp sge i64 {position}, 0"))
-    clear, done = function.new_label("clear"), function.new_label("cleared")
+    clear, done = function.fresh("clear"), function.fresh("cleared")
     function.branch(function.let(f"icmp slt i64 {position}, {_size(function, state)}"), clear, done)
-    function.place(clear)
+    function.begin(clear)
     function.line(f"store i8 0, ptr {_flag(function, state, position)}")
     function.jump(done)
-    function.place(done)
+    function.begin(done)
     return [_changed(state)]
 
 
@@ -188,7 +188,7 @@ def element_at(function: Function, array: Elements, index: str) -> Value:
     """An element, in place."""
     size = math.prod(array.shape)
     offset = index if size == 1 else function.let(f"mul nsw i64 {index}, {size}")
-    pointer = function.element(array.pointer, array.kind, offset)
+    pointer = function.element(array.kind, array.pointer, offset)
     if not array.shape:
         return Scalar(function.load(array.kind, pointer), array.kind)
     return Array(pointer, array.kind, array.shape)
@@ -196,10 +196,10 @@ def element_at(function: Function, array: Elements, index: str) -> Value:
 
 def array_at(function: Function, array: Ragged, index: str) -> Elements:
     """An array of an array of arrays, in place."""
-    place = function.element(array.offsets, "i64", index)
+    place = function.element("i64", array.offsets, index)
     start = function.load("i64", place)
-    end = function.load("i64", function.element(place, "i64", "1"))
-    pointer = function.element(array.pointer, array.kind, function.offset_of([start], [math.prod(array.shape)]))
+    end = function.load("i64", function.element("i64", place, "1"))
+    pointer = function.element(array.kind, array.pointer, function.offset_of([start], [math.prod(array.shape)]))
     return Elements(pointer, array.kind, array.shape, function.let(f"sub i64 {end}, {start}"))
 
 
@@ -215,20 +215,20 @@ def _read_or_zeros(context: Context, operation: Operation, inputs: Sequence[Valu
         raise UnsupportedError("elements of another shape")
     slot = function.slot(array.kind) if not shape else ""
     target = function.allocate(array.kind, array.shape) if shape else None
-    there, none, done = (function.new_label(hint) for hint in ("there", "none", "read"))
+    there, none, done = (function.fresh(hint) for hint in ("there", "none", "read"))
     if isinstance(array, Elements):
         function.branch(function.let(f"icmp slt i64 {position}, {array.count}"), there, none)
     else:
         state = _slots(array)
-        inside = function.new_label("inside")
+        inside = function.fresh("inside")
         function.branch(function.let(f"icmp slt i64 {position}, {_size(function, state)}"), inside, none)
-        function.place(inside)
+        function.begin(inside)
         function.branch(_is_there(function, state, position), there, none)
-    function.place(there)
+    function.begin(there)
     if isinstance(array, Elements):
         count = math.prod(array.shape)
         offset = position if count == 1 else function.let(f"mul nsw i64 {position}, {count}")
-        place = function.element(array.pointer, array.kind, offset)
+        place = function.element(array.kind, array.pointer, offset)
     else:
         place = _row(function, _slots(array), position)
     if target is None:
@@ -236,13 +236,13 @@ def _read_or_zeros(context: Context, operation: Operation, inputs: Sequence[Valu
     else:
         function.copy(target.pointer, place, target.bytes)
     function.jump(done)
-    function.place(none)
+    function.begin(none)
     if target is None:
         function.line(f"store {array.kind} {literal(0, array.kind)}, ptr {slot}")
     else:
         function.zero(target)
     function.jump(done)
-    function.place(done)
+    function.begin(done)
     return [target or Scalar(function.let(f"load {array.kind}, ptr {slot}"), array.kind)]
 
 
@@ -287,7 +287,7 @@ def _stack(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
         return [Array(array.pointer, array.kind, shape)]
     state = _slots(array)
     context.fail_unless(function.let(f"icmp eq i64 {_size(function, state)}, {shape[0]}"))
-    with function.loop(shape[0]) as index:
+    with function.count(shape[0]) as index:
         context.fail_unless(_is_there(function, state, index))
     target = function.allocate(state.kind, shape)
     function.copy(target.pointer, state.rows, target.bytes)
@@ -300,7 +300,7 @@ def _rows_of(context: Context, array: Value) -> Elements:
         return array
     state, function = _slots(array), context.function
     size = _size(function, state)
-    with function.loop(size) as index:
+    with function.count(size) as index:
         context.fail_unless(_is_there(function, state, index))
     return Elements(state.rows, state.kind, state.shape, size, Slots(state, state.version))
 
@@ -317,7 +317,7 @@ def _window(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
     end = function.let(f"add nsw i64 {start}, {count}")
     context.fail_unless(function.let(f"icmp sle i64 {end}, {array.count}"))
     offset = function.offset_of([start], [math.prod(array.shape)])
-    pointer = function.element(array.pointer, array.kind, offset)
+    pointer = function.element(array.kind, array.pointer, offset)
     if op.count is None:
         return [Elements(pointer, array.kind, array.shape, count, array.of)]
     context.fail_unless(function.let(f"icmp eq i64 {count}, {op.count}"))
@@ -334,17 +334,17 @@ def _stack_like(context: Context, operation: Operation, inputs: Sequence[Value])
     target = function.allocate(state.kind, shape)
     function.zero(target)
     size = _size(function, state)
-    with function.loop(shape[0]) as index:
-        inside, there, done = (function.new_label(hint) for hint in ("inside", "there", "on"))
+    with function.count(shape[0]) as index:
+        inside, there, done = (function.fresh(hint) for hint in ("inside", "there", "on"))
         function.branch(function.let(f"icmp slt i64 {index}, {size}"), inside, done)
-        function.place(inside)
+        function.begin(inside)
         function.branch(_is_there(function, state, index), there, done)
-        function.place(there)
+        function.begin(there)
         count = math.prod(state.shape)
-        place = function.element(target.pointer, state.kind, function.offset_of([index], [count]))
+        place = function.element(state.kind, target.pointer, function.offset_of([index], [count]))
         function.copy(place, _row(function, state, index), count * size_of(state.kind))
         function.jump(done)
-        function.place(done)
+        function.begin(done)
     return [target]
 
 

@@ -249,12 +249,12 @@ def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Op
         _Variable(block, _known(value), parameter) for value, parameter in zip(initial, op.body.parameters, strict=True)
     ]
     trips = context.loop_trips[operation] = function.slot("i64", "0")
-    head, body, done = (function.new_label(hint) for hint in ("test", "round", "leave"))
+    head, body, done = (function.fresh(hint) for hint in ("test", "round", "leave"))
     before_loop = context.work
     context.variables.loops += 1
     first_line = len(function.lines)
     function.jump(head)
-    function.place(head)
+    function.begin(head)
     current = [variable.load() for variable in variables]
     split = op.carried + len(op.condition.captures)
     test = Block(context, _bound(op.condition, current, inputs[op.carried : split]))
@@ -265,7 +265,7 @@ def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Op
     assert isinstance(result, Scalar)
     print_recordings(context, in_test, test.value_of)
     function.branch(result.name, body, done)
-    function.place(body)
+    function.begin(body)
     inside = Block(context, _bound(op.body, current, inputs[split:]))
     targets = [variable.target(value) for variable, value in zip(variables, current, strict=True)]
     for tensor, target in zip(op.body.results, targets, strict=True):
@@ -294,7 +294,7 @@ def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Op
     if context.exits and context.exits[-1] >= first_line:
         context.exits.append(len(function.lines))  # an exit may follow all of an earlier iteration
     function.jump(head)
-    function.place(done)
+    function.begin(done)
     frame = operation.outputs[-1]
     block.trips[frame] = function.let(f"load i64, ptr {trips}")
     for tensor, start in starts.items():
@@ -348,8 +348,8 @@ def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequenc
     if not isinstance(choice, Scalar):
         raise UnsupportedError("a choice that is no scalar")
     inputs = [block.value_of(tensor) for tensor in operation.inputs[1:]]
-    labels = [function.new_label("case") for _ in op.regions]
-    done = function.new_label("joined")
+    labels = [function.fresh("case") for _ in op.regions]
+    done = function.fresh("joined")
     _print_choice(block, choice, labels)
     insides: list[Block] = []
     states = {value.state: value.state.version for value in inputs if isinstance(value, Slots)}
@@ -362,7 +362,7 @@ def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequenc
     kept_slots: dict[Symbol, tuple[str, Value]] = {}
     start = 0
     for region, label in zip(op.regions, labels, strict=True):
-        function.place(label)
+        function.begin(label)
         for state, version in (*states.items(), *versions.items()):
             state.version = version
         inside = Block(context, _bound(region, (), inputs[start : start + len(region.captures)]))
@@ -394,7 +394,7 @@ def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequenc
             function.line(f"store {_slot_kind(value)} {_register(value)}, ptr {slot}")
             kept_slots[tensor] = (slot, value)
         function.jump(done)
-    function.place(done)
+    function.begin(done)
     for tensor, (slot, value) in kept_slots.items():
         context.initialise(slot, value)
         saved = block.saved[frame, tensor] = _from_slot(block, slot, value, set(buffers_of(value)))

@@ -274,7 +274,7 @@ class _Planner:
         )
 
     def _note(self, place: int, register: str) -> None:
-        self.function.line(f"store i64 {register}, ptr {self.function.element(self.counts, 'i64', str(place))}")
+        self.function.line(f"store i64 {register}, ptr {self.function.element('i64', self.counts, str(place))}")
 
     def _is_made(self, resource: Variable | SeedGenerator, is_written: bool) -> bool:
         """Test whether the operand is made for each call, rather than a variable's value."""
@@ -324,13 +324,13 @@ class _Planner:
         """The other ways out."""
         function = self.function
         self.context.variables.drop_guards()
-        function.place("interrupted")
+        function.begin("interrupted")
         function.jump("undo")
-        function.place("failed")
+        function.begin("failed")
         function.jump("undo")
-        function.place("no_room")
+        function.begin("no_room")
         function.jump("undo")
-        function.place("undo")
+        function.begin("undo")
         code = function.let("phi i32 [2, %failed], [3, %no_room], [4, %interrupted]")
         self.context.variables.print_undoing()
         function.line(f"ret i32 {code}")
@@ -369,7 +369,7 @@ class _Planner:
         """A state that starts with the elements of an input."""
         state = self._new_state(tensor)
         self.rooms[-1].source = place_among(tensor, self.inputs)
-        place = self.function.element(self.counts, "i64", str(FIRST_SIZE + state.number))
+        place = self.function.element("i64", self.counts, str(FIRST_SIZE + state.number))
         self.function.line(f"store i64 {self.function.let(f'load i64, ptr {place}')}, ptr {state.size}")
         return Slots(state, 0)
 

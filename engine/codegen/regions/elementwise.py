@@ -9,10 +9,9 @@ from functools import lru_cache
 
 from ...graph.op import Op
 from ..expression.expression import Expression, UnsupportedError
+from ..llvm.builder import IN_LOOP
 from .function import Array, Elements, Function, Scalar, Value, collapsed, strides_of
 from .scalars import NativeBuilder, expression_of, instruction, literal, node_literal, type_of
-
-_IN_LOOP = ", !llvm.access.group !0"
 
 Steps = Sequence[tuple[Op, tuple[int, ...]]]
 
@@ -126,25 +125,22 @@ def _print_nest(
     dims, strides = collapsed(space, [strides_of(value.shape, space) for value in arrays])
     stride_of = {id(value): own for value, own in zip(arrays, strides, strict=True)}
     with ExitStack() as stack:
-        counters = [stack.enter_context(function.loop(dim, axis == len(dims) - 1)) for axis, dim in enumerate(dims)]
+        counters = [stack.enter_context(function.count(dim, axis == len(dims) - 1)) for axis, dim in enumerate(dims)]
 
         def address(value: Array) -> str:
-            return function.element(value.pointer, value.kind, function.offset_of(counters, stride_of[id(value)]))
+            return function.element(value.kind, value.pointer, function.offset_of(counters, stride_of[id(value)]))
 
         loaded = [_load(function, value, address) for value in inputs]
         registers = _print_nodes(function, builder, loaded)
         for output, expression in zip(outputs, wanted, strict=True):
-            function.store(output.kind, registers[expression.index], address(output), _IN_LOOP)
+            function.store(output.kind, registers[expression.index], address(output), metadata=IN_LOOP)
 
 
 def _load(function: Function, value: Scalar | Array, address: Callable[[Array], str]) -> str:
     if isinstance(value, Scalar):
         return value.name
     pointer = address(value)
-    if value.kind != "i1":
-        return function.let(f"load {value.kind}, ptr {pointer}{_IN_LOOP}")
-    byte = function.let(f"load i8, ptr {pointer}{_IN_LOOP}")
-    return function.let(f"icmp ne i8 {byte}, 0")
+    return function.load(value.kind, pointer, metadata=IN_LOOP)
 
 
 def _print_nodes(function: Function, builder: NativeBuilder, inputs: Sequence[str]) -> list[str]:
@@ -172,18 +168,18 @@ def print_strided_copy(
     own = list(into) or strides_of(space, space)
     dims, patterns = collapsed(space, [list(strides), own])
     with ExitStack() as stack:
-        counters = [stack.enter_context(function.loop(dim, axis == len(dims) - 1)) for axis, dim in enumerate(dims)]
+        counters = [stack.enter_context(function.count(dim, axis == len(dims) - 1)) for axis, dim in enumerate(dims)]
         if isinstance(source, Array):
             offset = function.offset_of(counters, patterns[0])
             if start:
                 offset = function.let(f"add nsw i64 {offset}, {start}")
-            value = _load_at(function, source.kind, function.element(source.pointer, source.kind, offset))
+            value = function.load(source.kind, function.element(source.kind, source.pointer, offset), metadata=IN_LOOP)
         elif isinstance(source, Scalar):
             value = source.name
         else:
             raise UnsupportedError("a copy of an array of elements")
-        place = function.element(target.pointer, target.kind, function.offset_of(counters, patterns[1]))
-        function.store(target.kind, value, place, _IN_LOOP)
+        place = function.element(target.kind, target.pointer, function.offset_of(counters, patterns[1]))
+        function.store(target.kind, value, place, metadata=IN_LOOP)
 
 
 # --- reductions -----------------------------------------------------------------------------------------------------
@@ -210,8 +206,8 @@ def print_reduction(
     kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(source.shape))
     result = function.allocate(source.kind, kept)
     first = _identity(function, kind, source)
-    with function.loop(result.size, True) as index:
-        function.store(source.kind, first, function.element(result.pointer, source.kind, index), _IN_LOOP)
+    with function.count(result.size, True) as index:
+        function.store(source.kind, first, function.element(source.kind, result.pointer, index), metadata=IN_LOOP)
     _accumulate(function, kind, source, result)
     if kind == "mean":
         count = source.size // result.size
@@ -230,9 +226,9 @@ def print_sum_of_rows(function: Function, source: Elements, shape: tuple[int, ..
         raise UnsupportedError("a sum to a shape that does not fit")
     result = function.allocate(source.kind, kept)
     function.zero(result)
-    with function.loop(source.count) as index:
+    with function.count(source.count) as index:
         offset = function.offset_of([index], [math.prod(source.shape)])
-        pointer = function.element(source.pointer, source.kind, offset)
+        pointer = function.element(source.kind, source.pointer, offset)
         _accumulate(function, "sum", Array(pointer, source.kind, source.shape), result)
     if shape == ():
         return Scalar(function.load(source.kind, result.pointer), source.kind)
@@ -286,19 +282,12 @@ def _print_outer_reduction(
 ) -> None:
     """The last axis stays: rows are added to rows."""
     with ExitStack() as stack:
-        counters = [stack.enter_context(function.loop(dim, axis == len(dims) - 1)) for axis, dim in enumerate(dims)]
-        place = function.element(result.pointer, result.kind, function.offset_of(counters, writes))
-        before = _load_at(function, result.kind, place)
-        at = function.element(source.pointer, source.kind, function.offset_of(counters, reads))
-        value = _combine(function, kind, source.kind, before, _load_at(function, source.kind, at), False)
-        function.store(source.kind, value, place, _IN_LOOP)
-
-
-def _load_at(function: Function, kind: str, pointer: str) -> str:
-    if kind != "i1":
-        return function.let(f"load {kind}, ptr {pointer}{_IN_LOOP}")
-    byte = function.let(f"load i8, ptr {pointer}{_IN_LOOP}")
-    return function.let(f"icmp ne i8 {byte}, 0")
+        counters = [stack.enter_context(function.count(dim, axis == len(dims) - 1)) for axis, dim in enumerate(dims)]
+        place = function.element(result.kind, result.pointer, function.offset_of(counters, writes))
+        before = function.load(result.kind, place, metadata=IN_LOOP)
+        at = function.element(source.kind, source.pointer, function.offset_of(counters, reads))
+        value = _combine(function, kind, source.kind, before, function.load(source.kind, at, metadata=IN_LOOP), False)
+        function.store(source.kind, value, place, metadata=IN_LOOP)
 
 
 def _print_inner_reduction(
@@ -314,25 +303,25 @@ def _print_inner_reduction(
     element = source.kind
     total = function.slot(element)
     with ExitStack() as stack:
-        counters = [stack.enter_context(function.loop(dim)) for dim in dims[:-1]]
+        counters = [stack.enter_context(function.count(dim)) for dim in dims[:-1]]
         function.line(f"store {element} {_identity(function, kind, source)}, ptr {total}")
-        with function.loop(dims[-1]) as index:
-            at = function.element(source.pointer, element, function.offset_of([*counters, index], reads))
+        with function.count(dims[-1]) as index:
+            at = function.element(element, source.pointer, function.offset_of([*counters, index], reads))
             before = function.let(f"load {element}, ptr {total}")
             value = _combine(function, kind, element, before, function.load(element, at), True)
             function.line(f"store {element} {value}, ptr {total}")
-        place = function.element(result.pointer, element, function.offset_of(counters, writes[:-1]))
+        place = function.element(element, result.pointer, function.offset_of(counters, writes[:-1]))
         before = function.load(element, place)
         last = function.let(f"load {element}, ptr {total}")
         function.store(element, _combine(function, kind, element, before, last, False), place)
 
 
 def _print_division(function: Function, result: Array, count: int) -> None:
-    with function.loop(result.size, True) as index:
-        place = function.element(result.pointer, result.kind, index)
-        before = _load_at(function, result.kind, place)
+    with function.count(result.size, True) as index:
+        place = function.element(result.kind, result.pointer, index)
+        before = function.load(result.kind, place, metadata=IN_LOOP)
         value = function.let(f"fdiv {result.kind} {before}, {literal(count, result.kind)}")
-        function.store(result.kind, value, place, _IN_LOOP)
+        function.store(result.kind, value, place, metadata=IN_LOOP)
 
 
 __all__ = ["print_elementwise", "print_reduction", "print_strided_copy", "print_sum_of_rows", "type_of"]

@@ -95,12 +95,12 @@ class Context:
         """Leave the function and ask for more room for a state (or, for -1, for histories), unless there is enough."""
         function = self.function
         self.exits.append(len(function.lines))
-        on, more = function.new_label("on"), function.new_label("more")
+        on, more = function.fresh("on"), function.fresh("more")
         function.line(f"br i1 {condition}, label %{on}, label %{more}, !prof !101")
-        function.place(more)
+        function.begin(more)
         function.line(f"store i64 {number}, ptr %needed")
         function.jump("no_room")
-        function.place(on)
+        function.begin(on)
 
     def shape_of(self, tensor: Symbol) -> tuple[int, ...]:
         """As `shape_of`."""
@@ -156,21 +156,21 @@ class Context:
     def tick(self, cost: int) -> None:
         """In each round of a loop: after a while, look for signals, and for others who ask the step to end."""
         function = self.function
-        look, on, again = (function.new_label(hint) for hint in ("look", "on", "again"))
+        look, on, again = (function.fresh(hint) for hint in ("look", "on", "again"))
         self.exits.append(len(function.lines))
         left = function.let(f"load i64, ptr {self.budget}")
         less = function.let(f"sub i64 {left}, {cost + 1}")
         function.line(f"store i64 {less}, ptr {self.budget}")
         is_over = function.let(f"icmp slt i64 {less}, 0")
         function.line(f"br i1 {is_over}, label %{look}, label %{on}, !prof !100")
-        function.place(look)
+        function.begin(look)
         signal = function.let("call i32 @anabranch_look(ptr %needed)")
         is_signal = function.let(f"icmp ne i32 {signal}, 0")
         function.branch(is_signal, "interrupted", again)
-        function.place(again)
+        function.begin(again)
         function.line(f"store i64 {TICKS}, ptr {self.budget}")
         function.jump(on)
-        function.place(on)
+        function.begin(on)
 
     def initialise(self, slot: str, value: Value) -> None:
         """Zero, or the place of zeros, in a slot for such values before anything else."""
@@ -180,10 +180,10 @@ class Context:
 
     def fail_unless(self, condition: str) -> None:
         """Leave the function, so that the operation runs anew where its error is raised."""
-        on = self.function.new_label("on")
+        on = self.function.fresh("on")
         self.exits.append(len(self.function.lines))
         self.function.branch(condition, on, self.failed)
-        self.function.place(on)
+        self.function.begin(on)
 
 
 def shape_of(tensor: Symbol) -> tuple[int, ...]:
@@ -393,7 +393,7 @@ def _joined(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
             own = (*own[:axis], 1, *own[axis:])
         if 0 in own:
             continue
-        place = context.function.element(target.pointer, target.kind, str(start * _step(shape, axis)))
+        place = context.function.element(target.kind, target.pointer, str(start * _step(shape, axis)))
         window = Array(place, target.kind, own)
         # Steps over axes of 1 must be those of the target, for the part is a window of it.
         print_strided_copy(context.function, part, window, strides_of(own, own), 0, strides)
@@ -459,7 +459,7 @@ def _get_item(context: Context, operation: Operation, inputs: Sequence[Value]) -
         offset = function.let(f"add nsw i64 {offset}, {term}")
     strides += steps[axis:]
     shape = shape_of(operation.outputs[0])
-    pointer = function.element(source.pointer, source.kind, offset)
+    pointer = function.element(source.kind, source.pointer, offset)
     if not shape:
         return [Scalar(function.load(source.kind, pointer), source.kind)]
     if strides == [step if dim != 1 else 0 for dim, step in zip(shape, strides_of(shape, shape), strict=True)] or (

@@ -11,7 +11,8 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .scalars import memory_type, size_of
+from ..llvm.builder import LOOP, Builder
+from .scalars import size_of
 
 _ALIGNMENT = 64
 MOST_ARENA_BYTES = 1 << 22
@@ -165,13 +166,11 @@ class Slots:
 Value = Scalar | Array | Elements | Ragged | Slots
 
 
-class Function:
-    """Lines of LLVM IR, and what they refer to."""
+class Function(Builder):
+    """Lines of LLVM IR, and the arena in which the arrays that they make have places."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.slots: list[str] = []  # stack slots, which LLVM turns into registers
-        self.block = "start"
+        super().__init__("start")
         self.arena_size = 0
         self.prologue: list[str] = []  # lines that run once, before the others
         self.prologue_block = "begin"
@@ -180,82 +179,20 @@ class Function:
         self._turned: dict[tuple[str, tuple[int, ...]], Array] = {}
         self._zeros: dict[int, Array] = {}  # by their bytes
         self._free: list[tuple[int, int]] = []  # offset and size, in order
-        self._count = 0
-
-    # --- instructions ---------------------------------------------------------------------------------------
-
-    def line(self, text: str) -> None:
-        self.lines.append(f"  {text}")
-
-    def let(self, text: str) -> str:
-        """A new register that holds what an instruction gives."""
-        self._count += 1
-        name = f"%v{self._count}"
-        self.lines.append(f"  {name} = {text}")
-        return name
-
-    def new_label(self, hint: str) -> str:
-        self._count += 1
-        return f"{hint}{self._count}"
-
-    def place(self, label: str) -> None:
-        """Begin a block."""
-        self.lines.append(f"{label}:")
-        self.block = label
-
-    def jump(self, label: str) -> None:
-        self.line(f"br label %{label}")
-
-    def branch(self, condition: str, yes: str, no: str) -> None:
-        self.line(f"br i1 {condition}, label %{yes}, label %{no}")
-
-    def slot(self, kind: str, initial: str | None = None) -> str:
-        """A variable on the stack."""
-        self._count += 1
-        name = f"%s{self._count}"
-        self.slots.append(f"  {name} = alloca {kind}")
-        if initial is not None:
-            self.line(f"store {kind} {initial}, ptr {name}")
-        return name
-
-    def load(self, kind: str, pointer: str) -> str:
-        """The value in memory; bools are bytes there."""
-        if kind != "i1":
-            return self.let(f"load {kind}, ptr {pointer}")
-        byte = self.let(f"load i8, ptr {pointer}")
-        return self.let(f"icmp ne i8 {byte}, 0")
-
-    def store(self, kind: str, value: str, pointer: str, note: str = "") -> None:
-        if kind == "i1":
-            value, kind = self.let(f"zext i1 {value} to i8"), "i8"
-        self.line(f"store {kind} {value}, ptr {pointer}{note}")
-
-    def element(self, pointer: str, kind: str, index: str) -> str:
-        """The address of element `index`."""
-        return self.let(f"getelementptr inbounds {memory_type(kind)}, ptr {pointer}, i64 {index}")
 
     @contextmanager
-    def loop(self, extent: int | str, is_parallel: bool = False) -> Generator[str]:
-        """A loop that counts from 0; gives the name of the counter. Loops of one round are none."""
+    def count(self, extent: int | str, is_parallel: bool = False) -> Generator[str]:
+        """Print a block for each number from 0 to before `extent`; gives the number. One round is no loop.
+
+        Args:
+            extent: how many rounds there are.
+            is_parallel: whether it is an innermost loop of independent iterations.
+        """
         if extent == 1:
             yield "0"
             return
-        head, body, done = self.new_label("head"), self.new_label("body"), self.new_label("done")
-        before = self.block
-        counter, following = f"%i_{head}", f"%n_{head}"
-        latch = self.new_label("latch")
-        self.jump(head)
-        self.place(head)
-        self.line(f"{counter} = phi i64 [0, %{before}], [{following}, %{latch}]")
-        more = self.let(f"icmp slt i64 {counter}, {extent}")
-        self.branch(more, body, done)
-        self.place(body)
-        yield counter
-        self.jump(latch)
-        self.place(latch)
-        self.line(f"{following} = add nsw i64 {counter}, 1")
-        self.line(f"br label %{head}{', !llvm.loop !2' if is_parallel else ''}")
-        self.place(done)
+        with self.loop(0, extent, metadata=LOOP if is_parallel else "") as number:
+            yield number
 
     def offset_of(self, indices: Sequence[str], strides: Sequence[int]) -> str:
         """The sum of indices times strides."""

@@ -35,7 +35,7 @@ def _at(function: Function, positions: Scalar | Array, k: str) -> str:
     if isinstance(positions, Scalar):
         found = positions.name
     else:
-        found = function.load(positions.kind, function.element(positions.pointer, positions.kind, k))
+        found = function.load(positions.kind, function.element(positions.kind, positions.pointer, k))
     return found if positions.kind == "i64" else function.let(f"sext i32 {found} to i64")
 
 
@@ -60,10 +60,10 @@ def _take(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
     count = positions.size if isinstance(positions, Array) else 1
     shape = context.shape_of(operation.outputs[0])
     target = function.allocate(source.kind, shape)
-    with function.loop(count) as k:
+    with function.count(count) as k:
         row = _from_the_front(context, _at(function, positions, k), source.shape[0], op.wrap)
-        place = function.element(source.pointer, source.kind, function.offset_of([row], [width]))
-        into = function.element(target.pointer, source.kind, function.offset_of([k], [width]))
+        place = function.element(source.kind, source.pointer, function.offset_of([row], [width]))
+        into = function.element(source.kind, target.pointer, function.offset_of([k], [width]))
         function.copy(into, place, width * size_of(source.kind))
     if not shape:
         return [Scalar(function.load(target.kind, target.pointer), target.kind)]
@@ -77,9 +77,9 @@ def _front_positions(context: Context, operation: Operation, inputs: Sequence[Va
     if isinstance(positions, Scalar):
         return [Scalar(_from_the_front(context, _at(function, positions, "0"), limit), "i64")]
     target = function.allocate("i64", positions.shape)
-    with function.loop(positions.size) as k:
+    with function.count(positions.size) as k:
         place = _from_the_front(context, _at(function, positions, k), limit)
-        function.store("i64", place, function.element(target.pointer, "i64", k))
+        function.store("i64", place, function.element("i64", target.pointer, k))
     return [target]
 
 
@@ -96,7 +96,7 @@ def _unstack(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     for number, output in enumerate(operation.outputs):
         shape = context.shape_of(output)
         if not shape:
-            place = function.element(source.pointer, source.kind, str(number * step))
+            place = function.element(source.kind, source.pointer, str(number * step))
             parts.append(Scalar(function.load(source.kind, place), source.kind))
             continue
         target = function.allocate(source.kind, shape)
@@ -115,15 +115,15 @@ def _one_hot(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     function = context.function
     target = function.allocate(kind, shape)
     function.zero(target)
-    with function.loop(positions.size if isinstance(positions, Array) else 1) as k:
+    with function.count(positions.size if isinstance(positions, Array) else 1) as k:
         position = _at(function, positions, k)
-        hot, done = function.new_label("hot"), function.new_label("cold")
+        hot, done = function.fresh("hot"), function.fresh("cold")
         function.branch(function.let(f"icmp ult i64 {position}, {op.classes}"), hot, done)
-        function.place(hot)
+        function.begin(hot)
         offset = function.let(f"add nsw i64 {function.offset_of([k], [op.classes])}, {position}")
-        function.store(kind, literal(1, kind), function.element(target.pointer, kind, offset))
+        function.store(kind, literal(1, kind), function.element(kind, target.pointer, offset))
         function.jump(done)
-        function.place(done)
+        function.begin(done)
     return [target]
 
 
@@ -140,17 +140,17 @@ def _arg_extremum(context: Context, operation: Operation, inputs: Sequence[Value
     function, shape = context.function, context.shape_of(operation.outputs[0])
     target = function.allocate("i32", shape)
     best, place = function.slot(source.kind), function.slot("i64")
-    with function.loop(source.size // width) as row:
-        start = function.element(source.pointer, source.kind, function.offset_of([row], [width]))
+    with function.count(source.size // width) as row:
+        start = function.element(source.kind, source.pointer, function.offset_of([row], [width]))
         function.line(f"store {source.kind} {function.load(source.kind, start)}, ptr {best}")
         function.line(f"store i64 0, ptr {place}")
-        with function.loop(width) as k:
-            value = function.load(source.kind, function.element(start, source.kind, k))
+        with function.count(width) as k:
+            value = function.load(source.kind, function.element(source.kind, start, k))
             is_better = _is_better(function, isinstance(op, ArgMax), source.kind, value, best)
             _replace_if(function, is_better, source.kind, value, best)
             _replace_if(function, is_better, "i64", k, place)
         found = function.let(f"trunc i64 {function.let(f'load i64, ptr {place}')} to i32")
-        function.store("i32", found, function.element(target.pointer, "i32", row))
+        function.store("i32", found, function.element("i32", target.pointer, row))
     if not shape:
         return [Scalar(function.load("i32", target.pointer), "i32")]
     return [target]
@@ -263,11 +263,11 @@ def _uniform(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     function.hold(words)
     function.line(f"call void {function.helper(_philox())}(ptr {key.pointer}, ptr {words.pointer}, i64 {blocks})")
     integer, shift, scale = ("i32", 8, 2.0**-24) if kind == "float" else ("i64", 11, 2.0**-53)
-    with function.loop(target.size) as k:
-        word = function.load(integer, function.element(words.pointer, integer, k))
+    with function.count(target.size) as k:
+        word = function.load(integer, function.element(integer, words.pointer, k))
         number = function.let(f"uitofp {integer} {function.let(f'lshr {integer} {word}, {shift}')} to {kind}")
         number = function.let(f"fmul {kind} {number}, {literal(scale, kind)}")
-        function.store(kind, number, function.element(target.pointer, kind, k))
+        function.store(kind, number, function.element(kind, target.pointer, k))
     function.release(words)
     if not shape:
         return [Scalar(function.load(kind, target.pointer), kind)]

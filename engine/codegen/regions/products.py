@@ -71,19 +71,19 @@ def print_sum_of_products(function: Function, a: Elements, b: Elements, vector: 
     if not 0 < rows * columns <= _MOST_SUMS:
         raise UnsupportedError("a large matrix product")
     result = function.allocate(kind, (rows, columns))
-    some, none, done = (function.new_label(hint) for hint in ("some", "none", "summed"))
+    some, none, done = (function.fresh(hint) for hint in ("some", "none", "summed"))
     function.branch(function.let(f"icmp sgt i64 {a.count}, 0"), some, none)
-    function.place(none)
+    function.begin(none)
     function.zero(result)
     function.jump(done)
-    function.place(some)
+    function.begin(some)
     strides = (1, rows)
     if columns == 1:  # a row times a matrix, so that vectors lie in memory
         a, b, rows, columns, strides = b, a, 1, rows, (0, 1)
     name = function.helper(_product_text(kind, rows, columns, None, strides, vector // size_of(kind)))
     function.line(f"call void {name}(ptr {a.pointer}, ptr {b.pointer}, ptr {result.pointer}, i64 {a.count})")
     function.jump(done)
-    function.place(done)
+    function.begin(done)
     return result
 
 
@@ -128,14 +128,14 @@ def print_products(
     name = function.helper(_product_text(kind, height, width, depth, (depth, 1), vector // size_of(kind)))
     counted = [sizes[label] for label in batch]
     with ExitStack() as loops:
-        indices = [loops.enter_context(function.loop(size)) for size in counted]
+        indices = [loops.enter_context(function.count(size)) for size in counted]
         places: list[str] = []
         for array, own, size in ((left, shared[0], height * depth), (right, shared[1], depth * width)):
             strides = strides_of(array.shape[: len(own)], array.shape[: len(own)])
             steps = [strides[own.index(label)] * size if label in own else 0 for label in batch]
-            places.append(function.element(array.pointer, kind, function.offset_of(indices, steps)))
+            places.append(function.element(kind, array.pointer, function.offset_of(indices, steps)))
         steps = [stride * height * width for stride in strides_of(counted, counted)]
-        places.append(function.element(result.pointer, kind, function.offset_of(indices, steps)))
+        places.append(function.element(kind, result.pointer, function.offset_of(indices, steps)))
         function.line(f"call void {name}({', '.join(f'ptr {place}' for place in places)})")
     for array, given in ((left, a), (right, b)):
         if array is not given:
@@ -223,21 +223,21 @@ def _print_columns(
 ) -> None:
     rows, columns, depth = sizes
     tile = _tile_rows(rows, vectors)
-    with function.loop(count) as number:
+    with function.count(count) as number:
         first = function.let(f"add i64 {start}, 0") if number == "0" else _scaled(function, number, vectors * width)
         if number != "0" and start:
             first = function.let(f"add nsw i64 {first}, {start}")
-        b = function.element("%b", kind, first)
-        c = function.element("%c", kind, first)
-        with function.loop(rows // tile) as step:
+        b = function.element(kind, "%b", first)
+        c = function.element(kind, "%c", first)
+        with function.count(rows // tile) as step:
             row = _scaled(function, step, tile)
-            a_tile = function.element("%a", kind, _scaled(function, row, strides[0]))
-            c_tile = function.element(c, kind, _scaled(function, row, columns))
+            a_tile = function.element(kind, "%a", _scaled(function, row, strides[0]))
+            c_tile = function.element(kind, c, _scaled(function, row, columns))
             _print_tile(function, kind, (a_tile, b, c_tile), tile, vectors, width, depth, columns, strides)
         if rows % tile:
             row_start = rows - rows % tile
-            a_tile = function.element("%a", kind, str(row_start * strides[0]))
-            c_tile = function.element(c, kind, str(row_start * columns))
+            a_tile = function.element(kind, "%a", str(row_start * strides[0]))
+            c_tile = function.element(kind, c, str(row_start * columns))
             _print_tile(function, kind, (a_tile, b, c_tile), rows % tile, vectors, width, depth, columns, strides)
 
 
@@ -261,23 +261,23 @@ def _print_tile(
     lane = f"<{width} x {kind}>"
     size = size_of(kind)
     before = function.block
-    head, done = function.new_label("depth"), function.new_label("after")
+    head, done = function.fresh("depth"), function.fresh("after")
     function.jump(head)
-    function.place(head)
+    function.begin(head)
     step = f"%k_{head}"
     function.line(f"{step} = phi i64 [0, %{before}], [%n_{head}, %{head}]")
     sums = [[f"%c{i}_{j}_{head}" for j in range(vectors)] for i in range(rows)]
     for i in range(rows):
         for j in range(vectors):
             function.line(f"{sums[i][j]} = phi {lane} [zeroinitializer, %{before}], [%d{i}_{j}_{head}, %{head}]")
-    row = function.element(b, kind, _scaled(function, step, columns))
+    row = function.element(kind, b, _scaled(function, step, columns))
     loaded = [
-        function.let(f"load {lane}, ptr {function.element(row, kind, str(j * width))}, align {size}")
+        function.let(f"load {lane}, ptr {function.element(kind, row, str(j * width))}, align {size}")
         for j in range(vectors)
     ]
-    column = function.element(a, kind, _scaled(function, step, strides[1]))
+    column = function.element(kind, a, _scaled(function, step, strides[1]))
     for i in range(rows):
-        value = function.let(f"load {kind}, ptr {function.element(column, kind, str(i * strides[0]))}")
+        value = function.let(f"load {kind}, ptr {function.element(kind, column, str(i * strides[0]))}")
         one = function.let(f"insertelement {lane} poison, {kind} {value}, i32 0")
         mask = f"<{width} x i32> zeroinitializer"
         repeated = function.let(f"shufflevector {lane} {one}, {lane} poison, {mask}")
@@ -289,27 +289,27 @@ def _print_tile(
     function.line(f"%n_{head} = add nsw i64 {step}, 1")
     more = function.let(f"icmp slt i64 %n_{head}, {'%depth' if depth is None else depth}")
     function.branch(more, head, done)
-    function.place(done)
+    function.begin(done)
     for i in range(rows):
         for j in range(vectors):
-            place = function.element(c, kind, str(i * columns + j * width))
+            place = function.element(kind, c, str(i * columns + j * width))
             function.line(f"store {lane} %d{i}_{j}_{head}, ptr {place}, align {size}")
 
 
 def _print_dots(function: Function, kind: str, rows: int, depth: int) -> None:
     """A matrix times one column: a sum in lanes for each row."""
     total = function.slot(kind)
-    with function.loop(rows) as i:
+    with function.count(rows) as i:
         function.line(f"store {kind} {0.0:e}, ptr {total}")
-        row = function.element("%a", kind, _scaled(function, i, depth))
-        with function.loop(depth) as k:
-            x = function.load(kind, function.element(row, kind, k))
-            y = function.load(kind, function.element("%b", kind, k))
+        row = function.element(kind, "%a", _scaled(function, i, depth))
+        with function.count(depth) as k:
+            x = function.load(kind, function.element(kind, row, k))
+            y = function.load(kind, function.element(kind, "%b", k))
             product = function.let(f"fmul contract {kind} {x}, {y}")
             before = function.load(kind, total)
             after = function.let(f"fadd reassoc contract {kind} {before}, {product}")
             function.line(f"store {kind} {after}, ptr {total}")
-        function.store(kind, function.load(kind, total), function.element("%c", kind, i))
+        function.store(kind, function.load(kind, total), function.element(kind, "%c", i))
 
 
 def print_transposed(function: Function, source: Array, shape: tuple[int, int]) -> Array:

@@ -118,7 +118,7 @@ def _print_recording(context: Context, tensor: Symbol, value: Value) -> None:
         if not isinstance(value, Elements):
             raise UnsupportedError("a record of records of records")
         end = function.let(f"load i64, ptr {record.of.count}")
-        function.store("i64", end, function.element(record.rows, "i64", following))
+        function.store("i64", end, function.element("i64", record.rows, following))
     else:
         _put(context, record, index, value)
     function.line(f"store i64 {following}, ptr {record.count}")
@@ -126,7 +126,7 @@ def _print_recording(context: Context, tensor: Symbol, value: Value) -> None:
 
 def _put(context: Context, record: Record, index: str, value: Value) -> None:
     function = context.function
-    target = function.element(record.rows, record.kind, function.offset_of([index], [math.prod(record.shape)]))
+    target = function.element(record.kind, record.rows, function.offset_of([index], [math.prod(record.shape)]))
     if isinstance(value, Scalar) and not record.shape and value.kind == record.kind:
         function.store(value.kind, value.name, target)
     elif isinstance(value, Array) and value.shape == record.shape and value.kind == record.kind:
@@ -144,4 +144,4 @@ def recorded_value(context: Context, tensor: Symbol, start: str) -> Value:
             raise UnsupportedError("a record of records of records")
         return Ragged(record.of.rows, record.of.kind, record.of.shape, record.rows, count)
     offset = function.offset_of([start], [math.prod(record.shape)])
-    return Elements(function.element(record.rows, record.kind, offset), record.kind, record.shape, count)
+    return Elements(function.element(record.kind, record.rows, offset), record.kind, record.shape, count)

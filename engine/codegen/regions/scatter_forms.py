@@ -28,7 +28,7 @@ class _Part(NamedTuple):
 
     def of(self, function: Function, whole: Array) -> Array:
         """Return the array of this part; its elements are `strides` apart."""
-        pointer = function.element(whole.pointer, whole.kind, str(self.offset))
+        pointer = function.element(whole.kind, whole.pointer, str(self.offset))
         return Array(pointer, whole.kind, self.shape, whole.buffers)
 
 

@@ -221,7 +221,7 @@ class Variables:
             raise UnsupportedError("rows of another value than the variable's")
         check_in_use(whole)
         self._refuse_own(held, rows)
-        with function.loop(positions.size) as k:
+        with function.count(positions.size) as k:
             place = _row(function, held, positions, k)
             self.context.fail_unless(function.let(f"icmp ult i64 {place}, {held.shape[0]}"))
         if any(mark.held is held for mark in _marks(whole)):
@@ -231,11 +231,11 @@ class Variables:
             function.copy(held.pointer, whole.pointer, whole.bytes)
         width = math.prod(held.shape[1:])
         size = width * size_of(held.kind)
-        with function.loop(positions.size) as k:
+        with function.count(positions.size) as k:
             place = function.let(f"mul nsw i64 {_row(function, held, positions, k)}, {width}")
             source = k if width == 1 else function.let(f"mul nsw i64 {k}, {width}")
-            target = function.element(held.pointer, held.kind, place)
-            function.copy(target, function.element(rows.pointer, held.kind, source), size)
+            target = function.element(held.kind, held.pointer, place)
+            function.copy(target, function.element(held.kind, rows.pointer, source), size)
         self._note(held)
         return self._read(held, is_used)
 
@@ -243,7 +243,7 @@ class Variables:
         function = self.function
         target = function.allocate("i64", (2,))
         function.copy(target.pointer, held.pointer, target.bytes)
-        place = function.element(held.pointer, "i64", "1")
+        place = function.element("i64", held.pointer, "1")
         count = function.let(f"load i64, ptr {place}")
         function.line(f"store i64 {function.let(f'add i64 {count}, 1')}, ptr {place}")
         self._note(held)
@@ -277,14 +277,14 @@ class Variables:
         if held.kept is None:
             held.kept = self._place_aside(held.kind, held.shape), self._flag()
         place, flag = held.kept
-        keep, on = function.new_label("keep"), function.new_label("kept")
+        keep, on = function.fresh("keep"), function.fresh("kept")
         first = len(function.lines)
         function.branch(function.let(f"load i1, ptr {flag}"), on, keep)
-        function.place(keep)
+        function.begin(keep)
         function.copy(place.pointer, held.pointer, place.bytes)
         function.line(f"store i1 true, ptr {flag}")
         function.jump(on)
-        function.place(on)
+        function.begin(on)
         held.guards.append((first, len(function.lines)))
 
     def _keep_rows(self, held: Held, positions: Array) -> None:
@@ -294,17 +294,17 @@ class Variables:
         rows = self._place_aside(held.kind, (positions.size, *held.shape[1:]))
         places, flag = self._place_aside("i64", positions.shape), self._flag()
         width = math.prod(held.shape[1:])
-        with function.loop(positions.size) as k:
+        with function.count(positions.size) as k:
             row = _row(function, held, positions, k)
-            function.line(f"store i64 {row}, ptr {function.element(places.pointer, 'i64', k)}")
+            function.line(f"store i64 {row}, ptr {function.element('i64', places.pointer, k)}")
             self._copy_row(held, rows, row, k, width, back=False)
         function.line(f"store i1 true, ptr {flag}")
         held.kept_rows.append((rows, places, flag))
 
     def _copy_row(self, held: Held, rows: Array, row: str, k: str, width: int, back: bool) -> None:
         function = self.function
-        own = function.element(held.pointer, held.kind, function.let(f"mul nsw i64 {row}, {width}"))
-        aside = function.element(rows.pointer, held.kind, function.let(f"mul nsw i64 {k}, {width}"))
+        own = function.element(held.kind, held.pointer, function.let(f"mul nsw i64 {row}, {width}"))
+        aside = function.element(held.kind, rows.pointer, function.let(f"mul nsw i64 {k}, {width}"))
         pair = (own, aside) if back else (aside, own)
         function.copy(*pair, width * size_of(held.kind))
 
@@ -344,23 +344,23 @@ class Variables:
 
     def _put_back(self, held: Held, rows: Array, places: Array) -> None:
         function = self.function
-        with function.loop(places.size) as k:
-            row = function.let(f"load i64, ptr {function.element(places.pointer, 'i64', k)}")
+        with function.count(places.size) as k:
+            row = function.let(f"load i64, ptr {function.element('i64', places.pointer, k)}")
             self._copy_row(held, rows, row, k, math.prod(held.shape[1:]), back=True)
 
     def _print_if(self, flag: str, act: Any) -> None:
         function = self.function
-        undo, on = function.new_label("undo"), function.new_label("undone")
+        undo, on = function.fresh("undo"), function.fresh("undone")
         function.branch(function.let(f"load i1, ptr {flag}"), undo, on)
-        function.place(undo)
+        function.begin(undo)
         act()
         function.jump(on)
-        function.place(on)
+        function.begin(on)
 
 
 def _row(function: Function, held: Held, positions: Array, k: str) -> str:
     """Position k, counted from the front."""
-    place = function.let(f"load {positions.kind}, ptr {function.element(positions.pointer, positions.kind, k)}")
+    place = function.let(f"load {positions.kind}, ptr {function.element(positions.kind, positions.pointer, k)}")
     wide = place if positions.kind == "i64" else function.let(f"sext i32 {place} to i64")
     negative = function.let(f"icmp slt i64 {wide}, 0")
     wrapped = function.let(f"add i64 {wide}, {held.shape[0]}")
