@@ -117,8 +117,8 @@ class MixtureOfExperts(Layer):
         self.seed = seed
         self.seed_generator = random.SeedGenerator(seed)
         self.supports_masking = True
-        self.dropped_tokens = Variable(np.zeros((), "int32"), trainable=False, name="dropped_tokens")
-        self.expert_tokens = Variable(np.zeros(num_experts, "int32"), trainable=False, name="expert_tokens")
+        self.dropped_tokens = _counter((), "dropped_tokens")
+        self.expert_tokens = _counter((num_experts,), "expert_tokens")
         self.dropped_metric = optional_metric("MixtureOfExperts", "dropped_metric", dropped_metric)
 
     def build(self, input_shape: Any) -> None:
@@ -354,6 +354,11 @@ def _made(expert: Any, count: int) -> list[Layer]:
             "the layer inside the function: expert=lambda: layers.Dense(8)."
         )
     return experts
+
+
+def _counter(shape: tuple[int, ...], name: str) -> Variable:
+    """A count of the latest batch: replicas of a model count their rows, and it is the sum."""
+    return Variable(np.zeros(shape, "int32"), trainable=False, name=name, aggregation="sum")
 
 
 def _agree(one: Any, other: Any) -> bool:

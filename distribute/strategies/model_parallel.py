@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.common.partitioners import GridPartitioner
 from ...engine.ops import collectives
 from .mesh import DeviceMesh, LayoutMap, TensorLayout
 from .strategy import Strategy
@@ -23,7 +24,12 @@ class ModelParallel(Strategy):
 
     Layers that compute in parts are `Dense`, `EinsumDense`, whatever is made of them (such as `MultiHeadAttention`),
     `Embedding` and `ReversibleEmbedding`. Losses, metrics, gradients and weights are those of one device, up to
-    rounding. Variables, the optimizer's state and files hold whole weights, so that a model opens under any strategy.
+    rounding. `get_weights`, files and checkpoints have whole weights, so that a model opens under any strategy.
+
+    Weights of layers that are made in the scope (or while it is the strategy of the process) are kept in parts, too:
+    each device holds its part, and what the optimizer keeps for it, and no device holds the whole. Weights with a
+    constraint, or with a regularizer that is no sum over numbers, and those of models that were made before, are whole
+    on the first device.
 
     Where the mesh has another axis besides, rows of batches are spread over it: replicas, of which each has the mesh's
     other axes to itself. They see their rows only, as under `DataParallel`. Along this axis weights are not cut.
@@ -81,7 +87,9 @@ class ModelParallel(Strategy):
         self._mesh = mesh
         self.batch_dim_name = mesh.axis_names[0] if batch_dim_name is None else batch_dim_name
         self.auto_shard_dataset = auto_shard_dataset
+        self.variable_partitioner = _ByLayouts(self)
         self.parts: dict[str, list[str]] = {}  # by the paths of weights, once a step was built
+        self.held: dict[str, int] = {}  # bytes by the names of devices
 
     @property
     def device_mesh(self) -> DeviceMesh:
@@ -143,29 +151,69 @@ class ModelParallel(Strategy):
         """
         layout = self.get_variable_layout(variable)
         what = f"ModelParallel: weight {variable.path!r}"
+        found = self._axes_of(layout, variable.shape, what)
+        if not found:
+            return None
+        names = self._names_of_parts
+        order = [names.index(str(layout.axes[axis])) for axis in found]
+        rest = [number for number in range(len(names)) if number not in order]
+        devices = np.transpose(self.devices_of(replica), [*order, *rest])
+        return tuple(found), devices.reshape(*devices.shape[: len(order)], -1)[..., 0]
+
+    @property
+    def _names_of_parts(self) -> list[str]:
+        """The axes of the mesh over which weights may be cut."""
+        return [name for name in self._mesh.axis_names if not (self.spreads_rows and name == self.batch_dim_name)]
+
+    def _axes_of(self, layout: TensorLayout, shape: Any, what: str) -> list[int]:
+        """Find the axes along which a weight is cut.
+
+        Raises:
+            ValueError: the layout does not fit; the message says why.
+        """
         if layout.device_mesh is not self._mesh:
             raise ValueError(f"{what} has a layout with a mesh of its own. Let it be that of the layout map.")
         named = [name for name in layout.axes if name is not None]
         if len(set(named)) != len(named):
             raise ValueError(f"{what} has layout {layout.axes}, which names an axis of the mesh twice.")
-        layout.check_tensor(variable.shape, what)
-        names = [name for name in self._mesh.axis_names if not (self.spreads_rows and name == self.batch_dim_name)]
-        axes = [axis for axis, name in enumerate(layout.axes) if name in names and self._mesh.size_of(str(name)) > 1]
-        if not axes:
-            return None
-        order = [names.index(str(layout.axes[axis])) for axis in axes]
-        rest = [number for number in range(len(names)) if number not in order]
-        devices = np.transpose(self.devices_of(replica), [*order, *rest])
-        return tuple(axes), devices.reshape(*devices.shape[: len(order)], -1)[..., 0]
+        layout.check_tensor(shape, what)
+        names = self._names_of_parts
+        return [axis for axis, name in enumerate(layout.axes) if name in names and self._mesh.size_of(str(name)) > 1]
 
     def statistics(self) -> dict[str, Any]:
         """Tell how the model that was trained or run last was cut.
 
         Returns:
             ``parts``: for each weight that is cut, by path, the device of each part, of the first replica;
-            ``replicas``: how many parts batches are cut into.
+            ``replicas``: how many parts batches are cut into; ``bytes``: how many bytes of weights and of the
+            optimizer's variables each device holds.
         """
-        return {"parts": {path: list(devices) for path, devices in self.parts.items()}, "replicas": self.replicas}
+        parts = {path: list(devices) for path, devices in self.parts.items()}
+        return {"parts": parts, "replicas": self.replicas, "bytes": dict(self.held)}
+
+
+class _ByLayouts(GridPartitioner):
+    """Cuts the weights of layers that are made in the strategy's scope.
+
+    Args:
+        strategy: whose layouts hold.
+    """
+
+    def __init__(self, strategy: ModelParallel) -> None:
+        self._strategy = strategy
+
+    def __deepcopy__(self, memo: Any) -> _ByLayouts:
+        return self  # a layer's copy is made under the same strategy
+
+    def counts(self, path: str, shape: Sequence[int], dtype: Any) -> list[int] | None:
+        layout = self._strategy.layout_map[path]
+        if layout is None:
+            return None
+        axes = self._strategy._axes_of(layout, shape, f"ModelParallel: weight {path!r}")
+        if not axes:
+            return None
+        mesh = self._strategy.device_mesh
+        return [mesh.size_of(str(name)) if axis in axes else 1 for axis, name in enumerate(layout.axes)]
 
 
 def _refuse_processes(mesh: DeviceMesh) -> None:

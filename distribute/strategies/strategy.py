@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Self
 
-from ...engine.common.partitioners import partitioning
+from ...engine.common.partitioners import partitioning, set_default_partitioner
 from ..cluster import ClusterSpec
 from ..environment import (
     WORKER_JOBS,
@@ -46,6 +46,7 @@ def current_strategy() -> Strategy | None:
 def set_default_strategy(strategy: Strategy | None) -> None:
     """Set the strategy of this process, which holds where no `scope` is around."""
     _Default.strategy = strategy
+    set_default_partitioner(None if strategy is None else strategy.variable_partitioner)
 
 
 class Strategy:

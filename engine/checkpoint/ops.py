@@ -174,7 +174,7 @@ def save(prefix: Any, names: Sequence[str], tensors: Sequence[Any], metadata: An
 
 def _parts_of(tensor: Any) -> list[tuple[Any, tuple[int, ...]]]:
     """Return what is saved of a tensor, and which rows of it that is."""
-    if not isinstance(tensor, ShardedVariable):
+    if not isinstance(tensor, ShardedVariable) or tensor.grid is not None:  # one that is no rows is written whole
         return [(tensor, ())]
     pairs = zip(tensor.shards, tensor.rows, strict=True)
     return [(shard, (rows.first, rows.stop, rows.step, len(tensor))) for shard, rows in pairs]
@@ -191,6 +191,11 @@ def assign_restored(prefix: Any, names: Sequence[str], variables: Sequence[Any])
     where = _as_text(prefix)
     found: list[Tensor] = []
     for name, variable in zip(names, variables, strict=True):
+        if isinstance(variable, ShardedVariable) and variable.grid is not None:
+            whole = apply_multi(RestoreTensors((name,), (_spec_of(variable),), ()), where, name=f"restore/{name}")[0]
+            pairs = zip(variable.shards, variable.regions, strict=True)
+            found += [shard.assign(whole[region]) for shard, region in pairs]
+            continue
         for part, region in _parts_of(variable):
             op = RestoreTensors((name,), (_spec_of(variable),), (region[:3],) if region else ())
             with device(part.device) if part.device else contextlib.nullcontext():

@@ -130,12 +130,37 @@ def shards_along_rows(partitioner: Any, shape: Sequence[int], dtype: Any) -> int
     return min(counts[0], max(int(shape[0]), 1))
 
 
+class GridPartitioner:
+    """The base of what cuts weights by their paths, along any axes, into parts of one size."""
+
+    def counts(self, path: str, shape: Sequence[int], dtype: Any) -> list[int] | None:
+        """Give how many parts there are along each axis of a weight; None to leave it whole.
+
+        Args:
+            path: the weight's.
+            shape, dtype: of the whole.
+
+        Raises:
+            ValueError: it does not divide so.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define counts(path, shape, dtype).")
+
+
 class _Scopes(threading.local):
     def __init__(self) -> None:
         self.partitioner: Any = None
 
 
+class _Default:
+    partitioner: Any = None
+
+
 _scopes = _Scopes()
+
+
+def set_default_partitioner(partitioner: Any) -> None:
+    """Set what cuts weights where no block says; None for nothing."""
+    _Default.partitioner = partitioner
 
 
 @contextmanager
@@ -149,16 +174,18 @@ def partitioning(partitioner: Any) -> Generator[None]:
 
 
 def current_partitioner() -> Any:
-    """The partitioner of the block around; None if there is none."""
-    return _scopes.partitioner
+    """The partitioner of the block around, or that of the process; None if there is none."""
+    return _Default.partitioner if _scopes.partitioner is None else _scopes.partitioner
 
 
 __all__ = [
     "FixedShardsPartitioner",
+    "GridPartitioner",
     "MaxSizePartitioner",
     "MinSizePartitioner",
     "Partitioner",
     "current_partitioner",
     "partitioning",
+    "set_default_partitioner",
     "shards_along_rows",
 ]

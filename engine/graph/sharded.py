@@ -1,4 +1,4 @@
-"""`ShardedVariable`: a variable that is cut by rows into others, which may lie on several devices.
+"""`ShardedVariable`: a variable that is cut, as a rule by rows, into others, which may lie on several devices.
 
 Each shard is a `Variable` like any other, so optimizers, strategies and steps treat it as one. The class here puts them
 together where the whole is asked for: values, assignments, files and checkpoints.
@@ -22,9 +22,10 @@ from .scopes import device
 from .slices import IndexedSlices
 from .spec import TensorSpec, shape_text
 from .tensor import Operators, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
-from .variable import Variable
+from .variable import Later, Variable
 
 Array = Any
+_BLOCK_NUMBERS = 1 << 20  # of a first value that are drawn at once, of which a shard has some columns
 
 
 class Rows:
@@ -75,6 +76,44 @@ def rows_of_shards(rows: int, count: int, layout: str = "div") -> list[Rows]:
     size, more = divmod(rows, count)
     bounds = [shard * size + min(shard, more) for shard in range(count + 1)]
     return [Rows(first, stop) for first, stop in pairwise(bounds)]
+
+
+def layout_of_grid(counts: Sequence[int]) -> str:
+    """Name the layout of a variable that is cut along several axes, or along another one than the first.
+
+    Args:
+        counts: how many equal parts there are along each axis.
+
+    >>> layout_of_grid([1, 2]), layout_of_grid([4, 1])
+    ('1x2', 'div')
+    """
+    return "div" if all(count == 1 for count in counts[1:]) else "x".join(map(str, counts))
+
+
+def grid_of_layout(layout: str) -> tuple[int, ...] | None:
+    """Give how many parts there are along each axis; None if it is cut by rows alone.
+
+    >>> grid_of_layout("1x2"), grid_of_layout("mod")
+    ((1, 2), None)
+    """
+    return tuple([int(count) for count in layout.split("x")]) if "x" in layout else None
+
+
+def regions_of_grid(shape: Sequence[int], counts: Sequence[int]) -> list[tuple[slice, ...]]:
+    """Give the part of a whole that each shard holds, in row-major order of the parts.
+
+    Args:
+        shape: of the whole; its sizes divide.
+        counts: how many parts there are along each axis.
+
+    >>> regions_of_grid([2, 4], [1, 2])
+    [(slice(0, 2, None), slice(0, 2, None)), (slice(0, 2, None), slice(2, 4, None))]
+    """
+    sizes = [size // count for size, count in zip(shape, counts, strict=True)]
+    return [
+        tuple([slice(number * size, (number + 1) * size) for number, size in zip(index, sizes, strict=True)])
+        for index in np.ndindex(*counts)
+    ]
 
 
 class ShardedVariable(Operators):
@@ -150,8 +189,8 @@ class ShardedVariable(Operators):
         """Put variables together that are the shards of a whole.
 
         Args:
-            shards: the variables, as `rows_of_shards` cuts.
-            layout: "div" or "mod".
+            shards: the variables, as `rows_of_shards` cuts; or the parts of a `layout_of_grid`, in row-major order.
+            layout: "div" or "mod", or that of a grid.
             name, path: of the whole.
         """
         made = cls.__new__(cls)
@@ -159,16 +198,37 @@ class ShardedVariable(Operators):
         return made
 
     def _hold(self, shards: list[Variable], layout: str, name: str, path: str) -> None:
-        sizes = [int((shard.shape or (0,))[0] or 0) for shard in shards]
-        rest = (shards[0].shape or (0,))[1:]
         self.name = name
         self.path = path
         self.layout = layout
         self.shards = shards
-        self.rows = rows_of_shards(sum(sizes), len(shards), layout)
-        self.spec = TensorSpec((sum(sizes), *rest), shards[0].spec.dtype)
+        self.grid = grid_of_layout(layout)
+        first: Any = shards[0].shape or (0,)
+        if self.grid is None:
+            sizes = [int((shard.shape or (0,))[0] or 0) for shard in shards]
+            rows = rows_of_shards(sum(sizes), len(shards), layout)
+            shape: Any = (sum(sizes), *first[1:])
+            self.regions: list[Any] = [(held.slice,) for held in rows]
+        else:
+            shape = tuple([int(size) * count for size, count in zip(first, self.grid, strict=True)])
+            self.regions = regions_of_grid(shape, self.grid)
+        self.spec = TensorSpec(shape, shards[0].spec.dtype)
         for shard in shards:
             shard.whole = self
+
+    @property
+    def rows(self) -> list[Rows]:
+        """The rows that each shard holds.
+
+        Raises:
+            ValueError: it is cut along other axes, too.
+        """
+        if self.grid is not None:
+            raise ValueError(
+                f"Variable {self.path!r} is cut into {' x '.join(map(str, self.grid))} parts, not by rows alone. Cut "
+                "it along its first axis, or not at all."
+            )
+        return rows_of_shards(int(self.shape[0]), len(self.shards), self.layout)
 
     @property
     def variables(self) -> list[Variable]:
@@ -215,8 +275,8 @@ class ShardedVariable(Operators):
         """A copy of the current value, joined."""
         shape: Any = self.spec.shape
         whole: Any = np.empty(shape, self.spec.dtype)
-        for shard, rows in zip(self.shards, self.rows, strict=True):
-            whole[rows.slice] = shard.read_value()
+        for shard, region in zip(self.shards, self.regions, strict=True):
+            whole[region] = shard.read_value()
         return whole
 
     def read_value(self) -> Array:
@@ -224,12 +284,12 @@ class ShardedVariable(Operators):
         return self.numpy()
 
     def write_value(self, value: Any) -> None:
-        """Give each shard its rows of a value that was checked."""
-        for shard, rows in zip(self.shards, self.rows, strict=True):
-            shard.write_value(np.array(value[rows.slice], order="C"))
+        """Give each shard its part of a value that was checked."""
+        for shard, region in zip(self.shards, self.regions, strict=True):
+            shard.write_value(np.array(value[region], order="C"))
 
     def assign(self, value: Any) -> ShardedVariable:
-        """Set the value; see `Variable` for when that builds operations. Each shard takes its rows."""
+        """Set the value; see `Variable` for when that builds operations. Each shard takes its part."""
         return self._each("assign", value)
 
     def assign_add(self, delta: Any) -> ShardedVariable:
@@ -247,8 +307,8 @@ class ShardedVariable(Operators):
                 f"Variable {self.name!r} has shape {shape_text(self.shape)}; a value of shape "
                 f"{shape_text(given.shape)} can't be assigned to it."
             )
-        for shard, rows in zip(self.shards, self.rows, strict=True):
-            getattr(shard, method)(given[rows.slice])
+        for shard, region in zip(self.shards, self.regions, strict=True):
+            getattr(shard, method)(given[region])
         return self
 
     def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> ShardedVariable:
@@ -312,6 +372,19 @@ def part_of(whole: Any, rows: Rows) -> Any:
     return whole.at(rows) if hasattr(whole, "at") else np.array(whole[rows.slice], order="C")
 
 
+def block_of(whole: Any, region: Sequence[slice]) -> Any:
+    """The part of a first value that one shard of a grid holds, as an array; no more is made at once than it takes."""
+    if not hasattr(whole, "at"):
+        return np.array((whole.compute() if isinstance(whole, Later) else whole)[tuple(region)], order="C")
+    rows, *rest = region
+    found = np.empty([each.stop - each.start for each in region], whole.dtype)
+    step = max(_BLOCK_NUMBERS // max(math.prod(whole.shape[1:]), 1), 1)
+    for first in range(rows.start, rows.stop, step):
+        last = min(first + step, rows.stop)
+        found[first - rows.start : last - rows.start] = whole.at(Rows(first, last)).compute()[:, *rest]
+    return found
+
+
 def grouped(items: Sequence[Any]) -> list[Any]:
     """Put the shards in a list together: in the place of the first stands the `ShardedVariable`, if all are there.
 
@@ -344,4 +417,17 @@ def regrouped(items: Sequence[Any], found: Sequence[Any]) -> list[Any]:
     return [[next(rest) for _ in item.shards] if isinstance(item, ShardedVariable) else next(rest) for item in items]
 
 
-__all__ = ["Rows", "ShardedVariable", "expanded", "grouped", "part_of", "regrouped", "rows_of_shards", "set_finder"]
+__all__ = [
+    "Rows",
+    "ShardedVariable",
+    "block_of",
+    "expanded",
+    "grid_of_layout",
+    "grouped",
+    "layout_of_grid",
+    "part_of",
+    "regions_of_grid",
+    "regrouped",
+    "rows_of_shards",
+    "set_finder",
+]

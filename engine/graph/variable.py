@@ -70,6 +70,20 @@ class OwnMemory:
             variable.take_back()
 
 
+_AGGREGATIONS = ("none", "sum", "mean", "only_first_replica")
+
+
+def checked_aggregation(aggregation: str, name: str) -> str | None:
+    """Check how replicas are to agree on a value; gives None for "none".
+
+    Raises:
+        ValueError: there is no such way.
+    """
+    if aggregation not in _AGGREGATIONS:
+        raise ValueError(f"Variable {name!r}: aggregation must be one of {_AGGREGATIONS}, got {aggregation!r}.")
+    return None if aggregation == "none" else aggregation
+
+
 class Later:
     """A first value that is computed when it is first needed, and maybe elsewhere.
 
@@ -127,7 +141,9 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         trainable: whether optimizers are to update it.
         name: a name for messages and checkpoints.
         initializer: Keras's name of `initial_value`; one of them is given. It may be a name, such as "zeros".
-        autocast, aggregation, synchronization: accepted as in Keras, and of no effect.
+        aggregation: how replicas agree on a value that a step assigns: "sum", "mean" or "only_first_replica"; by
+            default the mean of what has fractions, and the first replica's of other values.
+        autocast, synchronization: accepted as in Keras, and of no effect.
 
     Made inside ``with ab.device(...):``, it lies on that device, and so do its reads and updates (`device`).
     Made inside ``with ab.container(name):``, it lives as long as the process, or until that container is cleared.
@@ -152,6 +168,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     # A layer's weights have their own of these, and a longer path.
     regularizer: Any = None
     constraint: Any = None
+    aggregation: str | None = None
     whole: Any = None  # the `ShardedVariable` of which it is a shard
     home: Home | None = None  # the place of its value, if a task of a cluster holds that
     _first: Later | None = None  # its value, before that is needed
@@ -194,6 +211,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         self.spec = TensorSpec(static, value.dtype)
         self.name = name or "variable"
         self.trainable = trainable
+        if aggregation is not None:
+            self.aggregation = checked_aggregation(aggregation, self.name)
         if later is None:
             self._value: Any = _own(value)
         else:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..common.nest import is_sequence
-from ..graph.sharded import ShardedVariable
+from ..graph.sharded import ShardedVariable, rows_of_shards
 from ..graph.slices import IndexedSlices
 from ..graph.tensor import Tensor
+from ..graph.variable import Variable
 from .arrays.gathering import integers
 from .arrays.joining import concatenate
 from .arrays.partitioning import dynamic_partition, dynamic_stitch
@@ -24,10 +27,21 @@ def join_shards(variable: ShardedVariable) -> Tensor:
     values = [convert_to_tensor(shard) for shard in variable.shards]
     if len(values) == 1:
         return values[0]
+    if variable.grid is not None:
+        return _joined(values, variable.grid)
     if variable.layout == "div":
         return concatenate(values)
     places = [np.arange(rows.first, rows.stop, rows.step).astype("int32") for rows in variable.rows]
     return dynamic_stitch(places, values)
+
+
+def _joined(values: list[Tensor], grid: Sequence[int], axis: int = 0) -> Tensor:
+    """Parts in row-major order as one tensor."""
+    if axis == len(grid):
+        return values[0]
+    size = len(values) // grid[axis]
+    parts = [_joined(values[k * size : (k + 1) * size], grid, axis + 1) for k in range(grid[axis])]
+    return parts[0] if len(parts) == 1 else concatenate(parts, axis=axis)
 
 
 def take_of_shards(variable: ShardedVariable, indices: TensorLike, wrap: bool) -> Tensor:
@@ -35,7 +49,12 @@ def take_of_shards(variable: ShardedVariable, indices: TensorLike, wrap: bool) -
     places = integers(indices, "take" if wrap else "gather")
     if wrap and places.dtype.kind == "i":
         places = where(places < 0, places + np.asarray(len(variable), places.dtype), places)
-    return embedding_lookup(variable.shards, places, variable.layout)
+    if variable.grid is None:
+        return embedding_lookup(variable.shards, places, variable.layout)
+    _, *rest = variable.grid  # the parts of some columns are a table that is cut by rows
+    width = math.prod(rest)
+    tables = [embedding_lookup(variable.shards[number::width], places, "div") for number in range(width)]
+    return _joined(tables, [1] * (places.ndim or 0) + rest)
 
 
 def parts_of_shards(variable: ShardedVariable, gradient: Any) -> list[Any]:
@@ -56,18 +75,42 @@ def parts_of_shards(variable: ShardedVariable, gradient: Any) -> list[Any]:
         return [None] * len(variable.shards)
     if not isinstance(gradient, IndexedSlices):
         whole = convert_to_tensor(gradient)
-        return [whole[rows.slice] for rows in variable.rows]
-    count = len(variable.shards)
+        return [whole[region] for region in variable.regions]
+    if variable.grid is not None:
+        return _rows_of_grid(variable, gradient)
+    return _rows_of(variable.shards, gradient, variable.shape, variable.layout)
+
+
+def _rows_of_grid(variable: ShardedVariable, gradient: IndexedSlices) -> list[Any]:
+    """Some rows as those of the parts of a grid."""
+    width = len(variable.shards) // (variable.grid or (1,))[0]
+    values = convert_to_tensor(gradient.values)
+    found: list[Any] = [None] * len(variable.shards)
+    for number in range(width):
+        columns = variable.regions[number][1:]
+        own = IndexedSlices(values[:, *columns], gradient.indices, gradient.dense_shape)
+        shards = variable.shards[number::width]
+        found[number::width] = _rows_of(shards, own, (variable.shape[0], *(shards[0].shape or ())[1:]), "div")
+    return found
+
+
+def _rows_of(shards: Sequence[Variable], gradient: IndexedSlices, shape: Sequence[int], layout: str) -> list[Any]:
+    """Some rows as those of the shards of a table of this shape.
+
+    Args:
+        shards, layout: how it is cut.
+        gradient: the rows.
+        shape: of the whole.
+    """
+    count = len(shards)
     values, indices = convert_to_tensor(gradient.values), integers(gradient.indices, "scatter")
-    places = from_the_front(IndexedSlices(values, indices, np.array(variable.shape, "int32")))
-    number, local = find_shards(places, [len(rows) for rows in variable.rows], variable.layout, "scatter")
+    places = from_the_front(IndexedSlices(values, indices, np.array(shape, "int32")))
+    sizes = [len(rows) for rows in rows_of_shards(int(shape[0]), count, layout)]
+    number, local = find_shards(places, sizes, layout, "scatter")
     return [
         IndexedSlices(rows, positions, np.array(shard.shape, "int32"))
         for shard, rows, positions in zip(
-            variable.shards,
-            dynamic_partition(values, number, count),
-            dynamic_partition(local, number, count),
-            strict=True,
+            shards, dynamic_partition(values, number, count), dynamic_partition(local, number, count), strict=True
         )
     ]
 

@@ -5,15 +5,17 @@ Layers ask for the cut of a weight while a step is built (`layers/cut_weights`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from ...distribute.strategies.model_parallel import ModelParallel
-from ...engine.graph import Tensor, Variable
+from ...engine.graph import ShardedVariable, Tensor, Variable
 from ...engine.graph.device import DeviceName
 from ...engine.graph.scopes import device
+from ...engine.graph.sharded import grouped
 from ...layers.attention.positions import ReversibleEmbedding
 from ...layers.core.cut_weights import Cut, bias_axes, cut_weights
 from ...layers.core.dense import Dense
@@ -36,12 +38,35 @@ class PartSteps(LocalSteps):
     @contextmanager
     def placed(self) -> Generator[None]:
         """Build the weights' parts on their devices, all else on the first: a search for places would cost seconds."""
-        home, model = str(DeviceName.parse(self._first_device(0))), self.model
-        slots = [] if model.optimizer is None else model.optimizer.variables
-        metrics = [variable for metric in model.metrics for variable in metric.variables]
-        places = [(variable, home) for variable in (*model.variables, *slots, *metrics)]
+        home, places = str(DeviceName.parse(self._first_device(0))), self._places()
         with placed_variables(places), device(home), cut_weights(partial(self._cut, 0)):
             yield
+
+    def _places(self) -> list[tuple[Variable, str]]:
+        """The device of each variable."""
+        model = self.model
+        slots = [] if model.optimizer is None else model.optimizer.variables
+        metrics = [variable for metric in model.metrics for variable in metric.variables]
+        shards, home = self._places_of_shards(), str(DeviceName.parse(self._first_device(0)))
+        found: list[tuple[Variable, str]] = []
+        held: Counter[str] = Counter()
+        for variable in (*model.variables, *slots, *metrics):
+            near = [variable, *variable.colocations]  # what optimizers keep for a shard is where that is
+            place = next((shards[id(each)] for each in near if id(each) in shards), home)
+            found.append((variable, place))
+            held[place] += variable.nbytes
+        self.strategy.held = dict(sorted(held.items()))
+        return found
+
+    def _places_of_shards(self) -> dict[int, str]:
+        """The device of each shard of the weights that are in parts, those of the first replica."""
+        found: dict[int, str] = {}
+        for weight in grouped(self.model.variables):
+            cut = self._cut(0, weight) if isinstance(weight, ShardedVariable) else None
+            if cut is not None:
+                shards = cut.shards(weight).items()
+                found |= {id(shard): str(DeviceName.parse(str(cut.devices[index]))) for index, shard in shards}
+        return found
 
     def replicas(self) -> Sequence[Callable[[], AbstractContextManager[Any]]]:
         return [partial(self._replica, number) for number in range(self.strategy.replicas)]
@@ -68,7 +93,7 @@ class PartSteps(LocalSteps):
         stack.enter_context(cut_weights(partial(self._cut, number)))
         return stack
 
-    def _cut(self, replica: int, weight: Variable) -> Cut | None:
+    def _cut(self, replica: int, weight: Any) -> Cut | None:
         found = self.strategy.parts_of(weight, replica)
         return None if found is None else Cut(*found)
 
@@ -83,11 +108,11 @@ def check_layouts(model: Any, strategy: ModelParallel) -> None:
     owners: dict[int, Any] = {}
     followers: dict[int, tuple[Any, list[str | None]]] = {}
     for layer in model._flatten_layers():
-        for variable in layer._weights:
+        for variable in grouped(layer._weights):
             owners.setdefault(id(variable), layer)
         for weight, names in _parts_of_layer(layer, strategy):
             followers[id(weight)] = weight, names
-    for variable in model.variables:
+    for variable in grouped(model.variables):
         found = strategy.parts_of(variable)
         if found is None:
             continue

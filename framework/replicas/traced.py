@@ -260,8 +260,10 @@ class StepTracer:
         return variable in self._resets
 
     def _reduction(self, variable: Variable) -> str:
-        if variable in self._resets:
+        if variable in self._resets or variable.aggregation == "sum":
             return "sum"
+        if variable.aggregation == "only_first_replica":
+            return "first"
         return "mean" if variable.spec.differentiable else "first"
 
 

@@ -1,6 +1,7 @@
 """Weights that are cut: layers compute with each part of a weight on a device of its own, and join the results.
 
-The variable stays whole. A step reads it, splits it, and builds the work on each part on the part's device.
+A weight that was made where layouts hold (`layers/core/layer_state`) is a variable for each part, on the part's device,
+and nothing else holds it. Another one stays whole: a step reads it, splits it, and computes with each part on its own.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.autodiff.custom_gradient import CustomGradient
-from ...engine.graph import Tensor, Variable
+from ...engine.graph import ShardedVariable, Tensor, Variable
 from ...engine.graph.scopes import device
+from ...engine.graph.sharded import layout_of_grid
 from ...engine.ops.base import apply
 from ...engine.ops.containers.indexed_slices import slices_of
 
@@ -47,6 +49,31 @@ class Cut:
                 for number, part in enumerate([piece] * count if axis is None else ops.split(piece, count, axis=axis))
             }
         return found
+
+    def parts_of_weight(self, weight: Any) -> dict[Index, Tensor]:
+        """Give the parts of the weight: its shards, if it is in parts already."""
+        if not isinstance(weight, ShardedVariable):
+            return self.parts(ops.convert_to_tensor(weight), self.axes)
+        return {index: ops.convert_to_tensor(shard) for index, shard in self.shards(weight).items()}
+
+    def shards(self, weight: ShardedVariable) -> dict[Index, Variable]:
+        """Give the shard of each part.
+
+        Raises:
+            ValueError: the weight was cut in another way.
+        """
+        counts = [1] * len(weight.shape)
+        for axis, count in zip(self.axes, self.devices.shape, strict=True):
+            counts[axis] = count
+        if layout_of_grid(counts) != weight.layout or len(weight.shards) != self.devices.size:
+            raise ValueError(
+                f"Weight {weight.path!r} is in {len(weight.shards)} parts ({weight.layout}), but the layouts that hold "
+                f"now make {' x '.join(map(str, counts))}. Make the model under this strategy, and load the weights."
+            )
+        numbered = np.arange(len(weight.shards)).reshape(counts)
+        order = np.transpose(numbered, [*self.axes, *[n for n in range(len(counts)) if n not in self.axes]])
+        numbers = order.reshape(self.devices.shape)
+        return {index: weight.shards[int(numbers[index])] for index in np.ndindex(*self.devices.shape)}
 
     def joined(
         self,
@@ -92,14 +119,14 @@ class Cut:
 
 class _Active(threading.local):
     def __init__(self) -> None:
-        self.find: Callable[[Variable], Cut | None] | None = None
+        self.find: Callable[[Any], Cut | None] | None = None
 
 
 _active = _Active()
 
 
 @contextmanager
-def cut_weights(find: Callable[[Variable], Cut | None]) -> Generator[None]:
+def cut_weights(find: Callable[[Any], Cut | None]) -> Generator[None]:
     """Let layers that are called inside compute in parts.
 
     Args:
@@ -114,7 +141,8 @@ def cut_weights(find: Callable[[Variable], Cut | None]) -> Generator[None]:
 
 def cut_of(weight: Any) -> Cut | None:
     """Return the cut of a weight where a layer is called now; None for whole weights."""
-    return _active.find(weight) if _active.find is not None and isinstance(weight, Variable) else None
+    is_weight = isinstance(weight, (Variable, ShardedVariable))
+    return _active.find(weight) if _active.find is not None and is_weight else None
 
 
 # --- products and rows ----------------------------------------------------------------------------------------------
@@ -143,7 +171,7 @@ def product_in_parts(
     """
     input_axes = [axes[axis][0] for axis in cut.axes]
     output_axes = [axes[axis][1] for axis in cut.axes]
-    kernels, given = cut.parts(ops.convert_to_tensor(kernel), cut.axes), cut.parts(inputs, input_axes)
+    kernels, given = cut.parts_of_weight(kernel), cut.parts(inputs, input_axes)
     if bias is None:
         return cut.joined(lambda index: product(given[index], kernels[index]), output_axes)
     biases = cut.parts(ops.convert_to_tensor(bias), bias_axes(bias.shape, output_axes))
@@ -165,12 +193,16 @@ def rows_in_parts(cut: Cut, table: Any, places: Tensor) -> Tensor:
     """Return rows of a table that is cut along rows, columns or both.
 
     The gradient of the table is `IndexedSlices`, as that of a whole table: rows that were not taken are not touched.
+    Of a table that is in parts already each part gives the rows that it has, and its gradient is some of these.
 
     Args:
         cut: of the table ``(rows, columns)``.
         table: the weight.
         places: numbers of rows.
     """
+    if isinstance(table, ShardedVariable):
+        cut.shards(table)  # which are those of the layout
+        return ops.take(table, places, axis=0)
     whole = ops.convert_to_tensor(table)
     parts = cut.parts(whole, cut.axes)
     count = table.shape[0]

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...engine.common.claims import claim
-from ...engine.common.partitioners import current_partitioner, shards_along_rows
+from ...engine.common.partitioners import GridPartitioner, current_partitioner, shards_along_rows
 from ...engine.graph import (
+    DType,
     ShardedVariable,
     Tensor,
     TensorSpec,
@@ -23,7 +24,15 @@ from ...engine.graph import (
     flatten,
 )
 from ...engine.graph.graph import get_default_graph
-from ...engine.graph.sharded import Rows, grouped, part_of, rows_of_shards
+from ...engine.graph.sharded import (
+    Rows,
+    block_of,
+    grouped,
+    layout_of_grid,
+    part_of,
+    regions_of_grid,
+    rows_of_shards,
+)
 from ...engine.graph.variable import Later
 from ...engine.objects import constraints, initializers, policies, regularizers
 from ...engine.objects.names import name_for, to_snake_case
@@ -125,12 +134,10 @@ class LayerState:
         claim(shape, wanted.itemsize, f"Layer {self.name!r}: weight {label!r}")
         shape = tuple(int(size) for size in shape)
         settings = (trainable, regularizers.get(regularizer), constraints.get(constraint), aggregation, autocast)
-        may_be_cut = self._partitioner is not None and shape and _holds_by_rows(*settings[1:3])
-        count = shards_along_rows(self._partitioner, shape, wanted) if may_be_cut else 1
-        if count > 1:
-            rows = rows_of_shards(shape[0], count)
-            made: Any = self.add_sharded_weight(rows, "div", shape, initializer, wanted, settings, label)
-            return made
+        if self._partitioner is not None and shape and _holds_by_rows(*settings[1:3]):
+            made = self._cut_weight(shape, initializer, wanted, settings, label)
+            if made is not None:
+                return made
         try:
             with eagerly():
                 first = initializer(shape, dtype=wanted)
@@ -148,9 +155,27 @@ class LayerState:
         self._weights.append(weight)
         return weight
 
+    def _cut_weight(
+        self, shape: tuple[int, ...], initializer: Any, dtype: DType, settings: tuple[Any, ...], name: str
+    ) -> Any:
+        """Make a weight in shards, as the partitioner says; gives None where it is to be whole. See `add_weight`."""
+        if not isinstance(self._partitioner, GridPartitioner):
+            count = shards_along_rows(self._partitioner, shape, dtype)
+            if count < 2:
+                return None
+            return self.add_sharded_weight(
+                rows_of_shards(shape[0], count), "div", shape, initializer, dtype, settings, name
+            )
+        counts = self._partitioner.counts(f"{self.path}/{name}", shape, dtype)
+        if counts is None:
+            return None
+        layout = layout_of_grid(counts)
+        rows = rows_of_shards(shape[0], counts[0]) if layout == "div" else regions_of_grid(shape, counts)
+        return self.add_sharded_weight(rows, layout, shape, initializer, dtype, settings, name)
+
     def add_sharded_weight(
         self,
-        rows: Sequence[Rows],
+        rows: Sequence[Any],
         layout: str,
         shape: tuple[int, ...],
         initializer: Any,
@@ -162,7 +187,7 @@ class LayerState:
         """Make a weight in shards, each on its place; the first value of each is made where and when it is needed.
 
         Args:
-            rows, layout: how it is cut.
+            rows, layout: how it is cut: the `Rows` of each shard, or its region in a grid.
             shape, initializer, dtype: of the whole; the dtype is by default the layer's.
             settings: as `Weight` takes them: whether it is trainable, regularizer, constraint, aggregation, autocast.
             name: its name.
@@ -184,7 +209,8 @@ class LayerState:
         for number, held in enumerate(rows):
             with nullcontext() if places is None else _place(places[number]):
                 part = f"{name}/part_{number}"
-                shards.append(Weight(part_of(first, held), part, f"{self.path}/{part}", dtype, *settings))
+                own = part_of(first, held) if isinstance(held, Rows) else block_of(first, held)
+                shards.append(Weight(own, part, f"{self.path}/{part}", dtype, *settings))
         self._weights.extend(shards)
         return ShardedVariable.of(shards, layout, name, f"{self.path}/{name}")
 

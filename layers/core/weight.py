@@ -38,11 +38,10 @@ class Weight(Variable):
         aggregation: str | None = None,
         autocast: bool = True,
     ) -> None:
-        super().__init__(value, dtype=dtype, trainable=trainable, name=name)
+        super().__init__(value, dtype=dtype, trainable=trainable, name=name, aggregation=aggregation)
         self.path = path
         self.regularizer = regularizer
         self.constraint = constraint
-        self.aggregation = aggregation
         self._autocast = autocast and is_floating(self.spec.dtype)
 
     def _read_dtype(self) -> str | None:

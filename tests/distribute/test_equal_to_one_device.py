@@ -81,6 +81,36 @@ def test_stages(name: str) -> None:
     assert_same(trained(name, "float64", Pipeline(2, microbatches=3)), expected, PRECISIONS["float64"])
 
 
+def test_counts_are_those_of_all_rows() -> None:
+    """What a layer notes of a batch with ``aggregation="sum"``, as mixtures of experts do, over replicas and stages."""
+    rows = np.random.default_rng(0).normal(size=(7, 4))
+
+    def counts(strategy: Any) -> Any:
+        ab.utils.set_random_seed(3)
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            mixture = ab.layers.MixtureOfExperts(
+                3, lambda: ab.layers.Dense(2), k=1, noisy=False, importance_loss=0.0, load_loss=0.0
+            )
+            model = ab.Sequential([ab.Input((4,)), mixture, ab.layers.Dense(2)])
+            model.compile("sgd", "mse")
+        model.train_on_batch(rows, rows[:, :2])
+        return mixture.expert_tokens.numpy().tolist(), model.get_weights()
+
+    (expected, weights) = counts(None)
+    assert sum(expected) == 7
+    ab.config.set_devices(cpu=2)
+    for strategy in (on_devices(2), Pipeline(2, microbatches=3)):
+        found, trained_weights = counts(strategy)
+        assert found == expected
+        for one, other in zip(trained_weights, weights, strict=True):
+            np.testing.assert_allclose(one, other, 1e-5, 1e-6)
+
+
+def test_aggregation_is_one_of_four() -> None:
+    with pytest.raises(ValueError, match=r"Variable 'v': aggregation must be one of \('none', 'sum'"):
+        ab.Variable(0.0, name="v", aggregation="product")
+
+
 # --- processes ------------------------------------------------------------------------------------------------------
 
 

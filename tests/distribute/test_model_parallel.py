@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import anabranch as ab
 from anabranch import distribution, layers
 from anabranch.distribute import ModelParallel
 from anabranch.distribute.strategies.mesh import DeviceMesh, LayoutMap, TensorLayout
+from anabranch.engine.graph.sharded import grouped
 from anabranch.framework.data.adapters import batch_of
 from anabranch.framework.replicas.traced import placeholders
 from anabranch.layers.core.cut_weights import Cut, cut_weights
@@ -77,7 +79,7 @@ def trained(make: Any, x: Any, strategy: Any, batches: Any = (5,), optimizer: st
         model = make()
         model.compile(optimizer, "mse", metrics=["mae"])
     found = [model.train_on_batch(x[:rows], Y[:rows]) for rows in batches]
-    return found, model.get_weights(), [variable.numpy() for variable in model.optimizer.variables]
+    return found, model.get_weights(), [variable.numpy() for variable in grouped(model.optimizer.variables)]
 
 
 def assert_same(found: Any, expected: Any, tolerance: float = 1e-10) -> None:
@@ -145,7 +147,8 @@ def test_fit_evaluate_predict_save_and_load(tmp_path: Path) -> None:
     model = made()
     assert model.distribute_strategy is strategy
     assert_same(run(model), expected)
-    assert strategy.statistics() == {"parts": {model.layers[1].kernel.path: ["cpu:0", "cpu:1"]}, "replicas": 1}
+    counted = strategy.statistics()
+    assert (counted["parts"], counted["replicas"]) == ({model.layers[1].kernel.path: ["cpu:0", "cpu:1"]}, 1)
     assert all(not variable.device for variable in model.variables)  # the model may run elsewhere
     model.save(tmp_path / "model.keras")
     again = ab.models.load_model(tmp_path / "model.keras")
@@ -170,6 +173,48 @@ def test_products_of_parts_are_on_their_devices() -> None:
             model._build_step("train", batch.layout, placeholders(batch))
         products = Counter(str(each.device) for each in graph.operations if type(each.op).__name__ == "MatMul")
         assert products == {f"/device:CPU:{number}": 9 for number in range(shape[0] * shape[1])}
+
+
+def test_devices_hold_their_parts_alone() -> None:
+    """Of weights and of what the optimizer keeps for them; no step makes a whole of them."""
+    ab.config.set_devices(cpu=2)
+    strategy = strategy_of((1, 2), DENSE)
+    with strategy.scope():
+        model = dense()
+        model.compile("adam", "mse")
+    assert [variable.shape for variable in model.layers[1].weights] == [(24, 3), (24, 3), (3,), (3,)]
+    batch = batch_of(X, Y)
+    with ab.Graph().as_default() as graph:
+        model._build_step("train", batch.layout, placeholders(batch))
+    first, second = strategy.statistics()["bytes"].values()
+    numbers = (24 * 6 + 6 + 6 * 8 + 8 * 4) // 2
+    assert second == 3 * 8 * numbers  # the weights, and two for each of these
+    assert first - second < 8 * (3 * (8 + 4) + 10)  # biases, metrics, counts
+    assert not [each for each in graph.operations if any(o.shape in ((24, 6), (6, 8)) for o in each.outputs)]
+    writes = Counter(str(each.device) for each in graph.operations if type(each.op).__name__ == "Assign")
+    assert writes["/device:CPU:1"] == 3 * 4
+
+
+def test_parts_of_other_numbers_read_the_same_files(tmp_path: Path) -> None:
+    """A backup of two parts, with the optimizer's state, is gone on from with four, and by one device alone."""
+    layouts = {"up/kernel": ("model", "more"), "down/kernel": ("model", None)}
+
+    def run(epochs: int, shape: Any) -> Any:
+        ab.config.set_devices(cpu=4)
+        strategy = None if shape is None else strategy_of((1, *shape), layouts, ("batch", "model", "more"))
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            ab.utils.set_random_seed(3)
+            model = ab.Sequential([ab.Input((8,)), layers.Dense(8, "tanh", name="up"), layers.Dense(4, name="down")])
+            model.compile("adam", "mse")
+        assert len(model.layers[0].weights) == 1 + math.prod(shape or [1])
+        backup = ab.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
+        model.fit(X[:, 0], Y, batch_size=7, epochs=epochs, callbacks=[backup], verbose=0)
+        return model.get_weights()
+
+    run(1, (2, 1))
+    found = run(2, (2, 2))
+    (tmp_path / "backup").rename(tmp_path / "other")
+    assert_same(found, run(2, None))
 
 
 # --- layers ---------------------------------------------------------------------------------------------------------

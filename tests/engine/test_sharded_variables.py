@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 import anabranch as ab
 from anabranch import ops
 from anabranch.distribute import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, ShardedVariable
-from anabranch.engine.graph.sharded import Rows, grouped, rows_of_shards
+from anabranch.engine.graph.sharded import (
+    Rows,
+    block_of,
+    grouped,
+    layout_of_grid,
+    regions_of_grid,
+    rows_of_shards,
+)
 from anabranch.engine.objects.initializers import first_value
 from anabranch.engine.ops.random.draws import described_draw
 from anabranch.engine.saving import describe_for_tasks
@@ -56,6 +63,52 @@ def test_it_is_the_variable_that_is_not_cut(table: Any, count: int, layout: str,
     np.add.at(expected, ids, values.astype(table.dtype))
     v.scatter_add(ab.IndexedSlices(values.astype(table.dtype), ids, np.array(table.shape)))
     np.testing.assert_allclose(v.numpy(), expected, 1e-6)
+
+
+def in_grid(table: Any, counts: tuple[int, ...]) -> ShardedVariable:
+    parts = [ab.Variable(block_of(table, region)) for region in regions_of_grid(table.shape, counts)]
+    return ShardedVariable.of(parts, layout_of_grid(counts), "table", "table")
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (3, 2), (1, 4), (2, 1)])
+def test_parts_along_any_axes_are_the_variable_that_is_not_cut(counts: Any, tmp_path: Path) -> None:
+    """Values, rows, updates, gradients by rows or dense, and checkpoints, which other parts read."""
+    table, ids = np.random.default_rng(0).normal(size=(6, 4)), np.array([[5, 0], [0, -6]])
+    v, whole = in_grid(table, counts), ab.Variable(table)
+    slices = ab.IndexedSlices(np.arange(8.0).reshape(2, 4), np.array([4, 4]), np.array([6, 4]))
+    optimizers = [ab.optim.Adam(0.1), ab.optim.Adam(0.1)]
+    for each in (v, whole):
+        each.assign_add(np.ones((6, 4)))
+        each.scatter_add(slices)
+    for each, optimizer in zip((v, whole), optimizers, strict=True):
+        for weight in (0.0, 1.0):  # by rows alone, then dense
+            with ab.GradientTape() as tape:
+                loss = ops.sum(ops.sin(ops.take(each, ids, axis=0)))
+                loss = loss + weight * ops.sum(ops.square(ops.convert_to_tensor(each))) if weight else loss
+            optimizer.apply([tape.gradient(loss, each)], [each])
+    np.testing.assert_allclose(v.numpy(), whole.numpy(), 1e-12)
+    for found in (v.value, ops.embedding_lookup(v, np.arange(6)), ops.gather(v, np.arange(6)), v[:]):
+        np.testing.assert_array_equal(found, v.numpy())
+    with pytest.raises(IndexError, match="out of bounds"):
+        ops.take(v, [6], axis=0)
+    with ab.distribute.CheckpointManager(tmp_path, [v]) as manager:
+        manager.save(1)
+    zeros = np.zeros((6, 4))
+    for other in (in_grid(zeros, (3, 1)), in_grid(zeros, (2, 2)), ab.Variable(zeros, name="table")):
+        with ab.distribute.CheckpointManager(tmp_path, [other]) as manager:
+            assert manager.restore() == 1
+        np.testing.assert_array_equal(other.numpy(), v.numpy())
+
+
+def test_parts_along_any_axes_begin_as_the_whole_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Initializers of the library draw some rows at a time, of which a part keeps its columns."""
+    monkeypatch.setattr("anabranch.engine.graph.sharded._BLOCK_NUMBERS", 10)
+    whole = first_value(ab.initializers.GlorotUniform(seed=1), (6, 4), "float32")
+    expected = np.asarray(whole.at(Rows(0, 6)).compute())
+    for region in regions_of_grid((6, 4), (2, 2)):
+        np.testing.assert_array_equal(block_of(whole, region), expected[region])
+    with pytest.raises(ValueError, match=r"'table' is cut into 1 x 2 parts, not by rows alone"):
+        in_grid(expected, (1, 2)).rows  # noqa: B018
 
 
 @pytest.mark.parametrize("wrong", [5, -6])

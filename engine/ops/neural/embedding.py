@@ -37,6 +37,8 @@ def shard_sizes(count: int, shards: int) -> list[int]:
 def shards_of(params: Any, partition_strategy: str) -> tuple[list[Any], str]:
     """The shards of a table that was given as one, as a `ShardedVariable` or as a list, and how they are cut."""
     if isinstance(params, ShardedVariable):
+        if params.grid is not None:  # rows are not whole anywhere
+            return [params.value], "div"
         return list(params.shards), params.layout
     return ([*params] if isinstance(params, (list, tuple)) else [params]), partition_strategy
 
