@@ -16,8 +16,14 @@ INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-
 # Tests start many processes, so modules are kept as bytecode, also where the environment says otherwise.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# Clients of the model server, and what to install for each: they want other versions of protobuf than the server.
+CLIENTS := triton kserve openai
+PACKAGES_triton := 'tritonclient[http,grpc]'
+PACKAGES_kserve := kserve
+PACKAGES_openai := openai
+
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster test test-all sweep bench peers lint types imports docs format wheel clean
+.PHONY: help demo demo-cluster test test-all sweep bench peers clients lint types imports docs format wheel clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -33,7 +39,8 @@ demo-cluster: $(RUNTIME) ## train on several processes: by graphs that span two 
 test: lint types imports docs ## lint, types, import rules, the site of the documentation, and tests
 	$(PYTEST) $(ARGS)
 
-test-all: lint types imports docs ## the same with the slow tests and many more random programs
+test-all: lint types imports docs ## the same with the slow tests, many more random programs, and clients of the server
+	-$(MAKE) --no-print-directory --keep-going clients # tests of those that can't be installed are skipped
 	$(PYTEST) -m "" --hypothesis-profile=all $(ARGS)
 
 sweep: $(DEV) ## 100,000 simulations of the protocol of tasks; a failing seed is named, and replays exactly
@@ -44,6 +51,8 @@ bench: $(DEV) ## run the benchmarks, beside the peers where `make peers` has ins
 
 peers: ## make the environments of the peers that the benchmarks compare with (large)
 	bash tests/benchmarks/peers/make_env.sh
+
+clients: $(CLIENTS:%=.venv/clients/%/.made) ## make the environments of the clients that tests ask the model server with
 
 lint: $(DEV) ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -88,3 +97,8 @@ $(DEV): $(VENV) pyproject.toml
 	$(INSTALL) --editable '.[dev,examples]'
 	mkdir -p .venv/src && ln -sfn ../.. .venv/src/anabranch
 	@touch $(RUNTIME) $@
+
+.venv/clients/%/.made: | $(VENV)
+	$(BIN)/python -m venv .venv/clients/$*
+	PYTHONWARNINGS=ignore .venv/clients/$*/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES_$*)
+	@touch $@

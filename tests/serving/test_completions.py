@@ -1,7 +1,6 @@
 """OpenAI's completions, and texts that end sequences."""
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shared.served_decoders import letters
-from shared.serving_clients import ask
+from shared.serving_clients import ask, python_of
 
 import anabranch as ab
 from anabranch.framework.serving.decoding.texts import HeldText
@@ -156,9 +155,7 @@ def test_held_text_is_cut_at_the_first_stop(parts: list[str], stops: list[str]) 
         assert given_ + held.rest() == whole
 
 
+@pytest.mark.slow
 def test_client_of_openai(server: Any) -> None:
-    python = os.environ.get("ANABRANCH_OPENAI_PYTHON")
-    if python is None:
-        pytest.skip("ANABRANCH_OPENAI_PYTHON names no Python that has openai")
-    script = Path(__file__).parent / "openai_client.py"
-    subprocess.run([python, str(script), server.rest_url], check=True, timeout=120)
+    script = Path(__file__).parent / "clients" / "of_openai.py"
+    subprocess.run([python_of("openai"), str(script), server.rest_url], check=True, timeout=120)

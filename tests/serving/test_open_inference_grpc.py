@@ -1,15 +1,13 @@
-"""The gRPC interface of the Open Inference Protocol, over a real channel; tritonclient where there is one."""
+"""The gRPC interface of the Open Inference Protocol, over a real channel."""
 
 import struct
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 from shared.served_models import some_text
-from shared.serving_clients import call, triton_python
+from shared.serving_clients import call
 
 
 def an_input(name: str, datatype: str, shape: Any, **contents: Any) -> dict[str, Any]:
@@ -101,18 +99,3 @@ def test_large_messages_are_refused(served: Any) -> None:
         )
     error: Any = caught.value
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_tritonclient(served: Any, protocol: str, tmp_path: Path) -> None:
-    python = triton_python()
-    if python is None:
-        pytest.skip("tritonclient is not installed, and ANABRANCH_TRITON_PYTHON names no Python that has it")
-    x = some_text(3, 7)
-    np.save(tmp_path / "x.npy", x)
-    address = served.server.grpc_address if protocol == "grpc" else served.server.rest_url.removeprefix("http://")
-    script = Path(__file__).parent / "triton_client.py"
-    paths = [str(tmp_path / name) for name in ("x.npy", "y.npy")]
-    subprocess.run([python, str(script), protocol, address, *paths], check=True, timeout=60)
-    expected = served.letters.predict(x, verbose=0)
-    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, rtol=1e-5, atol=1e-7)

@@ -1,6 +1,5 @@
 """TensorFlow Serving's gRPC services: over a real channel, and by TensorFlow's own client where there is one."""
 
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 from shared.served_models import some_text
-from shared.serving_clients import call
+from shared.serving_clients import call, python_of
 
 from anabranch.distribute.inference import RequestError
 from anabranch.distribute.inference.dtypes import TENSORFLOW
@@ -155,12 +154,10 @@ def test_what_is_no_message_is_said_so(served: Any) -> None:
 
 
 def test_client_of_tensorflow_serving(served: Any, tmp_path: Path) -> None:
-    python = os.environ.get("ANABRANCH_TENSORFLOW_PYTHON")
-    if python is None:
-        pytest.skip("ANABRANCH_TENSORFLOW_PYTHON names no Python that has tensorflow-serving-api")
+    python = python_of("tensorflow")
     x = some_text(3, 7)
     np.save(tmp_path / "x.npy", x)
-    script = Path(__file__).parent / "tensorflow_client.py"
+    script = Path(__file__).parent / "clients" / "of_tensorflow.py"
     paths = [str(tmp_path / name) for name in ("x.npy", "y.npy")]
     subprocess.run([python, str(script), served.server.grpc_address, *paths], check=True, timeout=120)
     expected = served.letters.predict(x, verbose=0)

@@ -1,7 +1,6 @@
 """What Triton adds to the Open Inference Protocol: the repository, statistics, configurations, and streams."""
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 from shared.served_decoders import circle
-from shared.serving_clients import ask, call, call_stream, triton_python
+from shared.serving_clients import ask, call, call_stream, python_of
 from shared.waiting import until
 
 import anabranch as ab
@@ -191,13 +190,14 @@ def test_who_leaves_a_stream_gives_the_slots_free(server: Any) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.slow
 def test_tritonclient(server: Any, protocol: str, tmp_path: Path) -> None:
-    python = triton_python()
-    if python is None:
-        pytest.skip("tritonclient is not installed, and ANABRANCH_TRITON_PYTHON names no Python that has it")
     address = server.grpc_address if protocol == "grpc" else server.rest_url.removeprefix("http://")
-    script = Path(__file__).parent / "triton_extensions_client.py"
+    script = Path(__file__).parent / "clients" / "of_triton_extensions.py"
     result = subprocess.run(
-        [python, str(script), protocol, address], check=True, timeout=60, capture_output=True, env=dict(os.environ)
+        [python_of("triton"), str(script), protocol, address],
+        check=True,
+        timeout=60,
+        capture_output=True,
     )
     assert json.loads(result.stdout) == ([3, 4, 5] if protocol == "grpc" else [])

@@ -1,15 +1,15 @@
 """Clients for the tests of the model server: plain HTTP, and gRPC with the messages of the protocol."""
 
 import http.client
-import importlib.util
 import json
 import os
-import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import grpc
+import pytest
 
 from anabranch.distribute.inference.messages import SERVICE, methods_of
 
@@ -63,6 +63,16 @@ def call_stream(address: str, method: str, requests: Iterable[dict[str, Any]], t
         return list(stub(iter([found.request(**fields) for fields in requests]), timeout=timeout))
 
 
-def triton_python() -> str | None:
-    """A Python that has tritonclient: this one, or the one that ANABRANCH_TRITON_PYTHON names."""
-    return sys.executable if importlib.util.find_spec("tritonclient") else os.environ.get("ANABRANCH_TRITON_PYTHON")
+def python_of(client: str) -> str:
+    """A Python that has a client of the server; the test that asks for one is skipped where there is none.
+
+    Clients want other versions of protobuf than the server, so each has an environment of its own: that which
+    ``make clients`` has made, or the Python that the variable ANABRANCH_<CLIENT>_PYTHON names.
+    """
+    variable = f"ANABRANCH_{client.upper()}_PYTHON"
+    made = Path(__file__).parents[2] / ".venv" / "clients" / client
+    found = [path for path in (made / "bin" / "python", made / "Scripts" / "python.exe") if (made / ".made").exists()]
+    python = os.environ.get(variable) or next((str(path) for path in found if path.exists()), None)
+    if python is None:
+        pytest.skip(f"the client {client!r} is not installed: run `make clients`, or name a Python by {variable}")
+    return python
