@@ -1,6 +1,6 @@
 """Dependencies that are found step by step, in a topological order that is kept up to date.
 
-So that asking whether one thing depends on another looks no further back than that other one lies.
+So that asking whether one thing depends on another looks no further back than to that other one.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def in_order(items: Iterable[Dependent]) -> list[Dependent]:
 
 
 def _rearrange(first: set[Dependent], then: set[Dependent]) -> None:
-    """Share out the order numbers anew, so that all of `first` come before all of `then`."""
+    """Share out the order numbers again, so that all of `first` come before all of `then`."""
     items = [*in_order(first), *in_order(then)]
     for item, order in zip(items, sorted(map(_order, items)), strict=True):
         item.order = order

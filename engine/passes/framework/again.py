@@ -24,7 +24,7 @@ class _Copy(Specialised):
 
 
 def copied(operation: Operation, inputs: Sequence[Symbol], into: Graph) -> Operation:
-    """Return a copy of an operation and its regions, with shapes inferred anew.
+    """Return a copy of an operation and its regions, with shapes inferred again.
 
     Args:
         operation: what is copied: of any graph, which may be gone but for this.

@@ -24,8 +24,8 @@ def assign_devices(graph: Graph, operations: Sequence[Operation], fed: Sequence[
         operations: those of it that run.
         fed: what is fed.
         assign: gives the device of each operation: of those of the step, in program order behind the placeholders of
-            what is fed, and of those inside. What is not mentioned inside lies where what holds it does. Histories and
-            saved values lie where what they are of does, whatever it says: there they are recorded.
+            what is fed, and of those inside. What is not mentioned inside is on the device of what holds it. Histories
+            and saved values are on the device of what they are of, whatever it says: there they are recorded.
 
     Raises:
         ValueError: `assign` leaves out an operation of the step.
@@ -55,7 +55,7 @@ def _assign_block(graph: Graph, places: Mapping[Operation, str], around: str) ->
 
 
 def _assign_unread(holder: Operation, places: Mapping[Operation, str]) -> None:
-    """A loop variable that the body does not read only passes through: it lies where its next value is made."""
+    """A loop variable that the body does not read only passes through: its device is that of its next value."""
     if isinstance(holder.op, While):
         condition, body = holder.op.condition, holder.op.body
         _take_over(body.parameters, body.results, places)
@@ -74,7 +74,7 @@ def on_one_device(operations: Iterable[Operation]) -> bool:
 
 
 def capture_late(region: Region, outer: Symbol) -> Symbol:
-    """A new parameter that stands for `outer` in a region that is built already, and lies where `outer` does.
+    """A new parameter that stands for `outer` in a region that is built already, on the device of `outer`.
 
     The pass that calls this brings the inputs of the operation that holds the region into line.
     """

@@ -95,7 +95,7 @@ def note_kept(pass_name: str, operation: Operation | None, why: Text) -> None:
 
 @contextmanager
 def recording() -> Generator[PassLog]:
-    """Record what passes tell on this thread; a log inside another one takes what is told while it is open.
+    """Record what passes log on this thread; a log inside another one takes what is logged while it is open.
 
     >>> with recording() as log:
     ...     note_change("sink", None, "nothing, as an example")

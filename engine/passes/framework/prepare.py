@@ -37,7 +37,7 @@ class Step:
 
     @property
     def devices(self) -> list[str]:
-        """The devices that take part, insides and feeds included, in the order in which they are met first."""
+        """Return the devices that take part, insides and feeds included, in the order of their first use."""
         running = [*[tensor.operation for tensor in self.feeds], *all_operations(self.operations)]
         return list(dict.fromkeys(operation.device for operation in running)) if self.is_placed else []
 

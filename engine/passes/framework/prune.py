@@ -139,7 +139,7 @@ class Kept:
         self.own |= self.recorded_in(self.graph)
 
     def regroup(self, graph: Graph) -> None:
-        """Look up anew to which graphs the tensors belong that were in `graph`."""
+        """Look up again to which graphs the tensors belong that were in `graph`."""
         self.add(self._recorded.pop(graph, ()))
 
     def recorded_in(self, graph: Graph) -> set[Symbol]:
@@ -183,7 +183,7 @@ def inner_blocks(operation: Operation, kept: Kept) -> Iterator[tuple[Region, lis
 
 
 def all_operations(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """`operations` and all that lie in regions inside, each in front of what it holds."""
+    """Return `operations` and all that are in regions inside, each in front of what it holds."""
     pending = [iter(operations)]
     while pending:
         for operation in pending[-1]:
@@ -196,7 +196,7 @@ def all_operations(operations: Iterable[Operation]) -> Iterator[Operation]:
 
 
 def kinds_of(operations: Iterable[Operation]) -> set[type[Op]]:
-    """The ops of `operations` and of all that lie in regions inside, needed or not: a step without a pass's is left."""
+    """Return the ops of `operations` and of all in regions inside, needed or not: a step without a pass's is left."""
     found: set[type[Op]] = set()
     pending = [list(operations)]
     while pending:

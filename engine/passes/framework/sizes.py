@@ -38,7 +38,7 @@ class KnownSizes:
         self.is_open = False  # whether any size is not known
 
     def note_all(self, operations: Iterable[Operation]) -> None:
-        """Find out about the results of `operations`, in program order, and of what lies in regions inside."""
+        """Find out about the results of `operations`, in program order, and of what is in regions inside."""
         for operation in operations:
             self._note(operation)
             for region in operation.op.regions if isinstance(operation.op, RegionOp) else ():

@@ -1,6 +1,6 @@
 """Copies what a step needs into a graph of its own, for passes to rewrite, with all that is known about it.
 
-Three things happen on the way: shapes are inferred anew from the shapes that are fed (so most become static), equal
+Three things happen on the way: shapes are inferred again from the shapes that are fed (so most become static), equal
 pure operations become one (common subexpressions), and what the step does not need is left behind, inside regions too.
 Where anything asks for a device, only operations that ask for the same become one: a request is kept, not passed over.
 """
@@ -51,7 +51,7 @@ class Specialised:
         operations: from original operations to their copies; those that are fed or simplified away have none.
         outers: from parameters of copied regions to the tensors around that they stand for.
         keeps_differentiated: whether a loop over masked rows keeps variables that nothing needs, but for whose
-            cotangents its gradient is: `ragged_batches` builds that gradient anew.
+            cotangents its gradient is: `ragged_batches` builds that gradient again.
         kept: whether there were any.
     """
 

@@ -3,7 +3,7 @@ computes.
 
 Works on a step's own graph (see `specialise`), loop bodies and branches included. An operation joins the group of an
 operation whose result it takes, if it has a place in the space through which the group's kernel runs (see `fusible`)
-and nothing outside the group lies on a way between them.
+and no path between them leads through operations outside the group.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Group(Dependent):
         device: of its operations.
         shape: of all results, if it takes elementwise operations only.
         members: in program order.
-        placed: where the values of each member lie in the space.
+        placed: the layout of each member's values in the space.
     """
 
     def __init__(self, order: int, space: Space, device: str, shape: tuple[int | None, ...] | None) -> None:
@@ -60,7 +60,7 @@ class _Group(Dependent):
         self.placed: dict[Operation, Placed] = {}
 
     def shift_by(self, space: Space, shift: Callable[[Layout], Layout]) -> None:
-        """Lie in another space."""
+        """Place the values of the members in another space."""
         self.space = space
         self.placed = {member: placed.shifted_by(shift) for member, placed in self.placed.items()}
 
@@ -238,7 +238,7 @@ class _Block:
     # --- merging --------------------------------------------------------------------------------------------
 
     def _merge_sources(self, operation: Operation, group: _Group) -> None:
-        """Join the groups of the other sources of `operation` to its own, where nothing lies between them."""
+        """Join the groups of the other sources of `operation` to its own, where no other operation is between them."""
         taken = self.taken(operation)
         operands = _Operands(taken, self.group_of)
         for tensor in taken:

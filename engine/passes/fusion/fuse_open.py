@@ -42,7 +42,7 @@ def _fuse_block(operations: Sequence[Operation], kept: Kept, rule: FusionRule) -
         for tensor in dict.fromkeys(operation.inputs):
             users.setdefault(tensor, []).append(operation)
     open_ones = {operation for operation in operations if _is_open(operation, rule)}
-    for operation in operations:  # sources come first: when an operation is met, they have taken in theirs
+    for operation in operations:  # sources come first: when an operation's turn comes, they have taken in theirs
         if operation in open_ones:
             _take_in_sources(operation, open_ones, users, kept.own)
 

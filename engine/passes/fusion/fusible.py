@@ -290,7 +290,7 @@ def place(operation: Operation, form: Form, space: Space, known: Sequence[Layout
             return None
         specs.append(spec)
         shapes.append(_shape(spec))
-        if isinstance(op, Reshape) and layouts[arguments[0]] is None:  # of what is read: what takes it tells
+        if isinstance(op, Reshape) and layouts[arguments[0]] is None:  # of what is read: its user says
             unplaced.append((arguments[0], len(layouts)))
             layouts.append(None)
             continue

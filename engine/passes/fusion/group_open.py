@@ -1,7 +1,7 @@
 """Fusion of what reads the same arrays, where sizes are known at run time only: several results, and sums of them.
 
 `fuse_open` makes chains; this joins what stands beside each other. Which operations run through arrays of the same
-shape is told by the names of their sizes (see `sizes`). A group is computed where its first member was: what its
+shape is decided by the names of their sizes (see `sizes`). A group is computed where its first member was: what its
 members take from outside must be there by then, so that nothing can depend on itself.
 """
 
@@ -77,7 +77,7 @@ def group_open(
 ) -> None:
     """Join such operations among `operations`, which are needed of `graph`.
 
-    What lies inside of loops stays as it is: a loop that is one function has no form for such groups.
+    What is inside loops does not change: a loop that is one function has no form for such groups.
 
     Args:
         graph: the step.

@@ -105,7 +105,7 @@ def _bytes_of(operation: Operation) -> int:
 
 
 def _independent(operations: Sequence[Operation], members: Sequence[Operation]) -> list[list[Operation]]:
-    """Groups of `members`, in which no one needs what another does, by whatever lies between them.
+    """Return groups of `members` in which none depends on another, directly or through other operations.
 
     Args:
         operations: of the block, in an order in which inputs come first.

@@ -2,7 +2,7 @@
 
 The space has `size` elements in row-major order. An axis of a value is an interval (low, high) of it: one step along
 the axis goes `low` elements on in the space, and the axis ends at `high`. So an axis that is cut or joined by a reshape
-stays where it is. An axis of size 1 lies nowhere (None). What a value has no axis for, it is the same along.
+stays where it is. An axis of size 1 has no place (None). What a value has no axis for, it is the same along.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def canonical(shape: Shape) -> Layout:
 
 
 def intervals(layout: Layout) -> list[Interval]:
-    """The axes of a layout that lie somewhere, outermost first."""
+    """Return the axes of a layout that have a place, outermost first."""
     return [interval for interval in layout if interval is not None]
 
 
@@ -127,7 +127,7 @@ class Space:
         return replace(self, size=self.size * factor, cuts=frozenset(cuts)).with_parts(parts)
 
     def embedded(self, small: Space, embedding: Embedding) -> Space | None:
-        """The space with what is settled in a smaller one that lies in it; None if that contradicts itself."""
+        """The space with what is settled in a smaller one that is in it; None if that contradicts itself."""
         row = None if small.row is None else embedding.interval((1, small.row))
         if small.row is not None and (row is None or row[0] != 1):
             return None
@@ -145,8 +145,8 @@ class Embedding:
     """The place of a smaller space in a larger one.
 
     Args:
-        small: where the axes of a value lie that fills the smaller space.
-        large: where they lie in the larger one.
+        small: the places of the axes of a value that fills the smaller space.
+        large: their places in the larger one.
     """
 
     def __init__(self, small: Layout, large: Layout) -> None:
@@ -222,7 +222,7 @@ def operand_layout(shape: Shape, result: Layout) -> Layout:
 
 
 def reshaped_layout(layout: Layout, shape: Shape) -> Layout | None:
-    """The layout of a value in another shape; None if an axis of that would lie in several places."""
+    """Return the layout of a value in another shape; None if an axis of that had several places."""
     left = intervals(layout)
     found: list[Interval | None] = []
     for dim in reversed(shape):

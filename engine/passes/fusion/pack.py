@@ -5,7 +5,7 @@ A product of few rows spends much of its time on bringing the weight into the or
 front of the loop makes; in nested loops in front of the outermost one that leaves the weight alone. A loop's gradient,
 which is a loop, multiplies by the transpose of the weight, and gets a packed form of that.
 
-How many rows there are need not be known: of loops over rows that get fewer only the run tells.
+The number of rows need not be known: for loops over ever fewer rows it is found only in the run.
 
 An addition of a product is done by the product's kernel: of the rest of a sum (``x[t] @ w`` for all t is computed
 before the loop, and its rows are added to ``h @ u``), or of a bias.
@@ -82,7 +82,7 @@ class _Packing:
         self._captured: dict[tuple[Region, Symbol], Symbol] = {}
 
     def visit(self, operations: Sequence[Operation], around: tuple[_Inside, ...]) -> None:
-        """Rewrite what lies in a block; `around` are the regions in which that lies, the outermost first."""
+        """Rewrite what is in a block; `around` are the regions in which that is, the outermost first."""
         for operation in operations:
             if isinstance(operation.op, RegionOp):
                 for region in operation.op.regions:

@@ -1,6 +1,6 @@
 """The place of a loop's gradient, and ways to build more of it there.
 
-The backward loop of a loop inside another one lies in the body of that one's own backward loop. There, values of the
+The backward loop of a loop inside another one is in the body of that one's own backward loop. There, values of the
 forward body are looked up in records that the loop around keeps of its iterations.
 """
 
@@ -31,7 +31,7 @@ class Place:
         live: gives the operations of it that run.
         fetches: what the step is run for, if it is the step's own graph.
         holder: the loop or branch of which it is a region.
-        around: where that lies.
+        around: where that is.
     """
 
     graph: Graph
@@ -79,8 +79,8 @@ class Backward:
 
     Attributes:
         node: the loop.
-        place: where it lies.
-        forward: where the loop lies whose gradient it is.
+        place: where it is.
+        forward: the place of the loop whose gradient it is.
     """
 
     node: Operation

@@ -116,7 +116,7 @@ class _Group:
         sources = [tensor for tensor in operation.inputs if not self._is_steady(tensor)]
         if not sources or not all(tensor in self.free or self._counts(tensor) for tensor in sources):
             return False
-        return on_one_device([operation, *[tensor.operation for tensor in sources]])  # weights may lie anywhere
+        return on_one_device([operation, *[tensor.operation for tensor in sources]])  # weights may be anywhere
 
     def _is_steady(self, tensor: Symbol) -> bool:
         return isinstance(tensor.operation.op, Constant) or self.loop.outer(tensor) is not None

@@ -96,7 +96,7 @@ def _part(items: Items, index: Symbol) -> _Part | None:
 def _places(
     loop: LoopView, index: Symbol, size: int | None, wraps: bool, whole: Symbol | None = None
 ) -> _Places | None:
-    """The places that an index of the body goes through along an axis; None if one may lie outside.
+    """The places that an index of the body goes through along an axis; None if one may be outside.
 
     Args:
         loop: the loop.
@@ -320,7 +320,7 @@ def _put(operation: Operation, value: int, indices: Sequence[Symbol]) -> list[_T
 
 
 def _rows_as_terms(rows: Symbol, places: Symbol, wraps: bool) -> list[_Term]:
-    """Rows with their places as one term each; nothing if they are not told one by one."""
+    """Return rows with their places as one term each; nothing if they are not given one by one."""
     values, indices = ([_row(piece) for piece in _pieces(tensor)] for tensor in (rows, places))
     if len(values) != len(indices):
         return []
@@ -509,7 +509,7 @@ def _table(loop: LoopView, position: int) -> _Table | None:
 
 
 def _first_row(put: Operation) -> int:
-    """At which of its inputs those begin that tell what is added, and where."""
+    """Return the position of the first of the inputs that give what is added, and where."""
     return 1 if isinstance(put.op, AddRows) else 0
 
 

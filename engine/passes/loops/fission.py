@@ -3,7 +3,7 @@
 `REWRITES` is the table of what is done to a loop, in this order. What is marked as reassociating takes sums in another
 order, or products of other sizes, so that results agree within rounding; the others keep every bit.
 
-In a step that is placed, what leaves a loop is what lies on one device, with the values of the body that it takes: so
+In a step that is placed, what leaves a loop is on one device, together with the values of the body that it takes: so
 nothing crosses that did not, and a chain from iteration to iteration that crosses devices stays whole. What comes from
 outside (a weight, a first value) is sent once, in the loop or beside it, and may come from anywhere.
 

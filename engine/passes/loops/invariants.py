@@ -26,7 +26,7 @@ from .view import LoopView, is_static, size_of
 
 
 def move_invariants(loop: LoopView) -> bool:
-    """Compute before the loop what each iteration, or each test, would compute anew."""
+    """Compute before the loop what each iteration, or each test, would repeat."""
     changed = [_move(loop, region) for region in loop.op.regions]
     return any(changed)
 
@@ -101,7 +101,7 @@ def capture_unchanged(loop: LoopView) -> bool:
     """Take a loop variable that no iteration changes, such as the cotangent of a sum, from outside.
 
     Only where it is known how many iterations there are: what takes it would be computed for all of them at once, in
-    arrays of unknown shapes where it is not, which native code does not know.
+    arrays of unknown shapes where it is not, which native code does not handle.
     """
     if loop.known_trips is None:
         return False
@@ -132,7 +132,7 @@ def _capture_unchanged(loop: LoopView, position: int) -> bool:
 
 
 def resolve_records(loop: LoopView) -> bool:
-    """Do without records of what another loop, whose values this one reads, can tell for every iteration.
+    """Do without records of what another loop, whose values this one reads, can give for every iteration.
 
     That is a number that counts, a value that is the same in each iteration, and the element of an array.
     """

@@ -58,7 +58,7 @@ class Linear:
         return self.constant if self.steps == 0 and not self.terms else None
 
 
-_DEEPEST = 16  # operations that are looked through: what lies behind longer chains is taken as it is
+_DEEPEST = 16  # operations that are looked through: what is behind longer chains is not examined
 
 
 def outside(tensor: Symbol, depth: int = 0) -> Linear | None:

@@ -35,7 +35,7 @@ from .view import LoopView, is_static, may_lack_elements
 _RESHAPING = (ExpandDims, Reshape, ReshapeToShape, Squeeze)
 _REPEATING = (BroadcastTo, BroadcastToShape)
 _ARITHMETIC = (Add, Multiply, Subtract)
-_DEEPEST = 16  # operations that are looked through for what is only told, or only a guess
+_DEEPEST = 16  # operations that are looked through for what is only declared, or only a guess
 
 
 class NotRowWiseError(Exception):
@@ -345,7 +345,7 @@ def _trend(loop: LoopView, tensor: Symbol, depth: int = 0) -> int:
     if form is not None:
         return int(np.sign(form.steps))
     if isinstance(operation.op, (ArrayRead, GetItem)) and len(operation.inputs) == 2:
-        return -_trend(loop, operation.inputs[1])  # padding lies behind, mostly
+        return -_trend(loop, operation.inputs[1])  # padding is mostly behind
     signs = _TRENDS.get(type(operation.op), ()) if depth < _DEEPEST else ()
     trends = [sign * _trend(loop, each, depth + 1) for sign, each in zip(signs, operation.inputs, strict=False)]
     known = {trend for trend in trends if trend}

@@ -11,7 +11,7 @@ with another number of rows in each step would ask new code of. The price is tha
 still for nothing.
 
 The gradient of such a loop (`While.cotangents` says which loop that is, and of what) is replaced by the gradient of
-those that take its place, built where it lies: beside the loop, or in the gradient of a loop around it. Of steps in
+those that take its place, built in its place: beside the loop, or in the gradient of a loop around it. Of steps in
 which a row is not live nothing is read but the mask: what padding holds takes no part in results or gradients.
 """
 
@@ -104,7 +104,7 @@ def _rewrite_all(place: Place) -> bool:
 
 
 def _tell_arithmetic(node: Operation) -> None:
-    """Tell of a loop that keeps states by numbers, and by no choice, why all its rows are computed."""
+    """Log why all rows are computed of a loop that keeps states by numbers, and by no choice."""
     assert isinstance(node.op, While)
     body = node.op.body
     for position, parameter in enumerate(body.parameters):

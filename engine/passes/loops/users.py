@@ -1,6 +1,6 @@
 """Who takes what of the needed operations of a graph, kept up to date while its loops are rewritten.
 
-A step may have hundreds of loops. What each rewriting changes lies near its loop; so the graph is looked through once,
+A step may have hundreds of loops. What each rewriting changes is near its loop; so the graph is looked through once,
 and then what was built, and what nobody needs any more, is noted.
 """
 

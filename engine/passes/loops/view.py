@@ -37,7 +37,8 @@ class LoopView:
     Args:
         graph: the graph around it.
         node: the loop.
-        live: gives the operations of `graph` that are needed; or knows who takes what of them, and is told of changes.
+        live: gives the operations of `graph` that are needed; or records who takes what of them, and is notified of
+            changes.
         kept: the tensors of `graph` for which they are needed.
         sides: matrices that were put side by side, for other loops to use them too.
 
@@ -70,7 +71,7 @@ class LoopView:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the loop anew, after it was changed."""
+        """Look at the loop again, after it was changed."""
         frame = self.node.outputs[-1]
         self._counted: Linear | None = None
         self._has_counted = False
@@ -392,8 +393,8 @@ class LoopView:
 
 @contextmanager
 def building(graph: Graph, like: Operation) -> Generator[None]:
-    """Build operations into a graph that is being rewritten: they lie on the device of `like` and are of its line."""
-    shared, graph.constants = graph.constants, {}  # those may lie on another device, or behind what needs them
+    """Build operations into a graph that is being rewritten: they get the device and the line of `like`."""
+    shared, graph.constants = graph.constants, {}  # those may be on another device, or behind what needs them
     count = len(graph.operations)
     try:
         with graph.as_default(), graph.device(None):

@@ -5,8 +5,8 @@ again, and that all its inputs are to be had. So the choice is a cut of the body
 and what the backward loop needs: it pays for moving each saved value out and back, and for each operation that is run
 again. Raising the price of what is saved gives the choices between time and memory that no other one beats in both.
 
-Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020), tell of the
-general problem; within one iteration, where all of it is at hand, the cut is its answer.
+Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020), treat the general
+problem; within one iteration, where all of it is at hand, the cut is its answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..framework.estimates import bytes_of, flops_of, traffic_of
 from ..framework.minimum_cut import Network
 from ..framework.prune import all_operations
 
-ASSUMED_TRIPS = 1024  # of loops whose number of iterations only a run tells: rather too many than too few
+ASSUMED_TRIPS = 1024  # of loops whose number of iterations is found only in a run: rather too many than too few
 _SECONDS_TO_MOVE = 2 / 6e9  # a byte to another memory and back
 _SECONDS_A_FLOP = 1 / 20e9
 _SECONDS_A_BYTE = 1 / 20e9

@@ -189,7 +189,7 @@ class _Cutting:
         """At most so many iterations from `state` on; `inner` tensors of the body by what they are in this run.
 
         Args:
-            positions: those of the variables of which `state` tells; the others are left out.
+            positions: those of the variables that `state` describes; the others are left out.
         """
         op = self.pair.op
         copier = _copier(op.condition, op.body)

@@ -42,7 +42,7 @@ def plan_buffers(
     Args:
         operations: of a step, in order.
         fetches: what outlives it.
-        shared: results that lie in memory of something else.
+        shared: results that are in memory of something else.
     """
     plan: dict[Symbol, Buffer] = {}
     kept = list(fetches)

@@ -45,7 +45,7 @@ def _permutation(op: Transpose, rank: int) -> tuple[int, ...]:
 
 
 def _permuted_operands(match: Match, site: Site) -> Rewrite:
-    """Operands are read in the order in which they lie, but where matrices would lie scattered."""
+    """Read operands in the order in which they are stored, except where matrices would be scattered."""
     product: Operation = match["product"]
     if any(shape_of(operand) is None for operand in product.inputs):
         return None
@@ -65,7 +65,7 @@ def _permuted_operands(match: Match, site: Site) -> Rewrite:
 
 
 def _permuted_result(match: Match, site: Site) -> Rewrite:
-    """A result that is only wanted in another order is written so, but where matrices would lie scattered."""
+    """Write a result in the order in which alone it is wanted, except where matrices would be scattered."""
     product: Operation = match["product"]
     found = None if shape_of(product.outputs[0]) is None else _contraction_of(product.op, product.inputs)
     if found is None:
@@ -75,7 +75,7 @@ def _permuted_result(match: Match, site: Site) -> Rewrite:
 
 
 def _product_of_matrices(match: Match, site: Site) -> Rewrite:
-    """A contraction without axes that all share, whose rows, columns and terms each lie together, is one product."""
+    """Make one product of a contraction without shared axes, whose rows, columns and terms are each contiguous."""
     a, b, op = match["a"], match["b"], match["contraction"].op
     shapes = [shape_of(a), shape_of(b)]
     if shapes[0] is None or shapes[1] is None or any(_is_shared(op, label) for label in op.out):

@@ -216,7 +216,7 @@ def _element_of_stack(match: Match, site: Site) -> Rewrite:
 
 
 def _part_of_joined(match: Match, site: Site) -> Rewrite:
-    """A slice that lies in one part of what was concatenated."""
+    """A slice that is in one part of what was concatenated."""
     items, joining = match["item"].op.items, match["joined"]
     if None in items or Ellipsis in items:
         return None
@@ -235,7 +235,7 @@ def _indexed(x: Symbol, items: tuple[Any, ...], site: Site) -> Symbol:
 
 
 def _seam(joining: Operation, axis: int, item: Any) -> tuple[Symbol, Any] | None:
-    """The part in which an item of a key lies as a whole, and the item within that part."""
+    """Return the part that holds an item of a key as a whole, and the item within that part."""
     sizes = [(shape_of(tensor) or ())[axis] if shape_of(tensor) else None for tensor in joining.inputs]
     if None in sizes:
         return None

@@ -1,7 +1,7 @@
 """Lazy branches: what only one branch of a `cond` needs runs only when that branch is taken, wherever it was written.
 
 Works on a step's own graph, loop bodies and branches included. An operation sinks if it is pure and everything that
-uses it lies in one branch, or in the same branch of several constructs with the same choice: a `cond` and its gradient.
+uses it is in one branch, or in the same branch of several constructs with the same choice: a `cond` and its gradient.
 Then it runs in the first of them, and the others take the value that was saved there. Effects, and reads of variables,
 stay where they were written; nothing enters a loop.
 """
@@ -100,7 +100,7 @@ class _Sinking:
         self.inlined: dict[Symbol, Symbol] = {}  # from tensors of branches that are decided to those that they are now
         self.saved: dict[Symbol, Symbol] = {}  # the same values, in the graph, after the home has run
         self.recorded: set[Symbol] = set()  # what is saved of them inside: it has to stay there
-        self.emptied: list[Region] = []  # branches whose operations now lie in another region
+        self.emptied: list[Region] = []  # branches whose operations are now in another region
 
     def run(self) -> None:
         for operation in self.operations:
