@@ -17,6 +17,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "run a script in several processes of this machine, as workers of a cluster",
     ),
     "predict": (".framework.serving.predict_command", "compute an exported model's outputs for the rows of a file"),
+    "profile-machine": (".engine.session.profile_machine", "measure this machine, for what the compiler decides by"),
     "serve": (".framework.serving.command", "serve exported models over HTTP and gRPC"),
     "status": (".distribute.commands.status", "show what the tasks of a cluster do"),
     "worker": (".distribute.commands.worker", "run one task of a cluster in this process"),

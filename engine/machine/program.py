@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ..common.blas import on_one_thread
+from ..common.machine_profile import machine_profile
 from ..control_flow.while_loop import While
 from ..devices.cuda import check_gpus
 from ..graph.graph import Graph, Operation, Parameter
@@ -58,9 +59,6 @@ from .statistics import MachineStatistics, Timed, full_names
 from .step import Step
 
 Assign = Callable[[Sequence[Operation], Sequence[Symbol]], Mapping[Operation, str]]
-DISPATCH = 2e-6  # seconds; what the host needs to run an operation by itself
-LONG = 1e-4  # seconds; what runs for longer on a CPU leaves the loop, where there are other devices
-_LONG_MEASURED = 1e-3  # seconds; so does what was expected to be short and turns out to take as long
 _TEXT_WIDTH = 56  # of the program in a listing
 
 
@@ -169,7 +167,9 @@ class MachineProgram:
         def way(node: Node) -> str:
             if may_wait(node):
                 return "wait"
-            if self._own_memory(node) or (several and (node.seconds > LONG or node in self._long)):
+            if self._own_memory(node) or (
+                several and (node.seconds > machine_profile().long_seconds or node in self._long)
+            ):
                 return "apart"
             return "here"
 
@@ -278,7 +278,9 @@ class MachineProgram:
         if len(self.machine.devices) < 2:
             return
         is_first = self.statistics.runs == 1
-        found = {node for node, runs, seconds in timed.inside if seconds > _LONG_MEASURED * runs}
+        found = {
+            node for node, runs, seconds in timed.inside if seconds > machine_profile().long_measured_seconds * runs
+        }
         found = {node for node in found if not is_first or any(o.type == "numpy_function" for o in node.operations)}
         if found:
             self._long |= found
@@ -464,7 +466,7 @@ def lowered(
             return True
         if has_own_memory(str(node.device)):
             return isinstance(node.operations[0].op, ArrayRead)
-        return node.seconds > LONG
+        return node.seconds > machine_profile().long_seconds
 
     nodes = [node for node in machine.nodes if node.kind == "op"]
     for node in nodes:
@@ -501,7 +503,7 @@ def place_by_cost(
 
     Several devices are used where that is asked for, and where it saves more than running operations one by one costs.
     """
-    placement = place(operations, feeds, like=like).if_it_pays(DISPATCH)
+    placement = place(operations, feeds, like=like).if_it_pays(machine_profile().dispatch_seconds)
     return {operation: device.name for operation, device in placement.items()}
 
 

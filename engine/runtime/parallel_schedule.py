@@ -23,11 +23,12 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ..codegen.host.threads import wanted_threads
+from ..common.machine_profile import machine_profile
 from ..graph.graph import Operation
 from ..graph.spec import TensorSpec
 from ..passes.framework.estimates import elements, flops_of
 from ..passes.framework.switches import is_on
-from ..passes.fusion.parallel_schedule import LEAST_SECONDS, Piece, parallel_schedule
+from ..passes.fusion.parallel_schedule import Piece, parallel_schedule
 
 if TYPE_CHECKING:
     from ..codegen.regions.region import NativeRegion
@@ -45,9 +46,7 @@ _FACTORISATIONS = (
     *("svd", "eig", "singular_values", "cholesky_gradient", "solve_triangular"),
 )
 _MOST_ELEMENTS = 96 * 96  # of a matrix: with more, LAPACK's products use several cores
-_SECONDS_A_FLOP = 5e-10
 _PRODUCTS = ("matmul", "packed_mat_mul", "product_then")
-_SECONDS_A_FLOP_OF_PRODUCTS = 1e-11
 _FEWEST_PRODUCTS = 4  # of fewer, threads may as well share each
 _COLD = 3  # runs
 _EARLY_TRIAL, _TRIAL = 8, 100  # runs after which a group tries what was slower, at first and later
@@ -70,7 +69,7 @@ def piece_of(operation: Operation, natives: Mapping[Operation, NativeRegion], ke
             max(elements(spec.shape) for spec in specs if isinstance(spec, TensorSpec)) * _NANOSECONDS[kind] / 1e9
         )
     if kind in _FACTORISATIONS and all(_is_small(spec) for spec in specs):
-        return Piece(flops_of(operation) * _SECONDS_A_FLOP)
+        return Piece(flops_of(operation) * machine_profile().lapack_flop_seconds)
     return None
 
 
@@ -79,7 +78,7 @@ def _seconds_of_product(operation: Operation) -> float:
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
     if not all(isinstance(spec, TensorSpec) and spec.is_static for spec in specs):
         return math.inf
-    return flops_of(operation) * _SECONDS_A_FLOP_OF_PRODUCTS
+    return flops_of(operation) * machine_profile().product_flop_seconds
 
 
 def _is_small(spec: Any) -> bool:
@@ -187,7 +186,7 @@ class ParallelSchedule:
         """One after the other at first, then side by side; from then on what was faster, but for trials."""
         self._runs += 1
         alone, together = self.times[False], self.times[True]
-        if self._runs <= _COLD or not alone or min(alone) < 2 * LEAST_SECONDS:
+        if self._runs <= _COLD or not alone or min(alone) < 2 * machine_profile().thread_seconds:
             return False
         if not together:
             return True

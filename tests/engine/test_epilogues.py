@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.machine_figures import assume
 from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch.engine.codegen.elementwise import open_sizes
 from anabranch.engine.codegen.llvm.library import library
-from anabranch.engine.codegen.matmul import epilogues, gemm_bind
+from anabranch.engine.codegen.matmul import gemm_bind
 from anabranch.engine.codegen.rule import fusion_rule
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.internal.fused import Fused
@@ -45,8 +46,7 @@ def _own_graph() -> Any:
 @pytest.fixture
 def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of any size are joined with what follows."""
-    monkeypatch.setattr(epilogues, "_LEAST_WORK", -1)
-    monkeypatch.setattr(epilogues, "_LEAST_ELEMENTS", 0)
+    assume(monkeypatch, epilogue_work=-1, epilogue_elements=0)
     monkeypatch.setattr(gemm_bind, "_LEAST_WORK", -1)
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.machine_figures import assume
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph import Graph
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.framework.switches import without
-from anabranch.engine.passes.loops import ragged_batches
 from anabranch.engine.passes.memory import cheap
 
 ops = ab.ops
@@ -153,7 +153,7 @@ def _masked(steps: int) -> tuple[ab.Tensor, int]:
 
 
 def test_ragged_batches(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ragged_batches, "_LEAST_WORK", 0)
+    assume(monkeypatch, ragged_work=0)
     h, where = _masked(20)
     told = " ".join(section(h, "ragged_batches"))
     assert told.startswith(("while/while", "not moved: while/while"))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from programs.generator import programs
 from programs.syntax import Program
 from shared.examples import examples
+from shared.machine_figures import assume
 from shared.machines import (
     MachineCase,
     Setting,
@@ -34,7 +35,6 @@ from shared.machines import (
 from shared.placed_steps import CPUS
 
 import anabranch as ab
-from anabranch.engine.machine import program as machine_program
 from anabranch.engine.machine.program import MachineProgram
 
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -155,7 +155,7 @@ def test_random_programs_on_worker_threads(monkeypatch: pytest.MonkeyPatch, prog
     case = MachineCase(program, 1)
     expected = case.interpreted()
     with monkeypatch.context() as patch:
-        patch.setattr(machine_program, "LONG", -1.0)  # whatever an operation takes is long
+        assume(patch, long_seconds=-1.0)  # whatever an operation takes is long
         machine = case.machine(setting, exact=True)
     assert ("submit(" in machine.source) == (len(machine.machine.devices) > 1)
     for _ in range(2):

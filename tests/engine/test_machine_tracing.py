@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.machine_figures import assume
 from shared.machines import as_asked, by_name, chain, fed, graph_on, idle_step, run
 from shared.placed_steps import Assigned
 from shared.timelines import ReadSlice, Timeline, read_text, read_timeline
@@ -20,7 +21,6 @@ from anabranch import ops
 from anabranch.engine.common.deadlines import deadline
 from anabranch.engine.graph import Symbol, Tensor
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.machine import program as machine_program
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.machine.tracing import TracedStep, TracedStreamEngine
 from anabranch.engine.queues import DeadlineExceededError, FIFOQueue
@@ -196,7 +196,7 @@ def test_a_wait_for_a_queue_is_a_slice_beside_the_kernels(x: Symbol):
 
 
 def test_long_kernels_lie_in_rows_of_the_threads_that_ran_them(x: Symbol, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(machine_program, "LONG", -1.0)
+    assume(monkeypatch, long_seconds=-1.0)
     with ab.device("cpu:1"):
         y = chain(x, 3)
     program = machine(y, [x], clusters=False)

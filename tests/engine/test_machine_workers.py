@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.machine_figures import assume
 from shared.machines import Log, as_asked, assert_nothing_left, chain, graph_on, idle_step, latest_step, run
 from shared.waiting import PATIENCE, Waiting
 
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.graph import Symbol, Tensor
-from anabranch.engine.machine import program as machine_program
 from anabranch.engine.machine.program import MachineProgram
 
 SIDE = 100  # of matrices of which a chain of operations takes long
@@ -28,7 +28,7 @@ graph = graph_on(cpu=4)
 @pytest.fixture
 def all_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever an operation takes is long."""
-    monkeypatch.setattr(machine_program, "LONG", -1.0)
+    assume(monkeypatch, long_seconds=-1.0)
 
 
 def machine(fetches: Sequence[Any], feeds: Sequence[Symbol] = (), **options: Any) -> MachineProgram:

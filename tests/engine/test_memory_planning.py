@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.machine_figures import assume
 
 import anabranch as ab
 from anabranch import ops
@@ -179,7 +180,7 @@ def test_large_products_of_many_rows_stay_in_the_loop(monkeypatch: pytest.Monkey
     monkeypatch.setattr(before, "_LARGE", 1)
     few = Cell()  # of few rows: one product of all is faster
     assert few.text == usual.text
-    monkeypatch.setattr(before, "_FULL_SPEED", 16)
+    assume(monkeypatch, full_speed_rows=16)
     many = Cell()
     assert many.text != usual.text
     assert_same(many, usual)

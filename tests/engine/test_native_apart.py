@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.machine_figures import assume
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.codegen.elementwise import dynamic, open_sizes
+from anabranch.engine.codegen.elementwise import open_sizes
 from anabranch.engine.codegen.elementwise.bound import BoundKernel
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph.tensor import symbol_of
@@ -48,7 +49,7 @@ def refuse(*_: Any) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("rows", [2, 3, 300, 2000])
 def test_columns_are_taken_as_they_lie(dtype: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamic, "_LEAST", 1)
+    assume(monkeypatch, kernel_elements=1)
     monkeypatch.setattr(BoundKernel, "refit", refuse)
     values = drawn(rows, dtype)
     for _ in range(2):
@@ -58,14 +59,14 @@ def test_columns_are_taken_as_they_lie(dtype: str, rows: int, monkeypatch: pytes
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_no_rows_and_one(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamic, "_LEAST", 0)
+    assume(monkeypatch, kernel_elements=0)
     values = drawn(rows, "float32")
     for found, wanted in zip(gates("float32")(*values), expected_of(*values), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 def test_other_layouts_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamic, "_LEAST", 1)
+    assume(monkeypatch, kernel_elements=1)
     z, c, row, number = drawn(40, "float64")
     program = gates("float64")
     wide, spread = np.zeros((80, 3 * WIDTH)), np.zeros((40, 2 * WIDTH))
@@ -80,7 +81,7 @@ def test_other_layouts_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_shapes_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamic, "_LEAST", 1)
+    assume(monkeypatch, kernel_elements=1)
     monkeypatch.setattr(open_sizes, "_MOST_KEYS", 2)
     program = gates("float32")
     for rows in (5, 9, 7, 5, 300, 9):

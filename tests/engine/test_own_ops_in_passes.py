@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from shared.machine_figures import assume
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
@@ -18,7 +19,6 @@ from anabranch.engine.ops.base import apply
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.sizes import KnownSizes
-from anabranch.engine.passes.loops import ragged_batches
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -130,7 +130,7 @@ def make(kind: Any, x: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def graph(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(ragged_batches, "_LEAST_WORK", 0)
+    assume(monkeypatch, ragged_work=0)
     with ab.Graph().as_default() as graph:
         yield graph
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.machine_figures import assume
 
 import anabranch as ab
 from anabranch.engine.control_flow.while_loop import While
@@ -23,7 +24,6 @@ from anabranch.engine.ops.internal.ragged_batches import (
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.switches import without
-from anabranch.engine.passes.loops import ragged_batches
 from anabranch.engine.passes.loops.ragged_batches import sizes_of
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
@@ -34,7 +34,7 @@ ROWS, STEPS, FEATURES, UNITS = 20, 17, 3, 5
 
 @pytest.fixture(autouse=True)
 def small_loops_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(ragged_batches, "_LEAST_WORK", 0)
+    assume(monkeypatch, ragged_work=0)
     with ab.Graph().as_default():
         yield
 
@@ -473,7 +473,7 @@ def test_few_rows() -> None:
 
 
 def test_little_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ragged_batches, "_LEAST_WORK", 1 << 19)
+    assume(monkeypatch, ragged_work=1 << 19)
     assert "products of a step take 1000 operations" in why_not(*_loop_of(lambda h, x, t: h + x))
 
 

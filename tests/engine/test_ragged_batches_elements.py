@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.machine_figures import assume
 from shared.ragged_batches_checks import ROWS, STEPS, check, draw, lengths_of, loops, why_not
 
 import anabranch as ab
-from anabranch.engine.passes.loops import ragged_batches
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -20,8 +20,7 @@ UNITS = 5
 
 @pytest.fixture(autouse=True)
 def small_loops_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name, value in {"_LEAST_WORK": 0, "_FEWEST_STEPS": 0}.items():
-        monkeypatch.setattr(ragged_batches, name, value)
+    assume(monkeypatch, ragged_work=0, ragged_steps=0)
     with ab.Graph().as_default():
         yield
 

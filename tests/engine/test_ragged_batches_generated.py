@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shared.examples import examples
+from shared.machine_figures import assume
 
 import anabranch as ab
 from anabranch.engine.control_flow.while_loop import While
@@ -33,8 +34,8 @@ STEPS, PARTS, FEATURES, UNITS = 6, 5, 3, 4
 @pytest.fixture(autouse=True, scope="module")
 def small_loops_too() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"_LEAST_WORK": 0, "_FEWEST_ROWS": 1, "_FEWEST_STEPS": 0, "_ALIGNED": 1}.items():
-            patch.setattr(ragged_batches, name, value)
+        patch.setattr(ragged_batches, "_ALIGNED", 1)
+        assume(patch, ragged_work=0, ragged_rows=1, ragged_steps=0)
         yield
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.machine_figures import assume
 from shared.ragged_batches_checks import ROWS, STEPS, check, draw, lengths_of, loops, why_not
 
 import anabranch as ab
@@ -17,7 +18,6 @@ from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.switches import without
-from anabranch.engine.passes.loops import ragged_batches
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -27,8 +27,7 @@ FEATURES, UNITS = 3, 5
 
 @pytest.fixture(autouse=True)
 def small_loops_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name, value in {"_LEAST_WORK": 0, "_FEWEST_STEPS": 0}.items():
-        monkeypatch.setattr(ragged_batches, name, value)
+    assume(monkeypatch, ragged_work=0, ragged_steps=0)
     with ab.Graph().as_default():
         yield
 

@@ -10,6 +10,7 @@ import pytest
 from shared.placed_steps import running_operations
 
 import anabranch as ab
+from anabranch.engine.common.machine_profile import machine_profile
 from anabranch.engine.control_flow.frames import History
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Graph
@@ -20,7 +21,7 @@ from anabranch.engine.ops.containers.tensor_arrays import ArrayOp
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.switches import without
-from anabranch.engine.passes.loops.unroll import MANY_TRIPS, MOST_ELEMENTS, MOST_IN_ALL, MOST_OPERATIONS, MOST_TRIPS
+from anabranch.engine.passes.loops.unroll import MOST_ELEMENTS, MOST_IN_ALL, MOST_OPERATIONS, MOST_TRIPS
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -302,7 +303,7 @@ def test_nested_loops(outer: int, inner: int, loops: int):
 
 def test_what_is_recorded_of_loops_inside_long_loops_are_values():
     x = ab.Variable(RNG.normal(size=(2,)))
-    y = nested(MANY_TRIPS, 2, x)
+    y = nested(machine_profile().unrolled_around_trips, 2, x)
     (first,) = ab.gradients(ops.sum(y), [x])
     (second,) = ab.gradients(ops.sum(ops.square(first)), [x])
 
@@ -314,7 +315,11 @@ def test_what_is_recorded_of_loops_inside_long_loops_are_values():
 
 def test_three_levels():
     x = ab.Variable(RNG.normal(size=(2,)))
-    y = repeated(MANY_TRIPS // 100, lambda z: ops.tanh(nested(MANY_TRIPS, 2, x) + z), x)
+    y = repeated(
+        machine_profile().unrolled_around_trips // 100,
+        lambda z: ops.tanh(nested(machine_profile().unrolled_around_trips, 2, x) + z),
+        x,
+    )
     (first,) = ab.gradients(ops.sum(y), [x])
 
     assert count([first], ArrayOf) == 0

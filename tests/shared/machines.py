@@ -16,6 +16,7 @@ from programs.syntax import Program
 import anabranch as ab
 from anabranch.engine.codegen.rule import fusion_rule
 from anabranch.engine.common.identity import is_among
+from anabranch.engine.common.machine_profile import machine_profile
 from anabranch.engine.control_flow.call import Recursion
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.devices import SimDevice, VirtualClock
@@ -25,7 +26,7 @@ from anabranch.engine.lower.nodes import CONTROL, Frame, Machine, Node, Value, f
 from anabranch.engine.machine.engines import Engine, WorkerEngine
 from anabranch.engine.machine.frames import FramePlan
 from anabranch.engine.machine.printing import MachinePrinter
-from anabranch.engine.machine.program import LONG, MachineProgram
+from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.machine.report import waiting_report
 from anabranch.engine.machine.step import Step
 from anabranch.engine.machine.stream_engine import StreamEngine
@@ -508,7 +509,7 @@ def is_alone(node: Node) -> bool:
     (device,) = (device for device in list_devices() if device.name == node.device)
     if device.kind != "cpu":
         return isinstance(node.operations[0].op, ArrayRead)
-    return len(node.operations) == 1 and node.seconds - device.kernel_latency > LONG
+    return len(node.operations) == 1 and node.seconds - device.kernel_latency > machine_profile().long_seconds
 
 
 def assert_joined(machine: Machine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ...common.machine_profile import machine_profile
 from ...ops.neural.window_geometry import Window
 from ..llvm.builder import BYTES
 from ..llvm.scratch import scratch
@@ -16,12 +17,8 @@ from .depthwise_filter import DEPTHWISE_FILTER_FIELDS, DepthwiseFilterKernel
 Windows = tuple[Window, Window, Window]  # along depth, height and width
 PARTS = 16
 _ROWS_ELEMENTS = 1 << 16  # of a copy with padding: with the result's rows, it stays in the cache
-_MANY_WEIGHTS = 1 << 22  # more than the cache has: each block reads all of them again
-_SERIAL_PRODUCTS = 1 << 20  # up to which threads cost more than they help
-_BLOCK_BYTES = 1 << 15  # of input and cotangents, which a filter's gradient reads again for each tile
 _SUMS_ELEMENTS = 1 << 20  # of all parts' sums of filters' gradients
 _LEAST_COLUMNS = 32  # of a block
-_NEAR_BYTES = 1 << 14  # of input and cotangents, which each tap of a channel's filter reads
 _LEAST_PIXELS = 16  # for which a tap's sums are loaded and stored
 
 
@@ -71,7 +68,7 @@ def _weights(windows: Windows, sizes: Sizes) -> int:
 
 
 def _parts(products: int, units: int) -> int:
-    return 1 if products < _SERIAL_PRODUCTS else min(PARTS, units)
+    return 1 if products < machine_profile().convolution_work else min(PARTS, units)
 
 
 def _geometry(windows: Windows, sizes: Sizes, blocks: Blocks) -> dict[str, int]:
@@ -137,13 +134,13 @@ def _blocks_of_rows(windows: Windows, sizes: Sizes, products: int, pixels: int) 
     """Blocks of which the input fits into the cache, so many that there are some for all parts."""
     deep, down, across = windows
     row = max(1, deep.kernel * max(across.extent, 1) * sizes.groups * sizes.channels)
-    room = 2 * _ROWS_ELEMENTS if _weights(windows, sizes) > _MANY_WEIGHTS else _ROWS_ELEMENTS
+    room = 2 * _ROWS_ELEMENTS if _weights(windows, sizes) > machine_profile().weight_elements else _ROWS_ELEMENTS
     fitting = (room // row - (down.kernel - 1) * down.dilation - 1) // down.stride + 1
     images = sizes.images * deep.out
     wanted = -(-down.out * images // PARTS) if images < PARTS else down.out
     rows = max(1, min(down.out, fitting, wanted))
     lines = images * down.out
-    if rows > 1 or products < _SERIAL_PRODUCTS or (lines >= PARTS and row <= _ROWS_ELEMENTS):
+    if rows > 1 or products < machine_profile().convolution_work or (lines >= PARTS and row <= _ROWS_ELEMENTS):
         return Blocks(rows, across.out)
     fitting = _ROWS_ELEMENTS * across.out // row
     wanted = -(-across.out * lines // PARTS)
@@ -168,7 +165,7 @@ def filter_numbers(kernel: FilterKernel, windows: Windows, sizes: Sizes) -> list
     sums_size = panels * tiles * kernel.cells * kernel.width
     image_parts = max(1, min(PARTS, units, _SUMS_ELEMENTS // sums_size))
     tile_parts = 1 if 2 * image_parts >= PARTS else min(PARTS // image_parts, panels * tiles)
-    if _products(windows, sizes) < _SERIAL_PRODUCTS:
+    if _products(windows, sizes) < machine_profile().convolution_work:
         image_parts = tile_parts = 1
     parts = image_parts * tile_parts
     rows_size = numbers["rows_size"] if kernel.is_padded else 0
@@ -208,10 +205,10 @@ def _blocks_to_read_again(kernel: FilterKernel, windows: Windows, sizes: Sizes) 
     size = BYTES[kernel.element]
     width = max(across.extent, 1) if kernel.is_padded else across.size
     per_line = (down.stride * width * sizes.channels + across.out * sizes.filters) * sizes.groups * size
-    rows = min(down.out, max(1, _BLOCK_BYTES // per_line))
+    rows = min(down.out, max(1, machine_profile().first_cache_bytes // per_line))
     if rows > 1:
         return Blocks(rows, across.out)
-    columns = max(_LEAST_COLUMNS, across.out * _BLOCK_BYTES // per_line)
+    columns = max(_LEAST_COLUMNS, across.out * machine_profile().first_cache_bytes // per_line)
     return Blocks(1, across.out if columns >= across.out else columns)
 
 
@@ -251,7 +248,8 @@ def depthwise_filter_numbers(kernel: DepthwiseFilterKernel, windows: Windows, si
     """Return the numbers that the code of a depthwise filter kernel reads."""
     products = _products(windows, sizes)
     pixel = sizes.groups * (1 + sizes.filters) * BYTES[kernel.element]
-    columns = min(_lines(windows, sizes).columns, max(_LEAST_PIXELS, _NEAR_BYTES // pixel))
+    near = machine_profile().first_cache_bytes // 2  # for input and cotangents, which each tap of a filter reads
+    columns = min(_lines(windows, sizes).columns, max(_LEAST_PIXELS, near // pixel))
     numbers = _geometry(windows, sizes, Blocks(1, columns))
     tiles = -(-sizes.groups // kernel.channels)
     taps = windows[0].kernel * windows[1].kernel * windows[2].kernel

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.neural.pooling import AveragePool, AveragePoolGrad, MaxPool, MaxPoolGrad, MaxPoolPlaces
@@ -29,7 +30,6 @@ _FIELDS = (
 )
 _MOST_CELLS = 256  # of a window: their numbers are bytes
 _PARTS = 16
-_SERIAL_ELEMENTS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _is_tiled(window: Window) -> bool:
 def _numbers(kernel: PoolingKernel, down: Window, across: Window, images: int, channels: int) -> list[int]:
     unit_rows = down.out if kernel.is_spread else 1
     units = images * (down.out // unit_rows)
-    is_small = images * down.size * across.size * channels < _SERIAL_ELEMENTS
+    is_small = images * down.size * across.size * channels < machine_profile().parallel_elements
     numbers = {
         "batch": images,
         "rows": down.out,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...common.dtypes import name_of
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
@@ -21,8 +22,6 @@ from .apart import KernelsApart
 from .bound import MANY, BoundKernel, can_fuse, kernel_spec, loop_numbers
 from .on_numpy import on_numpy
 from .open_sizes import BoundedCache, Shape, Shapes, pattern_of
-
-_LEAST = 1 << 14  # elements, over all steps: below that NumPy is done sooner than a kernel is bound
 
 
 def elementwise_runner(operation: Operation) -> Callable[..., Any] | None:
@@ -75,7 +74,7 @@ class OpenKernels:
         self._dtypes = [spec.dtype for spec in inputs]
         self._result = result.dtype
         self._dtype = np.dtype(name_of(result.dtype))
-        self._least = _LEAST // len(op.steps)
+        self._least = machine_profile().kernel_elements // len(op.steps)
         self._apart = KernelsApart(op, self._dtypes, self._result)
         self._bound = BoundedCache[Shapes, tuple[BoundKernel | None, Shape]](self._bind)
         # By which axes have more than one element; None is to be compiled still.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...common.dtypes import name_of
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused, FusedOpen
@@ -25,8 +26,6 @@ from .on_numpy import on_numpy
 from .open_sizes import BoundedCache, Shapes, pattern_of
 from .resized_rows import ResizedRows
 from .row_builder import bind_rows
-
-_LEAST = 1 << 14  # elements, over all steps: below that NumPy is done sooner than a kernel is bound
 
 _Bound = tuple[BoundKernel | None, Shapes]
 
@@ -54,7 +53,7 @@ class OpenGroup:
     def __init__(self, op: Fused, inputs: Sequence[TensorSpec], made: Sequence[Any]) -> None:
         self._op = op
         self._inputs = inputs
-        self._least = _LEAST // len(op.steps)
+        self._least = machine_profile().kernel_elements // len(op.steps)
         self._dtypes = [np.dtype(name_of(dtype)) for dtype in made]
         self._on_arrays = on_numpy(op)
         self._bound = BoundedCache[Shapes, _Bound](self._bind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
@@ -16,7 +17,6 @@ from .open_shapes import OpenRunner
 from .open_sizes import Shape, pattern_of
 from .resized_rows import ResizedRows
 
-_LEAST = 1 << 8  # elements: below that NumPy is done sooner than a kernel is called
 _ELEMENTS = ("float32", "float64")
 
 
@@ -33,7 +33,7 @@ def bind_open_rows(operation: Operation) -> OpenRunner | None:
 
     def bind(shape: Shape) -> tuple[BoundKernel, Shape] | None:
         pattern = pattern_of([shape])
-        if math.prod(shape) < _LEAST:
+        if math.prod(shape) < machine_profile().row_kernel_elements:
             return None
         if pattern not in known:
             known[pattern] = _kernel(op, TensorSpec(shape, spec.dtype))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from ...common.cached import cached_property
+from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ..llvm.builder import IN_LOOP, LOOP, Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand
@@ -17,7 +18,6 @@ _INTEGER_COMPARISONS = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq"
 COSTS = {"div": 4, "intrinsic": 3, "constant": 0, "input": 0, "load": 0, "reduce": 1, "count": 0}
 _WIDTHS = {"half": 2, "float": 4, "double": 8}
 _MOST_PARTS = 16
-_PART_WORK = 10_000.0  # nanoseconds: less is not worth another thread
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def work_of(nodes: Sequence[Node], operands: Sequence[Operand]) -> float:
 
 def divide(work: float, outer: int, granule: int = 1) -> tuple[int, int]:
     """The number of parts for so much work (nanoseconds), and how much of the outermost loop each takes."""
-    parts = max(1, min(_MOST_PARTS, int(work / _PART_WORK), -(-outer // granule)))
+    parts = max(1, min(_MOST_PARTS, int(work / machine_profile().part_nanoseconds), -(-outer // granule)))
     rows = -(-outer // parts)
     rows = max(1, -(-rows // granule) * granule)
     return max(1, -(-outer // rows)), rows

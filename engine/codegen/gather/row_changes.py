@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.containers.indexed_slices import own_memory
@@ -27,7 +28,6 @@ from ..llvm.library import LaterFunction, library
 
 _AHEAD = 8  # rows
 _PARTS = 8
-_PART_ELEMENTS = 1 << 12  # less is not worth another thread
 _HEAD = ("positions", "count", "size", "width", "parts", "failed")  # the addresses of the operands follow
 
 
@@ -66,7 +66,7 @@ def update_runner(operation: Operation) -> Callable[..., Any] | None:
         if not good:
             return op.write_in_place(places, *others)
         width = math.prod(shape[1:])
-        parts = max(1, min(_PARTS, places.size * width // _PART_ELEMENTS))
+        parts = max(1, min(_PARTS, places.size * width // machine_profile().row_change_elements))
         head = (places.ctypes.data, places.size, shape[0], width, parts, 0)
         numbers = (ctypes.c_int64 * (len(_HEAD) + len(addresses)))(*head, *addresses)
         run.call(ctypes.addressof(numbers))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.containers.indexed_slices import AddToRows, own_memory
@@ -27,7 +28,6 @@ from ..llvm.registers import registers_of
 _AHEAD = 12  # rows
 _PARTS = 4  # a power of two
 _PART_BITS = 2
-_SERIAL_ELEMENTS = 1 << 14
 _HASH = 0x9E3779B97F4A7C15 - (1 << 64)  # 2**64 by the golden ratio, as a signed number
 _FIELDS = ("table", "ids", "rows", "count", "width", "parts", "lists", "repeats", "scale")
 _TAKEN_FIELDS = ("table", "ids", "rows", "count", "terms", "size", "width", "parts", "failed")
@@ -62,7 +62,7 @@ def add_runner(operation: Operation) -> Callable[..., Any] | None:
 def _add(run: LaterFunction, whole: Any, positions: Any, rows: Any, repeats: int, scale: Any) -> None:
     """Add rows times a scale to the rows of `whole` at positions that are known to lie in it."""
     count, width = len(positions), math.prod(whole.shape[1:])
-    parts = 1 if count * width < _SERIAL_ELEMENTS else _PARTS
+    parts = 1 if count * width < machine_profile().parallel_row_elements else _PARTS
     lists, factor = np.empty((parts, count), np.int64), np.array(scale, whole.dtype)
     addresses = [whole.ctypes.data, positions.ctypes.data, rows.ctypes.data]
     fields = [*addresses, count, width, parts, lists.ctypes.data, repeats, factor.ctypes.data]
@@ -112,7 +112,7 @@ def taken_runner(operation: Operation) -> Callable[..., Any] | None:
         count, terms = ids.shape
         out = np.empty((count, *table.shape[1:]), dtype)
         width = math.prod(table.shape[1:])
-        parts = 1 if count * terms * width < _SERIAL_ELEMENTS else max(1, min(2 * _PARTS, count))
+        parts = 1 if count * terms * width < machine_profile().parallel_row_elements else max(1, min(2 * _PARTS, count))
         addresses = [table.ctypes.data, ids.ctypes.data, out.ctypes.data]
         fields = [*addresses, count, terms, len(table), width, parts, 0]
         numbers = (ctypes.c_int64 * len(_TAKEN_FIELDS))(*fields)

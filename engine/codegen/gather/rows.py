@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
@@ -28,16 +29,13 @@ from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
-from .segments import LEAST_WIDTH, added_rows, expect_sums
+from .segments import added_rows, expect_sums
 
 Runner = Callable[..., Any]
 _WORD = 4  # rows are copied by words of so many bytes
 _AHEAD = 12  # rows
 _LINE = 16  # words of a cache line
 _PARTS = 8
-_SERIAL_WORDS = 1 << 14
-_SERIAL_TAKEN = 1 << 15  # words that are copied sooner than another thread is awake
-_FEW_WORDS = 1 << 11  # up to which NumPy is done sooner
 _FIELDS = ("table", "ids", "rows", "count", "size", "width", "parts", "failed")
 
 
@@ -55,13 +53,14 @@ def take_runner(operation: Operation) -> Runner | None:
     if axis and width < _LINE:
         return None
     before = (table.shape or ())[:axis]
-    if ids.shape is not None and math.prod([dim or _FEW_WORDS for dim in (*before, *ids.shape)]) * width < _FEW_WORDS:
+    few = machine_profile().gather_words
+    if ids.shape is not None and math.prod([dim or few for dim in (*before, *ids.shape)]) * width < few:
         return None
     row = tuple(int(size or 0) for size in (table.shape or ())[axis + 1 :])
     index = np.dtype("int64") if axis else np.dtype(ids.dtype.name)
     kernel = TakeKernel(1 + len(row), table.dtype.itemsize, f"i{8 * index.itemsize}")
     fill, dtype = AnySizes(kernel, table.dtype, index, table.dtype), native_dtype(table.dtype)
-    fewest = -(-_FEW_WORDS // width)
+    fewest = -(-few // width)
 
     def take(table: Any, ids: Any) -> Any:
         if ids.size < fewest or not table.size:
@@ -103,7 +102,8 @@ def write_runner(operation: Operation) -> Runner | None:
             return op.write_in_place(positions, rows)
         addresses = whole.ctypes.data, positions.ctypes.data, rows.ctypes.data
         # Of rows named twice the last one counts: only rows that are known to differ are written side by side.
-        is_serial = rows.size < _SERIAL_WORDS or not (positions[1:] > positions[:-1]).all() or positions[0] < 0
+        is_small = rows.size < machine_profile().parallel_row_elements
+        is_serial = is_small or not (positions[1:] > positions[:-1]).all() or positions[0] < 0
         parts = 1 if is_serial else _PARTS
         numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, positions.size, len(whole), width, parts, 0)
         run.call(ctypes.addressof(numbers))
@@ -123,7 +123,7 @@ def sum_runner(operation: Operation) -> Runner | None:
         return None
     dtype, element = np.dtype(ids.dtype.name), "float" if data.dtype.itemsize == 4 else "double"
     run = _function("sum", f"i{8 * ids.dtype.itemsize}", element)
-    if _row_words(data) * _WORD >= LEAST_WIDTH * data.dtype.itemsize:
+    if _row_words(data) * _WORD >= machine_profile().segment_width * data.dtype.itemsize:
         expect_sums(dtype, data.dtype)
 
     def segment_sum(data: Any, ids: Any, count: Any) -> Any:
@@ -167,10 +167,10 @@ def _numbered(positions: Any, outer: int, size: int) -> Any:
 def _added(run: LaterFunction, rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
     """An array of `shape` whose rows are the sums of the `rows` that have their number."""
     width = math.prod(shape[1:])
-    if width >= LEAST_WIDTH:
+    if width >= machine_profile().segment_width:
         return added_rows([rows], ids, shape)
     out = np.empty(shape, rows.dtype)
-    parts = 1 if rows.size < _SERIAL_WORDS else max(1, min(_PARTS, width // _LINE))
+    parts = 1 if rows.size < machine_profile().parallel_row_elements else max(1, min(_PARTS, width // _LINE))
     addresses = out.ctypes.data, ids.ctypes.data, rows.ctypes.data
     numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, len(ids), len(out), width, parts, 0)
     run.call(ctypes.addressof(numbers))
@@ -246,7 +246,7 @@ class TakeKernel(KernelOfAnySizes):
         count = code.load("i64", "%sizes", self.first_size(1))
         elements = code.mul(*[code.load("i64", "%sizes", axis) for axis in range(1, self.rank)], self.itemsize)
         width = code.div(elements, _WORD)
-        is_small = code.compare("sle", code.mul(count, width), _SERIAL_TAKEN)
+        is_small = code.compare("sle", code.mul(count, width), machine_profile().parallel_elements)
         values: dict[str, Size] = {
             "table": code.let("ptrtoint ptr %d0 to i64"),
             "ids": code.let("ptrtoint ptr %d1 to i64"),

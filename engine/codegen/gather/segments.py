@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.arrays.segments import GatherSegments
@@ -26,12 +27,10 @@ from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
 
 Runner = Callable[..., Any]
-LEAST_WIDTH = 64  # elements of a row: fewer are summed sooner than rows are put in order
 _AHEAD = 6  # rows
 _MOST_AHEAD = 1024  # bytes of a row that are asked for ahead; the machine does the rest
 _BLOCK = 4  # vectors that are summed at a time
 _TASKS = 8
-_SERIAL = 1 << 15  # elements that are copied or added sooner than another thread is awake
 _FIELDS = ("parts", "part_count", "ids", "count", "order", "starts", "out", "size", "width", "tasks")
 _GATHER_FIELDS = ("table", "ids", "count", "out", "size", "width", "tasks")
 _INDICES = ("int32", "int64")
@@ -47,7 +46,8 @@ def added_rows(parts: Sequence[Any], ids: Any, shape: tuple[int, ...]) -> Any:
         shape: of the result.
     """
     out = np.empty(shape, parts[0].dtype)
-    width, tasks = math.prod(shape[1:]), _TASKS if ids.size * math.prod(shape[1:]) > _SERIAL else 1
+    width = math.prod(shape[1:])
+    tasks = _TASKS if ids.size * width > machine_profile().parallel_elements else 1
     places = np.array([(part.ctypes.data, len(part)) for part in parts], np.int64)
     order, starts = np.empty(len(ids) + 1, np.int64), np.empty(len(out) + 2, np.int64)
     arrays = places.ctypes.data, len(parts), ids.ctypes.data, len(ids), order.ctypes.data, starts.ctypes.data
@@ -67,7 +67,7 @@ def parts_runner(operation: Operation) -> Runner | None:
     assert isinstance(op, SumOfParts)
     ids, data = operation.inputs[0].spec, operation.inputs[2].spec
     width = _width(data)
-    if width < LEAST_WIDTH or not isinstance(data, TensorSpec) or data.dtype.name not in _ELEMENTS:
+    if width < machine_profile().segment_width or not isinstance(data, TensorSpec) or data.dtype.name not in _ELEMENTS:
         return None
     if not isinstance(ids, TensorSpec) or ids.dtype.name not in _INDICES:
         return None
@@ -89,7 +89,9 @@ def gather_runner(operation: Operation) -> Runner | None:
     assert isinstance(op, GatherSegments)
     table, ids = (tensor.spec for tensor in operation.inputs)
     width = _width(table)
-    if width < LEAST_WIDTH or not isinstance(table, TensorSpec) or table.dtype.name not in _ELEMENTS:
+    if width < machine_profile().segment_width:
+        return None
+    if not isinstance(table, TensorSpec) or table.dtype.name not in _ELEMENTS:
         return None
     if not isinstance(ids, TensorSpec) or ids.dtype.name not in _INDICES or ids.rank != 1:
         return None
@@ -97,10 +99,10 @@ def gather_runner(operation: Operation) -> Runner | None:
     run = _function("gather", f"i{8 * index.itemsize}", _ELEMENTS[element.name])
 
     def gather_segments(rows: Any, ids: Any) -> Any:
-        if not fits(rows, element) or not fits(ids, index) or ids.size * width < LEAST_WIDTH * 8:
+        if not fits(rows, element) or not fits(ids, index) or ids.size * width < machine_profile().segment_width * 8:
             return op.run(np, rows, ids)
         out = np.empty((len(ids), *rows.shape[1:]), element)
-        tasks = _TASKS if out.size > _SERIAL else 1
+        tasks = _TASKS if out.size > machine_profile().parallel_elements else 1
         arrays = rows.ctypes.data, ids.ctypes.data, len(ids), out.ctypes.data
         numbers = (ctypes.c_int64 * len(_GATHER_FIELDS))(*arrays, len(rows), width, tasks)
         run.call(ctypes.addressof(numbers))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.arrays.sorting import TopK
@@ -23,7 +24,6 @@ from ..llvm.registers import registers_of
 
 _MOST = 64  # for more of the largest, sorting is quicker where rows ascend
 _PARTS = 16
-_SERIAL_ELEMENTS = 1 << 15
 _VECTORS = 4  # that are passed over at once
 _FEW = 8  # of the largest, for which it pays to look for a bound first,
 _LONG = 4  # in rows of so many times the elements that are passed over at once
@@ -81,7 +81,7 @@ def _bound(op: TopK, spec: TensorSpec) -> tuple[BoundKernel, Shape] | None:
     operands = Operand(element, len(shape)), *[Operand(kind, len(shape), (), True) for kind in (element, "i32")]
     kernel = TopKKernel(operands, op.k, registers_of(library.host, element).lanes)
     rows = math.prod(shape[:-1])
-    parts = 1 if math.prod(shape) < _SERIAL_ELEMENTS else min(_PARTS, rows)
+    parts = 1 if math.prod(shape) < machine_profile().parallel_elements else min(_PARTS, rows)
     return BoundKernel(kernel, [spec], results, [rows, shape[-1], parts]), (*shape[:-1], op.k)
 
 

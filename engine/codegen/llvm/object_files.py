@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 
 from ...common.cached import cached_property
+from ...common.machine_profile import MachineProfile, machine_profile
 
 MOST_BYTES = 256 << 20  # of all files together
 _SHARE = 16  # the folder is looked through whenever this process has written such a share of MOST_BYTES
@@ -76,7 +77,7 @@ class ObjectFiles:
             host: stands for the processor and the version of LLVM.
             key: stands for the code, given the modules that print it.
         """
-        return hashlib.sha256(repr((sources_digest(), host, key)).encode()).hexdigest()
+        return hashlib.sha256(repr((sources_digest(), profile_digest(), host, key)).encode()).hexdigest()
 
     def has(self, name: str) -> bool:
         """Test whether there is a file of that name."""
@@ -180,6 +181,13 @@ def sources_digest() -> str | None:
     except OSError:
         return None
     return digest.hexdigest()
+
+
+@functools.cache
+def profile_digest() -> str:
+    """A digest of the figures by which kernels are printed; empty for the default ones."""
+    profile = machine_profile()
+    return "" if profile == MachineProfile() else hashlib.sha256(profile.to_json().encode()).hexdigest()
 
 
 def _make(folder: Path) -> None:

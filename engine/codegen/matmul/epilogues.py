@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...common.dtypes import name_of
+from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
@@ -30,9 +31,6 @@ from ..llvm.library import library
 from . import gemm
 from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large, product_names
 from .parallel_products import Begun
-
-_LEAST_WORK = 1 << 21  # multiplications: smaller products may be part of a native loop, which has no such kernels
-_LEAST_ELEMENTS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,8 @@ def _are_worthwhile(op: ProductThen, dtype: str, sizes: tuple[int, int, int]) ->
     product, (rows, columns, terms) = op.product, sizes
     if isinstance(product, PackedMatMul) and not is_ours(product.layout, dtype):
         return False
-    is_large = rows * columns >= _LEAST_ELEMENTS and rows * columns * terms > _LEAST_WORK
+    profile, elements = machine_profile(), rows * columns
+    is_large = elements >= profile.epilogue_elements and elements * terms > profile.epilogue_work
     return is_large and is_faster(rows, columns, terms)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ...common.machine_profile import machine_profile
 from ..llvm.builder import BYTES, Builder, Size
 from .gemm_code import ProductBuilder
 from .gemm_pack import print_packing
@@ -28,7 +29,6 @@ _MOST_UNROLLED = 96  # multiplications of vectors
 _FEW_ROWS = 24  # for which rows of B are read where they lie
 _FEW_FAR_ROWS = 8
 _FAR = 1024  # bytes from row to row
-_NEAR = 8192  # bytes of a panel that stays in the first cache wherever its rows lie
 _MOST_DOT_ROWS = 2
 _DOTS_TOGETHER = 4
 
@@ -96,7 +96,7 @@ class BatchForm:
         if self.lanes * tiles.bytes < 32 and self.columns % tiles.lanes:
             return True  # the host has no loads of parts of vectors
         is_far = self.b[0] * tiles.bytes >= _FAR
-        is_large = self.terms * tiles.columns * tiles.bytes > _NEAR
+        is_large = self.terms * tiles.columns * tiles.bytes > (machine_profile().first_cache_bytes // 4)
         return is_large and self.rows > (_FEW_FAR_ROWS if is_far else _FEW_ROWS)
 
 

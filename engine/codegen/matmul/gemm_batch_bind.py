@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from ...common.dtypes import name_of
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
@@ -21,8 +22,6 @@ from .gemm_strides import StridedProduct, labels_of_matmul, strided_product
 
 _MOST_AXES = 4
 _MOST_PARTS = 16
-_LEAST_TOTAL = 4096  # multiplications; for fewer a call of NumPy costs less than a kernel's compilation
-_LEAST_PART = 250_000
 _MOST_TERMS = 512
 _MOST_PANEL = 1 << 17  # bytes that a part lays out at a time
 _MOST_B_BYTES = 1 << 18
@@ -38,7 +37,7 @@ def bind_batch(operation: Operation) -> BoundKernel | None:
     if len(known) < len(specs) or not gemm.is_available() or name_of(known[0].dtype) not in gemm.ELEMENTS:
         return None
     product = product_of(op, known)
-    if product is None or len(product.axes) > _MOST_AXES or product.count * product.work < _LEAST_TOTAL:
+    if product is None or len(product.axes) > _MOST_AXES or product.count * product.work < machine_profile().batch_work:
         return None
     dtype = name_of(known[0].dtype)
     plan = (_large(product, dtype) if _is_large(product, dtype) else None) or _small(product, dtype)
@@ -93,7 +92,8 @@ def _small(product: StridedProduct, dtype: str) -> list[int] | None:
         b = (1, terms.size)
     if columns.size == 1 and terms.b != 1 and terms.size > 1:
         return None
-    count, parts = product.count, max(1, min(_MOST_PARTS, product.count * product.work // _LEAST_PART))
+    count = product.count
+    parts = max(1, min(_MOST_PARTS, count * product.work // machine_profile().batch_part_work))
     wanted = -(-parts // count)  # chunks of rows
     form = BatchForm(
         gemm.ELEMENTS[dtype], registers.lanes, registers.sums, rows.size, columns.size, terms.size,

@@ -9,6 +9,7 @@ threads.
 
 from __future__ import annotations
 
+from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ..llvm.builder import Builder, Size
 from .gemm_code import PARAMETERS, ProductBuilder
@@ -44,8 +45,6 @@ _DEEP_TURNED = 1024  # where laying out a panel of B means to transpose it
 
 # Parts, measured on two cores of a server with AVX-512: work is m * n * k. Threads that are awake pay from some 10
 # microseconds a part, and more parts than that make panels at their ends narrower.
-_LEAST_SHARED = 1_000_000
-_LEAST_PART = 500_000
 _MOST_ACROSS = 8
 _MOST_ACROSS_LAID_OUT = 4  # where each part lays out the rows of A anew,
 _LEAST_BROAD = 512  # for at least so many columns
@@ -55,7 +54,6 @@ _FEW_TILES = 3  # on top of each other, for which rows of B that lie close toget
 _MOST_PACKING = 8  # parts of the work of packing
 
 # Products that have their operands laid out once, measured likewise.
-_LEAST_WORK = 50_000_000
 _LEAST_ROWS = 128
 _LEAST_COLUMNS_LAID_OUT = 1024  # where the rows of A are laid out, too
 
@@ -252,7 +250,7 @@ def _print_is_large(code: Builder) -> str:
     def both(a: str, b: str) -> str:
         return code.let(f"and i1 {a}, {b}")
 
-    is_much = code.compare("sge", code.mul(code.mul("%m", "%n"), "%k"), _LEAST_WORK)
+    is_much = code.compare("sge", code.mul(code.mul("%m", "%n"), "%k"), machine_profile().product_shared_work)
     is_open = code.compare("ne", "%form", PACKED)
     is_broad = code.compare("sge", "%n", _LEAST_COLUMNS_LAID_OUT)
     is_high = code.compare("sge", "%m", _LEAST_ROWS)
@@ -294,7 +292,9 @@ def _print_parts(code: Builder, tiles: Tiles) -> tuple[Size, Size]:
     most_across = code.choose(is_laid_out, few, _MOST_ACROSS)
     is_whole = code.compare("eq", code.mul(down, most_across), 1)
     most_across = code.choose(is_whole, _print_quarters(code), most_across)
-    paying = code.choose(code.compare("slt", work, _LEAST_SHARED), 1, code.div(work, _LEAST_PART))
+    profile = machine_profile()
+    is_small = code.compare("slt", work, profile.product_work)
+    paying = code.choose(is_small, 1, code.div(work, profile.product_part_work))
     wanted = code.least(code.choose(is_whole, _QUARTERS, most_across), paying)
     panels = code.greatest(1, code.ceil_div("%n", tiles.columns))
     across = code.least(code.least(most_across, wanted), panels)

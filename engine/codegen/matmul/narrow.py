@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ...common.dtypes import name_of
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.linear_algebra.linalg import MatMul
@@ -21,12 +22,10 @@ from ..llvm.library import library
 from ..llvm.registers import registers_of
 from .gemm_bind import OpenProduct, bind_matmul
 
-_LEAST_SIZE = 1 << 17  # elements of the large matrix: below that there is little to be gained
 _MOST_KEPT = 1 << 17  # bytes on the stack, where each part has a result to sum: others may run at the same time
 _MOST_COLUMNS = 12  # two vectors of sums for each stay in registers
 _ROWS = 32  # that are summed while they are in the first cache
 _MOST_PARTS = 8
-_PART_SIZE = 1 << 16  # elements
 _FIELDS = ("a", "b", "out", "rows", "terms", "parts", "rows_of_part", "sums")
 _ELEMENTS = {"float32": "float", "float64": "double"}
 
@@ -45,13 +44,14 @@ def bind_narrow(operation: Operation) -> BoundKernel | None:
         return None
     element = _ELEMENTS.get(name_of(specs[2].dtype))
     (rows, terms), (_, columns) = (tuple(int(dim or 0) for dim in spec.shape or ()) for spec in specs[:2])
-    if element is None or not 1 < columns <= _MOST_COLUMNS or rows * terms < _LEAST_SIZE:
+    if element is None or not 1 < columns <= _MOST_COLUMNS or rows * terms < machine_profile().narrow_elements:
         return None
     registers = registers_of(library.host, element)
     kept = terms * columns * BYTES[element]
     if rows < 2 * _ROWS or 2 * kept > _MOST_KEPT or terms < 2 * registers.lanes:
         return None
-    parts = max(1, min(_MOST_PARTS, _MOST_KEPT // kept, rows * terms // _PART_SIZE, rows // _ROWS))
+    worth = rows * terms // machine_profile().narrow_part_elements
+    parts = max(1, min(_MOST_PARTS, _MOST_KEPT // kept, worth, rows // _ROWS))
     own = -(-rows // parts // _ROWS) * _ROWS
     vectors = 2 if 2 * columns + 3 <= registers.sums else 1
     spec = _kernel(element, columns, registers.lanes, vectors)

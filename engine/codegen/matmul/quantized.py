@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
@@ -34,7 +35,6 @@ _ROWS = 4  # of a tile
 _DIRECT_ROWS = 2  # for so few, panels are not laid out,
 _DIRECT_BLOCK = 32  # and so many terms are taken at once, whose rows the processor fetches in advance
 _PARTS = 16
-_SERIAL_WORK = 1 << 17
 _FIELDS = ("x", "kernel", "scale", "out", "rows", "terms", "columns", "parts", "rounded", "scales", "tail", "step")
 
 
@@ -148,7 +148,7 @@ def _bound(op: QuantizedMatMul, inputs: list[TensorSpec], result: TensorSpec) ->
     starts = [sum(-(-size // 64) * 64 for size in sizes[:k]) for k in range(3)]
     address = scratch(starts[2] + sizes[2])
     panels = -(-columns // PANEL)
-    parts = 1 if rows * terms * columns < _SERIAL_WORK else min(_PARTS, panels)
+    parts = 1 if rows * terms * columns < machine_profile().quantized_work else min(_PARTS, panels)
     numbers = [rows, terms, columns, parts, *[address + start for start in starts], step]
     return ProductKernel(op, _kernel(op), inputs, [result], numbers)
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from ...common.machine_profile import machine_profile
 from ...common.nest import is_integer
 from ...graph.graph import Operation
 from ...graph.op import Op
@@ -38,7 +39,6 @@ from .fused import print_fused
 from .gather_forms import FORMS as GATHER_FORMS
 from .normalised import FORMS as NORMALISED_FORMS
 from .packed import FORMS as PACKED_FORMS
-from .packed import MOST_ELEMENTS
 from .pieces import Pieces
 from .products import print_matmul, print_products, print_sum_of_products
 from .scalars import literal, type_of
@@ -47,8 +47,6 @@ from .variables import Variables
 
 MOST_OPERATIONS = 1500  # of one function
 MOST_IN_PIECES = 20_000  # of all functions of a region
-_WORTH_CORES = 1 << 15  # elements: kernels of more are divided
-_GAINED = 10_000  # elements that several cores save in the time that Python takes for an operation
 TICKS = 1 << 23  # so many elementary steps are made between looks at signals
 
 Form = Callable[["Context", Operation, Sequence[Value]], list[Value]]
@@ -130,7 +128,7 @@ class Context:
         else:
             self._count_elements(operation)
         self.uses_cores = self.uses_cores or isinstance(operation.op, PackedMatMul)
-        if self.uses_cores and self.largest > MOST_ELEMENTS:
+        if self.uses_cores and self.largest > machine_profile().region_elements:
             raise TooLargeError("what follows its products is worth several cores")
         if self.operations - self.in_pieces > MOST_OPERATIONS or self.operations > MOST_IN_PIECES:
             raise TooLargeError("it holds many operations")
@@ -141,7 +139,7 @@ class Context:
         taken = operation.inputs if operation.op.elementwise or isinstance(operation.op, Fused) else ()
         largest = max([0, *sizes, *[math.prod(shape_of(t)) for t in taken if _is_static(t)]])
         self.largest = max(self.largest, largest)
-        if taken and largest > _WORTH_CORES:
+        if taken and largest > machine_profile().parallel_elements:
             self.divisible += largest * (len(operation.op.steps) if isinstance(operation.op, Fused) else 1)
 
     def check_worth(self) -> None:
@@ -150,7 +148,7 @@ class Context:
         Raises:
             TooLargeError: they do.
         """
-        if self.divisible > self.operations * _GAINED:
+        if self.divisible > self.operations * machine_profile().saved_elements:
             raise TooLargeError("its large arrays are worth several cores")
 
     def tick(self, cost: int) -> None:

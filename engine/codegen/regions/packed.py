@@ -16,7 +16,6 @@ from .function import Array, Value
 if TYPE_CHECKING:
     from .forms import Context, Form
 
-MOST_ELEMENTS = 3 << 12  # beside products: what takes more is worth several cores, too, and so are kernels of its own
 _NAMES = {"float": "anabranch_sgemm", "double": "anabranch_dgemm"}
 
 
@@ -53,4 +52,4 @@ def _packed(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
 
 FORMS: dict[type[Any], Form] = {PackedMatMul: _packed}
 
-__all__ = ["FORMS", "MOST_ELEMENTS", "declarations"]
+__all__ = ["FORMS", "declarations"]

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
+from ...common.machine_profile import machine_profile
 from ..expression.expression import UnsupportedError
 from .elementwise import print_strided_copy
 from .function import Array, Elements, Function, strides_of
 from .scalars import size_of
 
-MOST_PRODUCTS = 1 << 21  # multiplications; larger ones are for BLAS
 _MOST_SUMS = 1 << 16  # elements of a product whose depth is not known
 _MOST_VECTORS = 4
 _MOST_ROWS = 12
@@ -37,7 +37,7 @@ def print_matmul(
         raise UnsupportedError(f"matmul of {kind}")
     depth, rows = a.shape if transpose_a else a.shape[::-1]
     columns = b.shape[0] if transpose_b else b.shape[1]
-    if rows * columns * depth > MOST_PRODUCTS:
+    if rows * columns * depth > machine_profile().blas_work:
         raise UnsupportedError("a large matrix product")
     if transpose_a and columns == 1:  # a row times a matrix, so that vectors lie in memory
         turned = Array(b.pointer, kind, (1, depth), b.buffers)
@@ -116,7 +116,7 @@ def print_products(
     if any(b.shape[of_b.index(label)] != sizes[label] for label in terms):
         raise UnsupportedError("a product that does not fit")
     height, width, depth = (math.prod([sizes[label] for label in own]) for own in (rows, columns, terms))
-    if math.prod(shape) * depth > MOST_PRODUCTS:
+    if math.prod(shape) * depth > machine_profile().blas_work:
         raise UnsupportedError("a large matrix product")
     shared = [tuple([label for label in batch if label in own]) for own in (of_a, of_b)]
     left = _laid_out(function, a, of_a, [*shared[0], *rows, *terms])
@@ -319,4 +319,4 @@ def print_transposed(function: Function, source: Array, shape: tuple[int, int]) 
     return target
 
 
-__all__ = ["MOST_PRODUCTS", "print_matmul", "print_products", "print_sum_of_products", "print_transposed"]
+__all__ = ["print_matmul", "print_products", "print_sum_of_products", "print_transposed"]

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ...common.machine_profile import machine_profile
 from ...control_flow.call import Recursion
 from ...control_flow.cond import Branch
 from ...control_flow.frames import History, Saved
@@ -36,11 +37,6 @@ LEAST_WORK = 500  # operations that loops run in a step, about half a millisecon
 LEAST_OF_STEP = 50  # of these: a step whose loops run fewer gains nothing by being run again and again
 WORK_OF_STEPS = 50_000  # of these, all steps together: then what compiling costs is spent on running in Python, about
 LEAST_STEP = 100  # operations of a step that assigns under conditions, from which it is compiled as a whole
-LEAST_FREE = 5e-5  # seconds: getting the interpreter's lock back may take long where other threads compute in Python
-_SECONDS_AN_OPERATION = 1e-9  # on scalars
-_SECONDS_IN_PYTHON = 1e-6  # an operation
-_SECONDS_AN_ARRAY = 5e-8
-_SECONDS_A_FLOP = 5e-11
 _MANY_IN_PIECES = 3000  # operations
 _PIECE = 1000  # operations: LLVM takes more than twice the time for twice as many
 
@@ -114,7 +110,7 @@ def native_regions(
     regions: dict[Operation, NativeRegion] = {}
     for operation, plan in plans.items():
         seconds = 0.0 if plan.run else loop_seconds(operation)
-        is_free = operation in outermost and seconds >= LEAST_FREE and not plan.variables
+        is_free = operation in outermost and seconds >= machine_profile().lock_seconds and not plan.variables
         regions[operation] = NativeRegion(plan, seconds, is_free)
     _compile(list(regions.values()))
     _tell(regions)
@@ -211,8 +207,8 @@ def _seconds(operation: Operation) -> float:
     if op.regions:
         return max(sum(map(_seconds, region.operations)) for region in op.regions)
     if all(tensor.shape == () for tensor in operation.outputs):
-        return _SECONDS_AN_OPERATION
-    return _SECONDS_AN_ARRAY + flops_of(operation) * _SECONDS_A_FLOP
+        return machine_profile().scalar_seconds
+    return machine_profile().array_seconds + flops_of(operation) * machine_profile().flop_seconds
 
 
 def _find(operations: Sequence[Operation], kept: set[Symbol], plans: dict[Operation, Plan]) -> None:
@@ -314,7 +310,7 @@ def _is_worth_all(operations: Sequence[Operation]) -> bool:
     work = _work(operations)
     if work is None or work < min(LEAST_STEP, _least.work):
         return False
-    return sum(map(_seconds, operations)) < work * _SECONDS_IN_PYTHON
+    return sum(map(_seconds, operations)) < work * machine_profile().call_seconds
 
 
 def _planned_step(operations: Sequence[Operation], fetches: Sequence[Symbol]) -> Plan | None:

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...common.identity import is_among
+from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Graph, Operation
 from ...graph.op import Op
@@ -34,7 +35,6 @@ __all__ = ["FusionRule", "fuse"]
 _MOST_OPERANDS = 28
 _MOST_MEMBERS = 100  # and operands
 _MOST_BEHIND = 16
-_LARGE = 1 << 16  # elements that are worth several cores for a single reduction
 _ATTEMPTS = 3
 
 _Behind = dict[Operation, frozenset[Dependent]]  # the groups on which an operation's results depend directly
@@ -361,7 +361,9 @@ def _on_host(device: str) -> bool:
 def _is_worthwhile(group: _Group) -> bool:
     """Two operations or more that go through memory; or one that NumPy computes in several passes, or on one core."""
     passes = sum(_passes(member.op) for member in group.members)
-    return passes > 1 or (passes == 1 and group.space.size >= _LARGE and any(map(_reduces, group.members)))
+    return passes > 1 or (
+        passes == 1 and group.space.size >= machine_profile().reduction_elements and any(map(_reduces, group.members))
+    )
 
 
 def _reduces(operation: Operation) -> bool:

@@ -12,13 +12,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from ...common.machine_profile import machine_profile
+
 Interval = tuple[int, int]
 Layout = tuple[Interval | None, ...]
 Shape = tuple[int, ...]
 
 MOST_PARTS = 4  # an axis of so many is written out, part by part
 MOST_JOINED = 8  # where parts are put together, which is nothing but reading each
-LONGEST_ROW = 1 << 14  # elements of rows that are reduced and then used: what stays in the caches
 
 
 def canonical(shape: Shape) -> Layout:
@@ -113,7 +114,7 @@ class Space:
             return self
         if len(missing) == 1 and missing[0][0] != 1:
             return self.with_parts(missing[0]) if self.parts is None else None
-        if len(missing) != 1 or missing[0][1] > LONGEST_ROW or self.row not in (None, missing[0][1]):
+        if len(missing) != 1 or missing[0][1] > machine_profile().row_elements or self.row not in (None, missing[0][1]):
             return None
         return replace(self, row=missing[0][1])
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ..framework.log import is_recording, note_change, note_kept
 
-LEAST_SECONDS = 5e-5  # of one piece: waking a thread and meeting again takes some 20 microseconds
 _MOST = 16  # in a group: what all of them give is held at once
 _REACH = 500  # operations behind the first one, among which others are looked for
 _NAME = "parallel"
@@ -60,7 +60,7 @@ def parallel_schedule(
 
 
 def _is_long(operation: Operation, piece: Piece) -> bool:
-    if piece.seconds >= LEAST_SECONDS:
+    if piece.seconds >= machine_profile().thread_seconds:
         return True
     microseconds = piece.seconds * 1e6
     note_kept(_NAME, operation, lambda: f"it takes about {microseconds:.1g} us, too little to share with a thread")

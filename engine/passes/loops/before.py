@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...common.machine_profile import machine_profile
 from ...control_flow.batching import Batch, Value
 from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation, Parameter
@@ -31,9 +32,7 @@ from .linear import Linear
 from .sums import summed_products
 from .view import LoopView, is_static, size_of
 
-_SMALL = 4096  # elements: below that, calling an operation costs more than writing its result and reading it again
 _MOST = 1 << 22  # elements that small results may take for all iterations together
-_FULL_SPEED = 128  # rows with which the product of one iteration is as fast as that of all iterations together
 _LARGE = 1 << 26  # bytes: products of all iterations that take more stay where each is used and let go at once
 
 
@@ -148,8 +147,9 @@ class _Group:
             return False  # views cost nothing where they are
         if operation.op.elementwise and not self._only_counts(operation):
             return False  # in the loop it is part of a kernel
-        trips = self.loop.known_trips or _SMALL
-        return all(size_of(tensor) <= _SMALL and size_of(tensor) * trips <= _MOST for tensor in computed)
+        small = machine_profile().batched_elements
+        trips = self.loop.known_trips or small
+        return all(size_of(tensor) <= small and size_of(tensor) * trips <= _MOST for tensor in computed)
 
     def _is_for_nothing(self, operation: Operation) -> bool:
         """Test whether a product is as fast in the loop.
@@ -160,7 +160,7 @@ class _Group:
         if not is_on("memory") or not isinstance(operation.op, MatMul) or not is_static(product):
             return False
         rows, trips = size_of(product) // max(1, (product.shape or (1,))[-1] or 1), loop.known_trips
-        if trips is None or rows < _FULL_SPEED or product in loop.histories:
+        if trips is None or rows < machine_profile().full_speed_rows or product in loop.histories:
             return False
         if size_of(product) * trips * int(product.dtype.itemsize) <= _LARGE:
             return False

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...common.identity import is_among
+from ...common.machine_profile import machine_profile
 from ...control_flow.frames import TripCount
 from ...graph.graph import Operation
 from ...graph.op import Op
@@ -42,8 +43,6 @@ _OF_THE_FIRST = (
 _VIEWS = (ExpandDims, FlattenRows, Reshape, ReshapeToShape, Squeeze)
 _FLOATS = ("float32", "float64")
 _PASSES = 3  # through memory, of adding to a sum: read both, write one
-_MULTIPLICATIONS = 8  # in the time that one element takes to go by
-_CALL = 1024  # the elements that go by while an operation is called
 _MOST_TERMS = 32
 
 
@@ -270,7 +269,8 @@ def _work(step: _Step) -> float:
         return 0
     sizes = [size_of(tensor) for tensor in (*operation.inputs, *operation.outputs)]
     if isinstance(operation.op, (BatchMatMul, Contraction, MatMul)):
-        return _CALL + math.sqrt(math.prod(sizes)) / _MULTIPLICATIONS
+        profile = machine_profile()
+        return profile.elements_per_call + math.sqrt(math.prod(sizes)) / profile.multiplications_per_element
     return size_of(step.source) if isinstance(operation.op, (Sum, SumToShape)) else sizes[-1]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...common.identity import is_among, is_same
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation, Parameter
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
@@ -21,9 +22,6 @@ from ..framework.assign import on_one_device
 from ..framework.log import note_change, note_kept
 from .batches import can_batch
 from .view import LoopView, is_static
-
-_MOST_ROWS = 1024  # with more, one product is no quicker than several
-_FEWEST_ROWS = 32  # of all iterations together: below that, putting weights side by side costs more
 
 
 def merge_products(loop: LoopView) -> bool:
@@ -49,10 +47,10 @@ def _weight(loop: LoopView, operation: Operation) -> Symbol | None:
 def _pays(loop: LoopView, operation: Operation) -> bool:
     rows = (operation.inputs[0].shape or (0,))[0] or 0
     trips = loop.known_trips
-    if rows > _MOST_ROWS:
+    if rows > machine_profile().merged_rows:
         note_kept("merge_products", operation, f"has {rows} rows: several products are as quick as one")
         return False
-    return trips is None or rows * trips >= _FEWEST_ROWS
+    return trips is None or rows * trips >= machine_profile().merged_least_rows
 
 
 def _side_by_side(loop: LoopView, group: Sequence[Operation], axis: int) -> Symbol:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from ...autodiff.backpropagate import backpropagate
 from ...common import dtypes
 from ...common.identity import is_among, place_among
+from ...common.machine_profile import machine_profile
 from ...control_flow.frames import TripCount
 from ...control_flow.region_op import zeros_cotangent
 from ...control_flow.while_loop import While, build_while
@@ -63,11 +64,8 @@ from .row_wise import RowWise, resized, row_wise
 from .unroll import StepUnderRewrite
 from .view import LoopView
 
-_FEWEST_ROWS = 16  # in batches of fewer, rows that have ended cost little
 _SHRINKS = 0.6  # a loop has at most so much of the rows of the one before
 _ALIGNED = 8  # rows: kernels compute so many at a time
-_FEWEST_STEPS = 16
-_LEAST_WORK = 1 << 19  # floating-point operations of a step in products: with less, more loops cost more than they save
 _ALL_ROWS = "computes all rows in each step"
 
 
@@ -155,15 +153,15 @@ def _rewrite(place: Place, node: Operation) -> bool:
 
 
 def _check_work(loop: LoopView, found: RowWise) -> None:
-    if found.rows < _FEWEST_ROWS:
-        raise NotRowWiseError(f"there are {found.rows} rows, and {_FEWEST_ROWS} are the fewest that pay")
-    if loop.known_trips is not None and loop.known_trips < _FEWEST_STEPS:
-        raise NotRowWiseError(f"there are {loop.known_trips} steps, and {_FEWEST_STEPS} are the fewest that pay")
+    profile = machine_profile()
+    if found.rows < profile.ragged_rows:
+        raise NotRowWiseError(f"there are {found.rows} rows, and {profile.ragged_rows} are the fewest that pay")
+    if loop.known_trips is not None and loop.known_trips < profile.ragged_steps:
+        raise NotRowWiseError(f"there are {loop.known_trips} steps, and {profile.ragged_steps} are the fewest that pay")
     work = sum([flops_of(operation) for operation in loop.needed if is_heavy(operation)])
-    if work < _LEAST_WORK:
-        raise NotRowWiseError(
-            f"products of a step take {work:.0f} operations, and {_LEAST_WORK} are the fewest that pay"
-        )
+    if work < profile.ragged_work:
+        least = profile.ragged_work
+        raise NotRowWiseError(f"products of a step take {work:.0f} operations, and {least} are the fewest that pay")
 
 
 class _Wanted(NamedTuple):

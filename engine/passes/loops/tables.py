@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
@@ -22,7 +23,6 @@ from ..framework.patterns import op, tensor
 from ..memory.saved_state import known_trips_of
 from .view import LoopView, is_static
 
-_LEAST = 1.5  # rows taken for each of the table: how often the loop runs, and on how many rows, is an estimate
 _MOST = 1 << 23  # elements of the table's product
 
 
@@ -82,7 +82,7 @@ def _found(loop: LoopView, operation: Operation) -> _Found | None:
 def _pays(found: _Found, trips: int) -> bool:
     (count, _), (_, columns) = _sizes(found.table), _sizes(found.product.outputs[0])
     taken = elements(found.positions.spec.shape) * trips
-    if taken < _LEAST * count:
+    if taken < machine_profile().table_share * count:
         name = found.table.operation.name
         note_kept("fission", found.product, f"some {taken} rows are taken of the {count} of {name!r}: too few")
         return False

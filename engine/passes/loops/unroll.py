@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...common.machine_profile import machine_profile
 from ...control_flow.call import Recursion
 from ...control_flow.frames import History, Saved, TripCount
 from ...control_flow.scan import OfLength
@@ -39,7 +40,6 @@ MOST_TRIPS = 4
 MOST_OPERATIONS = 200  # of all copies together
 MOST_IN_ALL = 400  # of all loops of a step: kernels of what is fused take time to compile
 MOST_ELEMENTS = 4096  # of any value inside
-MANY_TRIPS = 500  # of a loop around; one with fewer is soon done, and a record more for each copy costs as much
 _MOST_ROUNDS = 3
 
 
@@ -145,7 +145,7 @@ def _stays(loop: Operation) -> bool:
 
 def _runs_long(loop: Operation) -> bool:
     trips = _trips(loop)
-    return trips is None or trips >= MANY_TRIPS
+    return trips is None or trips >= machine_profile().unrolled_around_trips
 
 
 def _body(loop: Operation) -> Region:

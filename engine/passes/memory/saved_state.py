@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ...common.identity import is_among, place_among
+from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...control_flow.call import Call, Recorded, Recursion
 from ...control_flow.cond import Branch
@@ -34,10 +35,6 @@ from ..framework.minimum_cut import Network
 from ..framework.prune import all_operations
 
 ASSUMED_TRIPS = 1024  # of loops whose number of iterations is found only in a run: rather too many than too few
-_SECONDS_TO_MOVE = 2 / 6e9  # a byte to another memory and back
-_SECONDS_A_FLOP = 1 / 20e9
-_SECONDS_A_BYTE = 1 / 20e9
-_SECONDS_TO_CALL = 1e-6
 _UNIT = 1e-12  # seconds; prices are whole numbers
 _NEVER_AGAIN = (Call, Parameter, Placeholder, Recorded, Recursion)
 
@@ -141,7 +138,7 @@ class SavedState:
 
 
 def _price_of(tensor: Symbol, price: float) -> int:
-    return max(1, int(price * bytes_of(tensor.spec) * _SECONDS_TO_MOVE / _UNIT))
+    return max(1, int(price * bytes_of(tensor.spec) * machine_profile().swap_byte_seconds / _UNIT))
 
 
 def _position(tensor: Symbol) -> tuple[int, int]:
@@ -186,7 +183,9 @@ def seconds_of(operation: Operation) -> float:
         return max(_seconds_of_region(region) for region in op.regions)
     if op.view or isinstance(op, (Constant, History, Parameter, Saved, TripCount)):
         return 0.0
-    return _SECONDS_TO_CALL + max(flops_of(operation) * _SECONDS_A_FLOP, traffic_of(operation) * _SECONDS_A_BYTE)
+    profile = machine_profile()
+    computing, moving = flops_of(operation) * profile.flop_seconds, traffic_of(operation) * profile.byte_seconds
+    return profile.call_seconds + max(computing, moving)
 
 
 def _seconds_of_region(region: Region) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...common.machine_profile import machine_profile
 from ...graph.op import Op
 from ...graph.tensor import Symbol
 from ...ops.arrays.shaping import Reshape
@@ -25,14 +26,14 @@ from ...ops.neural.softmax import LogSoftmax, Softmax
 from ..framework.patterns import Match, Pattern, op, tensor
 from ..framework.rules import Rewrite, Rule, Site, shape_of
 
-_LEAST = 1 << 12  # elements: of fewer, one call is less than several
-
 
 def _across_rows(rewrite: Callable[[Any, Symbol, Site], Symbol]) -> Callable[[Match, Site], Rewrite]:
     def rule(match: Match, site: Site) -> Rewrite:
         x, op = match["x"], match["normalised"].op
         shape = shape_of(x)
-        if shape is None or x.dtype.name not in ("float32", "float64") or math.prod(shape) < _LEAST:
+        if shape is None or x.dtype.name not in ("float32", "float64"):
+            return None
+        if math.prod(shape) < machine_profile().normalised_elements:  # of fewer, one call is less than several
             return None
         return rewrite(op, x, site) if _is_across(shape, op.axes) else None
 
