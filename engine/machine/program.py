@@ -449,35 +449,37 @@ def lowered(
         for frame in machine.frames:
             frame.parallel_iterations = parallel_iterations
     cut(machine, has_own_memory, lossy)
-    costs = CostModel()
-
-    def estimate(node: Node) -> None:
-        device = devices[str(node.device)]
-        inside = [each for operation in node.operations for each in needed_inside([operation])]
-        latency = device.kernel_latency
-        node.seconds = sum([max(0.0, costs.seconds(each, device) - latency) for each in inside])
-
-    def stands_alone(node: Node) -> bool:
-        """Test whether a node is long on a CPU or waits for others.
-
-        So is a read of a history, which may have to come from the host.
-        """
-        if may_wait(node):
-            return True
-        if has_own_memory(str(node.device)):
-            return isinstance(node.operations[0].op, ArrayRead)
-        return node.seconds > machine_profile().long_seconds
-
-    nodes = [node for node in machine.nodes if node.kind == "op"]
-    for node in nodes:
-        estimate(node)
+    _estimate(machine, devices)
     if clusters:
-        cluster(machine, stands_alone)
+        cluster(machine, lambda node: _stands_alone(node, devices))
     for node in machine.nodes:
         if node.kind == "op" and node.seconds:
             node.seconds += devices[str(node.device)].kernel_latency
     delay_arrivals(machine, devices)
     return machine
+
+
+def _estimate(machine: Machine, devices: Mapping[str, Device]) -> None:
+    """Set the seconds of each node of operations, without the latency of a kernel."""
+    costs = CostModel()
+    for node in machine.nodes:
+        if node.kind == "op":
+            device = devices[str(node.device)]
+            inside = [each for operation in node.operations for each in needed_inside([operation])]
+            latency = device.kernel_latency
+            node.seconds = sum([max(0.0, costs.seconds(each, device) - latency) for each in inside])
+
+
+def _stands_alone(node: Node, devices: Mapping[str, Device]) -> bool:
+    """Test whether a node is long on a CPU or waits for others.
+
+    So is a read of a history, which may have to come from the host.
+    """
+    if may_wait(node):
+        return True
+    if devices[str(node.device)].has_own_memory:
+        return isinstance(node.operations[0].op, ArrayRead)
+    return node.seconds > machine_profile().long_seconds
 
 
 def may_wait(node: Node) -> bool:

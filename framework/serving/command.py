@@ -72,6 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--worker", metavar="SOCKETS", help=argparse.SUPPRESS)  # of the supervisor's processes
     parser.add_argument("--log-format", choices=FORMATS, default="text", help="of standard error (default: text)")
     parser.add_argument("--manage", action="store_true", help="let clients load and unload models (Triton's calls)")
+    _add_batching(parser)
+
+
+def _add_batching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-batch-size",
         type=int,

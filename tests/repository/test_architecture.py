@@ -26,6 +26,7 @@ TOP_LEVEL = {
     ],
 }
 LONGEST_FILE = 700
+LONGEST_FUNCTION = 60  # lines, besides its signature and docstring
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -46,6 +47,20 @@ def test_files_are_short():
 
     long = {str(path.relative_to(ROOT)): lines for path, lines in lengths.items() if lines > LONGEST_FILE}
     assert long == {}, f"files over {LONGEST_FILE} lines hold more than one subject: split them"
+
+
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def test_functions_are_short():
+    long: dict[str, int] = {}
+    for path in [ROOT / "__init__.py", *python_files(*FOLDERS)]:
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines_of(node) > LONGEST_FUNCTION:
+                long[f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"] = lines_of(node)
+    assert long == {}, f"functions over {LONGEST_FUNCTION} lines do more than one thing: split them"
 
 
 def absolute_names(node: ast.Import | ast.ImportFrom) -> list[str]:

@@ -79,85 +79,122 @@ def print_products(tiles: Tiles) -> str:
 
 
 def _print_part(tiles: Tiles) -> str:
-    e = tiles.element
-    code = ProductBuilder(f"gemm_{tiles.suffix}_part", ["ptr %context", "i64 %part"])
-    get = {name: code.load("i64", "%context", k) for k, name in enumerate(_FIELDS)}
-    a, b, c, d, plus = (code.let(f"inttoptr i64 {get[name]} to ptr") for name in "abcde")
-    follows = code.let(f"inttoptr i64 {get['then']} to ptr")
-    then_context = code.let(f"inttoptr i64 {get['then_context']} to ptr")
-    panels_of_b, slot = print_scratch(code, e)
-    panel_size = code.mul(get["k_block"], tiles.columns)
-    panels_of_a = code.at(e, panels_of_b, code.mul(panel_size, 2))
-    turn, is_laid = code.slot(), code.slot()  # which of two panels is used, and whether it is laid out already
-    code.store("i64", 0, turn)
-    code.store("i64", 0, is_laid)
+    return _Part(tiles).print()
 
-    row = code.mul(code.div("%part", get["across"]), get["part_rows"])
-    row_end = code.least(get["m"], code.add(row, get["part_rows"]))
-    column = code.mul(code.rem("%part", get["across"]), get["part_columns"])
-    column_end = code.least(get["n"], code.add(column, get["part_columns"]))
-    is_a_packed = code.compare("ne", get["pack_a"], 0)
-    height = code.choose(is_a_packed, _MOST_ROWS // tiles.rows * tiles.rows, get["m"])
-    is_b_packed = code.compare("eq", get["form"], PACKED)
 
-    with code.loop(0, code.greatest(get["k"], 1), get["k_block"]) as p:
-        deep = code.least(get["k_block"], code.sub(get["k"], p))
-        is_first = code.compare("eq", p, 0)
-        added = code.choose(is_first, d, c, "ptr")
-        added_step = code.choose(is_first, get["d_step"], get["c_step"])
-        plus_now = code.let(f"select i1 {is_first}, ptr {plus}, ptr null")
-        then = code.let(f"select i1 {code.compare('sge', code.add(p, deep), get['k'])}, ptr {follows}, ptr null")
-        with code.loop(row, row_end, height) as i:
-            rows = code.least(height, code.sub(row_end, i))
-            has_more_rows = code.compare("slt", code.add(i, height), row_end)  # which go through the same panels again
-            are_few = print_are_few(code, tiles, rows)
-            plain_a = code.at(e, a, code.mul(i, get["row_step"]), code.mul(p, get["k_step"]))
-            with code.when(is_a_packed):
-                code.call(
-                    f"gemm_{tiles.suffix}_pack_a",
-                    [("ptr", plain_a), ("i64", get["k_step"]), ("i64", deep), ("i64", rows), ("ptr", panels_of_a)],
-                )
-            a_here = code.choose(is_a_packed, panels_of_a, plain_a, "ptr")
-            group_step = code.choose(is_a_packed, code.mul(deep, tiles.rows), code.mul(get["row_step"], tiles.rows))
-            row_step = code.choose(is_a_packed, 1, get["row_step"])
-            k_step = code.choose(is_a_packed, tiles.rows, get["k_step"])
-            with code.loop(column, column_end, tiles.columns) as j:
-                now = _print_source(code, tiles, get, b, p, j, column_end)
-                odd = code.load("i64", turn)
-                panel = code.at(e, panels_of_b, code.mul(odd, panel_size))
-                next_odd = code.choose(are_few, odd, code.sub(1, odd))
-                next_panel = code.at(e, panels_of_b, code.mul(next_odd, panel_size))
-                beside = code.add(j, tiles.columns)
-                is_last = code.compare("sge", beside, column_end)
-                following = code.choose(has_more_rows, p, code.add(p, get["k_block"]))
-                block = code.choose(is_last, following, p)
-                later = _print_source(code, tiles, get, b, block, code.choose(is_last, column, beside), column_end)
-                uses_panel = code.compare("ne", now.kind, NOTHING)
-                with code.when(code.let(f"and i1 {uses_panel}, {code.compare('eq', code.load('i64', is_laid), 0)}")):
-                    print_lay(code, tiles, now.kind, (now.source, get["b_step"]), (now.deep, now.width), panel)
-                is_there = code.compare("slt", block, get["k"])
-                next_kind = code.choose(is_there, later.kind, NOTHING)
-                code.store("i64", code.choose(code.compare("ne", next_kind, NOTHING), 1, 0), is_laid)
-                code.store("i64", next_odd, turn)
-                b_here = code.choose(uses_panel, panel, now.source, "ptr")
-                is_panel = code.let(f"or i1 {uses_panel}, {is_b_packed}")
-                b_step = code.choose(is_panel, tiles.columns, get["b_step"])
-                asks = code.let(f"and i1 {is_b_packed}, {is_there}")
-                ask = code.choose(asks, later.source, b, "ptr")
-                target = code.at(e, c, code.mul(i, get["c_step"]), j)
-                addend = print_optional(code, e, added, code.add(code.mul(i, added_step), j))
-                addend_2 = print_optional(code, e, plus_now, code.add(code.mul(i, get["e_step"]), j))
-                print_panel_call(
-                    code, tiles, m=rows, n=now.width, k=deep,
-                    a=a_here, group_step=group_step, row_step=row_step, k_step=k_step, b=b_here, b_step=b_step,
-                    c=target, c_step=get["c_step"], d=addend, d_step=added_step, e=addend_2, e_step=get["e_step"],
-                    ask=ask,
-                    ask_share=code.choose(asks, print_ask_share(code, tiles, rows), 0),
-                    lay_kind=next_kind, lay_from=later.source, lay_step=get["b_step"], lay_deep=later.deep,
-                    lay_width=later.width, lay_to=next_panel, then=then, then_context=then_context, row=i, column=j,
-                )  # fmt: skip
-    code.line(f"call void @gemm_give(i64 {slot})")
-    return code.text()
+class _Part:
+    """The function that computes a part: loops over blocks of k, over rows of A that are laid out, and over panels."""
+
+    def __init__(self, tiles: Tiles) -> None:
+        self.tiles = tiles
+        code = self.code = ProductBuilder(f"gemm_{tiles.suffix}_part", ["ptr %context", "i64 %part"])
+        get = self.get = {name: code.load("i64", "%context", k) for k, name in enumerate(_FIELDS)}
+        self.a, self.b, self.c, self.d, self.e = (code.let(f"inttoptr i64 {get[name]} to ptr") for name in "abcde")
+        self.follows = code.let(f"inttoptr i64 {get['then']} to ptr")
+        self.then_context = code.let(f"inttoptr i64 {get['then_context']} to ptr")
+        self.panels_of_b, self.memory = print_scratch(code, tiles.element)
+        self.panel_size = code.mul(get["k_block"], tiles.columns)
+        self.panels_of_a = code.at(tiles.element, self.panels_of_b, code.mul(self.panel_size, 2))
+        self.turn, self.is_laid = code.slot(), code.slot()  # which of two panels is used, and whether it is laid out
+        code.store("i64", 0, self.turn)
+        code.store("i64", 0, self.is_laid)
+        self.row = code.mul(code.div("%part", get["across"]), get["part_rows"])
+        self.row_end = code.least(get["m"], code.add(self.row, get["part_rows"]))
+        self.column = code.mul(code.rem("%part", get["across"]), get["part_columns"])
+        self.column_end = code.least(get["n"], code.add(self.column, get["part_columns"]))
+        self.is_a_packed = code.compare("ne", get["pack_a"], 0)
+        self.height = code.choose(self.is_a_packed, _MOST_ROWS // tiles.rows * tiles.rows, get["m"])
+        self.is_b_packed = code.compare("eq", get["form"], PACKED)
+
+    def print(self) -> str:
+        """Return the text of the function."""
+        code, get = self.code, self.get
+        with code.loop(0, code.greatest(get["k"], 1), get["k_block"]) as p:
+            deep = code.least(get["k_block"], code.sub(get["k"], p))
+            is_first = code.compare("eq", p, 0)
+            added = code.choose(is_first, self.d, self.c, "ptr")
+            added_step = code.choose(is_first, get["d_step"], get["c_step"])
+            plus = code.choose(is_first, self.e, "null", "ptr")
+            is_over = code.compare("sge", code.add(p, deep), get["k"])
+            then = code.choose(is_over, self.follows, "null", "ptr")
+            addends = (added, added_step, plus)
+            with code.loop(self.row, self.row_end, self.height) as i:
+                self._print_rows(p, deep, i, addends, then)
+        code.line(f"call void @gemm_give(i64 {self.memory})")
+        return code.text()
+
+    def _print_rows(self, p: str, deep: Size, i: str, addends: tuple[str, Size, str], then: str) -> None:
+        """Print a block of k for some rows of A, which are laid out if A is transposed.
+
+        Args:
+            p: the first step of k.
+            deep: how many there are.
+            i: the first row.
+            addends: what the sums are added to, its step, and what else is added.
+            then: what follows the block, or null.
+        """
+        code, tiles, get = self.code, self.tiles, self.get
+        rows = code.least(self.height, code.sub(self.row_end, i))
+        plain_a = code.at(tiles.element, self.a, code.mul(i, get["row_step"]), code.mul(p, get["k_step"]))
+        with code.when(self.is_a_packed):
+            arguments = [("ptr", plain_a), ("i64", get["k_step"]), ("i64", deep), ("i64", rows)]
+            code.call(f"gemm_{tiles.suffix}_pack_a", [*arguments, ("ptr", self.panels_of_a)])
+        laid, width = code.mul(deep, tiles.rows), code.mul(get["row_step"], tiles.rows)
+        of_a = {
+            "a": code.choose(self.is_a_packed, self.panels_of_a, plain_a, "ptr"),
+            "group_step": code.choose(self.is_a_packed, laid, width),
+            "row_step": code.choose(self.is_a_packed, 1, get["row_step"]),
+            "k_step": code.choose(self.is_a_packed, tiles.rows, get["k_step"]),
+        }
+        added, added_step, plus = addends
+        with code.loop(self.column, self.column_end, tiles.columns) as j:
+            target = code.at(tiles.element, self.c, code.mul(i, get["c_step"]), j)
+            addend = print_optional(code, tiles.element, added, code.add(code.mul(i, added_step), j))
+            addend_2 = print_optional(code, tiles.element, plus, code.add(code.mul(i, get["e_step"]), j))
+            print_panel_call(
+                code, tiles, m=rows, k=deep, **of_a, **self._print_panel(p, i, j, rows),
+                c=target, c_step=get["c_step"], d=addend, d_step=added_step, e=addend_2, e_step=get["e_step"],
+                then=then, then_context=self.then_context, row=i, column=j,
+            )  # fmt: skip
+
+    def _print_panel(self, p: str, i: str, j: str, rows: Size) -> dict[str, Size]:
+        """Print where the panel at step `p` of k and column `j` is, and what is laid out or prefetched meanwhile."""
+        code, tiles, get = self.code, self.tiles, self.get
+        has_more_rows = code.compare("slt", code.add(i, self.height), self.row_end)  # for which panels come once more
+        are_few = print_are_few(code, tiles, rows)
+        now = _print_source(code, tiles, get, self.b, p, j, self.column_end)
+        odd = code.load("i64", self.turn)
+        panel = code.at(tiles.element, self.panels_of_b, code.mul(odd, self.panel_size))
+        next_odd = code.choose(are_few, odd, code.sub(1, odd))
+        next_panel = code.at(tiles.element, self.panels_of_b, code.mul(next_odd, self.panel_size))
+        beside = code.add(j, tiles.columns)
+        is_last = code.compare("sge", beside, self.column_end)
+        block = code.choose(is_last, code.choose(has_more_rows, p, code.add(p, get["k_block"])), p)
+        next_column = code.choose(is_last, self.column, beside)
+        later = _print_source(code, tiles, get, self.b, block, next_column, self.column_end)
+        uses_panel = code.compare("ne", now.kind, NOTHING)
+        is_missing = code.compare("eq", code.load("i64", self.is_laid), 0)
+        with code.when(code.let(f"and i1 {uses_panel}, {is_missing}")):
+            print_lay(code, tiles, now.kind, (now.source, get["b_step"]), (now.deep, now.width), panel)
+        is_there = code.compare("slt", block, get["k"])
+        next_kind = code.choose(is_there, later.kind, NOTHING)
+        code.store("i64", code.choose(code.compare("ne", next_kind, NOTHING), 1, 0), self.is_laid)
+        code.store("i64", next_odd, self.turn)
+        is_panel = code.let(f"or i1 {uses_panel}, {self.is_b_packed}")
+        asks = code.let(f"and i1 {self.is_b_packed}, {is_there}")
+        return {
+            "n": now.width,
+            "b": code.choose(uses_panel, panel, now.source, "ptr"),
+            "b_step": code.choose(is_panel, tiles.columns, get["b_step"]),
+            "ask": code.choose(asks, later.source, self.b, "ptr"),
+            "ask_share": code.choose(asks, print_ask_share(code, tiles, rows), 0),
+            "lay_kind": next_kind,
+            "lay_from": later.source,
+            "lay_step": get["b_step"],
+            "lay_deep": later.deep,
+            "lay_width": later.width,
+            "lay_to": next_panel,
+        }
 
 
 @dataclass(frozen=True)

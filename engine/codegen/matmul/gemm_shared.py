@@ -268,6 +268,20 @@ def _print_product(tiles: Tiles) -> str:
     return code.text()
 
 
+def _print_parts(code: Builder, tiles: Tiles, size: tuple[Size, Size], is_laid: str) -> tuple[Size, Size, Size, Size]:
+    """Print how the result is cut: rows and columns of a part, parts beside each other, and all parts."""
+    m, n = size
+    most_rows = code.choose(is_laid, _PART_ROWS_LAID_OUT, _PART_ROWS)
+    part_rows = code.round_up(code.ceil_div(m, code.ceil_div(m, most_rows)), tiles.rows)
+    down = code.ceil_div(m, part_rows)
+    panels = code.ceil_div(n, tiles.columns)
+    most_across = code.choose(is_laid, _MOST_ACROSS_LAID_OUT, _MOST_ACROSS)
+    wanted = code.least(panels, code.least(most_across, code.ceil_div(_LEAST_PARTS, down)))
+    part_columns = code.mul(code.ceil_div(panels, wanted), tiles.columns)
+    across = code.ceil_div(n, part_columns)
+    return part_rows, part_columns, across, code.mul(down, across)
+
+
 def _print_chunk(
     code: Builder,
     tiles: Tiles,
@@ -302,15 +316,7 @@ def _print_chunk(
         total = code.add(*offsets)
         return code.let(f"ptrtoint ptr {print_optional(code, e, pointer, total)} to i64")
 
-    most_rows = code.choose(is_laid, _PART_ROWS_LAID_OUT, _PART_ROWS)
-    part_rows = code.round_up(code.ceil_div(m, code.ceil_div(m, most_rows)), tiles.rows)
-    down_parts = code.ceil_div(m, part_rows)
-    panels = code.ceil_div(n, tiles.columns)
-    most_across = code.choose(is_laid, _MOST_ACROSS_LAID_OUT, _MOST_ACROSS)
-    wanted = code.least(panels, code.least(most_across, code.ceil_div(_LEAST_PARTS, down_parts)))
-    part_columns = code.mul(code.ceil_div(panels, wanted), tiles.columns)
-    across_parts = code.ceil_div(n, part_columns)
-    parts = code.mul(down_parts, across_parts)
+    part_rows, part_columns, across_parts, parts = _print_parts(code, tiles, (m, n), is_laid)
     a_rows, b_columns = code.mul(row, row_step), code.mul(column, b_step_along)
     put(m=m, n=n, row_step=row_step, k_step=k_step, b_step="%b_step", form="%form", c_step="%c_step")
     put(lay_a=lay_a, lay_b=lay_b)

@@ -236,58 +236,29 @@ class _Variable:
 
 
 def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Operation]) -> dict[Symbol, Value]:
-    """A loop, which records what `users` take from its frame."""
+    """Print a loop, which records what `users` take from its frame; return the values of its results."""
     context, function = block.context, block.function
     if op.recomputed_bytes:
         raise UnsupportedError("what is computed again is counted as Python runs")
     recorded = list(dict.fromkeys(user.op.inner for user in users if isinstance(user.op, History)))
     starts = start_records(context, recorded)
     inputs = [None if isinstance(t.spec, FrameSpec) else block.value_of(t) for t in operation.inputs]
-    initial = inputs[: op.carried]
     captured_states = _states(inputs)
-    variables = [
-        _Variable(block, _known(value), parameter) for value, parameter in zip(initial, op.body.parameters, strict=True)
-    ]
+    initial = zip(inputs[: op.carried], op.body.parameters, strict=True)
+    variables = [_Variable(block, _known(value), parameter) for value, parameter in initial]
     trips = context.loop_trips[operation] = function.slot("i64", "0")
-    head, body, done = (function.fresh(hint) for hint in ("test", "round", "leave"))
-    before_loop = context.work
+    before_loop, first_line = context.work, len(function.lines)
+    head, done = function.fresh("test"), function.fresh("leave")
     context.variables.loops += 1
-    first_line = len(function.lines)
     function.jump(head)
     function.begin(head)
-    current = [variable.load() for variable in variables]
-    split = op.carried + len(op.condition.captures)
-    test = Block(context, _bound(op.condition, current, inputs[op.carried : split]))
-    test.trips, test.saved = block.trips, block.saved
-    in_test = [tensor for tensor in recorded if tensor.graph is op.condition]
-    test.print_operations(needed_in_region(op.condition, in_test), [*op.condition.results, *in_test])
-    result = test.value_of(op.condition.results[0])
-    assert isinstance(result, Scalar)
-    print_recordings(context, in_test, test.value_of)
-    function.branch(result.name, body, done)
-    function.begin(body)
-    inside = Block(context, _bound(op.body, current, inputs[split:]))
-    targets = [variable.target(value) for variable, value in zip(variables, current, strict=True)]
-    for tensor, target in zip(op.body.results, targets, strict=True):
-        if target is not None:
-            inside.targets.setdefault(tensor, target)
-    in_body = [tensor for tensor in recorded if tensor.graph is op.body]
-    inside.print_operations(needed_in_region(op.body, in_body), [*op.body.results, *in_body])
-    print_recordings(context, in_body, inside.value_of)
-    following = [
-        variable.settled(inside.value_of(result), value, target)
-        for variable, result, value, target in zip(variables, op.body.results, current, targets, strict=True)
-    ]
-    inside.close()
-    test.close()
+    _print_iteration(block, op, inputs, variables, recorded, done)
     context.variables.loops -= 1
     for value in inputs:
         check_in_use(value)  # the next iteration does
     changing = [variable.state for variable in variables if variable.state is not None]
     if any(state.version != version for state, version in captured_states.items() if state not in changing):
         raise UnsupportedError("a TensorArray from outside is written in a loop, each time anew")
-    for variable, register in zip(variables, following, strict=True):
-        variable.store(register)
     count = function.let(f"load i64, ptr {trips}")
     function.line(f"store i64 {function.let(f'add i64 {count}, 1')}, ptr {trips}")
     context.tick(context.work - before_loop)
@@ -305,6 +276,46 @@ def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Op
     for value in results.values():
         function.let_go(value)
     return results
+
+
+def _print_iteration(
+    block: Block,
+    op: While,
+    inputs: Sequence[Value | None],
+    variables: Sequence[_Variable],
+    recorded: Sequence[Symbol],
+    done: str,
+) -> None:
+    """Print the condition, the branch out of the loop to `done`, and the body with the new values of the variables."""
+    context, function = block.context, block.function
+    current = [variable.load() for variable in variables]
+    split = op.carried + len(op.condition.captures)
+    test = Block(context, _bound(op.condition, current, inputs[op.carried : split]))
+    test.trips, test.saved = block.trips, block.saved
+    in_test = [tensor for tensor in recorded if tensor.graph is op.condition]
+    test.print_operations(needed_in_region(op.condition, in_test), [*op.condition.results, *in_test])
+    result = test.value_of(op.condition.results[0])
+    assert isinstance(result, Scalar)
+    print_recordings(context, in_test, test.value_of)
+    body = function.fresh("round")
+    function.branch(result.name, body, done)
+    function.begin(body)
+    inside = Block(context, _bound(op.body, current, inputs[split:]))
+    targets = [variable.target(value) for variable, value in zip(variables, current, strict=True)]
+    for tensor, target in zip(op.body.results, targets, strict=True):
+        if target is not None:
+            inside.targets.setdefault(tensor, target)
+    in_body = [tensor for tensor in recorded if tensor.graph is op.body]
+    inside.print_operations(needed_in_region(op.body, in_body), [*op.body.results, *in_body])
+    print_recordings(context, in_body, inside.value_of)
+    following = [
+        variable.settled(inside.value_of(result), value, target)
+        for variable, result, value, target in zip(variables, op.body.results, current, targets, strict=True)
+    ]
+    inside.close()
+    test.close()
+    for variable, register in zip(variables, following, strict=True):
+        variable.store(register)
 
 
 def _states(values: Sequence[Value | None]) -> dict[State, int]:
@@ -340,9 +351,8 @@ def _bound(region: Region, parameters: Sequence[Value], captured: Sequence[Value
 
 
 def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequence[Operation]) -> dict[Symbol, Value]:
-    """A branch: each region's results go to common registers."""
-    context, function = block.context, block.function
-    frame = operation.outputs[-1]
+    """Print a branch: each region's results go to common slots."""
+    function = block.function
     wanted = list(dict.fromkeys(user.op.inner for user in users if isinstance(user.op, Saved)))
     choice = block.value_of(operation.inputs[0])
     if not isinstance(choice, Scalar):
@@ -351,35 +361,62 @@ def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequenc
     labels = [function.fresh("case") for _ in op.regions]
     done = function.fresh("joined")
     _print_choice(block, choice, labels)
-    insides: list[Block] = []
-    states = {value.state: value.state.version for value in inputs if isinstance(value, Slots)}
-    latest = dict(states)
-    versions = context.variables.versions()
-    last_versions = dict(versions)
-    slots: list[str] = []
-    like: list[Value] = []
-    buffers: list[set[object]] = []
-    kept_slots: dict[Symbol, tuple[str, Value]] = {}
+    joined = _Joined(block, inputs)
     start = 0
     for region, label in zip(op.regions, labels, strict=True):
         function.begin(label)
-        for state, version in (*states.items(), *versions.items()):
-            state.version = version
-        inside = Block(context, _bound(region, (), inputs[start : start + len(region.captures)]))
-        insides.append(inside)
+        captured = inputs[start : start + len(region.captures)]
         start += len(region.captures)
-        demanded = [tensor for tensor in wanted if tensor.graph is region]
+        joined.print_region(region, captured, [tensor for tensor in wanted if tensor.graph is region])
+        function.jump(done)
+    function.begin(done)
+    return joined.finish(operation)
+
+
+class _Joined:
+    """The regions of a branch, whose results are joined: by slots for values, by versions for what they write.
+
+    Args:
+        block: around the branch.
+        inputs: the values that its regions take.
+    """
+
+    def __init__(self, block: Block, inputs: Sequence[Value]) -> None:
+        self._block, self._context, self._function = block, block.context, block.function
+        self._insides: list[Block] = []
+        self._states = {value.state: value.state.version for value in inputs if isinstance(value, Slots)}
+        self._latest = dict(self._states)
+        self._versions = self._context.variables.versions()
+        self._last_versions = dict(self._versions)
+        self._slots: list[str] = []
+        self._like: list[Value] = []  # the results of the first region
+        self._buffers: list[set[object]] = []  # of the results of all regions
+        self._saved: dict[Symbol, tuple[str, Value]] = {}
+
+    def print_region(self, region: Region, captured: Sequence[Value], demanded: Sequence[Symbol]) -> None:
+        """Print a region, which begins with the versions from before the branch, and write its results to the slots.
+
+        Args:
+            region: which.
+            captured: the values of its captures.
+            demanded: tensors of it that are saved for a gradient.
+        """
+        function = self._function
+        for state, version in (*self._states.items(), *self._versions.items()):
+            state.version = version
+        inside = Block(self._context, _bound(region, (), captured))
+        self._insides.append(inside)
         inside.print_operations(needed_in_region(region, demanded), [*region.results, *demanded])
         results = [inside.value_of(result) for result in region.results]
-        if not slots:
-            slots = [function.slot(_slot_kind(value)) for value in results]
-            like = list(results)
-            buffers = [set(buffers_of(value)) for value in results]
-        for state in states:
-            latest[state] = max(latest[state], state.version)
-        for held in versions:
-            last_versions[held] = max(last_versions[held], held.version)
-        for slot, value, first, places in zip(slots, results, like, buffers, strict=True):
+        if not self._slots:
+            self._slots = [function.slot(_slot_kind(value)) for value in results]
+            self._like = list(results)
+            self._buffers = [set(buffers_of(value)) for value in results]
+        for state in self._states:
+            self._latest[state] = max(self._latest[state], state.version)
+        for held in self._versions:
+            self._last_versions[held] = max(self._last_versions[held], held.version)
+        for slot, value, first, places in zip(self._slots, results, self._like, self._buffers, strict=True):
             _check_alike(value, first)
             if isinstance(value, Slots):
                 _check_latest(value)
@@ -392,28 +429,29 @@ def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequenc
                 raise UnsupportedError("a TensorArray that is saved")
             slot = function.slot(_slot_kind(value))
             function.line(f"store {_slot_kind(value)} {_register(value)}, ptr {slot}")
-            kept_slots[tensor] = (slot, value)
-        function.jump(done)
-    function.begin(done)
-    for tensor, (slot, value) in kept_slots.items():
-        context.initialise(slot, value)
-        saved = block.saved[frame, tensor] = _from_slot(block, slot, value, set(buffers_of(value)))
-        function.hold(saved)
-    for state, version in latest.items():
-        state.version = version if version == states[state] else version + 1
-    for held, version in last_versions.items():
-        held.version = version if version == versions[held] else version + 1
-    found = {
-        tensor: _from_slot(block, slot, value, places)
-        for tensor, slot, value, places in zip(operation.outputs[:-1], slots, like, buffers, strict=True)
-    }
-    for value in found.values():
-        function.hold(value)
-    for inside in insides:
-        inside.close()
-    for value in found.values():
-        function.let_go(value)
-    return found
+            self._saved[tensor] = (slot, value)
+
+    def finish(self, operation: Operation) -> dict[Symbol, Value]:
+        """Read the slots behind all regions; return the values of the branch's outputs."""
+        block, function = self._block, self._function
+        for tensor, (slot, value) in self._saved.items():
+            self._context.initialise(slot, value)
+            saved = _from_slot(block, slot, value, set(buffers_of(value)))
+            block.saved[operation.outputs[-1], tensor] = saved
+            function.hold(saved)
+        for state, version in self._latest.items():
+            state.version = version if version == self._states[state] else version + 1
+        for held, version in self._last_versions.items():
+            held.version = version if version == self._versions[held] else version + 1
+        joined = zip(operation.outputs[:-1], self._slots, self._like, self._buffers, strict=True)
+        found = {tensor: _from_slot(block, slot, value, places) for tensor, slot, value, places in joined}
+        for value in found.values():
+            function.hold(value)
+        for inside in self._insides:
+            inside.close()
+        for value in found.values():
+            function.let_go(value)
+        return found
 
 
 def _print_choice(block: Block, choice: Scalar, labels: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -199,29 +200,54 @@ class _Planner:
         self.context.make_record = self._new_record
 
     def plan(self, body: Callable[[Block], list[Value]]) -> Plan:
-        function = self.function
-        checks = self.checks
+        """Print the region, whose operations `body` prints, and return all that is needed to compile and call it."""
         written = _written(self.operations)
-        values: dict[Symbol, Value] = {}
-        for tensor in self.inputs:
-            if tensor not in written:
-                values[tensor] = self._input(checks, tensor)
+        values = {tensor: self._input(self.checks, tensor) for tensor in self.inputs if tensor not in written}
         constants = _constants_inside(self.operations, self.inputs)
         for tensor in constants:
-            self.context.constants[tensor] = self._input(checks, tensor)
+            self.context.constants[tensor] = self._input(self.checks, tensor)
         ragged = [tensor for tensor, value in values.items() if _is_ragged(tensor) and isinstance(value, Elements)]
         for tensor in ragged:
-            values[tensor] = self._with_ends(checks, values[tensor])
+            values[tensor] = self._with_ends(self.checks, values[tensor])
         used = touched(self.operations)
         rank = {resource: self._is_made(resource, used[resource]) for resource in used}
         for resource in sorted(used, key=lambda resource: (rank[resource], isinstance(resource, SeedGenerator))):
             self._hold(resource, used[resource])
         first = len(self.operands)
-        given = [tensor for tensor in self.outputs if not isinstance(tensor.spec, ArraySpec)]
-        for tensor in given:
-            self.operands.append(Operand(_dtype(tensor), shape_of(tensor), True))
-        results_end = len(self.operands)
+        self._take_results()
+        for tensor in self.inputs:
+            if tensor in written:
+                values[tensor] = self._first_state(tensor)
+        results = body(Block(self.context, values))
+        self.context.check_worth()
+        self._give_results(results, first)
+        text = self._text(self.checks)
+        for record in self.context.records.values():
+            self.rooms[record.number].leader = record.leader
+        return Plan(
+            text,
+            self.inputs,
+            [np.ascontiguousarray(_value_of(tensor)) for tensor in constants],
+            self.outputs,
+            [self.context.records[tensor].number for tensor in self.histories],
+            self.operands,
+            self.rooms,
+            max(self.function.arena_size, 1),
+            self.context.operations,
+            len(ragged),
+            self.variables,
+            in_pieces=self.context.in_pieces,
+        )
+
+    def _take_results(self) -> None:
+        """Add operands for the outputs, the scalars of variables that are written, the counts, and the arena."""
+        first = len(self.operands)
+        for tensor in self.outputs:
+            if not isinstance(tensor.spec, ArraySpec):
+                self.operands.append(Operand(_dtype(tensor), shape_of(tensor), True))
         scalars = [held for held in self.context.variables.held.values() if held.slot and held.number >= 0]
+        places = range(len(self.operands), len(self.operands) + len(scalars))
+        self.scalars = list(zip(scalars, places, strict=True))
         for held in scalars:
             assert isinstance(held.resource, Variable)
             self.operands.append(Operand(np.dtype(name_of(held.resource.dtype)), (), True))
@@ -230,14 +256,11 @@ class _Planner:
         self.counts = f"%d{len(self.operands) - 2}"
         self.arena = f"%d{len(self.operands) - 1}"
         for position in range(first, len(self.operands)):
-            checks.add(position, self.operands[position])
-        for tensor in self.inputs:
-            if tensor in written:
-                values[tensor] = self._first_state(tensor)
-        block = Block(self.context, values)
-        results = body(block)
-        self.context.check_worth()
-        positions = iter(range(first, len(self.operands)))
+            self.checks.add(position, self.operands[position])
+
+    def _give_results(self, results: Sequence[Value], first: int) -> None:
+        """Print what writes the results to their operands, from number `first` on, and the counts; then return."""
+        function, positions = self.function, itertools.count(first)
         for number, (tensor, value) in enumerate(zip(self.outputs, results, strict=True)):
             if isinstance(tensor.spec, ArraySpec):
                 self._give_state(number, value)
@@ -248,30 +271,8 @@ class _Planner:
             self._note(TRIPS, function.let(f"load i64, ptr {self.context.loop_trips[loop]}"))
         for record in self.context.records.values():
             self._note(FIRST_SIZE + record.number, function.let(f"load i64, ptr {record.count}"))
-        self.scalars = list(zip(scalars, range(results_end, results_end + len(scalars)), strict=True))
         self._give_scalars()
         function.line("ret i32 0")
-        text = self._text(checks)
-        for record in self.context.records.values():
-            self.rooms[record.number].leader = record.leader
-        histories = [self.context.records[tensor].number for tensor in self.histories]
-        arena = max(function.arena_size, 1)
-        arrays = [np.ascontiguousarray(_value_of(tensor)) for tensor in constants]
-        held = self.context.operations
-        return Plan(
-            text,
-            self.inputs,
-            arrays,
-            self.outputs,
-            histories,
-            self.operands,
-            self.rooms,
-            arena,
-            held,
-            len(ragged),
-            self.variables,
-            in_pieces=self.context.in_pieces,
-        )
 
     def _note(self, place: int, register: str) -> None:
         self.function.line(f"store i64 {register}, ptr {self.function.element('i64', self.counts, str(place))}")
