@@ -31,6 +31,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "average_pool": ("convolution.pooling", "bind_pooling"),
     "average_pool_grad": ("convolution.pooling", "bind_pooling"),
     "batch_matmul": ("matmul.gemm_batch_bind", "bind_batch"),
+    "cholesky": ("factorisation.cholesky", "cholesky_runner"),
     "contraction": ("matmul.gemm_batch_bind", "bind_batch"),
     "conv": ("convolution.convolution", "bind_convolution"),
     "conv_filter_grad": ("convolution.convolution", "bind_filter_gradient"),
@@ -58,7 +59,13 @@ BINDERS: dict[str, tuple[str, str]] = {
     "top_k": ("gather.top_k", "bind_top_k"),
 }
 
-_CALLING_PRODUCTS = ("matmul.epilogues", "matmul.gemm_batch_bind", "matmul.gemm_bind", "matmul.narrow")
+_CALLING_PRODUCTS = (
+    "factorisation.cholesky",
+    "matmul.epilogues",
+    "matmul.gemm_batch_bind",
+    "matmul.gemm_bind",
+    "matmul.narrow",
+)
 
 
 def _has_open_shape(operation: Operation) -> bool:

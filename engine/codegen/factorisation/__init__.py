@@ -1,0 +1,1 @@
+"""Kernels for factorisations of matrices."""

@@ -1,0 +1,241 @@
+"""The Cholesky factor of large matrices, by blocks of columns: nearly all multiplications are those of products.
+
+Of each block of columns what the columns before it give is subtracted by one product; the square on the diagonal is
+factorised and inverted in registers, and the rows below it are multiplied by that inverse. So no product has a size of
+its own to be compiled for, and threads share them as any other product.
+
+After N. Higham, Accuracy and Stability of Numerical Algorithms (2002), section 10.1, by block columns; the inverse of a
+block on the diagonal in place of a substitution as in J. Du Croz and N. Higham, Stability of methods for matrix
+inversion (1992).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.linear_algebra.matrices import Cholesky
+from ..convolution.correlation import Fields
+from ..elementwise.bound import fits
+from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
+from ..llvm.library import LaterFunction, library
+from ..llvm.registers import registers_of
+from ..llvm.scratch import scratch
+from ..matmul import gemm
+
+_BLOCK = 32  # columns
+_LEAST = 128  # rows: of smaller matrices LAPACK is as quick
+_FIELDS = ("x", "out", "size", "count", "memory", "product", "failed")
+
+
+def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
+    """Return what runs a `Cholesky` on float32 or float64; None for other dtypes.
+
+    A matrix that turns out not to be positive definite is left to NumPy, which raises, or finds that rounding differs.
+    """
+    op, spec = operation.op, operation.inputs[0].spec
+    assert isinstance(op, Cholesky)
+    if not isinstance(spec, TensorSpec) or spec.dtype.name not in gemm.ELEMENTS or not gemm.is_available():
+        return None
+    if spec.shape is not None and (spec.shape[-1] or _LEAST) < _LEAST:
+        return None
+    dtype = np.dtype(spec.dtype.name)
+    run, item = _function(gemm.ELEMENTS[dtype.name]), dtype.itemsize
+
+    def cholesky(x: Any) -> Any:
+        size = x.shape[-1]
+        if size < _LEAST or not x.size or not fits(x, dtype):
+            return op.run(np, x)
+        out = np.empty(x.shape, dtype)
+        memory = scratch(2 * _BLOCK * size * item + 2 * 64)
+        count = x.size // (size * size)
+        fields = [x.ctypes.data, out.ctypes.data, size, count, memory, gemm.product_address(dtype.name), 0]
+        numbers = (ctypes.c_int64 * len(_FIELDS))(*fields)
+        run.call(ctypes.addressof(numbers))
+        return op.run(np, x) if numbers[-1] else out
+
+    return cholesky
+
+
+# --- code -----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _function(element: str) -> LaterFunction:
+    """A compiled function of the address of its numbers."""
+
+    def text() -> str:
+        lanes = registers_of(library.host, element).lanes
+        return _print_factor(element, lanes) + _print_inverse(element, lanes) + _print_all(element)
+
+    return library.later(f"cholesky {element}\n{text()}", text, "cholesky")
+
+
+def _print_all(element: str) -> str:
+    """``(numbers)``: factorise each matrix of a stack; the last number becomes 1 if one has no factor."""
+    code = FunctionBuilder("cholesky", ["ptr %numbers"], linkage="")
+    fields = Fields(code, "%numbers", _FIELDS)
+    size = fields["size"]
+    square, inverse = (code.slot(f"[{_BLOCK * _BLOCK} x {element}]") for _ in range(2))
+    negated = code.at("i8", fields.address("memory", "i8"), code.mul(size, _BLOCK * BYTES[element]))
+    with code.loop(0, fields["count"]) as number:
+        first = code.mul(number, code.mul(size, size))
+        x, out = (code.at(element, fields.address(name, element), first) for name in ("x", "out"))
+        _print_half(code, element, x, out, size, square)
+        with code.loop(0, size, _BLOCK) as column:
+            memory = (fields.address("memory", element), negated, square, inverse)
+            _print_columns(code, element, out, size, column, memory, fields.address("product", "i8"))
+    return code.text()
+
+
+def _print_half(code: Builder, element: str, x: str, out: str, size: Size, square: str) -> None:
+    """Half the sum of a matrix and its transpose, below the diagonal and on it; zeros above it."""
+    with code.loop(0, size, _BLOCK) as row:
+        rows = code.least(_BLOCK, code.sub(size, row))
+        with code.loop(0, code.add(row, 1), _BLOCK) as column:
+            columns = code.least(_BLOCK, code.sub(size, column))
+            with code.loop(0, columns) as j, code.loop(0, rows) as i:  # across the diagonal, in the first cache
+                other = code.load(element, x, code.add(code.mul(code.add(column, j), size), row, i))
+                code.store(element, other, square, code.add(code.mul(i, _BLOCK), j))
+            with code.loop(0, rows) as i:
+                line = code.add(code.mul(code.add(row, i), size), column)
+                with code.loop(0, columns) as j:
+                    other = code.load(element, square, code.add(code.mul(i, _BLOCK), j))
+                    own = code.load(element, x, code.add(line, j))
+                    half = code.let(f"fmul {element} {code.let(f'fadd {element} {own}, {other}')}, 0.5")
+                    code.store(element, half, out, code.add(line, j))
+        with code.loop(0, rows) as i:
+            line = code.add(row, i)
+            with code.loop(code.add(line, 1), size) as column:
+                code.store(element, "0.0", out, code.add(code.mul(line, size), column))
+
+
+def _print_columns(
+    code: Builder, element: str, out: str, size: Size, column: str, memory: tuple[str, str, str, str], product: str
+) -> None:
+    """Factorise a block of columns, those before it being done.
+
+    Args:
+        memory: of the block with what is subtracted, of rows with other signs, of a square, and of its inverse.
+        product: the address of the function for products.
+    """
+    block, negated, square, inverse = memory
+    width, high = code.least(_BLOCK, code.sub(size, column)), code.sub(size, column)
+    diagonal = code.at(element, out, code.mul(column, size), column)
+    rows = code.at(element, out, code.mul(column, size))
+    is_first = code.compare("eq", column, 0)
+    with code.when(is_first), code.loop(0, high) as i, code.loop(0, width) as j:
+        code.store(element, code.load(element, diagonal, code.add(code.mul(i, size), j)), block, _cell(code, i, j))
+    with code.when(code.let(f"xor i1 {is_first}, true")):
+        with code.loop(0, width) as i, code.loop(0, column) as k:
+            place = code.add(code.mul(i, size), k)
+            code.store(element, code.let(f"fneg {element} {code.load(element, rows, place)}"), negated, place)
+        a, b = (rows, size, 0), (negated, size, 1)
+        _print_product(code, product, (high, width, column), a, b, (block, _BLOCK), (diagonal, size))
+    with code.loop(0, _BLOCK) as i, code.loop(0, _BLOCK) as j:  # what a narrow block lacks are rows of the identity
+        is_on = code.compare("eq", i, j)
+        code.store(element, code.choose(is_on, "1.0", "0.0", element), square, _cell(code, i, j))
+    with code.loop(0, width) as i, code.loop(0, code.add(i, 1)) as j:
+        code.store(element, code.load(element, block, _cell(code, i, j)), square, _cell(code, j, i))
+    failed = code.let(f"call i64 @factor(ptr {square})")
+    with code.when(code.compare("ne", failed, 0)):
+        code.store("i64", 1, "%numbers", _FIELDS.index("failed"))
+    with code.loop(0, width) as i, code.loop(0, code.add(i, 1)) as j:
+        place = code.add(code.mul(i, size), j)
+        code.store(element, code.load(element, square, _cell(code, j, i)), diagonal, place)
+    below = code.sub(high, width)
+    with code.when(code.compare("sgt", below, 0)):
+        code.line(f"call void @inverse(ptr {square}, ptr {inverse})")
+        source = code.at(element, block, code.mul(width, _BLOCK))
+        target = code.at(element, diagonal, code.mul(width, size))
+        _print_product(
+            code, product, (below, width, width), (source, _BLOCK, 0), (inverse, _BLOCK, 0), (target, size), ("null", 0)
+        )
+
+
+def _cell(code: Builder, row: Size, column: Size) -> Size:
+    return code.add(code.mul(row, _BLOCK), column)
+
+
+def _print_product(
+    code: Builder,
+    product: str,
+    sizes: tuple[Size, Size, Size],
+    a: tuple[str, Size, int],
+    b: tuple[str, Size, int],
+    c: tuple[str, Size],
+    d: tuple[str, Size],
+) -> None:
+    """``C = A @ B + D``: addresses, steps from row to row, and whether A and B are transposed."""
+    given: list[tuple[str, Size]] = [("i64", size) for size in sizes]
+    for pointer, *numbers in (a, b, c, d, ("null", 0)):
+        given += [("ptr", pointer), *[("i64", number) for number in numbers]]
+    code.line(f"call void {product}({', '.join(f'{kind} {value}' for kind, value in given)})")
+
+
+def _print_factor(element: str, lanes: int) -> str:
+    """``i64 factor(square)``: the upper factor in place, of a symmetric matrix of which the upper half is there.
+
+    Returns 1 if a pivot is not positive. What is below the diagonal has no meaning afterwards.
+    """
+    code = FunctionBuilder("factor", ["ptr %square"], result="i64")
+    vector, failed = f"<{lanes} x {element}>", code.slot("i64", "0")
+    with code.loop(0, _BLOCK) as pivot:
+        row = code.at(element, "%square", code.mul(pivot, _BLOCK))
+        value = code.load(element, row, pivot)
+        is_positive = code.let(f"fcmp ogt {element} {value}, 0.0")
+        code.store("i64", code.choose(is_positive, code.load("i64", failed), 1), failed)
+        suffix = "f32" if element == "float" else "f64"
+        root = code.let(f"call {element} @llvm.sqrt.{suffix}({element} {value})")
+        factor = code.broadcast(lanes, element, code.let(f"fdiv {element} 1.0, {root}"))
+        scaled: list[str] = []
+        for start in range(0, _BLOCK, lanes):
+            scaled.append(code.let(f"fmul {vector} {code.load_vector(vector, element, row, start)}, {factor}"))
+            code.store_vector(vector, element, scaled[-1], row, start)
+        code.store(element, root, row, pivot)
+        with code.loop(code.add(pivot, 1), _BLOCK) as other:
+            _print_subtract(code, element, lanes, code.load(element, row, other), scaled, other)
+    code.line(f"ret i64 {code.load('i64', failed)}")
+    return code.text()
+
+
+def _print_subtract(code: Builder, element: str, lanes: int, factor: str, row: list[str], other: str) -> None:
+    """Subtract a multiple of a row from another one of the square."""
+    vector = f"<{lanes} x {element}>"
+    times = code.broadcast(lanes, element, code.let(f"fneg {element} {factor}"))
+    target = code.at(element, "%square", code.mul(other, _BLOCK))
+    for number, start in enumerate(range(0, _BLOCK, lanes)):
+        before = code.load_vector(vector, element, target, start)
+        code.store_vector(vector, element, code.multiply_add(vector, times, row[number], before), target, start)
+
+
+def _print_inverse(element: str, lanes: int) -> str:
+    """``inverse(square, target)``: the inverse of an upper triangle, row by row from the last one."""
+    code = FunctionBuilder("inverse", ["ptr %square", "ptr %target"])
+    vector = f"<{lanes} x {element}>"
+    sums = [code.slot(vector) for _ in range(_BLOCK // lanes)]
+    with code.loop(0, _BLOCK) as number:
+        line = code.sub(_BLOCK - 1, number)
+        row = code.at(element, "%square", code.mul(line, _BLOCK))
+        target = code.at(element, "%target", code.mul(line, _BLOCK))
+        for place in sums:
+            code.store(vector, "zeroinitializer", place)
+        with code.loop(code.add(line, 1), _BLOCK) as other:
+            times = code.broadcast(lanes, element, code.let(f"fneg {element} {code.load(element, row, other)}"))
+            known = code.at(element, "%target", code.mul(other, _BLOCK))
+            for place, start in zip(sums, range(0, _BLOCK, lanes), strict=True):
+                value = code.load_vector(vector, element, known, start)
+                code.store(vector, code.multiply_add(vector, times, value, code.load(vector, place)), place)
+        one = code.let(f"fdiv {element} 1.0, {code.load(element, row, line)}")
+        factor = code.broadcast(lanes, element, one)
+        for place, start in zip(sums, range(0, _BLOCK, lanes), strict=True):
+            value = code.let(f"fmul {vector} {code.load(vector, place)}, {factor}")
+            code.store_vector(vector, element, value, target, start)
+        code.store(element, one, target, line)
+    return code.text()
