@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it prints a line for each task that ends; read when it loads
 import grpc
 
 _VARIABLES = ("ANABRANCH_TLS_CERTIFICATE", "ANABRANCH_TLS_KEY", "ANABRANCH_TLS_AUTHORITY")

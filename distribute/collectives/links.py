@@ -65,6 +65,7 @@ class Links:
             own = self._sockets[0].getsockname()[0], 0
         else:
             own = split_address(addresses[self.rank])
+        self.host = own[0]  # at which the others reach this process
         with _listening(*own) as listener:
             if learns:
                 addresses = self._learned(listener, until, timeout)
@@ -232,17 +233,23 @@ class Links:
         del into[rank]
         return True
 
-    def _wait(self, out: Mapping[int, Any], into: Mapping[int, Any]) -> None:
+    def _wait(self, out: Mapping[int, Any], into: Mapping[int, Any]) -> bool:
+        """Wait for a while; gives whether something can be sent or received."""
         poller = select.poll()
         for rank in {*out, *into}:
             events = (select.POLLOUT if rank in out else 0) | (select.POLLIN if rank in into else 0)
             poller.register(self._sockets[rank], events)
-        poller.poll(_LOOK_MILLISECONDS)
+        return bool(poller.poll(_LOOK_MILLISECONDS))
 
     def _lose(self, rank: int, reason: str) -> None:
         # The sockets stay open until this process ends or closes the group: others see who was lost, not who noticed.
         self._error = task_failed(self.names[rank], reason)
         raise self._error
+
+    def wait_for(self, rank: int) -> None:
+        """Wait, for any time, until a member begins a collective, or is gone."""
+        while not self._wait({}, {rank: None}):
+            pass
 
     def close(self) -> None:
         """End all connections."""

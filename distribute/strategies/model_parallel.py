@@ -1,4 +1,4 @@
-"""`ModelParallel`: weights of a model in parts, with which several devices of this process compute."""
+"""`ModelParallel`: weights of a model in parts, with which several devices compute, of this process or of others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...engine.common.partitioners import GridPartitioner
-from ...engine.ops import collectives
 from .mesh import DeviceMesh, LayoutMap, TensorLayout
+from .spread import tasks_of
 from .strategy import Strategy
 
 
@@ -31,6 +31,10 @@ class ModelParallel(Strategy):
     constraint, or with a regularizer that is no sum over numbers, and those of models that were made before, are whole
     on the first device.
 
+    The devices may be those of several processes (`ab.distribution.list_devices`), which are started alike. The first
+    one goes on with the script; the others end in this constructor, with status 0, when it has ended. Until then they
+    hold their parts, and compute with them.
+
     Where the mesh has another axis besides, rows of batches are spread over it: replicas, of which each has the mesh's
     other axes to itself. They see their rows only, as under `DataParallel`. Along this axis weights are not cut.
 
@@ -38,10 +42,14 @@ class ModelParallel(Strategy):
         layout_map: layouts by regular expressions that paths of weights match; its mesh has the devices.
         batch_dim_name: the axis of the mesh over which rows are spread; by default the first one. In a mesh of one
             axis that a layout names all devices see all rows.
-        auto_shard_dataset: share the rows of batches between replicas; in a process alone there is no other way.
+        auto_shard_dataset: share the rows of batches between replicas; there is no other way.
+        expert_axis: the axis of the mesh over which the experts of each `MixtureOfExperts` are spread, each whole on
+            one device; by default they are on the first device with all else. It may be that of the rows: then each
+            device has rows and experts, and sends tokens to the experts that they have chosen.
 
     Raises:
-        ValueError: there is no layout map, it has no mesh, the mesh has no such axis, or there are several processes.
+        ValueError: there is no layout map, it has no mesh, the mesh has no such axis, or its devices are of this
+            process where there are several.
 
     Shazeer et al., "Mesh-TensorFlow: Deep Learning for Supercomputers" (NeurIPS 2018); Shoeybi et al., "Megatron-LM:
     Training Multi-Billion Parameter Language Models Using Model Parallelism" (2019).
@@ -68,7 +76,12 @@ class ModelParallel(Strategy):
     num_workers = 1
 
     def __init__(
-        self, *, layout_map: LayoutMap | None = None, batch_dim_name: str | None = None, auto_shard_dataset: bool = True
+        self,
+        *,
+        layout_map: LayoutMap | None = None,
+        batch_dim_name: str | None = None,
+        auto_shard_dataset: bool = True,
+        expert_axis: str | None = None,
     ) -> None:
         if not isinstance(layout_map, LayoutMap):
             raise ValueError(
@@ -82,7 +95,12 @@ class ModelParallel(Strategy):
             raise ValueError(
                 f"ModelParallel: batch_dim_name={batch_dim_name!r} is no axis of the mesh, which has {mesh.axis_names}."
             )
-        _refuse_processes(mesh)
+        if expert_axis is not None and expert_axis not in mesh.axis_names:
+            raise ValueError(
+                f"ModelParallel: expert_axis={expert_axis!r} is no axis of the mesh, which has {mesh.axis_names}."
+            )
+        self.tasks = tasks_of(mesh.devices.reshape(-1), "ModelParallel")
+        self.expert_axis = expert_axis
         self._layout_map = layout_map
         self._mesh = mesh
         self.batch_dim_name = mesh.axis_names[0] if batch_dim_name is None else batch_dim_name
@@ -135,6 +153,24 @@ class ModelParallel(Strategy):
     def get_tensor_layout(self, path: str) -> TensorLayout | None:
         """Give the layout that the map has for a path; that of what a layer computes has no effect here."""
         return self._layout_map[path]
+
+    def places_of_experts(self, count: int, replica: int = 0) -> list[str] | None:
+        """Give the devices of the experts of a layer; None if they are where all else is.
+
+        Args:
+            count: how many there are.
+            replica: whose devices, unless all replicas have the same experts.
+        """
+        if self.expert_axis is None:
+            return None
+        along = self._mesh.axis_names.index(self.expert_axis)
+        index: list[Any] = [0] * len(self._mesh.shape)
+        if self.spreads_rows and self.expert_axis != self.batch_dim_name:
+            index[self._mesh.axis_names.index(self.batch_dim_name)] = replica
+        index[along] = slice(None)
+        devices = self._mesh.devices[tuple(index)]
+        most = min(count, len(devices))
+        return [str(devices[number * most // count]) for number in range(count)]
 
     def parts_of(self, variable: Any, replica: int = 0) -> tuple[tuple[int, ...], Any] | None:
         """Give into which parts a weight is cut: the axes that are, and devices in an array of as many axes.
@@ -214,22 +250,6 @@ class _ByLayouts(GridPartitioner):
             return None
         mesh = self._strategy.device_mesh
         return [mesh.size_of(str(name)) if axis in axes else 1 for axis, name in enumerate(layout.axes)]
-
-
-def _refuse_processes(mesh: DeviceMesh) -> None:
-    """Refuse meshes that other processes would have a part in.
-
-    Raises:
-        ValueError: there are several.
-    """
-    group = collectives.current_group()
-    elsewhere = [str(name) for name in mesh.devices.reshape(-1) if "/job:" in str(name)]
-    if group.size > 1 or elsewhere:
-        raise ValueError(
-            "ModelParallel: weights are cut over the devices of one process, but "
-            + (f"this is process {group.rank} of {group.size}." if group.size > 1 else f"the mesh has {elsewhere}.")
-            + " Run the script alone, with several devices, or use DataParallel on several processes."
-        )
 
 
 __all__ = ["ModelParallel"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...engine.graph.device import DeviceName
+from .spread import tasks_of
 from .strategy import Strategy
 
 
@@ -30,7 +31,10 @@ class Pipeline(Strategy):
             1 makes one after the other.
         devices: names of the devices, a stage on each; several stages may be on the same. By default those that are
             declared when a step is built: GPUs or simulated ones if there are any, else CPUs. Where there are fewer
-            of them than stages, neighbours share one.
+            of them than stages, neighbours share one. Those of other processes, such as
+            ``["/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0"]``, are of processes that are
+            started alike: the first one goes on with the script, and the others serve their stages, and end in this
+            constructor when it has ended.
 
     Raises:
         ValueError: an argument does not fit.
@@ -71,6 +75,8 @@ class Pipeline(Strategy):
                 f"Pipeline: devices names {len(self.devices)} devices for {self.num_stages} stages. Give one for each "
                 "stage; the same one may be given again."
             )
+        spreads = any(DeviceName.parse(name).job is not None for name in self.devices or ())
+        self.tasks = tasks_of(self.devices or (), "Pipeline") if spreads else None
         if parallel_iterations is not None:
             parallel_iterations = _count("parallel_iterations", parallel_iterations)
         self.parallel_iterations = parallel_iterations or self.num_stages + 2

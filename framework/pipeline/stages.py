@@ -37,6 +37,7 @@ class Stages:
 
     def __init__(self, model: Any, strategy: Pipeline) -> None:
         self._model = model
+        self._tasks = strategy.tasks
         graph = model.layer_graph
         if isinstance(strategy.stages, int):
             self.layers = _cut(model, strategy.stages)
@@ -55,9 +56,13 @@ class Stages:
         self._variables: list[Variable] = []
         for stage, place in zip(self.layers, self.places, strict=False):
             for variable in [v for layer in stage if isinstance(layer, Layer) for v in layer.variables]:
-                if id(variable) not in self._by_variable and not variable.device:
+                if id(variable) in self._by_variable:
+                    continue
+                if not variable.device:
                     self._by_variable[id(variable)] = place
                     self._variables.append(variable)
+                elif self._tasks is not None:  # which holds it
+                    self._by_variable[id(variable)] = variable.device
 
     @property
     def last(self) -> str | None:
@@ -68,6 +73,15 @@ class Stages:
         """The device of the stage to which a variable belongs, the last one's for others."""
         return self.last if variable is None else self._by_variable.get(id(variable), self.last)
 
+    def _places_of_slots(self) -> list[tuple[Variable, str]]:
+        """What the optimizer keeps for variables, with the devices of these."""
+        slots = [] if self._model.optimizer is None else self._model.optimizer.variables
+        found: list[tuple[Variable, str]] = []
+        for slot in slots:
+            near = [self._by_variable[id(each)] for each in slot.colocations if id(each) in self._by_variable]
+            found += [(slot, place) for place in near[:1]]
+        return found
+
     @contextmanager
     def placed(self) -> Generator[None]:
         """Build what is called inside on the devices of its stages; what belongs to no layer on the last one."""
@@ -75,6 +89,8 @@ class Stages:
             yield
             return
         places = [(variable, self._by_variable[id(variable)]) for variable in self._variables]
+        if self._tasks is not None:
+            self._tasks.settle([*places, *self._places_of_slots()])
         with placed_variables(places), placed_layers(self._by_layer), device(self.last):
             yield
 

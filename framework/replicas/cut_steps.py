@@ -44,6 +44,12 @@ class CutSteps:
         """Give the scope in which steps are built, of a model that has its weights."""
         raise NotImplementedError
 
+    @property
+    def remote(self) -> Any:
+        """What runs the steps, where the strategy has devices of other tasks; else None."""
+        tasks = getattr(self.strategy, "tasks", None)
+        return None if tasks is None else tasks.client
+
     def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: Any = 1.0) -> list[Any]:
         """Build all parts of a batch; gives what each of the tracer's entries comes to: a tensor, or some rows.
 

@@ -21,7 +21,8 @@ from ...layers.core.cut_weights import Cut, bias_axes, cut_weights
 from ...layers.core.dense import Dense
 from ...layers.core.einsum_dense import EinsumDense
 from ...layers.core.embedding import Embedding
-from ...layers.core.placed import placed_variables
+from ...layers.core.placed import placed_layers, placed_variables
+from ...layers.mixture_of_experts import MixtureOfExperts
 from ...layers.quantizers.kernels import QuantizableKernel
 from ..data.adapters import Layout
 from .local import LocalSteps
@@ -39,7 +40,14 @@ class PartSteps(LocalSteps):
     def placed(self) -> Generator[None]:
         """Build the weights' parts on their devices, all else on the first: a search for places would cost seconds."""
         home, places = str(DeviceName.parse(self._first_device(0))), self._places()
-        with placed_variables(places), device(home), cut_weights(partial(self._cut, 0)):
+        if self.strategy.tasks is not None:
+            self.strategy.tasks.settle(places)
+        with (
+            placed_variables(places),
+            placed_layers(self._places_of_experts(0)),
+            device(home),
+            cut_weights(partial(self._cut, 0)),
+        ):
             yield
 
     def _places(self) -> list[tuple[Variable, str]]:
@@ -48,6 +56,10 @@ class PartSteps(LocalSteps):
         slots = [] if model.optimizer is None else model.optimizer.variables
         metrics = [variable for metric in model.metrics for variable in metric.variables]
         shards, home = self._places_of_shards(), str(DeviceName.parse(self._first_device(0)))
+        layers = {id(each): each for each in model._flatten_layers()}
+        for key, place in self._places_of_experts(0).items():
+            for variable in layers[key].variables:
+                shards.setdefault(id(variable), place)
         found: list[tuple[Variable, str]] = []
         held: Counter[str] = Counter()
         for variable in (*model.variables, *slots, *metrics):
@@ -56,6 +68,16 @@ class PartSteps(LocalSteps):
             found.append((variable, place))
             held[place] += variable.nbytes
         self.strategy.held = dict(sorted(held.items()))
+        return found
+
+    def _places_of_experts(self, replica: int) -> dict[int, str]:
+        """The devices of the experts of all mixtures, by the `id` of the layer."""
+        found: dict[int, str] = {}
+        for layer in self.model._flatten_layers():
+            if isinstance(layer, MixtureOfExperts):
+                places = self.strategy.places_of_experts(layer.num_experts, replica)
+                for expert, place in zip(layer.experts, places or (), strict=places is not None):
+                    found[id(expert)] = str(DeviceName.parse(place))
         return found
 
     def _places_of_shards(self) -> dict[int, str]:
@@ -91,6 +113,7 @@ class PartSteps(LocalSteps):
         stack = ExitStack()
         stack.enter_context(device(self._first_device(number)))
         stack.enter_context(cut_weights(partial(self._cut, number)))
+        stack.enter_context(placed_layers(self._places_of_experts(number)))
         return stack
 
     def _cut(self, replica: int, weight: Any) -> Cut | None:

@@ -57,7 +57,8 @@ class StepMethods:
         self._is_building_step = False
         self._trained_variables: list[Variable] = []
         self._read_logs_program: tuple[Program, list[Any], Any, int] | None = None
-        self._steps = {mode: StepPrograms(partial(self._build_step, mode)) for mode in ("train", "test", "predict")}
+        modes = ("train", "test", "predict")
+        self._steps = {mode: StepPrograms(partial(self._build_step, mode), self._remote) for mode in modes}
         self._cut_steps: Any = None  # what builds the steps of a model on several devices of this process
         self._output_structure: dict[str, Any] = {}
         self._log_names: dict[tuple[str, str], list[str]] = {}  # by kind of step and layout: what the step returns
@@ -255,6 +256,10 @@ class StepMethods:
         if self._cut_steps is None:
             return self._build_plain_step(mode, layout, tensors)
         return self._cut_steps.build(mode, layout, tensors)
+
+    def _remote(self) -> Any:
+        """What runs the steps of a model that lies on several tasks; None for other models."""
+        return None if self._cut_steps is None else self._cut_steps.remote
 
     def _build_plain_step(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
         build = {"train": self._build_train_step, "test": self._build_test_step, "predict": self._build_predict_step}

@@ -17,7 +17,8 @@ from ...engine.ops.base import apply
 from ...engine.ops.containers.tensor_arrays import ArrayRead
 from ...engine.place.devices import devices_version
 from ...engine.session.inside import fetched_from
-from ...engine.session.programs import make_program
+from ...engine.session.programs import AS_IT_COMES, Schedule, make_program
+from ...engine.session.targets import Remote
 from ...engine.summaries.scopes import recording
 from ...layers.core.layer_state import replacements
 from ...layers.core.shape_programs import STATIC_PROGRAMS, ShapePrograms
@@ -34,10 +35,12 @@ class StepPrograms:
     Args:
         build: builds a step in the current graph from the layout and the tensors of a batch, and returns what to
             fetch. All effects that it builds (assignments) are part of the step, whether or not a fetch needs them.
+        remote: gives what runs the steps elsewhere, if something does.
     """
 
-    def __init__(self, build: Build) -> None:
+    def __init__(self, build: Build, remote: Callable[[], Remote | None] = lambda: None) -> None:
         self._build = build
+        self._remote = remote
         self._devices = devices_version()
         self._recording = recording()
         self._replacements = replacements()
@@ -94,7 +97,7 @@ class StepPrograms:
     def build_anew(self, batch: Batch) -> Program:
         """A further program for a batch, which is not kept: for looking at how it comes about."""
         specs = [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
-        return compile_step(self._build, batch.layout, specs)
+        return compile_step(self._build, batch.layout, specs, self._remote())
 
     def clear(self) -> None:
         """Forget all programs, because what they were built from has changed."""
@@ -119,7 +122,7 @@ class StepPrograms:
             return None
         self._check_scopes()
         if key not in self._loops and len(self._loops) < STATIC_PROGRAMS:
-            self._loops[key] = len(batches), compile_loop(self._build, batches[0], len(batches))
+            self._loops[key] = len(batches), compile_loop(self._build, batches[0], len(batches), self._remote())
         length, program = self._loops.get(key, (0, None))
         return program if length == len(batches) else None
 
@@ -128,13 +131,13 @@ class StepPrograms:
         kind = (batch.layout.key, *[(spec.rank, spec.dtype) for spec in specs])
         family = self._families.get(kind)
         if family is None:
-            compiled = partial(partial, compile_step, self._build, batch.layout)  # traced when it is compiled
+            compiled = partial(partial, compile_step, self._build, batch.layout, remote=self._remote())  # traced later
             family = self._families[kind] = ShapePrograms(compiled)
         return family.find(specs)
 
 
-def compile_step(build: Build, layout: Layout, specs: Sequence[TensorSpec]) -> Program:
-    """Trace a step for the given specs and compile it, with all its effects."""
+def compile_step(build: Build, layout: Layout, specs: Sequence[TensorSpec], remote: Remote | None = None) -> Program:
+    """Trace a step for the given specs and compile it, with all its effects; `remote` runs it elsewhere."""
     names = _names(layout, len(specs))
     graph = Graph()
     with graph.as_default():
@@ -142,16 +145,18 @@ def compile_step(build: Build, layout: Layout, specs: Sequence[TensorSpec]) -> P
         fetches = [graph.capture(fetch) for fetch in build(layout, [*feeds])]
     graph.traced = "a step of a model"
     effects = [operation for operation in graph.operations if operation.writes]
-    return make_program(graph, [*fetches, *effects], feeds)
+    schedule = AS_IT_COMES if remote is None else Schedule(remote=remote)
+    return make_program(graph, [*fetches, *effects], feeds, schedule=schedule)
 
 
-def compile_loop(build: Build, batch: Batch, count: int) -> Program:
+def compile_loop(build: Build, batch: Batch, count: int, remote: Remote | None = None) -> Program:
     """Trace and compile a loop that makes a step for each of several batches.
 
     Args:
         build: builds one step.
         batch: one such batch.
         count: how many there are.
+        remote: what runs it elsewhere.
 
     Returns:
         A program of the batches' arrays, stacked along a new axis 0; it gives what the last step fetches.
@@ -164,7 +169,7 @@ def compile_loop(build: Build, batch: Batch, count: int) -> Program:
         return [apply(ArrayRead(), history, ops.convert_to_tensor(count - 1)) for history in make(stacked)]
 
     specs = [TensorSpec((count, *leaf.shape), leaf.dtype) for leaf in batch.leaves]
-    return compile_step(build_loop, batch.layout, specs)
+    return compile_step(build_loop, batch.layout, specs, remote)
 
 
 def _assigning_loop(build: Callable[[list[Tensor]], list[Tensor]], stacked: list[Tensor]) -> list[Symbol]:

@@ -1,0 +1,150 @@
+"""`SpreadTasks`: the processes of a strategy whose model lies on several of them; the first one runs the steps.
+
+All processes run the script up to the strategy. From there on the others serve as tasks: they hold the variables that
+lie with them, and compute what is placed there. The first process builds the steps, and is the client and the master.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import socket
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ...engine.graph import Variable
+from ...engine.graph.device import DeviceName
+from ...engine.ops import collectives
+from ...engine.ops.random.keys import SeedGenerator
+from ...engine.place.devices import list_devices
+from ..cluster import ClusterSpec, is_loopback, joined_address, resolved, split_address
+from ..collectives.group import ProcessGroup
+
+if TYPE_CHECKING:
+    from ..tasks.client import Client
+
+
+class SpreadTasks:
+    """The tasks of the group of this process. In the first process it is made; the others serve, and end here.
+
+    Args:
+        group: of all processes.
+
+    Raises:
+        SystemExit: in the others, with status 0 when the first one has ended.
+        TaskFailedError: in the others, when the first one is lost.
+
+    Attributes:
+        client: runs steps on all tasks.
+    """
+
+    def __init__(self, group: ProcessGroup) -> None:
+        from ..tasks.client import connect
+        from ..tasks.server import Server
+
+        self._group = group
+        host = group.links.host
+        own = joined_address(host, _free_port(host)).encode()
+        addresses = [each.decode() for each in group.gather_bytes(own)]
+        cluster = ClusterSpec({"worker": addresses})
+        bind = None if is_loopback(split_address(addresses[group.rank])[0]) else host
+        devices = {"cpu": len(list_devices("cpu"))}
+        self._server = Server(cluster, "worker", group.rank, devices, bind=bind)
+        group.gather_bytes(b"")  # all serve
+        if group.rank:
+            self._serve()
+        self.own = self._server.name
+        self.client: Client = connect(self._server.target)
+        self.client.places = self._places
+        self._containers: dict[Any, str] = {}  # of what this process shares with its task
+        atexit.register(self.close)
+
+    def _serve(self) -> None:
+        """Be a task until the first process ends."""
+        try:
+            self._group.links.wait_for(0)
+            self._group.gather_bytes(b"")
+        finally:
+            self._server.stop()
+        self._group.gather_bytes(b"")
+        raise SystemExit(0)
+
+    def is_elsewhere(self, place: str) -> bool:
+        """Test whether a device is one of another task."""
+        return str(DeviceName.parse(place).of_task()) != self.own
+
+    def settle(self, places: Iterable[tuple[Variable, str]]) -> None:
+        """Have variables lie on the devices of other tasks for good: values are there from the first step on."""
+        for variable, place in places:
+            if not variable.device and self.is_elsewhere(place):
+                variable.device = place
+
+    def _places(self, resource: Any) -> dict[str, Any]:
+        """What tasks are to know of state: what lies in this process is the same object for its task."""
+        is_here = isinstance(resource, SeedGenerator) or (
+            isinstance(resource, Variable) and not (resource.device and self.is_elsewhere(resource.device))
+        )
+        if not is_here:
+            return {}
+        if resource not in self._containers:
+            # Its name stands in programs, which all tasks print alike, so that it is the container that differs.
+            self._containers[resource] = f"process: {len(self._containers)}"
+            self._server.task.hold(self._containers[resource], resource.name, resource)
+        return {"container": self._containers[resource], "path": resource.name, "device": self.own}
+
+    def close(self) -> None:
+        """Let the other processes end. It happens at the end of this one, too."""
+        atexit.unregister(self.close)
+        self.client.close()
+        with contextlib.suppress(Exception):  # one that is lost has been reported by a step
+            self._group.gather_bytes(b"")  # they may end,
+            self._group.gather_bytes(b"")  # and ask this task no more
+        self._server.stop()
+
+
+_made: dict[ProcessGroup, SpreadTasks] = {}
+
+
+def tasks_of(devices: Iterable[Any], strategy: str) -> SpreadTasks | None:
+    """Give the tasks that devices of several processes are on; None if all are of this process.
+
+    Args:
+        devices: their names.
+        strategy: as messages call it.
+
+    Raises:
+        ValueError: there are no other processes, or one has no such device.
+        SystemExit: see `SpreadTasks`.
+    """
+    given = [DeviceName.parse(str(name)) for name in devices]
+    named = [str(name) for name in given if name.job is not None]
+    group = collectives.current_group()
+    if not isinstance(group, ProcessGroup):
+        if named:
+            raise ValueError(
+                f"{strategy}: {named} are devices of tasks, but this process is alone. Start the script with "
+                "`python -m anabranch launch -n 2 --ps 0 script.py`, or name devices of this process."
+            )
+        return None
+    if len(named) != len(given):
+        here = [str(name) for name in given if name.job is None]
+        raise ValueError(
+            f"{strategy}: this is process {group.rank} of {group.size}, and {here} do not say of which they are "
+            "devices. Take their names from ab.distribution.list_devices(), or use DataParallel on several processes."
+        )
+    known = set(group.links.names)
+    strange = sorted({str(name.of_task()) for name in given} - known)
+    if strange:
+        raise ValueError(f"{strategy}: there are no tasks {strange}; the processes are {sorted(known)}.")
+    if group not in _made:
+        _made[group] = SpreadTasks(group)
+    return _made[group]
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in resolved(host) else socket.AF_INET) as found:
+        found.bind((resolved(host), 0))
+        return int(found.getsockname()[1])
+
+
+__all__ = ["SpreadTasks", "tasks_of"]

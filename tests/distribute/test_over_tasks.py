@@ -1,0 +1,117 @@
+"""Models that lie on several tasks, in parts or in stages, find what one device finds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.tasks import PATIENCE
+
+import anabranch as ab
+from anabranch.distribute import ModelParallel, Pipeline
+from anabranch.distribute.strategies.mesh import DeviceMesh, LayoutMap
+
+SCRIPTS = Path(__file__).parent / "scripts"
+AWAY = "/job:worker/task:1/device:CPU:0"
+
+
+def launched(script: str, *arguments: str, restarts: int = 0) -> str:
+    """Run a script in two processes; gives what they print."""
+    command = [sys.executable, "-m", "anabranch", "launch", "-n", "2", "--ps", "0", "--max-restarts", str(restarts)]
+    done = subprocess.run(
+        [*command, str(SCRIPTS / script), *arguments],
+        env={**os.environ, "ANABRANCH_KERNELS": "0"},  # of which these results do not depend
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=12 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def assert_same(path: Path) -> None:
+    with np.load(path) as found:
+        names = [name.removesuffix(": over") for name in found.files if name.endswith(": over")]
+        assert names
+        for name in names:
+            np.testing.assert_allclose(found[f"{name}: over"], found[f"{name}: alone"], 1e-10, 1e-10, err_msg=name)
+
+
+@pytest.mark.xdist_group("tasks")
+@pytest.mark.parametrize(
+    ("names", "elsewhere"),
+    [
+        (["experts"], [12]),  # two of four experts have two weights each, and Adam two numbers for each of theirs
+        pytest.param(["dense", "table", "rows", "stages"], [9, 3, 0, 12], marks=pytest.mark.slow),
+    ],
+)
+def test_training_over_tasks_finds_what_one_device_finds(names: list[str], elsewhere: Any, tmp_path: Path) -> None:
+    """Also evaluate, predict and the weights; as many variables as belong there lie with the other task."""
+    text = launched("train_over_tasks.py", str(tmp_path / "found.npz"), *names)
+    assert text.split() == [word for count in elsewhere for word in ("elsewhere:", str(count))]
+    assert_same(tmp_path / "found.npz")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("tasks")
+def test_a_lost_task_is_started_again_with_all_others(tmp_path: Path) -> None:
+    """Its stage was the only copy: all state comes from the last backup, and training ends as if nothing had been."""
+    text = launched("lose_a_stage.py", str(tmp_path), restarts=1)
+    assert "worker 1 ended with exit status -9; all tasks are started again (restart 1 of 1)" in text
+    assert_same(tmp_path / "found.npz")
+
+
+def test_devices_of_tasks_need_these() -> None:
+    layouts = LayoutMap(DeviceMesh((1,), ("model",), [AWAY]))
+    with pytest.raises(ValueError, match=r"ModelParallel: .*task:1.* are devices of tasks, but this process is alone"):
+        ModelParallel(layout_map=layouts)
+    with pytest.raises(ValueError, match="Pipeline: .* this process is alone"):
+        Pipeline(2, 4, devices=["cpu:0", AWAY])
+    here = LayoutMap(DeviceMesh((1, 1), ("batch", "model"), ["cpu:0"]))
+    with pytest.raises(ValueError, match=r"expert_axis='experts' is no axis of the mesh, which has \['batch', 'model'"):
+        ModelParallel(layout_map=here, expert_axis="experts")
+
+
+def test_places_of_experts() -> None:
+    mesh = DeviceMesh((2, 3), ("batch", "model"), [f"cpu:{number}" for number in range(6)])
+    spread = ModelParallel(layout_map=LayoutMap(mesh), expert_axis="model")
+    assert spread.places_of_experts(6, 1) == ["cpu:3", "cpu:3", "cpu:4", "cpu:4", "cpu:5", "cpu:5"]
+    assert spread.places_of_experts(2) == ["cpu:0", "cpu:1"]
+    shared = ModelParallel(layout_map=LayoutMap(mesh), expert_axis="batch")
+    assert shared.places_of_experts(4, 1) == ["cpu:0", "cpu:0", "cpu:3", "cpu:3"]  # the same for all replicas
+    assert ModelParallel(layout_map=LayoutMap(mesh)).places_of_experts(4) is None
+
+
+def test_experts_on_devices_of_one_process(without_kernels: None) -> None:
+    """Each has its weights on its own device, and computes there, whichever replica's tokens chose it."""
+    rows = np.random.default_rng(0).normal(size=(6, 4)).astype("float32")
+
+    def trained(strategy: ModelParallel | None) -> Any:
+        ab.utils.set_random_seed(3)
+        with strategy.scope() if strategy else ab.name_scope("alone"):
+            mixture = ab.layers.MixtureOfExperts(
+                2, lambda: ab.layers.Dense(4), k=1, noisy=False, importance_loss=0.0, load_loss=0.0
+            )
+            model = ab.Sequential([ab.Input((4,)), mixture])
+            model.compile("sgd", "mse")
+        model.train_on_batch(rows, rows)
+        return model.get_weights(), mixture.expert_tokens.numpy().tolist()
+
+    expected = trained(None)
+    try:
+        ab.config.set_devices(cpu=2)
+        mesh = DeviceMesh((2,), ("batch",), ["cpu:0", "cpu:1"])
+        strategy = ModelParallel(layout_map=LayoutMap(mesh), expert_axis="batch")
+        found = trained(strategy)
+        for one, other in zip(found[0], expected[0], strict=True):
+            np.testing.assert_allclose(one, other, 1e-5, 1e-6)
+        assert found[1] == expected[1]
+        assert strategy.statistics()["bytes"]["/device:CPU:1"] == 4 * (4 * 4 + 4)
+    finally:
+        ab.config.set_devices()
