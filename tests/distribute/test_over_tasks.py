@@ -71,7 +71,7 @@ def test_devices_of_tasks_need_these() -> None:
     layouts = LayoutMap(DeviceMesh((1,), ("model",), [AWAY]))
     with pytest.raises(ValueError, match=r"ModelParallel: .*task:1.* are devices of tasks, but this process is alone"):
         ModelParallel(layout_map=layouts)
-    with pytest.raises(ValueError, match="Pipeline: .* this process is alone"):
+    with pytest.raises(ValueError, match=r"Pipeline: .* this process is alone"):
         Pipeline(2, 4, devices=["cpu:0", AWAY])
     here = LayoutMap(DeviceMesh((1, 1), ("batch", "model"), ["cpu:0"]))
     with pytest.raises(ValueError, match=r"expert_axis='experts' is no axis of the mesh, which has \['batch', 'model'"):
