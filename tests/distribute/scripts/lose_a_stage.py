@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 import anabranch as ab
-from anabranch import layers
+from anabranch import distribution, layers
 from anabranch.distribute import Pipeline
-from anabranch.distribution import list_devices
 
 X = np.random.default_rng(0).normal(size=(16, 8))
 EPOCHS = 3
@@ -46,7 +45,7 @@ def main(folder: Path) -> None:
     ab.config.set_floatx("float64")
     if ab.distribute.rank() == 1:
         (folder / "other").write_text(str(os.getpid()))
-    strategy = Pipeline(2, 4, devices=list_devices())
+    strategy = Pipeline(2, 4, devices=distribution.list_devices())
     over = trained(strategy, [ab.callbacks.BackupAndRestore(folder / "backup"), Kill(folder)])
     alone = trained(None, [])
     found = {f"{n}: over": value for n, value in enumerate(over)} | {f"{n}: alone": v for n, v in enumerate(alone)}

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 import anabranch as ab
-from anabranch import layers
+from anabranch import distribution, layers
 from anabranch.distribute import ModelParallel, Pipeline
-from anabranch.distribution import DeviceMesh, LayoutMap, list_devices
 from anabranch.engine.graph.sharded import grouped
 
 RNG = np.random.default_rng(0)
@@ -34,7 +33,7 @@ def mixture() -> Any:
 
 
 def parallel(shape: tuple[int, ...], layouts: dict[str, Any], axes: Any = ("batch", "model"), **options: Any) -> Any:
-    found = LayoutMap(DeviceMesh(shape, axes, list_devices()))
+    found = distribution.LayoutMap(distribution.DeviceMesh(shape, axes, distribution.list_devices()))
     for key, layout in layouts.items():
         found[key] = layout
     return ModelParallel(layout_map=found, **options)
@@ -45,7 +44,7 @@ CASES: dict[str, Any] = {
     "table": (table, IDS, lambda: parallel((1, 2), {"table": ("model", None)})),
     "rows": (dense, X, lambda: parallel((2, 1), {})),
     "experts": (mixture, X, lambda: parallel((2,), {}, ("batch",), expert_axis="batch")),
-    "stages": (dense, X, lambda: Pipeline(2, 4, devices=list_devices())),
+    "stages": (dense, X, lambda: Pipeline(2, 4, devices=distribution.list_devices())),
 }
 
 
