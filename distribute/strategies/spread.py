@@ -80,7 +80,7 @@ class SpreadTasks:
                 variable.device = place
 
     def _places(self, resource: Any) -> dict[str, Any]:
-        """What tasks are to know of state: what lies in this process is the same object for its task."""
+        """Describe state for tasks: what lies in this process is the same object for its task."""
         is_here = isinstance(resource, SeedGenerator) or (
             isinstance(resource, Variable) and not (resource.device and self.is_elsewhere(resource.device))
         )

@@ -107,7 +107,7 @@ class ParameterServer(Strategy):
         sync: whether the workers make each step together, with the mean of their gradients. Otherwise each worker's
             gradient is an update of its own.
         backup_workers: how many workers more there are than a step waits for. The first gradients count; the rows of
-            those that come later are handed out again.
+            those that come later are handed out again. Each epoch counts the workers that take part when it begins.
         on_drop: "requeue" hands the rows of dropped gradients out again, so that each row of an epoch counts once;
             "skip" does not, as in the paper.
         max_staleness: without `sync`, how many steps the parameters of a gradient may be behind; None for any number.
@@ -116,6 +116,7 @@ class ParameterServer(Strategy):
             regularizer that is no sum over rows, stays whole.
         max_restarts: how often within an hour training may go on from its last backup after a ps task was lost, if it
             has the callback `BackupAndRestore`. By default what ``launch --max-restarts`` was given, elsewhere 3.
+        min_workers: while fewer workers take part no step begins: training waits, and ps task 0 says for whom.
         cluster: the tasks, in place of those in the environment: a `ClusterSpec`, or what makes one.
         job_name, task_index: which task this process is; with `cluster`.
 
@@ -143,6 +144,7 @@ class ParameterServer(Strategy):
         max_staleness: int | None = None,
         variable_partitioner: Any = None,
         max_restarts: int | None = None,
+        min_workers: int = 1,
         cluster: ClusterSpec | dict[str, Any] | None = None,
         job_name: str | None = None,
         task_index: int | None = None,
@@ -153,6 +155,7 @@ class ParameterServer(Strategy):
         self.max_staleness = max_staleness
         self.variable_partitioner = variable_partitioner
         self.max_restarts = restarts_allowed() if max_restarts is None else max_restarts
+        self.min_workers = min_workers
         place = place_of("ParameterServer", cluster, job_name, task_index)
         self.cluster = None if place is None else place.cluster
         self.workers = [] if place is None else _tasks(place.cluster, WORKER_JOBS)
@@ -180,6 +183,11 @@ class ParameterServer(Strategy):
             raise ValueError(
                 f"ParameterServer: backup_workers={self.backup_workers} must be at least 0, and 0 where sync=False: "
                 "there no step waits for others."
+            )
+        if self.min_workers < 1 or (self.cluster is not None and self.min_workers > self.num_workers):
+            raise ValueError(
+                f"ParameterServer: min_workers={self.min_workers} must be at least 1, and at most the number of "
+                f"workers, {self.num_workers}: with more, no step would ever begin."
             )
         if self.cluster is None:
             return
@@ -212,6 +220,10 @@ class ParameterServer(Strategy):
     def shares(self) -> int:
         """The number of workers whose gradients make a step."""
         return self.num_workers - self.backup_workers if self.sync else 1
+
+    def shares_of(self, members: int) -> int:
+        """Give how many gradients make a step of an epoch that so many workers begin: all but the backups."""
+        return max(members - self.backup_workers, 1) if self.sync else 1
 
     @property
     def may_repeat(self) -> bool:

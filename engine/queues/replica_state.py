@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import bisect
 import collections
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from .attempts import Attempt
 from .errors import CancelledError, StateLostError
+from .replica_accounts import ReplicaAccounts
 from .replica_tickets import LEAD, LEAVE, LEAVE_TEXT, NO_TICKET, Chosen, Member, Out, Receipt, Ticket
 
 _TICKET_BITS = 31  # tickets of a generation are numbered from its number times two to the power of this
 
 
-class ReplicaStepsState:
+class ReplicaStepsState(ReplicaAccounts):
     """Hands out shares, counts what comes back, and chooses the sets of steps.
 
     Args:
@@ -30,6 +30,7 @@ class ReplicaStepsState:
         synchronous: whether tickets of a step are handed out only when the step before has been applied.
         requeue: whether shares of dropped gradients are handed out again. Otherwise their rows are skipped.
         max_staleness: how many steps the parameters of an asynchronous gradient may be behind; None for any number.
+        min_workers: with fewer workers nothing is handed out.
 
     Attributes:
         step: the step that is under way: so many have been applied.
@@ -40,8 +41,14 @@ class ReplicaStepsState:
     """
 
     def __init__(
-        self, shares: int, synchronous: bool = True, requeue: bool = True, max_staleness: int | None = None
+        self,
+        shares: int,
+        synchronous: bool = True,
+        requeue: bool = True,
+        max_staleness: int | None = None,
+        min_workers: int = 1,
     ) -> None:
+        self.min_workers = min_workers
         self.step = 0
         self.epoch = 0
         self.leader: int | None = None
@@ -60,6 +67,7 @@ class ReplicaStepsState:
         self._requeue = requeue
         self._max_staleness = max_staleness
         self._workers: dict[int, Member] = {}
+        self._seen: set[int] = set()  # workers that have taken part
         self._pool: list[int] = []  # shares to hand out, in order
         self._undone: set[int] = set()  # shares of the epoch that no applied or chosen set has
         self._counted: dict[int, tuple[int, int, int]] = {}  # by share: ticket, rows and worker
@@ -91,6 +99,7 @@ class ReplicaStepsState:
             self._drop(worker)
         if known is None or known.incarnation != incarnation:
             self._workers[worker] = Member(task, incarnation)
+            self._seen.add(worker)
 
     def leave(self, worker: int, incarnation: int) -> None:
         """Let a worker go; what it has out is handed out again. With the leader training has come to its end."""
@@ -272,11 +281,6 @@ class ReplicaStepsState:
             self._beginner = None
         self._settle()
         return gone
-
-    @property
-    def members(self) -> list[int]:
-        """The numbers of the workers that take part."""
-        return sorted(self._workers)
 
     def _is_member(self, worker: int, incarnation: int) -> bool:
         return worker in self._workers and self._workers[worker].incarnation == incarnation
@@ -534,7 +538,7 @@ class ReplicaStepsState:
             return None
         if not self._undone or not self._is_running:
             return None if self._unapplied else Ticket(NO_TICKET, self.step, 0)
-        if self._has_to_wait(worker):
+        if self.are_too_few or self._has_to_wait(worker):
             return None
         share = self._share_for(worker)
         if share is None:
@@ -553,7 +557,8 @@ class ReplicaStepsState:
         """The share that a worker is to compute now.
 
         Each worker has one share of a step. It gets another one if the step needs more than there are workers. Of the
-        next batch it gets the part that has its own number, so that without drops a worker always has the same part.
+        next batch it gets the part that has its place among the members, so that without drops a worker always has the
+        same part.
         """
         has_done = self._synchronous and self._has_contributed(worker)
         if has_done:
@@ -564,38 +569,15 @@ class ReplicaStepsState:
                 return None
         if self._pool:
             batch = self._pool[0] // self._shares
-            own = [share for share in self._pool[: self._shares] if share == batch * self._shares + worker]
+            mine = batch * self._shares + self.members.index(worker)
+            own = [share for share in self._pool[: self._shares] if share == mine]
             share = own[0] if own else self._pool[0]
             self._pool.remove(share)
             return share
-        mine = {out.share for out in self._out.values() if out.worker == worker}
-        rest = sorted(self._undone - self._counted.keys() - mine)
+        has = {out.share for out in self._out.values() if out.worker == worker}
+        rest = sorted(self._undone - self._counted.keys() - has)
         return rest[0] if rest and self._synchronous and not has_done else None
 
     def _has_contributed(self, worker: int) -> bool:
         known = self._workers.get(worker)
         return known is not None and known.contributed == self._chosen
-
-    # --- accounts ---------------------------------------------------------------------------------------------------
-
-    def statistics(self) -> dict[str, Any]:
-        """Count what was done, as values of JSON."""
-        return {
-            "step": self.step,
-            "epoch": self.epoch,
-            "members": self.members,
-            "receipts": {
-                str(number): {receipt.name.lower(): count[receipt] for receipt in Receipt}
-                for number, count in sorted(self._receipts.items())
-            },
-            "staleness": {str(steps): count for steps, count in sorted(self._staleness.items())},
-            "undone": len(self._undone),
-        }
-
-    def describe(self, who: Callable[[int], str] = str) -> str:
-        """Say what a step waits for, for messages."""
-        outstanding = ", ".join(who(out.worker) for out in self._out.values()) or "nobody"
-        return (
-            f"step {self._chosen}, which has {len(self._counted)} of {min(self._shares, len(self._undone))} gradients; "
-            f"at work on it: {outstanding}; taking part: {', '.join(map(who, self.members)) or 'nobody'}"
-        )

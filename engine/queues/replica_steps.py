@@ -7,9 +7,10 @@ holds parameters has a `ReplicaGradients`, which keeps the workers' gradients un
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -22,14 +23,15 @@ from ..graph.spec import Shape, TensorSpec
 from ..ops.base import convert_to_tensor
 from .attempts import Attempt, Course, Gate, Request, WaitingOp
 from .errors import CancelledError, check_held
+from .replica_requests import METHODS, WAITING, WORDS, fits, read
 from .replica_state import ReplicaStepsState
 
 if TYPE_CHECKING:
     from ..graph.graph import Operation
     from ..graph.tensor import Tensor
 
-_NUMBER, _NUMBERS = TensorSpec((), dtypes.int64), TensorSpec((None,), dtypes.int64)
-_TEXT = TensorSpec((), dtypes.string)
+_NUMBER = TensorSpec((), dtypes.int64)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,63 +45,6 @@ class _ReplicaOp(Op):
 
 
 # --- tickets and sets -----------------------------------------------------------------------------------------------
-
-
-class _Method(NamedTuple):
-    """The inputs and outputs of a request of `ReplicaSteps`.
-
-    Attributes:
-        inputs: a letter for each: "i" an integer, "v" a vector of integers, "s" a text.
-        outputs: their specs.
-        is_leaders: whether only the leader may ask; its token comes before the other inputs.
-    """
-
-    inputs: str
-    outputs: tuple[TensorSpec, ...] = ()
-    is_leaders: bool = False
-
-
-_METHODS = {
-    "join": _Method("ii"),
-    "leave": _Method("ii"),
-    "retire": _Method("ii"),
-    "hand_over": _Method("ii", (_NUMBER,)),
-    "lead": _Method("iiii", (_NUMBER,)),
-    "enrol": _Method("iii", (_NUMBER,)),
-    "current": _Method("", (_NUMBER,)),
-    "accept": _Method("ii", (_NUMBER, _NUMBER)),
-    "note": _Method("s", is_leaders=True),
-    "notes": _Method("", (_TEXT,)),
-    "abandon": _Method("s", is_leaders=True),
-    "begin_epoch": _Method("iiv", (_NUMBER,), is_leaders=True),
-    "check_whole": _Method("", is_leaders=True),
-    "end_epoch": _Method("", is_leaders=True),
-    "account": _Method("", (_NUMBERS,), is_leaders=True),
-    "close": _Method("s", is_leaders=True),
-    "commit": _Method("iiii", (_NUMBER,)),
-    "applied": _Method("i", is_leaders=True),
-    "end_choosing": _Method("", is_leaders=True),
-    "announce": _Method("s", is_leaders=True),
-    "hear": _Method("iii", (_TEXT,)),
-    "statistics": _Method("", (_TEXT,)),
-    "take": _Method("iii", (_NUMBER, _NUMBER, _NUMBER)),
-    "choose": _Method("", (_NUMBER, _NUMBERS, _NUMBERS, _NUMBER), is_leaders=True),
-}
-_WORDS = {"i": "an integer", "v": "a vector of integers", "s": "a text"}
-_WAITING = ("take", "choose", "hear", "enrol")
-
-
-def _fits(letter: str, given: Any) -> bool:
-    """Test whether the spec of an input fits a letter of `_Method.inputs`."""
-    rank = 1 if letter == "v" else 0
-    return given.dtype.kind in ("T" if letter == "s" else "iu") and (given.shape is None or len(given.shape) == rank)
-
-
-def _read(letter: str, value: Any) -> Any:
-    """The Python value of an input."""
-    if letter == "v":
-        return np.asarray(value).tolist()
-    return str(value) if letter == "s" else int(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,10 +65,10 @@ class _ReplicaStepsOp(_ReplicaOp):
         return (Effect(self.steps, writes=True),)
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
-        method = _METHODS[self.method]
+        method = METHODS[self.method]
         wanted = "i" * method.is_leaders + method.inputs
-        if len(inputs) != len(wanted) or not all(map(_fits, wanted, inputs)):
-            what = ", ".join(_WORDS[letter] for letter in wanted)
+        if len(inputs) != len(wanted) or not all(map(fits, wanted, inputs)):
+            what = ", ".join(WORDS[letter] for letter in wanted)
             raise TypeError(f"ReplicaSteps.{self.method} takes ({what}); got {list(map(str, inputs))}.")
         return method.outputs
 
@@ -142,7 +87,7 @@ class ReplicaStepsWait(_ReplicaStepsOp, WaitingOp):
 
     def course(self, *inputs: Any) -> Course:
         parts = yield self.steps.asking(self.method, self.task, inputs)
-        specs = _METHODS[self.method].outputs
+        specs = METHODS[self.method].outputs
         found = [np.asarray(part, spec.dtype) for part, spec in zip(parts, specs, strict=True)]
         return found[0] if len(found) == 1 else tuple(found)
 
@@ -157,6 +102,7 @@ class ReplicaSteps(NamedResource):
         synchronous: whether workers wait for each step to be applied.
         requeue: whether the rows of dropped gradients are handed out again.
         max_staleness: how many steps the parameters of an asynchronous gradient may be behind; None for any number.
+        min_workers: with fewer workers no step is made.
         name: by which tasks know it.
     """
 
@@ -168,12 +114,15 @@ class ReplicaSteps(NamedResource):
         synchronous: bool = True,
         requeue: bool = True,
         max_staleness: int | None = None,
+        min_workers: int = 1,
+        *,
         name: str = "replica_steps",
     ) -> None:
         self.name = self.path = name
         self.place_here()
-        self._options = (shares, synchronous, requeue, max_staleness)
-        self._state = ReplicaStepsState(shares, synchronous, requeue, max_staleness)
+        self._options = (shares, synchronous, requeue, max_staleness, min_workers)
+        self._state = ReplicaStepsState(*self._options)
+        self._said = ""
         self._gate = Gate()
 
     def definition(self) -> dict[str, Any]:
@@ -189,7 +138,15 @@ class ReplicaSteps(NamedResource):
 
     def task_lost(self, task: str, incarnation: int) -> None:
         with self._gate.lock:
-            self._state.lost(task, incarnation)
+            if self._state.lost(task, incarnation):
+                self._say_shortage()
+
+    def _say_shortage(self) -> None:
+        """Say once that steps wait because too few workers take part, and for whom."""
+        text, before = self._state.shortage(_worker), self._said
+        self._said = text
+        if text and text != before:
+            _logger.warning("%s: %s.", self.name, text)
 
     # --- what operations do -----------------------------------------------------------------------------------------
 
@@ -201,6 +158,8 @@ class ReplicaSteps(NamedResource):
             if method in ("join", "lead"):
                 given.insert(1, task)
             found: Any = self._state.generation if method == "current" else getattr(self._state, method)(*given)
+            if method in ("leave", "retire", "hand_over"):
+                self._say_shortage()
         if method == "statistics":
             found = json.dumps(found)
         if isinstance(found, str):
@@ -217,9 +176,9 @@ class ReplicaSteps(NamedResource):
             CancelledError: another worker leads.
             StateLostError: state is lost, and the request needs it.
         """
-        known = _METHODS[method]
+        known = METHODS[method]
         letters = "i" * known.is_leaders + known.inputs
-        given = [_read(letter, value) for letter, value in zip(letters, inputs, strict=True)]
+        given = [read(letter, value) for letter, value in zip(letters, inputs, strict=True)]
         if known.is_leaders:
             self._state.check_leader(given.pop(0))
             if method != "close":
@@ -348,7 +307,7 @@ class ReplicaSteps(NamedResource):
         return self._add("statistics", []).outputs[0]
 
     def _add(self, method: str, inputs: Sequence[Any], task: str = "") -> Operation:
-        kind = ReplicaStepsWait if method in _WAITING else ReplicaStepsCall
+        kind = ReplicaStepsWait if method in WAITING else ReplicaStepsCall
         tensors = [convert_to_tensor(value) for value in inputs]
         return get_default_graph().add(kind(self, method, task), tensors, f"{self.name}/{method}")
 

@@ -64,8 +64,12 @@ class ClusterFit:
         shares, self._shares = self._shares, None
         if shares is None:
             self._seed = seed_now()
-            shares = Shares(self.data, self.strategy.shares, self._seed)
+            shares = Shares(self.data, self._shares_of_step(), self._seed)
         return shares
+
+    def _shares_of_step(self) -> int:
+        """How many shares the batches of the next epoch are cut into."""
+        return self.strategy.shares
 
     def _logs(self) -> Logs:
         """The logs of the epoch so far, of all workers' rows; the variables have been pulled."""

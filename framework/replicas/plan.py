@@ -35,7 +35,12 @@ class ReplicaPlan(StepTracer):
         super().__init__(model, strategy, batch)
         with device(strategy.ps[0]):
             self.steps = ReplicaSteps(
-                strategy.shares, strategy.sync, strategy.on_drop == "requeue", strategy.max_staleness, "steps"
+                strategy.shares,
+                strategy.sync,
+                strategy.on_drop == "requeue",
+                strategy.max_staleness,
+                strategy.min_workers,
+                name="steps",
             )
         self.gradients: list[ReplicaGradients] = []
         for number, task in enumerate(strategy.ps):

@@ -94,6 +94,7 @@ class ReplicaFit(ClusterFit):
         self._generation = self._after = 0  # in which this worker takes part, and which one it does not want
         self._passes_made = 0
         self._is_computing = self._is_leaving = False
+        self._has_made_epochs = False
         self._done: Any = None  # the shares that are in the values that the chief has pulled
         self.programs = ReplicaPrograms(self.plan)
         if self.strategy.is_chief and self.programs.current():  # it was started again, and others train
@@ -286,6 +287,11 @@ class ReplicaFit(ClusterFit):
         self.programs.announce({**message, "first": found.first, "applied": found.applied})
         return found
 
+    def _shares_of_step(self) -> int:
+        if not self._has_made_epochs:  # workers may be on their way
+            return self.strategy.shares
+        return self.strategy.shares_of(len(self.programs.statistics()["members"]))
+
     def _note(self, epoch: int, done: int) -> None:
         """Leave what a worker will have to know that takes over: callbacks saw so many steps of an epoch."""
         assert self._run is not None
@@ -413,6 +419,7 @@ class ReplicaFit(ClusterFit):
         self.data.on_epoch_end()
         self.hooks.on_epoch_end(epoch, logs)
         self._note(epoch + 1, 0)
+        self._has_made_epochs = True
         self.programs.announce({"logs": {name: plain(value) for name, value in logs.items()}})
         return logs
 

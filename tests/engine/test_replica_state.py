@@ -325,6 +325,37 @@ def test_a_leader_that_is_to_leave_hands_over():
     assert state.accept(1, 101) == (token + 1, -1)
 
 
+def test_below_the_least_number_of_workers_nothing_is_handed_out():
+    state = joined(2, 3, min_workers=2)
+    state.begin_epoch(2)
+    first, second = ticket(state, 0), ticket(state, 1)
+    for worker in (1, 2):
+        assert state.shortage() == ""
+        state.lost(f"/job:worker/task:{worker}", 100 + worker)
+    assert "need 2 workers (min_workers), and wait for 1, 2; taking part: 0" in state.describe()
+    assert state.commit(0, 100, first.number, 1) is Receipt.TAKEN, "what was under way counts"
+    waits = state.take(0, 100, 1)
+    assert not waits.is_done
+    state.join(1, "/job:worker/task:1", 201)
+    assert not waits.is_done, "it has its share of the step"
+    assert state.take(1, 201, 1).outcome().share == second.share
+    assert state.shortage() == ""
+    state.retire(1, 201)
+    assert "taking part: 0, 1" in state.shortage(), "who is to leave is there, and does not count"
+
+
+def test_an_epoch_may_have_another_number_of_shares():
+    state = joined(3, 3)
+    state.begin_epoch(1)
+    state.lost("/job:worker/task:0", 100)
+    state.begin_epoch(1, 2)
+    tickets = {worker: state.take(worker, 100 + worker, 2).outcome() for worker in (2, 1)}
+    assert {worker: each.share for worker, each in tickets.items()} == {2: 1, 1: 0}, "by their places among those left"
+    for worker, each in tickets.items():
+        assert state.commit(worker, 100 + worker, each.number, 1) is Receipt.TAKEN
+    assert len(state.choose().outcome().tickets) == 2
+
+
 class Simulation:
     """Workers that take, commit, end and come back in any order; sets are applied in between.
 
@@ -339,7 +370,8 @@ class Simulation:
         self.shares = self.rng.randint(1, self.workers) if self.synchronous else 1
         self.requeue = self.rng.random() < 0.7
         stale = None if self.synchronous else self.rng.choice([None, 0, 2])
-        self.state = ReplicaStepsState(self.shares, self.synchronous, self.requeue, stale)
+        least = self.rng.randint(1, self.workers)
+        self.state = ReplicaStepsState(self.shares, self.synchronous, self.requeue, stale, least)
         self.incarnations = dict.fromkeys(range(self.workers), 0)
         self.tickets: dict[int, Ticket] = {}
         self.takes: dict[int, Attempt] = {}
@@ -460,7 +492,9 @@ class Simulation:
 
     def epoch(self, batches: int) -> None:
         self.done, self.backup, self.batches = [], set(), batches
-        self.state.begin_epoch(batches)
+        if self.synchronous and self.state.epoch:  # as many as take part by now
+            self.shares = self.rng.randint(1, self.workers)
+        self.state.begin_epoch(batches, self.shares)
         for count in range(20_000):
             self.event(may_fail=count < 200)
             is_led = self.state.token == self.tokens[-1]
