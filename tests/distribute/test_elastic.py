@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from shared.tasks import PATIENCE
 
@@ -37,6 +38,17 @@ def folder(tmp_path: Path) -> Path:
 
 def found(folder: Path, worker: int) -> Any:
     return json.loads((folder / f"found-{worker}.json").read_text())
+
+
+def assert_same(mine: Any, expected: Any) -> None:
+    """Two runs have the same results; their last epochs may have had other shares of batches, so up to rounding."""
+    assert (mine["epochs"], mine["batches"]) == (expected["epochs"], expected["batches"])
+    assert mine["history"].keys() == expected["history"].keys()
+    for name, values in mine["history"].items():
+        np.testing.assert_allclose(values, expected["history"][name], 1e-10, err_msg=name)
+    for name in ("weights", "optimizer"):
+        for value, other in zip(mine[name], expected[name], strict=True):
+            np.testing.assert_allclose(value, other, 1e-10, 1e-10, err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +102,7 @@ def test_another_worker_takes_over_from_a_chief_that_is_lost(
         assert status.result(PATIENCE) == 0, "it is the status of who is the chief at the end"
         assert run.workers[0].returncode == (-signal.SIGKILL if how == "killed" else 1)
     mine = found(folder, 1)
-    for name in ("history", "epochs", "weights", "optimizer", "batches"):
-        assert mine[name] == uninterrupted[name], name
+    assert_same(mine, uninterrupted)
     assert not (folder / "found-0.json").exists()
     assert not (folder / "backup").exists(), "the run has come to its end"
     printed = capfd.readouterr()
@@ -113,11 +124,10 @@ def test_a_worker_that_is_to_leave_hands_its_rows_back_and_ends_well(
         assert run.wait() == 0
         assert [worker.returncode for worker in run.workers] == [0, 0]
     mine = found(folder, 1 - leaving)
-    for name in ("history", "epochs", "weights", "optimizer", "batches"):
-        assert mine[name] == uninterrupted[name], name
+    assert_same(mine, uninterrupted)
     assert not (folder / f"found-{leaving}.json").exists()
     receipts = mine["statistics"]["receipts"].values()
-    assert sum(each["taken"] for each in receipts) == 42, "each row counts once"
+    assert sum(each["taken"] for each in receipts) == 35, "two shares of a step in two epochs, then one"
     assert sum(each["refused"] for each in receipts) == 0, "the step that was under way was finished"
     printed = capfd.readouterr()
     assert f"/job:worker/task:{leaving} leaves the training." in printed.out + printed.err

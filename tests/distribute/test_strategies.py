@@ -235,6 +235,7 @@ def test_an_environment_that_can_not_be_read(text: str, match: str) -> None:
         ({"on_drop": "keep"}, "on_drop must be 'requeue' or 'skip'; got 'keep'"),
         ({"max_staleness": 1}, "max_staleness=1 is a number of steps.*for sync=False"),
         ({"backup_workers": 1, "sync": False}, "0 where sync=False"),
+        ({"min_workers": 0}, "min_workers=0 must be at least 1, and at most the number of workers, 1"),
         ({"cluster": {"worker": ["localhost:0"]}}, "give job_name= and task_index="),
         ({"cluster": {"worker": ["localhost:0"]}, "job_name": "worker", "task_index": 0}, "jobs 'worker' and 'ps'"),
         (

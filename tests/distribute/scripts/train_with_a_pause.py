@@ -1,8 +1,9 @@
 """Trains one model; the chief says after two steps that it has come so far, and goes on when it is told to.
 
-    train_with_a_pause.py FOLDER [BACKUP_WORKERS [fail]]
+    train_with_a_pause.py FOLDER [BACKUP_WORKERS [fail|both]]
 
 FOLDER holds two named pipes, "reached" and "go". If there is a file "was lost", another worker says that it is back.
+With "both" no step is made by fewer than two workers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Back(callbacks.Callback):
             (FOLDER / "reached").write_text("worker 1 is back")
 
 
-STRATEGY = ab.distribute.ParameterServer(backup_workers=int((*sys.argv[2:], "0")[0]))
+STRATEGY = ab.distribute.ParameterServer(
+    backup_workers=int((*sys.argv[2:], "0")[0]), min_workers=2 if sys.argv[3:] == ["both"] else 1
+)
 
 
 def main() -> None:

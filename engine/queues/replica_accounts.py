@@ -1,0 +1,73 @@
+"""The accounts that the state of replicas gives of itself: counts for users, and what a step waits for."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+from .replica_tickets import Member, Out, Receipt
+
+
+class ReplicaAccounts:
+    """The describing half of `ReplicaStepsState`, which has these attributes; see there."""
+
+    step: int
+    epoch: int
+    min_workers: int
+    _shares: int
+    _chosen: int
+    _workers: dict[int, Member]
+    _seen: set[int]
+    _retiring: set[int]
+    _undone: set[int]
+    _counted: dict[int, tuple[int, int, int]]
+    _out: dict[int, Out]
+    _receipts: dict[int, collections.Counter[Receipt]]
+    _staleness: collections.Counter[int]
+
+    @property
+    def members(self) -> list[int]:
+        """The numbers of the workers that take part."""
+        return sorted(self._workers)
+
+    @property
+    def are_too_few(self) -> bool:
+        """Test whether fewer workers take part than steps are made with."""
+        return len(self._workers.keys() - self._retiring) < self.min_workers
+
+    def shortage(self, who: Callable[[int], str] = str) -> str:
+        """Say for whom steps wait, because too few workers take part; nothing if there are enough."""
+        if not self.are_too_few:
+            return ""
+        absent = ", ".join(map(who, sorted(self._seen - self._workers.keys()))) or "workers that have not come yet"
+        present = ", ".join(map(who, self.members)) or "nobody"
+        return f"steps need {self.min_workers} workers (min_workers), and wait for {absent}; taking part: {present}"
+
+    def statistics(self) -> dict[str, Any]:
+        """Count what was done, as values of JSON."""
+        return {
+            "step": self.step,
+            "epoch": self.epoch,
+            "members": self.members,
+            "receipts": {
+                str(number): {receipt.name.lower(): count[receipt] for receipt in Receipt}
+                for number, count in sorted(self._receipts.items())
+            },
+            "staleness": {str(steps): count for steps, count in sorted(self._staleness.items())},
+            "undone": len(self._undone),
+        }
+
+    def describe(self, who: Callable[[int], str] = str) -> str:
+        """Say what a step waits for, for messages."""
+        shortage = self.shortage(who)
+        if shortage:
+            return f"step {self._chosen}: {shortage}"
+        outstanding = ", ".join(who(out.worker) for out in self._out.values()) or "nobody"
+        return (
+            f"step {self._chosen}, which has {len(self._counted)} of {min(self._shares, len(self._undone))} gradients; "
+            f"at work on it: {outstanding}; taking part: {', '.join(map(who, self.members)) or 'nobody'}"
+        )
+
+
+__all__ = ["ReplicaAccounts"]

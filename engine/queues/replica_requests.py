@@ -1,0 +1,73 @@
+"""The requests of `ReplicaSteps`: what each takes, and what it gives."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..common import dtypes
+from ..graph.spec import TensorSpec
+
+_NUMBER, _NUMBERS = TensorSpec((), dtypes.int64), TensorSpec((None,), dtypes.int64)
+_TEXT = TensorSpec((), dtypes.string)
+
+
+class Method(NamedTuple):
+    """The inputs and outputs of a request of `ReplicaSteps`.
+
+    Attributes:
+        inputs: a letter for each: "i" an integer, "v" a vector of integers, "s" a text.
+        outputs: their specs.
+        is_leaders: whether only the leader may ask; its token comes before the other inputs.
+    """
+
+    inputs: str
+    outputs: tuple[TensorSpec, ...] = ()
+    is_leaders: bool = False
+
+
+METHODS = {
+    "join": Method("ii"),
+    "leave": Method("ii"),
+    "retire": Method("ii"),
+    "hand_over": Method("ii", (_NUMBER,)),
+    "lead": Method("iiii", (_NUMBER,)),
+    "enrol": Method("iii", (_NUMBER,)),
+    "current": Method("", (_NUMBER,)),
+    "accept": Method("ii", (_NUMBER, _NUMBER)),
+    "note": Method("s", is_leaders=True),
+    "notes": Method("", (_TEXT,)),
+    "abandon": Method("s", is_leaders=True),
+    "begin_epoch": Method("iiv", (_NUMBER,), is_leaders=True),
+    "check_whole": Method("", is_leaders=True),
+    "end_epoch": Method("", is_leaders=True),
+    "account": Method("", (_NUMBERS,), is_leaders=True),
+    "close": Method("s", is_leaders=True),
+    "commit": Method("iiii", (_NUMBER,)),
+    "applied": Method("i", is_leaders=True),
+    "end_choosing": Method("", is_leaders=True),
+    "announce": Method("s", is_leaders=True),
+    "hear": Method("iii", (_TEXT,)),
+    "statistics": Method("", (_TEXT,)),
+    "take": Method("iii", (_NUMBER, _NUMBER, _NUMBER)),
+    "choose": Method("", (_NUMBER, _NUMBERS, _NUMBERS, _NUMBER), is_leaders=True),
+}
+WORDS = {"i": "an integer", "v": "a vector of integers", "s": "a text"}
+WAITING = ("take", "choose", "hear", "enrol")
+
+
+def fits(letter: str, given: Any) -> bool:
+    """Test whether the spec of an input fits a letter of `Method.inputs`."""
+    rank = 1 if letter == "v" else 0
+    return given.dtype.kind in ("T" if letter == "s" else "iu") and (given.shape is None or len(given.shape) == rank)
+
+
+def read(letter: str, value: Any) -> Any:
+    """The Python value of an input."""
+    if letter == "v":
+        return np.asarray(value).tolist()
+    return str(value) if letter == "s" else int(value)
+
+
+__all__ = ["METHODS", "WAITING", "WORDS", "Method", "fits", "read"]
