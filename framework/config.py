@@ -73,6 +73,39 @@ def set_backend(backend: str) -> None:
         )
 
 
+def convolution_precision() -> str:
+    """Return how convolutions with 3 x 3 taps are computed: see `set_convolution_precision`."""
+    return "winograd" if get_passes()["winograd"] else "direct"
+
+
+def set_convolution_precision(precision: str) -> None:
+    """Set whether float32 convolutions with 3 x 3 taps may be computed with fewer multiplications.
+
+    Args:
+        precision: ``"winograd"`` (at first): by transforms of tiles, where that is faster. Errors are at most 1e-4 of
+            the results' standard deviation, and an infinity or NaN reaches a whole tile of
+            results (docs/convolutions.md). ``"direct"``: every product is computed and added.
+
+    Steps that were compiled before are compiled again when they are next run. It is the switch `winograd` of
+    `set_passes`.
+
+    Raises:
+        ValueError: it is another.
+
+    >>> import anabranch as ab
+    >>> ab.config.set_convolution_precision("direct")
+    >>> ab.config.convolution_precision()
+    'direct'
+    >>> ab.config.set_convolution_precision("winograd")
+    """
+    if precision not in ("winograd", "direct"):
+        raise ValueError(
+            f"set_convolution_precision: {precision!r}; expected 'winograd' (fewer multiplications, where that is "
+            "faster) or 'direct' (every product is computed)."
+        )
+    set_passes(winograd=precision == "winograd")
+
+
 def enable_flash_attention() -> None:
     """Do nothing: attention is computed in one way, whose result is exact."""
 
@@ -101,6 +134,7 @@ def enable_unsafe_deserialization() -> None:
 
 __all__ = [
     "backend",
+    "convolution_precision",
     "disable_flash_attention",
     "disable_interactive_logging",
     "disable_traceback_filtering",
@@ -122,6 +156,7 @@ __all__ = [
     "max_steps_per_epoch",
     "memory_budget",
     "set_backend",
+    "set_convolution_precision",
     "set_devices",
     "set_dtype_policy",
     "set_epsilon",

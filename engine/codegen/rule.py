@@ -53,6 +53,11 @@ class KernelRule(FusionRule):
 
         return pays(operation)
 
+    def winograd_tile(self, operation: Operation) -> int:
+        from .convolution.winograd_bind import tile_of  # loaded where there is a convolution
+
+        return tile_of(operation)
+
     def layout(self, rows: int | None, weight: TensorSpec, transpose: bool) -> Layout | None:
         return layout_for(rows, weight, transpose)
 

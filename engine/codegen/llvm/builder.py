@@ -281,6 +281,19 @@ class Builder:
         self.begin(done)
 
     @contextmanager
+    def claim(self, counter: str, stop: Size) -> Generator[str]:
+        """Print a block for each number before `stop` that a counter in memory gives, which threads share."""
+        head, body, done = (self.fresh(hint) for hint in ("head", "body", "done"))
+        self.jump(head)
+        self.begin(head)
+        number = self.let(f"atomicrmw add ptr {counter}, i64 1 monotonic")
+        self.branch(self.compare("slt", number, stop), body, done)
+        self.begin(body)
+        yield number
+        self.jump(head)
+        self.begin(done)
+
+    @contextmanager
     def when(self, condition: str) -> Generator[None]:
         """Print a block that runs only where `condition` holds."""
         name = self.fresh("l")

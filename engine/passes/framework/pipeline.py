@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ...graph.graph import Operation
 from ...ops.internal.update_rows import UpdateRows
-from ..fusion import epilogues, materialise_transposes
+from ..fusion import epilogues, materialise_transposes, winograd
 from ..fusion.fuse import FusionRule, fuse
 from ..fusion.fuse_open import fuse_open
 from ..fusion.group_open import group_open
@@ -192,6 +192,10 @@ def _pack(step: Rewriter, options: Options) -> None:
     pack_weights(step.graph, step.operations, options.fusion_rule, step.fetches)
 
 
+def _winograd(step: Rewriter, options: Options) -> None:
+    apply_rules(step, winograd.rules_for(options.fusion_rule), "winograd")
+
+
 def _fuse(step: Rewriter, options: Options) -> None:
     fuse(step.graph, step.operations, step.fetches, options.fusion_rule)
 
@@ -238,6 +242,7 @@ PIPELINE = (
     _switched("row_updates", _row_updates, KERNELS, ONE_HOST),
     _switched("materialise_transposes", _materialise_transposes, KERNELS, ONE_HOST),
     _switched("pack", _pack, KERNELS),
+    _switched("winograd", _winograd, KERNELS, ONE_HOST),
     _switched("fuse", _fuse, KERNELS),
     _switched("fuse_open", _fuse_open, KERNELS, ONE_HOST, switch="fuse"),
     _switched("horizontal_fusion", _horizontal_fusion, KERNELS, FUSION, ONE_HOST),

@@ -63,6 +63,10 @@ class FusionRule:
         """Test whether a `ProductThen` is one kernel, and faster than the product and its followers by themselves."""
         return False
 
+    def winograd_tile(self, operation: Operation) -> int:
+        """Return the tile by which a convolution, or a gradient of one, is transformed; 0 if that does not pay."""
+        return 0
+
     def layout(self, rows: int | None, weight: TensorSpec, transpose: bool) -> PackedLayout | None:
         """Return the layout of a packed weight, or of its transpose; None if packing does not pay.
 
