@@ -95,7 +95,7 @@ def _function(spec: KernelSpec, count: int, index: str) -> LaterFunction:
 
 def _print_entry(index: str) -> str:
     """The function that is called: it looks at the positions, and then has all parts computed."""
-    code = FunctionBuilder("row_changes", ["ptr %numbers"])
+    code = FunctionBuilder("row_changes", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _HEAD)
     positions, size, outside = fields.address("positions", index), fields["size"], code.slot("i64")
     code.line(f"store i64 0, ptr {outside}")
@@ -106,7 +106,7 @@ def _print_entry(index: str) -> str:
     code.store("i64", failed, "%numbers", _HEAD.index("failed"))
     with code.when(code.compare("eq", failed, 0)):
         print_parallel(code, "row_changes_task", "%numbers", fields["parts"])
-    return code.text().replace("define internal", "define")
+    return code.text()
 
 
 def _either(code: Builder, condition: str, slot: str) -> str:

@@ -141,10 +141,10 @@ def _function(element: str) -> LaterFunction:
 
 def _print_entry() -> str:
     """The function that is called: it runs all parts."""
-    code = FunctionBuilder("row_sums", ["ptr %numbers"])
+    code = FunctionBuilder("row_sums", ["ptr %numbers"], linkage="")
     parts = Fields(code, "%numbers", _FIELDS)["parts"]
     print_parallel(code, "row_sums_task", "%numbers", parts)
-    return code.text().replace("define internal", "define")
+    return code.text()
 
 
 def _print_task(element: str) -> str:
@@ -207,10 +207,10 @@ def _taken_function(element: str, index: str) -> LaterFunction:
 
 def _print_taken_entry() -> str:
     """The function that is called: it runs all parts."""
-    code = FunctionBuilder("sum_of_rows", ["ptr %numbers"])
+    code = FunctionBuilder("sum_of_rows", ["ptr %numbers"], linkage="")
     parts = Fields(code, "%numbers", _TAKEN_FIELDS)["parts"]
     print_parallel(code, "sum_of_rows_task", "%numbers", parts)
-    return code.text().replace("define internal", "define")
+    return code.text()
 
 
 def _print_taken_task(element: str, index: str) -> str:

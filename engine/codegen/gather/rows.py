@@ -206,10 +206,10 @@ def _function(kind: str, index: str, element: str = "i32") -> LaterFunction:
 
 def _print_entry(kind: str) -> str:
     """The function that is called: it runs all parts."""
-    code = FunctionBuilder(f"rows_{kind}", ["ptr %numbers"])
+    code = FunctionBuilder(f"rows_{kind}", ["ptr %numbers"], linkage="")
     parts = Fields(code, "%numbers", _FIELDS)["parts"]
     print_parallel(code, f"rows_{kind}_task", "%numbers", parts)
-    return code.text().replace("define internal", "define")
+    return code.text()
 
 
 def _task(name: str) -> tuple[FunctionBuilder, Fields, str]:

@@ -138,7 +138,7 @@ def _index_at(code: Builder, ids: str, index: str, number: Size) -> str:
 
 def _print_sum(index: str, element: str) -> str:
     """The function that is called: it puts the rows in order, and lets threads sum segments."""
-    code = FunctionBuilder("segments_sum", ["ptr %numbers"])
+    code = FunctionBuilder("segments_sum", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)
     order, starts = fields.address("order", "i64"), fields.address("starts", "i64")
     ids, size, count, width = fields.address("ids", index), fields["size"], fields["count"], fields["width"]
@@ -169,7 +169,7 @@ def _print_sum(index: str, element: str) -> str:
                 code.store("i64", code.add(base, code.mul(row, bytes_of_row)), order, position)
                 code.store("i64", code.add(position, 1), starts, place)
     print_parallel(code, "segments_sum_task", "%numbers", fields["tasks"])
-    return _print_sum_task(element) + code.text().replace("define internal", "define")
+    return _print_sum_task(element) + code.text()
 
 
 def _print_sum_task(element: str) -> str:
@@ -239,10 +239,10 @@ def _print_gather(index: str, element: str) -> str:
                         is_inside = condition == "ult"
                         row = code.load_vector(vector, element, source, column) if is_inside else "zeroinitializer"
                         code.store_vector(vector, element, row, target, column)
-    entry = FunctionBuilder("segments_gather", ["ptr %numbers"])
+    entry = FunctionBuilder("segments_gather", ["ptr %numbers"], linkage="")
     parts = Fields(entry, "%numbers", _GATHER_FIELDS)["tasks"]
     print_parallel(entry, "segments_gather_task", "%numbers", parts)
-    return code.text() + entry.text().replace("define internal", "define")
+    return code.text() + entry.text()
 
 
 def _print_prefetch(code: Builder, address: Size, width: Size, element: str) -> None:
