@@ -2,7 +2,7 @@
 
 A binder gets an operation and gives its kernel for the shapes and dtypes at hand, or None where NumPy does better or
 the kernel can't do it. Where sizes are known at run time only it gives a runner, which is called instead of the op's
-`run`. Its module is loaded when such an operation is met. Kernels take sums in another order than NumPy and round
+`run`. Its module is loaded when such an operation is found. Kernels take sums in another order than NumPy and round
 otherwise: exact programs have none.
 """
 

@@ -4,7 +4,7 @@ Images have planes, rows and columns; those without planes, or rows, have one. T
 only: each panel belongs to one group.
 
 For a tile, each tap and channel adds the outer product of its pixels and its filters. No columns are copied: pixels are
-read where they lie. Filters are laid in panels as wide as a tile beforehand, padded with zeros. Input that is padded is
+read in place. Filters are laid in panels as wide as a tile beforehand, padded with zeros. Input that is padded is
 copied with its padding, some rows at a time that stay in the cache.
 
 The transpose in the input is the same kernel with taps turned, and channels and filters exchanged; where windows are
@@ -22,7 +22,7 @@ from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 
 # What the code of each of these kernels reads: sizes, of channels and filters those of a group; how the work is cut up,
-# and where the copies with padding lie.
+# and where the copies with padding are.
 GEOMETRY = (
     *("batch", "groups", "channels", "filters", "planes", "rows", "columns", "depth", "height", "width", "pixel"),
     *("taps_deep", "taps_down", "taps_across", "step_deep", "step_down", "step_across"),
@@ -94,7 +94,7 @@ class Fields:
 
 
 def _print_tile(kernel: CorrelationKernel, name: str) -> str:
-    """One tile: pixels that lie `pixel_step` apart, and the filters of a panel."""
+    """One tile: pixels that are `pixel_step` apart, and the filters of a panel."""
     kind, lanes, vectors = kernel.element, kernel.lanes, kernel.vectors
     vector, width = f"<{lanes} x {kind}>", lanes * vectors
     sizes = ("plane", "row", "step", "taps_deep", "taps_down", "taps_across", "channels", "out_pixel", "left")
@@ -266,7 +266,7 @@ def print_source(
         window: image, plane, row and column of the first window.
 
     Returns:
-        Where the first cell lies, and how many elements from a tap to the next in depth, and from a row to the next.
+        Where the first cell is, and how many elements from a tap to the next in depth, and from a row to the next.
     """
     image, *place = window
     axes = zip(AXES, place, strict=True)
@@ -310,10 +310,10 @@ def _print_padded_source(
 
 
 def print_padded_copy(kind: str, name: str) -> str:
-    """A function that copies rows with padding. Rows and columns that lie outside the image are zero.
+    """A function that copies rows with padding. Rows and columns that are outside the image are zero.
 
     Its sizes: the first row, how many rows, those of the image, elements of a row of the image, elements of a row of
-    the copy, and how many of these lie before the image.
+    the copy, and how many of these are before the image.
     """
     sizes = ("top", "count", "height", "row", "padded", "before")
     parameters = ["ptr %source", "ptr noalias %target"]

@@ -160,7 +160,7 @@ def _print_task(kernel: FilterKernel, name: str) -> str:
         pixel = filters
         if kernel.is_uneven:
             cotangents, pixel = _print_even_cotangents(code, kernel, name, fields, cotangents, code.mul(lines, count))
-        # There are blocks of columns where a block has one row: rows of cotangents lie side by side.
+        # There are blocks of columns where a block has one row: rows of cotangents are side by side.
         steps = (code.mul(fields["stride_across"], fields["pixel"]), pixel)
         sizes = (lines, code.mul(row, stride), code.mul(count, pixel), count, *steps)
         with code.loop(first, last) as number:
@@ -180,7 +180,7 @@ def _print_task(kernel: FilterKernel, name: str) -> str:
 def _print_even_cotangents(
     code: Builder, kernel: FilterKernel, name: str, fields: Fields, cotangents: str, pixels: Size
 ) -> tuple[str, Size]:
-    """Copy cotangents with zeros behind the last filter of a group; where they lie, and the elements of a pixel."""
+    """Copy cotangents with zeros behind the last filter of a group; where they are, and the elements of a pixel."""
     kind, filters = kernel.element, fields["filters"]
     size = code.mul(fields["group_panels"], kernel.width)
     space = fields.address("cotangents_address", kind)

@@ -1,7 +1,7 @@
 """Kernels of the gradients of convolutions of each channel by itself in their filters.
 
 For a row of the result, each tap sums the products of cotangents and inputs, vectors of channels, over the pixels where
-it lies inside the input. Parts of the images have sums of their own, which are added in the end.
+it is inside the input. Parts of the images have sums of their own, which are added in the end.
 """
 
 from __future__ import annotations

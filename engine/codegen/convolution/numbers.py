@@ -36,7 +36,7 @@ class Phase(NamedTuple):
 
     Attributes:
         windows: the windows.
-        weights: where the first weight lies, and the steps from a tap to the next along each axis, from a channel, a
+        weights: where the first weight is, and the steps from a tap to the next along each axis, from a channel, a
             filter and a group to the next.
         out: where the result begins, and the steps from an image, a plane, a row and a pixel to the next.
     """
@@ -238,7 +238,7 @@ def _lines(windows: Windows, sizes: Sizes) -> Blocks:
 
 
 def inner_columns(across: Window) -> tuple[int, int]:
-    """The first column whose window lies inside the input, and the first behind the last."""
+    """The first column whose window is inside the input, and the first behind the last."""
     begin = min(across.out, max(0, -(-across.before // across.stride)))
     last = (across.size + across.before - _reach(across)) // across.stride
     return begin, max(begin, min(across.out, last + 1))

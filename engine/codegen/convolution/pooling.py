@@ -42,7 +42,7 @@ class PoolingKernel:
         element: the LLVM type.
         lanes: elements of a vector.
         taps: cells of a window, down and across.
-        is_inside: whether all windows lie inside the input.
+        is_inside: whether all windows are inside the input.
         is_spread: whether gradients are added up: windows overlap, or there are cells in none.
     """
 
@@ -132,7 +132,7 @@ class _Body:
     Args:
         code: the function.
         kernel: the kernel.
-        pointers: its operands: arrays of the input's shape and of the result's lie at these channels.
+        pointers: its operands: arrays of the input's and of the result's shape, from these channels on.
         lanes: how many channels.
     """
 
@@ -163,7 +163,7 @@ class _Body:
 
 
 # For each kind: lines for one window. `each` runs its argument for every cell inside the input, in row-major order,
-# with where that lies behind the first and its number; `count` is how many there are.
+# with where that is behind the first and its number; `count` is how many there are.
 _Each = Callable[[Callable[[Size, Size], None]], None]
 
 
@@ -313,7 +313,7 @@ def _print_row(code: Builder, kernel: PoolingKernel, fields: Fields, arrays: lis
 
 
 def _cells_inside(code: Builder, kernel: PoolingKernel, axis: int, start: Size, size: Size) -> tuple[Size, Size]:
-    """The first cell of a window that lies inside the input, and the first behind the last."""
+    """The first cell of a window that is inside the input, and the first behind the last."""
     if kernel.is_inside:
         return 0, kernel.taps[axis]
     return code.greatest(0, code.sub(0, start)), code.least(kernel.taps[axis], code.sub(size, start))

@@ -175,7 +175,7 @@ def _print_weights(kernel: WinogradKernel, name: str) -> str:
 def print_input(tiles: Tiles, name: str, matrix: Matrix) -> str:
     """Transform one tile, for some vectors of channels.
 
-    The cells lie the numbers of bytes of a table behind the first one. The last vector ends with the last channel.
+    The cells are the numbers of bytes of a table behind the first one. The last vector ends with the last channel.
     """
     kind, lanes, vector = tiles.element, tiles.lanes, tiles.vector
     cells = len(matrix[0])
@@ -344,7 +344,7 @@ class TileReader:
         return image, code.mul(row, self._tile), code.mul(code.sub(inside, code.mul(row, across)), self._tile)
 
     def input_table(self) -> str:
-        """The table of a tile that lies inside the image."""
+        """The table of a tile that is inside the image."""
         return self._table(self._cells, ("height", "width"), "channels")
 
     def output_table(self) -> str:

@@ -223,7 +223,7 @@ def _numbers(kernel: WinogradKernel, images: Images, steps: dict[str, int]) -> l
 
 
 def _apart(count: int) -> int:
-    """The elements from a place to the next: an odd number of cache lines, so that places lie in different sets.
+    """Return the elements from a place to the next: an odd number of cache lines, so that places are in different sets.
 
     A tile's transform writes into each place; in few sets these lines would take turns.
     """

@@ -3,8 +3,8 @@
 The gradient of ``Y = A.T [U * V] A`` in the transformed taps U is ``A dY A.T * V``, summed over tiles, and the gradient
 in the taps is ``G.T dU G``. Threads take units: a block of channels by a block of filters, of which the sums
 ``dU[place][rows of channels][panel of filters]`` stay in the second cache, over a share of the tiles. Some tiles at a
-time of the input and of the cotangent are transformed anew for each unit. Shares are added up in the end, always in one
-order.
+time of the input and of the cotangent are transformed again for each unit. Shares are added up in the end, always in
+one order.
 
 Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
 """

@@ -1,4 +1,4 @@
-"""Elementwise kernels for matrices whose rows lie apart, such as some columns of a wider one (the gates of a cell)."""
+"""Elementwise kernels for matrices with gaps between rows, such as columns of a wider one (the gates of a cell)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class KernelsApart:
         self._result = result
         # By shapes, strides and the shape of the result.
         self._bound = BoundedCache[tuple[Shapes, Shapes, Shape], BoundKernel | None](self._bind)
-        # By which operands lie apart, and which axes have more than one element.
+        # By which operands have gaps between rows, and which axes have more than one element.
         self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}
 
     def run(self, shapes: Shapes, values: tuple[Any, ...], out: Any) -> bool:
-        """Compute `out` from operands of these shapes as they lie; False if there is no kernel that does."""
+        """Compute `out` from operands of these shapes, without copies of them; False if no kernel does."""
         strides: Shapes = tuple([value.strides for value in values])
         found = self._bound[shapes, strides, out.shape]
         return found is not None and not found.entry(found.table, *map(id, values), id(out))

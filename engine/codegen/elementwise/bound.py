@@ -38,7 +38,7 @@ class BoundKernel:
         inputs: what it reads.
         outputs: what it writes.
         numbers: what its code reads beside the operands, such as sizes.
-        strides: those of the inputs, in bytes, if any lie apart.
+        strides: those of the inputs, in bytes, if any is not contiguous.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class BoundKernel:
         self.entry: Any = None
 
     def resized(self, shapes: Sequence[Shape], numbers: Sequence[int]) -> BoundKernel:
-        """The same kernel for operands of other sizes, none of which lies apart.
+        """The same kernel for operands of other sizes, all of them contiguous.
 
         Args:
             shapes: of the inputs, then of the outputs; of the same ranks.
@@ -123,7 +123,7 @@ def misfit(values: Sequence[Any]) -> RuntimeError:
 
 @cache
 def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """NumPy's own object for a dtype, of which kernels know the address."""
+    """Return NumPy's own object for a dtype: kernels contain its address."""
     return np.dtype(dtype.name)
 
 
@@ -157,7 +157,7 @@ def kernel_spec(
         inputs: what it reads.
         outputs: what it writes.
         has_loop_for_each_axis: neighbouring axes are not joined, so that a part of each can be computed.
-        apart: which of the inputs may have rows that lie apart.
+        apart: which of the inputs may have rows with gaps between them.
 
     Raises:
         UnsupportedError: the kernel language lacks an op or a dtype.

@@ -1,6 +1,6 @@
 """Kernels for elementwise operations whose shapes are known at run time only, fused or single.
 
-What is compiled depends on which axes are broadcast. The sizes are put into a table when they are met first.
+What is compiled depends on which axes are broadcast. The sizes are put into a table when they are first seen.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def fused_runner(operation: Operation) -> Callable[..., Any]:
 
 
 class OpenKernels:
-    """The kernels of an operation, for the shapes that were met.
+    """The kernels of an operation, for the shapes that were seen.
 
     Args:
         op: what they compute.
@@ -105,7 +105,7 @@ class OpenKernels:
         try:
             shape = np.broadcast_shapes(*shapes)
         except ValueError:
-            return None, ()  # the op tells what does not fit
+            return None, ()  # the op's error says what does not fit
         if math.prod(shape) < self._least:
             return None, ()
         inputs = [TensorSpec(each, dtype) for each, dtype in zip(shapes, self._dtypes, strict=True)]

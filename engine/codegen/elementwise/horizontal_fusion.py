@@ -1,7 +1,7 @@
 """Kernels that compute one expression over several sets of operands, each of sizes of its own: `HorizontallyFused`.
 
-The operands of all members come in one tuple. The entry looks at each of its items and notes where their data lie; then
-threads share the elements of all members, as if these lay one after the other.
+The operands of all members come in one tuple. The entry looks at each of its items and notes where their data begin;
+then threads share the elements of all members, as if these lay one after the other.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _table(spec: TogetherKernel, shared: Sequence[Any], members: Sequence[Tensor
 
 
 def _print_find(kernel: TogetherKernel, name: str) -> str:
-    """Write down where the data of each item lie; behind them, how many of the items are not what they should be."""
+    """Write down where the data of each item begin; behind them, how many of the items are not what they should be."""
     code = FunctionBuilder(f"{name}_find", ["ptr %table", "i64 %tuple", "ptr %data"])
     count = code.mul(code.load("i64", "%table", _HEAD.index("count")), len(kernel.own))
     first = code.load("i64", "%table", _HEAD.index("slots"))

@@ -1,6 +1,7 @@
 """Kernels for groups of elementwise operations and sums over arrays whose sizes are known at run time only.
 
-What is compiled depends on which sizes are 1. Where the arrays are small, or lie apart, NumPy computes step by step.
+What is compiled depends on which sizes are 1. Where the arrays are small, or not contiguous, NumPy computes step by
+step.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def bind_open_group(operation: Operation) -> OpenGroup | None:
 
 
 class OpenGroup:
-    """The kernels of a group, for the shapes that were met.
+    """The kernels of a group, for the shapes that were seen.
 
     Args:
         op: what they compute, without layouts.
@@ -92,11 +93,11 @@ class OpenGroup:
         return (None, ()) if found is None or found[2] < self._least else found[:2]
 
     def _first(self, pattern: Any, shapes: Shapes) -> tuple[BoundKernel, Shapes, int] | None:
-        """The kernel for shapes of a pattern that was not met before; None if it is to be computed otherwise."""
+        """Return the kernel for shapes of a new pattern; None if it is to be computed otherwise."""
         try:
             laid_out = _laid_out(self._op, self._specs(shapes))
         except ValueError:
-            return None  # the ops tell what does not fit
+            return None  # the errors of ops say what does not fit
         if laid_out is None or laid_out[0].size < self._least:
             return None
         try:

@@ -51,7 +51,7 @@ def _kernel(op: Softmax | LogSoftmax | LogSumExp, spec: TensorSpec) -> ResizedRo
     if not result_shape:
         return None
     layout = canonical(shape)
-    # What is reduced lies nowhere: its axis is gone, or of size 1.
+    # What is reduced has no axis in the space: it is gone, or of size 1.
     reduced = layout[:-1] + (None,) * (len(result_shape) - len(shape) + 1)
     layouts = layout, layout if result_shape == shape else reduced
     fused = Fused(1, ((op, (0,)),), (1,), layouts, size=math.prod(shape))

@@ -14,7 +14,7 @@ from .open_sizes import BoundedCache, Shape
 
 
 class OpenRunner:
-    """Calls an operation of one array by the kernel for its shape, which is bound when that is met first.
+    """Calls an operation of one array by the kernel for its shape, which is bound when that is first seen.
 
     Args:
         op: the operation, which runs itself where there is no kernel.

@@ -1,4 +1,4 @@
-"""Sizes that are known at run time only, and what is remembered of those that were met.
+"""Sizes that are known at run time only, and what is remembered of those that were seen.
 
 Which axes of the operands of a kernel have the same size does not change. So the sizes that its numbers are made of are
 read from the shapes by `read_sizes`, which is all that a step pays whose rows are as many as never before: such as

@@ -19,7 +19,7 @@ class ResizedRows:
     """The kernel of a fused op that has layouts, for all shapes of which the same sizes are 1.
 
     Args:
-        op: what it computes, laid out for the shapes that were met first.
+        op: what it computes, laid out for the shapes that were seen first.
         inputs, outputs: of these shapes.
         space: the layout of what is as large as the space.
 

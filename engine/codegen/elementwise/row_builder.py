@@ -81,7 +81,7 @@ class _Nest:
         return [high // low for low, high in self.loops]
 
     def mask(self, intervals: Sequence[Interval]) -> Mask:
-        """The loops that lie in intervals."""
+        """Return the loops that are in intervals."""
         return tuple(any(_within(loop, interval) for interval in intervals) for loop in self.loops)
 
     def covers_parts(self, layout: Layout) -> bool:

@@ -1,4 +1,4 @@
-"""Kernels with reductions: a loop nest over rows, and for each row a few passes along it while it lies in the caches.
+"""Kernels with reductions: a loop nest over rows, and for each row a few passes along it while it is in the caches.
 
 Each pass computes what the sums of the passes before allow. Sums over other axes than the row gather in memory of their
 own, one piece for each part of the work, and the pieces are added in order at the end: so results do not depend on the

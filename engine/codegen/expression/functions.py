@@ -14,7 +14,7 @@ _LOG2_E = 1.44269504
 _LN2 = 0.693147181
 _LN2_HIGH = 0.693359375  # few enough bits that products with exponents are exact
 _LN2_LOW = -2.12194440e-4
-_ROUNDING = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer, which then lies in the low bits
+_ROUNDING = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer, which then is in the low bits
 _BIAS = 127  # of exponents
 # (e**r - 1 - r) / r**2 on [-ln2/2, ln2/2]
 _EXP = (4.99999934e-01, 1.66665204e-01, 4.16683908e-02, 8.36874511e-03, 1.38145400e-03)

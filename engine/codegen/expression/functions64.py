@@ -20,7 +20,7 @@ _Pair = tuple[float, float]  # leading bits, and the rest
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693147180559663, 2.8235290563031577e-13  # products with exponents are exact
 LN2 = 0.6931471805599453
-ROUNDING = 6755399441055744.0  # 1.5 * 2**52: adding it rounds to an integer, which then lies in the low bits
+ROUNDING = 6755399441055744.0  # 1.5 * 2**52: adding it rounds to an integer, which then is in the low bits
 ROUNDING_BITS = 0x4338000000000000
 LOW_WORD = -(2**32)
 # (e**r - 1 - r) / r**2 on [-ln2/2, ln2/2]

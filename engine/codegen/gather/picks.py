@@ -1,8 +1,8 @@
 """Native code for few elements or rows at positions of which the number is known at run time only.
 
 NumPy has a call for each step of such an operation (bounds, wrapping, keys for the other axes), and for few elements
-these calls are nearly all of the work. What the code does not know (other layouts, positions out of bounds) is left to
-the op.
+these calls are nearly all of the work. What the code does not handle (other layouts, positions out of bounds) is left
+to the op.
 """
 
 from __future__ import annotations

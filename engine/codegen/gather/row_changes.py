@@ -1,6 +1,6 @@
-"""Native code for `UpdateRows`: rows of variables are changed where they lie, one after the other.
+"""Native code for `UpdateRows`: rows of variables are changed in place, one after the other.
 
-Rows to come are asked for ahead of their use. What the code does not know (other layouts, positions out of bounds) is
+Rows to come are asked for ahead of their use. What the code does not handle (other layouts, positions out of bounds) is
 left to the op, before anything was written.
 """
 

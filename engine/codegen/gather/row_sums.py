@@ -1,8 +1,8 @@
 """Native code that adds up rows of a table, and adds rows to rows of a table in place.
 
-In the latter a row belongs to one part, by a hash of its position, so that parts never meet, and each adds in the order
-given: what comes out does not depend on how many threads there are. A part first lists what is its own, then goes
-through that.
+In the latter a row belongs to one part, by a hash of its position, so that no two parts write the same row, and each
+adds in the order given: what comes out does not depend on how many threads there are. A part first lists what is its
+own, then goes through that.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def add_runner(operation: Operation) -> Callable[..., Any] | None:
 
 
 def _add(run: LaterFunction, whole: Any, positions: Any, rows: Any, repeats: int, scale: Any) -> None:
-    """Add rows times a scale to the rows of `whole` at positions that are known to lie in it."""
+    """Add rows times a scale to the rows of `whole` at positions that are known to be in it."""
     count, width = len(positions), math.prod(whole.shape[1:])
     parts = 1 if count * width < machine_profile().parallel_row_elements else _PARTS
     lists, factor = np.empty((parts, count), np.int64), np.array(scale, whole.dtype)

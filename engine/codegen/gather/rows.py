@@ -1,7 +1,7 @@
 """Native code for rows of tables whose number is known at run time only: taking, writing and adding them up.
 
-Rows to come are asked for ahead of their use, as they lie anywhere in tables that fit into no cache. What the code does
-not know (other layouts, positions out of bounds) is left to the op.
+Rows to come are asked for ahead of their use, as they may be anywhere in tables that fit into no cache. What the code
+does not handle (other layouts, positions out of bounds) is left to the op.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Native code for sums of rows by the number of the segment to which each belongs, and for each row its segment's.
 
 The rows are ordered by segment first (their addresses, that is), so that a thread sums whole segments in registers and
-writes each once. The rows of a segment are added in the order in which they come, as NumPy does. They may lie in
+writes each once. The rows of a segment are added in the order in which they come, as NumPy does. They may be in
 several arrays, which then need not be joined.
 """
 

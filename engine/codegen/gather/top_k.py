@@ -123,7 +123,7 @@ class _Row:
     Args:
         code: the function.
         kernel, name: the kernel.
-        row: where the row lies.
+        row: where the row is.
         found: where the largest values, and their places, are put.
     """
 

@@ -31,7 +31,7 @@ _NEEDED = ("malloc", "calloc", "realloc", "free", "posix_memalign", "madvise", "
 _CAPSULE_NAME = b"mem_handler"
 
 
-_TRIM = "malloc_trim"  # only glibc's holds back what lies between blocks in use, and only that has it
+_TRIM = "malloc_trim"  # only glibc's holds back what is between blocks in use, and only that has it
 
 
 class _Handler(ctypes.Structure):
@@ -49,7 +49,7 @@ class _Handler(ctypes.Structure):
 
 
 class _Allocator:
-    """The allocator as NumPy knows it; without one, where the system or the compiler lacks what it needs."""
+    """The allocator as NumPy takes it; without one, where the system or the compiler lacks what it needs."""
 
     def __init__(self) -> None:
         self._capsule: Any = None
@@ -155,8 +155,8 @@ def _numpy_function(number: int, result: Any, *arguments: Any) -> Any:
 
 
 # Free blocks of a size are a list: each holds the address of the next. The lists stand in a table by size, found by
-# hashing and looking on; each knows when it was last asked for a block. Blocks come from posix_memalign, calloc or
-# realloc, so that C's free takes them all, and are as large as their size rounded up (see `rounded`), for NumPy tells
+# hashing and looking on; each records when it was last asked for a block. Blocks come from posix_memalign, calloc or
+# realloc, so that C's free takes them all, and are as large as their size rounded up (see `rounded`), for NumPy gives
 # the size of what it frees as it asked for it.
 _MODULE = f"""
 %list = type {{ i64, ptr, i64 }}

@@ -106,7 +106,7 @@ def wanted_threads() -> int:
 
 
 def _with_pause(text: str, host: str) -> str:
-    """The module, with the instruction that tells a processor that it waits."""
+    """The module, with the instruction that signals to a processor that it waits."""
     if host.startswith(("x86_64", "i686", "amd64")):
         return text.replace("PAUSE", "call void @llvm.x86.sse2.pause()") + "declare void @llvm.x86.sse2.pause()\n"
     if host.startswith(("aarch64", "arm64")):
@@ -132,11 +132,12 @@ done:
 """
 
 # Several jobs may be under way, each in a slot: a caller takes the first one that is free, so that a job inside a part
-# of another lies behind that. A job's state is one word: its number, the end of the parts that nobody has taken, and
-# the first of these. The caller takes parts from the front and helpers from the end: so in each iteration of a loop a
-# processor computes the same parts, of which it has the weights in its own cache. A part is taken by exchanging that
-# word, so that it is always one of the job whose fields were read. Where no slot is free, or there are too many parts
-# for the word, the caller computes its parts alone. @rounds counts jobs: who found no work looks again when it moves.
+# of another has a slot behind that one's. A job's state is one word: its number, the end of the parts that nobody has
+# taken, and the first of these. The caller takes parts from the front and helpers from the end: so in each iteration of
+# a loop a processor computes the same parts, of which it has the weights in its own cache. A part is taken by
+# exchanging that word, so that it is always one of the job whose fields were read. Where no slot is free, or there are
+# too many parts for the word, the caller computes its parts alone. @rounds counts jobs: who found no work looks again
+# when it moves.
 _JOBS = 8
 _PART_BITS = 20
 _MASK = (1 << _PART_BITS) - 1

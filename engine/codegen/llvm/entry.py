@@ -38,7 +38,7 @@ class Operand:
         rank: the rank of the array, or None for a NumPy scalar.
         steps: for each loop, whether the operand advances (True) or is broadcast (False).
         is_written: whether it is an output.
-        lies_apart: its rows may lie anywhere: instead of contiguity, its strides have to be those in the table.
+        lies_apart: its rows may be anywhere: instead of contiguity, its strides have to be those in the table.
         has_step: it is a matrix whose rows are contiguous, and any distance apart, such as columns of a wider one. The
             run function gets that distance, in elements: ``i64 %r{k}`` for operand k, behind all pointers.
     """
@@ -160,7 +160,7 @@ def _print_entry(kernel: Kernel, name: str) -> str:
 def print_open_entry(operands: tuple[Operand, ...], name: str) -> str:
     """The IR of an entry that compares no sizes: the run function gets them.
 
-    The table holds what `open_table_layout` tells. The run function is ``void @{name}_run(ptr %d0, ..., ptr
+    The table is laid out by `open_table_layout`. The run function is ``void @{name}_run(ptr %d0, ..., ptr
     %sizes)``, where the dimensions of all operands stand one after the other. Behind them it puts another number than 0
     if it could not do its work: the entry returns that.
     """
@@ -247,7 +247,7 @@ def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
 
 
 def _print_dimensions(lines: list[str], k: int, operand: Operand) -> list[str]:
-    """The checks of the shape, and of the strides of what lies apart."""
+    """Return the checks of the shape, and of the strides of what is not contiguous."""
     if not operand.rank:
         return []
     checks = _print_sizes(lines, k, operand.rank, "dim", DIMENSIONS_OFFSET)

@@ -12,7 +12,7 @@ import numpy as np
 
 _ALIGNMENT = 64
 _lock = threading.Lock()
-_pieces: list[np.ndarray[Any, Any]] = []  # the last is the largest; earlier ones stay, for kernels that know them
+_pieces: list[np.ndarray[Any, Any]] = []  # the last is the largest; earlier ones stay, for kernels that hold them
 
 
 def scratch(size: int) -> int:

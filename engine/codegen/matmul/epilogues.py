@@ -100,7 +100,7 @@ class EpilogueKernel:
         return "\n".join([*lines, "  ret void", "}\n"])
 
     def _print_call(self, name: str) -> str:
-        """The run function: it writes down where all lies, and calls the function for products."""
+        """The run function: it writes down all addresses, and calls the function for products."""
         operands, record = self.operands, self._record
         parameters = [f"ptr %d{k}" for k in range(len(operands))]
         parameters += [f"i64 %r{k}" for k, operand in enumerate(operands) if operand.has_step]
@@ -142,7 +142,7 @@ class EpilogueKernel:
 
 
 def _print_ask(name: str, body: KernelSpec, record: str, target: int) -> str:
-    """A function that asks for a block of all operands that are as large as the product and lie elsewhere.
+    """A function that asks for a block of all operands that are as large as the product and have memory of their own.
 
     They come from memory while the sums are made.
     """
@@ -344,7 +344,7 @@ class OpenProductThen:
         names = self._names(shapes)
         sizes = None if names is None else self._sizes(names, shapes)
         if names is None or sizes is None or not _are_worthwhile(self._op, self._dtype, sizes):
-            return None, ()  # where they do not fit, the ops tell
+            return None, ()  # where they do not fit, the errors of ops say so
         if pattern not in self._compiled:
             self._compiled[pattern] = self._first(shapes)
         first = self._compiled[pattern]
@@ -384,7 +384,7 @@ class OpenProductThen:
         return rows, columns, terms
 
     def _first(self, shapes: Shapes) -> BoundKernel | None:
-        """The kernel for shapes of a pattern that was not met before; None if there is none."""
+        """Return the kernel for shapes of a new pattern; None if there is none."""
         inputs = [TensorSpec(shape, dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)]
         outputs = [spec for spec in self._op.infer(*inputs) if isinstance(spec, TensorSpec)]
         code = _code(self._op, inputs, outputs)

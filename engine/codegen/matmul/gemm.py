@@ -14,8 +14,8 @@ Steps are the distances of rows, in elements; rows are contiguous. C may be D, b
 `out` has room for `packed_size` elements. The second form calls ``then(context, row, row_end, column, column_end, 1)``
 before each tile of C, to ask for what will be read with it, and the same with 0 as it is done, while it is in the first
 cache, on the thread that made it; tiles do not overlap.
-Sums are taken in an order that depends on sizes and on how operands lie, and work is cut likewise: so results are the
-same for any number of threads. Sizes may be zero; without terms (k = 0) C is D + E.
+Sums are taken in an order that depends on sizes and on how operands are laid out, and work is cut likewise: so results
+are the same for any number of threads. Sizes may be zero; without terms (k = 0) C is D + E.
 
 The functions are one module, compiled once (a quarter of a second) and cached by its content.
 """

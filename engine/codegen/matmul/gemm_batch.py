@@ -1,11 +1,11 @@
 """Many small products of matrices, as LLVM IR: each a few tiles held in registers, for sizes that are known.
 
-A form is printed for the sizes and strides of one product; where the products lie, and how many there are, it is told
+A form is printed for the sizes and strides of one product; where the products are, and how many there are, it is given
 when it runs. Products, or rows of them where there are few, are dealt out in parts that depend on sizes alone, and the
 terms of an element are added in an order that depends on the form alone: so results are the same for any number of
 threads.
 
-Rows of B are read where they lie, unless they lie so far apart that caches suffer; its columns are laid out as rows
+Rows of B are read where they are, unless they are so far apart that caches suffer; its columns are laid out as rows
 first, panel by panel. For fewer rows of A than that pays for, elements are sums over vectors of both (`_print_dots`).
 """
 
@@ -26,7 +26,7 @@ AXIS_FIELDS = 4  # the size of an axis of products, and its steps in A, B and C
 _MOST_VECTORS = 4  # of a tile
 _MOST_ROWS = 12
 _MOST_UNROLLED = 96  # multiplications of vectors
-_FEW_ROWS = 24  # for which rows of B are read where they lie
+_FEW_ROWS = 24  # for which rows of B are read where they are
 _FEW_FAR_ROWS = 8
 _FAR = 1024  # bytes from row to row
 _MOST_DOT_ROWS = 2

@@ -32,7 +32,7 @@ _MOST_PACKED_ROWS_TURNED = 256  # as of fewer where that means to transpose it
 
 
 class ProductKernel(BoundKernel):
-    """A kernel for what NumPy can compute as well, from operands that lie in memory in any way.
+    """A kernel for what NumPy can compute as well, from operands of any layout in memory.
 
     Args:
         op: the operation.
@@ -87,7 +87,7 @@ class OpenProduct:
         """The kernel for these shapes and the shape of the result, where it is to be used."""
         sizes = read_sizes(self._names, shapes, 3)
         if sizes is None:
-            self._op.infer(*[TensorSpec(shape, self._dtype) for shape in shapes])  # which tells what does not fit
+            self._op.infer(*[TensorSpec(shape, self._dtype) for shape in shapes])  # whose error says what does not fit
             return None
         rows, columns, _ = sizes
         if not is_faster(*sizes):
@@ -137,7 +137,7 @@ def bind_pointwise(
     Args:
         operation: of two operands, whose leading axes are rows, and maybe a shape.
         sizes: the rows and columns of the result, and how many terms are summed.
-        transpose_a, transpose_b: how the operands lie.
+        transpose_a, transpose_b: how the operands are laid out.
     """
     specs = _specs(operation)
     if specs is None or not is_faster(*sizes):

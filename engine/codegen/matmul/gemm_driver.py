@@ -1,10 +1,10 @@
 """Matrix products as LLVM IR: cut into parts for threads, blocks for caches, and tiles for registers.
 
 A part is a rectangle of the result. It goes over k in blocks; in each it lays out the rows of A that it needs (if A is
-transposed; otherwise rows are read where they lie), then one panel of B after the other, and computes all tiles under
+transposed; otherwise rows are read in place), then one panel of B after the other, and computes all tiles under
 that panel, while it lays out the next. (`gemm_shared` cuts large products otherwise.) Parts and blocks depend on sizes
-and on how operands lie, and so does the order in which the terms of an element are added: never on the number of
-threads.
+and on how operands are laid out, and so does the order in which the terms of an element are added: never on the number
+of threads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles, print_declarations, print_
 _MOST_ROWS = 256  # of A that are laid out at a time
 
 # Terms of a block of k at most. Where blocks are deep, sums go back into C seldom; where they are not, a panel of B and
-# the rows of A that it meets lie in the first two caches. Measured like the parts below.
+# the rows of A that it is multiplied with are in the first two caches. Measured like the parts below.
 _DEEP_LAID_OUT = 256  # where the rows of A are laid out, too,
 _DEEP_FEW = 256  # or few
 _FEW_ROWS = 64
@@ -46,11 +46,11 @@ _DEEP_TURNED = 1024  # where laying out a panel of B means to transpose it
 # Parts, measured on two cores of a server with AVX-512: work is m * n * k. Threads that are awake pay from some 10
 # microseconds a part, and more parts than that make panels at their ends narrower.
 _MOST_ACROSS = 8
-_MOST_ACROSS_LAID_OUT = 4  # where each part lays out the rows of A anew,
+_MOST_ACROSS_LAID_OUT = 4  # where each part lays out the rows of A again,
 _LEAST_BROAD = 512  # for at least so many columns
 _MOST_PART_ROWS = 256
 _QUARTERS = 4  # of what would be one part by these rules, where rows of A are laid out
-_FEW_TILES = 3  # on top of each other, for which rows of B that lie close together are read where they are
+_FEW_TILES = 3  # on top of each other, for which rows of B that are close together are not laid out
 _MOST_PACKING = 8  # parts of the work of packing
 
 # Products that have their operands laid out once, measured likewise.
@@ -202,7 +202,7 @@ class _Source:
     """The source of a panel.
 
     Attributes:
-        kind: of what it is laid out; `NOTHING` where it is read where it lies.
+        kind: of what it is laid out; `NOTHING` where it is read in place.
         source: where that begins.
         deep: how many steps of k it has.
         width: how many columns.

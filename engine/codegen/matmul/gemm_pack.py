@@ -86,7 +86,7 @@ def _print_copy(code: Builder, element: str, columns: int, along: tuple[Size, Si
 
 
 def _print_transpose(code: Builder, tiles: Tiles, source: str, target: str) -> None:
-    """A square of vectors, `step` apart at `source`, to the panel at `target`: interleaved until they lie across."""
+    """Copy a square of vectors, `step` apart at `source`, to the panel at `target`, interleaved to its columns."""
     e, v, lanes = tiles.element, tiles.vector, tiles.lanes
     rows: list[str] = []
     for i in range(lanes):

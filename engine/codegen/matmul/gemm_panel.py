@@ -98,7 +98,7 @@ define internal void @gemm_give(i64 %slot) {{
 def print_panel(tiles: Tiles) -> str:
     """The tiles under one panel of B, all of its width, and meanwhile the panel that comes next.
 
-    That is asked for at `ask` where it lies in one piece (`ask_share` bytes for each group of rows and step of k);
+    That is asked for at `ask` where it is in one piece (`ask_share` bytes for each group of rows and step of k);
     otherwise it is laid out at `lay_to`, a few rows after each group of tiles: asked for one group earlier, they are
     there by then.
     """
@@ -220,7 +220,7 @@ def print_lay(
 
     Args:
         kind: of what: `ROWS_OF_B` or `COLUMNS_OF_B`.
-        source: where that begins, and how far apart rows of B (or of its transpose) lie.
+        source: where that begins, and how far apart rows of B (or of its transpose) are.
         size: the panel's steps of k, and its columns.
     """
     (b, step), (deep, width) = source, size
@@ -268,7 +268,7 @@ def print_scratch(code: Builder, element: str) -> tuple[str, str]:
 
 
 def print_ask_share(code: Builder, tiles: Tiles, rows: Size) -> Size:
-    """The bytes that each group of `rows` asks for in each step of k, of a panel that lies in one piece."""
+    """The bytes that each group of `rows` asks for in each step of k, of a panel that is in one piece."""
     return code.div(tiles.columns * tiles.bytes, code.greatest(1, code.div(rows, tiles.rows)))
 
 

@@ -1,11 +1,11 @@
 """Large matrix products, as LLVM IR: operands are laid out once, in blocks of k, for all parts of the result.
 
-What is laid out for all is A, if it is transposed, and otherwise B (rows of A are read where they lie). Each part
+What is laid out for all is A, if it is transposed, and otherwise B (rows of A are read in place). Each part
 computes a rectangle of the result for the present block, then lays out its share of the next block, in memory beside
-the present one's: so threads meet once a block. Where A is laid out, a part lays out panels of B by itself, one while
-it uses the other: its rectangle has all rows that there are, or so many that this costs little.
+the present one's: so threads wait for each other once a block. Where A is laid out, a part lays out panels of B by
+itself, one while it uses the other: its rectangle has all rows that there are, or so many that this costs little.
 
-Sums of several blocks wait in tiles that lie in one piece: in the result their rows are often some power of two apart,
+Sums of several blocks wait in tiles that are in one piece: in the result their rows are often some power of two apart,
 where few of them fit into a cache at a time.
 
 After R. van de Geijn and T. Smith et al., Anatomy of High-Performance Many-Threaded Matrix Multiplication, IPDPS 2014.
@@ -330,7 +330,7 @@ def _print_chunk(
         is_first, is_before = code.compare("eq", p, 0), code.compare("slt", p, 0)
         deep = code.choose(is_before, 0, code.least(block, code.sub("%k", p)))
         next_deep = code.greatest(0, code.least(block, code.sub("%k", after)))
-        odd = code.rem(code.div(after, block), 2)  # which half of the memory the next block lies in
+        odd = code.rem(code.div(after, block), 2)  # which half of the memory the next block is in
         next_half = code.add(start, code.mul(odd, size))
         half = code.add(start, code.mul(code.sub(1, odd), size))
         bytes_a = code.mul(size_a, tiles.bytes)

@@ -1,4 +1,4 @@
-"""Products of arrays as many products of matrices, each operand read and written where it lies."""
+"""Products of arrays as many products of matrices, each operand read and written in place."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A tile is `rows` x (`vectors` vectors). For each step of k its kernel loads a row of B (vectors), broadcasts `rows`
 elements of A and multiplies and adds. A is read by strides, so that rows, columns and packed panels of A are all read
-by the same code; rows of B lie `step` elements apart, in a packed panel or in the matrix itself.
+by the same code; rows of B are `step` elements apart, in a packed panel or in the matrix itself.
 
 After G. Goto and R. van de Geijn, Anatomy of High-Performance Matrix Multiplication, ACM TOMS 34 (2008), and F. Van Zee
 and R. van de Geijn, BLIS, ACM TOMS 41 (2015).
@@ -73,7 +73,7 @@ def tiles_of(host: str, element: str) -> Tiles:
     return Tiles(element, width // size, 8, 3) if has_many else Tiles(element, width // size, 6, 2)
 
 
-ROWS_OF_A, PANELS_OF_A = "rows", "panel"  # how A lies: rows in one piece, or packed panels as high as the largest tile
+ROWS_OF_A, PANELS_OF_A = "rows", "panel"  # A's layout: rows in one piece, or packed panels as high as a tile
 _AT_A_TIME = 2  # steps of k in one go, of which each takes instructions beside its products
 
 
@@ -86,7 +86,7 @@ def print_tile(tiles: Tiles, rows: int, vectors: int, layout: str = "") -> str:
     memory at `next` (bytes), the panel that will be laid out next.
 
     Args:
-        layout: `ROWS_OF_A` or `PANELS_OF_A`, where A always lies like that; the kernel takes its steps for granted.
+        layout: `ROWS_OF_A` or `PANELS_OF_A`, where A always has that layout; the kernel takes its steps for granted.
     """
     v = tiles.vector
     grid = [(i, j) for i in range(rows) for j in range(vectors)]

@@ -1,6 +1,6 @@
 """Products of a transposed matrix by one of a few columns: gradients of the weights of a router or of a classifier.
 
-One pass over the large matrix, as it lies: vectors of its rows times single numbers of the other's.
+One pass over the large matrix, in its own layout: vectors of its rows times single numbers of the other's.
 
 The kernels for large products lay out both operands first, which here takes longer than the product.
 """
@@ -92,7 +92,7 @@ def _print_run(element: str, columns: int) -> str:
 
 
 def _print_task(element: str, columns: int, lanes: int, vectors: int) -> str:
-    """A part's sums over its rows: for each column of the result, which lies along them."""
+    """Print a part's sums over its rows, for each column of the result."""
     code = FunctionBuilder("NAME_task", ["ptr %context", "i64 %part"])
     known = Fields(code, "%context", _FIELDS)
     terms, own = known["terms"], known["rows_of_part"]

@@ -1,8 +1,8 @@
 """Independent products of matrices in one call: threads take one product after the other, not parts of each in turn.
 
-So they meet once for all products instead of once for each, and what disturbs one thread keeps the others waiting only
-at the end, where they help with the parts of the products that are left. The parts into which a product is cut are the
-same as if it ran by itself, and so are its results.
+So threads wait for each other once for all products instead of once for each, and what disturbs one thread keeps the
+others waiting only at the end, where they help with the parts of the products that are left. The parts into which a
+product is cut are the same as if it ran by itself, and so are its results.
 """
 
 from __future__ import annotations

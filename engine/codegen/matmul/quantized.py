@@ -1,8 +1,8 @@
 """Kernels of `QuantizedMatMul`: rows are rounded first, then panels of the int8 matrix are multiplied by all of them.
 
 A panel of 64 columns is laid out for a block of terms, in pairs, in the nearest cache: that costs little beside the
-products even of one row, and the matrix is kept once, as it lies in its file. Products of 16-bit numbers are added in
-pairs (``vpmaddwd``), which saturates nowhere. Sums of a block lie in the result's own memory until the last one.
+products even of one row, and the matrix is kept once, as its file holds it. Products of 16-bit numbers are added in
+pairs (``vpmaddwd``), which saturates nowhere. Sums of a block are in the result's own memory until the last one.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def _print_tile(kernel: QuantizedKernel, name: str, rows: int) -> str:
 
 
 def _print_direct(kernel: QuantizedKernel, name: str) -> str:
-    """Sums of a block for one row and a whole panel, by the matrix as it lies, added to those of the blocks before."""
+    """Add sums of a block, for one row and a panel of the matrix in its own layout, to those of the blocks before."""
     sizes = [f"i64 {size}" for size in ("%step", "%terms", "%is_first")]
     code = FunctionBuilder(f"{name}_direct", ["ptr %q", "ptr %b", "ptr %sums", *sizes])
     vector = "<8 x i32>"
@@ -410,7 +410,7 @@ def _print_scaling(name: str) -> str:
 
 
 def _print_task(kernel: QuantizedKernel, name: str) -> str:
-    """A part takes some of the panels, block by block of terms, so that pages of the matrix are met again soon."""
+    """A part takes some of the panels, block by block of terms, so that pages of the matrix are read again soon."""
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     fields = Fields(code, "%context", _FIELDS)
     rows, terms, columns = (fields[size] for size in ("rows", "terms", "columns"))

@@ -79,7 +79,7 @@ def _flag(function: Function, state: State, index: str) -> str:
 
 
 def _room(context: Context, state: State, index: str, dynamic: bool) -> None:
-    """Fail, or ask for more room, unless an element can lie at an index; the array grows as far as that."""
+    """Fail, or ask for more room, unless an element can be at an index; the array grows as far as that."""
     function = context.function
     if not dynamic:
         context.fail_unless(function.let(f"icmp ult i64 {index}, {_size(function, state)}"))

@@ -37,7 +37,7 @@ class Operand:
 
 
 class Checks:
-    """Lines that check operands one after the other, and name what lies in them.
+    """Lines that check operands one after the other, and give names to their contents.
 
     The operands are the items of a tuple, whose address is ``%operands``. Of operand k, ``%dk`` is the address of the
     data, ``%rowsk`` the number of rows where that is open, and ``%xk`` the value of a scalar.

@@ -94,7 +94,7 @@ class Plan:
         operations: how many operations it holds.
         ragged: how many inputs are TensorArrays of TensorArrays, whose ends are operands after the constants.
         variables: whose values are operands after those.
-        in_pieces: how many of them lie in functions that its own calls.
+        in_pieces: how many of them are in functions that its own calls.
         run: the operations, where it is no loop.
         is_whole: whether these are all of a step.
     """

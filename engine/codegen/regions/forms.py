@@ -177,7 +177,7 @@ class Context:
         self.function.prologue.append(f"  store {kind} {zero}, ptr {slot}")
 
     def fail_unless(self, condition: str) -> None:
-        """Leave the function, so that the operation runs anew where its error is raised."""
+        """Leave the function, so that the operation runs again where its error is raised."""
         on = self.function.fresh("on")
         self.exits.append(len(self.function.lines))
         self.function.branch(condition, on, self.failed)

@@ -66,7 +66,7 @@ class Elements:
     Attributes:
         count: how many there are, an i64.
         shape: of an element.
-        of: the TensorArray in whose memory they lie, if that is written.
+        of: the TensorArray in whose memory they are, if that is written.
     """
 
     pointer: str
@@ -104,7 +104,7 @@ class State:
 
     Attributes:
         number: which of the region's states it is.
-        rows, flags: where its elements lie, and a byte for each that says whether it is there.
+        rows, flags: where its elements are, and a byte for each that says whether it is there.
         size: the stack slot that holds how many elements it has.
         capacity: how many there is room for.
         version: of the value that it holds.

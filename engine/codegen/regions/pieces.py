@@ -1,7 +1,7 @@
 """Long runs of operations on scalars, cut into functions of their own.
 
 LLVM takes more than twice the time for a function of twice the length. So a loop whose body has thousands of operations
-is one function that calls others, of some hundred operations each. Values that one of these gives and another takes lie
+is one function that calls others, of some hundred operations each. Values that one of these gives and another takes are
 in a frame, memory of the function that calls them.
 """
 
@@ -70,7 +70,7 @@ class Pieces:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.function = context.function
-        self.given: dict[str, tuple[str, int]] = {}  # operands that lie in the frame, with their types and places
+        self.given: dict[str, tuple[str, int]] = {}  # operands that are in the frame, with their types and places
         self._made: dict[str, int] = {}  # what pieces gave, with its place
         self._size = 0
         self._is_inside = False

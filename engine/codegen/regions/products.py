@@ -39,7 +39,7 @@ def print_matmul(
     columns = b.shape[0] if transpose_b else b.shape[1]
     if rows * columns * depth > machine_profile().blas_work:
         raise UnsupportedError("a large matrix product")
-    if transpose_a and columns == 1:  # a row times a matrix, so that vectors lie in memory
+    if transpose_a and columns == 1:  # a row times a matrix, so that vectors are in memory
         turned = Array(b.pointer, kind, (1, depth), b.buffers)
         product = print_matmul(function, turned, Array(a.pointer, kind, (depth, rows), a.buffers), False, False, vector)
         return Array(product.pointer, kind, (rows, 1), product.buffers)
@@ -78,7 +78,7 @@ def print_sum_of_products(function: Function, a: Elements, b: Elements, vector: 
     function.jump(done)
     function.begin(some)
     strides = (1, rows)
-    if columns == 1:  # a row times a matrix, so that vectors lie in memory
+    if columns == 1:  # a row times a matrix, so that vectors are in memory
         a, b, rows, columns, strides = b, a, 1, rows, (0, 1)
     name = function.helper(_product_text(kind, rows, columns, None, strides, vector // size_of(kind)))
     function.line(f"call void {name}(ptr {a.pointer}, ptr {b.pointer}, ptr {result.pointer}, i64 {a.count})")

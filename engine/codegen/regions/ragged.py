@@ -1,4 +1,4 @@
-"""`RaggedArray`: a TensorArray of TensorArrays whose rows lie one after the other, as native loops record them."""
+"""`RaggedArray`: a TensorArray of TensorArrays whose rows are one after the other, as native loops record them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The records of native loops: for each tensor the rows of one block of memory, a row an iteration.
 
-Where an iteration gives the record of a loop inside, what runs of that loop record lies there one after the other, and
+Where an iteration gives the record of a loop inside, the records of that loop's runs are there one after the other, and
 the outer loop records where each ends.
 """
 

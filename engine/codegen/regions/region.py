@@ -111,7 +111,7 @@ class NativeRegion:
                 self._places.append(places)
                 return results
             if code == _NO_ROOM and self._grow(int(counts[NEEDED])):
-                held = self._values(places)  # copies anew
+                held = self._values(places)  # copies once more
                 continue
             if code == _INTERRUPTED:
                 check_stop()
@@ -127,7 +127,7 @@ class NativeRegion:
         return [np.empty(shape, dtype) if shape else own for (shape, dtype), own in pairs]
 
     def _note_written(self, held: Sequence[Any], places: _Places) -> None:
-        """Give variables and generators the values that do not lie in their own memory."""
+        """Give variables and generators the values that are not in their own memory."""
         bits = int(places.counts[WRITTEN])
         if not bits:
             return

@@ -1,11 +1,11 @@
 """Variables and generators of keys in native regions: read, assigned and advanced where the program says so.
 
-An array lies in one place while the region runs, and is changed there; a scalar is in a register. A read refers to that
+An array is in one place while the region runs, and is changed there; a scalar is in a register. A read refers to that
 place, which is right as long as nothing is written while the value is in use. That is known when code is printed: a
-value carries a mark, with the version of the variable that it shows. If one is used after a write, all is printed anew
+value carries a mark, with the version of the variable that it shows. If one is used after a write, all is printed again
 with reads of that variable that copy.
 
-A region that fails leaves nothing behind, so that it can run anew on NumPy, up to where it fails: before the first
+A region that fails leaves nothing behind, so that it can run again on NumPy, up to where it fails: before the first
 write an array's value is kept aside, and put back. The same holds for one that is interrupted. To other threads, what
 it does to scalars shows when it is done.
 """
@@ -51,7 +51,7 @@ class Held:
         number: which bit says that it was written; -1 where nothing has to be done then.
         kind: the type of an element.
         shape: of the value.
-        pointer: where an array lies.
+        pointer: where an array is.
         slot: where a scalar is.
         is_written: whether the region writes it.
         is_own: whether the array is the variable's own memory, not a copy that becomes its value in the end.
