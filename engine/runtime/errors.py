@@ -31,7 +31,7 @@ def _tell_in_users_words(error: BaseException, operation: Operation, values: Seq
             op.infer(*[TensorSpec(value.shape, value.dtype) for value in values])
         except ValueError as found:
             error.args = found.args
-        except Exception:  # the op can't tell more
+        except Exception:  # the op has no better message
             return
 
 

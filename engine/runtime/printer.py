@@ -494,7 +494,7 @@ class Block:
         return Block(function, dict(names), 1, self.loops)
 
     def detached(self, name: str, arguments: Sequence[str]) -> Block:
-        """The block of a function that is not added to the program yet, and knows no names."""
+        """The block of a function that is not added to the program yet, and has no names."""
         function = Function(self.printer, name)
         function.arguments = list(arguments)
         return Block(function, {}, 1, self.loops)

@@ -124,8 +124,8 @@ class Program:
         exact: only rewrites that keep the interpreter's bits: no fused kernels, no sums in another order.
         guard: check what every operation gives for NaN and infinity. (A program without does so too while
             `enable_check_numerics` holds, by way of a second one.)
-        timed: tell traces when each operation ran. (A program without does so too while a trace is recorded, by way of
-            a second one.)
+        timed: record in traces when each operation ran. (A program without does so too while a trace is recorded, by
+            way of a second one.)
         of: the program in whose place this one runs; what it does counts as done by that one.
         prepared: the step, where it was prepared already, by `fusion_rule_of` the graph and the budget that holds.
         runs_often: it runs so often that short loops are worth compiling, too. (A program without is replaced by such

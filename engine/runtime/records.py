@@ -81,7 +81,7 @@ class RecordBeside(Record):
     """The values of a loop variable that an array gathers, too, one place later: both have the same memory.
 
     What a loop computes into the slots of an array, and carries, is there in the next iteration: only the first value
-    has to be copied, in front of the slots. When a value lies anywhere else, the rows move to memory of their own.
+    has to be copied, in front of the slots. When a value is anywhere else, the rows move to memory of their own.
 
     Args:
         shape: of a row.
@@ -147,7 +147,7 @@ def recorded_beside(node: Operation, tensor: Symbol, in_slots: Mapping[Symbol, O
 def written_into_slots(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> dict[Symbol, Operation]:
     """Results inside loops and branches that are computed in the slot of the TensorArray into which they are written.
 
-    The value then lies in the array's memory, so it may be read and recorded, but not taken over by a variable.
+    The value is then in the array's memory, so it may be read and recorded, but not taken over by a variable.
 
     Args:
         operations: of a step, in order.

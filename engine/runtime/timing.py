@@ -93,7 +93,7 @@ def operation_of(event: Slice) -> Operation | None:
 
 
 def varying(operation: Operation) -> list[Symbol]:
-    """The inputs and outputs of a kernel that have to be looked at to know their shapes. Frames are no values."""
+    """Return the inputs and outputs of a kernel whose shapes are found by looking at them. Frames are no values."""
     if has_parts(operation):
         return []
     return [tensor for tensor in (*operation.inputs, *operation.outputs) if not _is_known(tensor.spec)]
@@ -186,7 +186,7 @@ class _Form(NamedTuple):
 
 
 def _form(value: Any) -> _Form | str:
-    """dtype and shape of a value, or its class: what can be told of it without keeping it."""
+    """Return dtype and shape of a value, or its class: what can be reported without keeping it."""
     dtype = getattr(value, "dtype", None)
     return type(value).__name__ if dtype is None else _Form(dtype, value.shape)
 

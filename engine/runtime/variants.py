@@ -18,7 +18,7 @@ Make = Callable[..., Any]  # of a graph, targets, feeds and specs: a `Program`, 
 class Variants:
     """Compiles a step for each combination of fed shapes, and, when there are many, once for all shapes.
 
-    Where other devices have been declared since, it is compiled anew.
+    Where other devices have been declared since, it is compiled again.
 
     Args:
         graph: the graph to run.
