@@ -20,7 +20,7 @@ class Wait:
         values: its inputs.
         it: the iteration in which it runs.
         finish: takes the iteration and the results.
-        tell: called, in any thread, when `go_on` has to be called again.
+        notify: called, in any thread, when `go_on` has to be called again.
 
     Attributes:
         is_over: whether it has its results, or has failed.
@@ -32,7 +32,7 @@ class Wait:
         values: Sequence[Any],
         it: Iteration,
         finish: Callable[[Iteration, Any], None],
-        tell: Callable[[], None],
+        notify: Callable[[], None],
     ) -> None:
         (self._operation,) = node.operations
         op = self._operation.op
@@ -42,7 +42,7 @@ class Wait:
         self.finish = finish
         self.is_over = False
         self._values = values
-        self._tell = tell
+        self._notify = notify
         self._course = op.course(*values)
         self._request: Request | None = None
         self._attempt: Attempt | None = None
@@ -52,7 +52,7 @@ class Wait:
         try:
             while True:
                 request = self._next()
-                attempt, is_pending = request.begin(self._tell)
+                attempt, is_pending = request.begin(self._notify)
                 self._request, self._attempt = request, attempt
                 if is_pending:
                     return None

@@ -304,7 +304,7 @@ class ConditionalAccumulator(_Accumulator):
     def take_grad(self, num_required: Any, name: str | None = None) -> Any:
         """The mean (or sum) of the gradients, once at least `num_required` were added; waits for them.
 
-        It begins anew with nothing, at the next step.
+        It starts again empty, at the next step.
         """
         return self._take(num_required, name)[0]
 
@@ -314,7 +314,7 @@ class SparseConditionalAccumulator(_Accumulator):
 
     Args:
         dtype, name: as for `ConditionalAccumulator`.
-        shape: of the whole table, as far as it is known. If the number of rows is not, the gradients may tell it; the
+        shape: of the whole table, as far as it is known. If the number of rows is not, the gradients may give it; the
             result's is -1 if none did. Positions that count from the end need it.
         reduction_type: "MEAN" or "SUM", as a dense accumulator would give it: a row that only some gradients have
             counts as zero in the others. (TensorFlow's divides each row by the number of gradients that had it.)
@@ -373,15 +373,15 @@ class SparseConditionalAccumulator(_Accumulator):
         positions = np.array(np.where(indices < 0, indices + (rows or 0), indices), "int64")
         return positions, values, np.array([-1 if dim is None else dim for dim in whole], "int32")
 
-    def _whole(self, told: Any, values_shape: Sequence[int]) -> tuple[int | None, ...]:
-        """The shape of the table; None for a number of rows that nothing tells.
+    def _whole(self, fed: Any, values_shape: Sequence[int]) -> tuple[int | None, ...]:
+        """Return the shape of the table; None for a number of rows that is not known.
 
         Args:
-            told: the shape that came with the gradient, -1 for what is not known; empty if none came.
+            fed: the shape that came with the gradient, -1 for what is not known; empty if none came.
             values_shape: of the gradient's rows.
         """
         declared = self.shape[0] if self.shape else None
-        given = tuple([None if dim < 0 else int(dim) for dim in told]) or (declared, *values_shape[1:])
+        given = tuple([None if dim < 0 else int(dim) for dim in fed]) or (declared, *values_shape[1:])
         if not shapes_compatible(self.shape, given) or not shapes_compatible(given[1:], tuple(values_shape[1:])):
             raise ValueError(
                 f"{self.label} has shape {shape_text(self.shape)}; got a gradient of {given}, with values of shape "

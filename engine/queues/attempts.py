@@ -25,7 +25,7 @@ from .writing import others_go_on
 class Attempt:
     """A request to a state machine: pending, until it is finished with a result or has failed with an error.
 
-    State machines know no threads. Whoever made the request looks at `is_done`, or is told by `on_done`, which is
+    State machines have no threads. Whoever made the request looks at `is_done`, or is notified by `on_done`, which is
     called by whatever request of somebody else has served this one: it must be quick and must not raise.
 
     Args:
@@ -87,13 +87,13 @@ class Request:
         gate: that of the state machine.
         make: makes the attempt.
         retract: takes back an attempt that is still pending.
-        tell: what waits and for what, for messages.
+        describe_attempt: describes what waits and for what, for messages; the lock is held.
     """
 
     gate: Gate
     make: Callable[[], Attempt]
     retract: Callable[[Attempt], None]
-    tell: Callable[[Attempt], str]
+    describe_attempt: Callable[[Attempt], str]
 
     def begin(self, on_done: Callable[[], None]) -> tuple[Attempt, bool]:
         """Make the attempt; with whether it is pending. Then whoever serves it calls `on_done`, with the lock held."""
@@ -112,7 +112,7 @@ class Request:
     def describe(self, attempt: Attempt) -> str:
         """Describe what waits and for what."""
         with self.gate.lock:
-            return self.tell(attempt)
+            return self.describe_attempt(attempt)
 
     def wait(self) -> Any:
         """Make the request and wait, in this thread, until it is done. That holds neither the lock nor Python's.
@@ -139,7 +139,9 @@ class Request:
             if not attempt.is_done:
                 self.retract(attempt)
                 waited = time.perf_counter() - started
-                raise DeadlineExceededError(f"The timeout was over after waiting {waited:.3g} s: {self.tell(attempt)}")
+                raise DeadlineExceededError(
+                    f"The timeout was over after waiting {waited:.3g} s: {self.describe_attempt(attempt)}"
+                )
         return attempt.outcome()
 
 
@@ -156,7 +158,7 @@ def wait_through(course: Course) -> Any:
         while True:
             try:
                 result = request.wait()
-            except BaseException as error:  # the course may know what to do, and cleans up
+            except BaseException as error:  # the course may handle it, and cleans up
                 request = course.throw(error)
             else:
                 request = course.send(result)
@@ -193,7 +195,7 @@ def _wait(served: threading.Event) -> None:
 def note_wait(
     lane: tuple[str, str], waits_for: str, started: float, ended: float, recorder: Recorder | None = None
 ) -> None:
-    """Tell a trace, if one was recorded when the wait began (`waits_for` is not empty then), how long it was.
+    """Record in a trace how long a wait was, if one was recorded when it began (`waits_for` is not empty then).
 
     Args:
         recorder: of the trace; by default of those of this process.
