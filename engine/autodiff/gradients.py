@@ -34,7 +34,7 @@ def gradients(
     Args:
         ys: a tensor, or a structure of them, all of one graph, of floating or complex dtypes.
         xs: tensors or variables. The gradient with respect to a variable sums over all its reads. Inside a loop or
-            branch, xs may also lie outside it.
+            branch, xs may also be outside it.
         grad_ys: cotangents of `ys`, of their shapes; ones by default.
         stop_gradients: tensors that count as constants here.
         unconnected_gradients: what is returned for an x on which no y depends: "none" gives None, "zero" zeros.

@@ -94,7 +94,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
 
 @cache
 def name_of(dtype: DType) -> str:
-    """The name by which messages, configurations and `as_dtype` know `dtype`.
+    """Return the name of `dtype` in messages, configurations and `as_dtype`.
 
     >>> name_of(as_dtype("string")), name_of(as_dtype("float32"))
     ('string', 'float32')

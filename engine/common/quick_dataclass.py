@@ -164,6 +164,6 @@ def _refusing(cls: type[object], names: Sequence[str]) -> _Methods:
 
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass as dataclass  # what type checkers know
+    from dataclasses import dataclass as dataclass  # which type checkers understand
 else:
     dataclass = _decorate

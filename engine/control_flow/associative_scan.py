@@ -74,7 +74,7 @@ def _axes(leaves: Sequence[Tensor], elems: Any, axis: int) -> list[int]:
 
 
 def _length(leaves: Sequence[Tensor], axes: Sequence[int], elems: Any) -> Any:
-    """The common length: an int where any leaf tells it, else a scalar tensor."""
+    """Return the common length: an int where the shape of any leaf gives it, else a scalar tensor."""
     sizes = [dim(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)]
     known = [size for size in sizes if isinstance(size, int)]
     if len(set(known)) > 1:

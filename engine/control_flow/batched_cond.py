@@ -149,7 +149,7 @@ class _Part:
 
     def _no_results(self) -> list[Tensor]:
         if any(spec.shape is None or None in spec.shape[1:] for spec in self.specs):
-            return self._results()  # nobody but the branch itself knows what an empty result would look like
+            return self._results()  # only the branch itself gives the dtype and shape of an empty result
         return [zeros((0, *(spec.shape or (0,))[1:]), spec.dtype) for spec in self.specs]
 
 

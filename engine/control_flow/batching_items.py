@@ -26,7 +26,8 @@ class _Key:
 
     Attributes:
         items: with the batch in front. `inputs` are what fills its places.
-        moves: (axes of what is picked, where they belong): NumPy puts picked axes in front where picks lie apart.
+        moves: (axes of what is picked, where they belong): NumPy puts picked axes in front where they are not
+            neighbours.
         arrays: whether anything but single elements and slices is picked.
     """
 

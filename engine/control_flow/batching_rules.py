@@ -227,7 +227,7 @@ def into_shape(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def _settled(x: Tensor, known: Any, shape: tuple[int | None, ...], given: list[Tensor]) -> list[Any]:
-    """A shape with what its -1 stands for, which could not be told of no examples."""
+    """Return a shape with its -1 replaced: NumPy could not find that size for zero examples."""
     remaining = iter(given)
     sizes: list[Any] = [next(remaining) if size is None else size for size in shape]
     if -1 not in shape:

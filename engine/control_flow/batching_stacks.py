@@ -1,4 +1,4 @@
-"""Batching of ops that know stacks already: of matrices and rows in their last axes, of images along their first."""
+"""Batching of ops that take stacks already: of matrices and rows in their last axes, of images along their first."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def convolution(batch: Batch, node: Operation, values: list[Value]) -> Sequence[
 
 
 def of_groups(batch: Batch, node: Operation, values: list[Value]) -> Sequence[Value] | None:
-    """A convolution, or a gradient of one, whose operands all differ: the examples lie side by side as channels."""
+    """A convolution, or a gradient of one, whose operands all differ: the examples are side by side as channels."""
     first, second, *shape = values
     if None in (node.inputs[0].ndim, node.inputs[1].ndim) or any(value.batched for value in shape):
         return None

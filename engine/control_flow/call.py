@@ -1,6 +1,6 @@
 """Recursion: a body that is called from outside once, and again from inside itself; its gradient is a recursion again.
 
-`Recursion` holds the body and makes the first call; `Call` lies inside the body, at any depth of loops, branches and
+`Recursion` holds the body and makes the first call; `Call` is inside the body, at any depth of loops, branches and
 further recursions, and runs the body again. What the body captures is the same for all invocations; calls inside pass
 it on, as further inputs, so that cotangents of it flow back through them.
 
@@ -37,7 +37,7 @@ _MOST_RETRACES = 16
 
 
 class NotKnownYet(BaseException):
-    """A call inside a body whose results are not known yet: what a branch gives that does not call tells them.
+    """A call inside a body whose results are not known yet: they follow from what a branch without such a call gives.
 
     No error: it ends the tracing of a path, and passes by what handles errors.
     """
@@ -219,7 +219,7 @@ class _Known:
 
 
 def _widened(spec: Spec, found: Spec) -> Spec:
-    """A spec that allows for what was found as well. (Numbers take the dtype of what they meet, once that is known.)"""
+    """Return a spec that allows for `found`, too. (Numbers take the dtype of the other operand, once that is known.)"""
     if spec.dtype != found.dtype or kind_of(spec) != kind_of(found):
         return found
     return spec if spec.accepts(found) else spec.join(found)

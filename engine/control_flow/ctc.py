@@ -31,7 +31,7 @@ def ctc_loss(
     A way gives each frame a label or a blank; equal labels in a row are one, unless a blank stands between them.
 
     Args:
-        target: the labels as integers, [batch, labels]. What lies behind `target_length` does not matter.
+        target: the labels as integers, [batch, labels]. Labels from `target_length` on do not matter.
         output: the logits of the classes, [batch, time, classes].
         target_length: how many labels of each sample count, [batch].
         output_length: how many frames of each sample count, [batch].

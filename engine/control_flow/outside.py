@@ -41,10 +41,10 @@ def lies_inside(graph: Graph, tensor: Symbol) -> bool:
 
 
 def total_outside(graph: Graph, tensor: Symbol) -> Symbol | None:
-    """A scalar that lies inside loops and branches (see `lies_inside`), summed over how often it was computed.
+    """Return a scalar from inside loops and branches (see `lies_inside`), summed over how often it was computed.
 
     Returns:
-        A scalar that `graph` can use; 0 for no iteration, and for a branch not taken. None if it lies in something of
+        A scalar that `graph` can use; 0 for no iteration, and for a branch not taken. None if it is in something of
         which nothing is known but results: a recursive function, a `dynamic_schedule`, a `vectorized_map`.
     """
     total: Symbol | None = tensor

@@ -43,7 +43,7 @@ def settle_variables(regions: Sequence[Region], repeats: bool) -> None:
     """Undo hoisted reads of variables that are written where the hoisted value would be stale.
 
     Args:
-        repeats: the regions run many times (a loop), so what one writes all have to read anew.
+        repeats: the regions run many times (a loop), so each run has to read again what any of them writes.
     """
     if not repeats:
         return

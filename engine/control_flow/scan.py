@@ -69,7 +69,7 @@ def scan(
 def _scan(
     f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, length: Any, reverse: bool, finds_sizes: bool
 ) -> tuple[Any, Any]:
-    """`scan`; without `finds_sizes`, results of no steps have 0 for sizes that only the run knows."""
+    """`scan`; without `finds_sizes`, results of no steps have 0 for sizes that are found only in the run."""
     sequences = [convert_to_tensor(leaf) for leaf in flatten(xs)]
     steps = _length("scan", sequences, length)
     if not isinstance(steps, Symbol) and symbol_in([init, sequences]) is None and not in_explicit_graph():
@@ -117,7 +117,7 @@ def _of_sizes(rows: list[Tensor], steps: Any, first: Callable[[], list[Tensor]] 
     """Stacked results, also of no steps with the sizes that each result has.
 
     Args:
-        rows: the results, of which an array without elements knows no more than their specs do.
+        rows: the results, of which an array without elements has no more than their specs.
         steps: how many there are.
         first: gives results of one step, whose sizes serve where there are no steps; None if it must not be run.
     """
@@ -207,7 +207,7 @@ def map_fn(f: Callable[..., Any], xs: Any, reverse: bool = False) -> Any:
 
 
 def map_rows(f: Callable[..., Any], xs: Any) -> Any:
-    """`map_fn` for an `f` that may fail for zeros: results of no steps have 0 for sizes that only the run knows."""
+    """`map_fn` for an `f` that may fail for zeros: results of no steps have 0 for sizes found only in the run."""
     return _scan(lambda carry, x: (carry, f(x)), (), xs, None, reverse=False, finds_sizes=False)[1]
 
 
@@ -277,7 +277,7 @@ def _length(name: str, sequences: list[Tensor], length: Any) -> Any:
 
 @dataclass(frozen=True)
 class OfLength(Op):
-    """The first input, whose first axis must have the size that the second one says; `message` tells if it has not."""
+    """Gives the first input, whose first axis must have the size in the second one; otherwise `message` is raised."""
 
     message: str = (
         "The lengths of xs (and length) differ: one is {length}, but a sequence has shape {shape}. Cut the longer ones "

@@ -7,7 +7,7 @@ function on each device, and what joins the parts (`lower.scheduling`).
 Its inputs are cut by rows if it may be split. Which captured values are cut, and which results are rows to be joined or
 sums to be added up, is marked by `ScheduledPart` ops inside the region, so that it survives what passes do to captures.
 
-The gradient is such an op again, over the rows of inputs and cotangents. It computes the function's values anew, for
+The gradient is such an op again, over the rows of inputs and cotangents. It computes the function's values again, for
 what a replica made on one device is of no use where its gradient is scheduled on another one.
 """
 
@@ -48,7 +48,7 @@ class ScheduledPart(Op):
     view = True
 
     def infer(self, *inputs: Any) -> Spec:
-        """Inside, nobody knows how many rows there are: a replica gets some of them."""
+        """Infer specs with an unknown number of rows inside: a replica gets some of them."""
         (spec,) = inputs
         return _with_rows(spec, None) if self.role == ROWS else spec
 
@@ -110,7 +110,7 @@ class Scheduled(Branch):
 
 
 class _Again:
-    """Values of a scheduled function for its gradient: computed anew from what it captured."""
+    """Values of a scheduled function for its gradient: computed again from what it captured."""
 
     def __init__(self, region: Region) -> None:
         self.region = region
@@ -202,7 +202,7 @@ def dynamic_schedule(
     Args:
         function: takes tensors and gives a tensor or a structure of them. It may use variables and any tensor from
             outside; these go, as its state, to each device on which it is run. It changes nothing (`assign`, random
-            numbers), as its gradient computes its values anew.
+            numbers), as its gradient computes its values again.
         inputs: a tensor or several, each [rows, ...] with the same number of rows if it may be split.
         devices: where it may run, such as ``["sim:0", "sim:1"]``; by default all accelerators, or all CPUs if there are
             none.

@@ -95,7 +95,7 @@ class TensorArray:
 
         Raises:
             ValueError: the value does not have the element shape that was declared.
-            TypeError: its dtype differs. At run time, IndexError: the index lies outside a fixed size.
+            TypeError: its dtype differs. At run time, IndexError: the index is outside a fixed size.
         """
         tensor = self._element(value)
         if not shapes_compatible(tensor.shape, self._declared):
@@ -107,7 +107,7 @@ class TensorArray:
         return self.with_flow(apply(op, self.flow, _index(index), tensor, name=name or "array_write"))
 
     def read(self, index: Any, name: str | None = None) -> Tensor:
-        """The element at `index`. At run time, IndexError: it was never written, or lies outside."""
+        """The element at `index`. At run time, IndexError: it was never written, or is outside."""
         return apply(ArrayRead(), self.flow, _index(index), name=name or "array_read")
 
     def stack(self, name: str | None = None) -> Tensor:

@@ -140,7 +140,7 @@ class TensorStore:
         return self.with_flow(self.flow)
 
     def _key(self, key: Any) -> Tensor:
-        is_empty = isinstance(key, (tuple, list)) and not key  # which tells no dtype
+        is_empty = isinstance(key, (tuple, list)) and not key  # which gives no dtype
         return convert_to_tensor(key, self.key_dtype if is_empty else None)
 
     def _element_spec(self) -> TensorSpec:

@@ -40,14 +40,14 @@ class Buffer:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the host may read it: it was computed, and the clock has reached the end of that."""
+        """Test whether the host may read it: it was computed, and the clock has reached the end of that."""
         if self.writer is not None or isinstance(self.contents, _Nothing):
             return False
         return self.ready_at <= self.device.clock.now()
 
     @property
     def nbytes(self) -> int | None:
-        """How many bytes its value is; None as long as it has not been computed."""
+        """The size of its value in bytes; None as long as it has not been computed."""
         return None if isinstance(self.contents, _Nothing) else self.device.memory.size_of(self.contents)
 
     @property

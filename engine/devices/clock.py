@@ -1,4 +1,4 @@
-"""Clocks by which devices tell what is done: real time, and virtual time that jumps to what is waited for."""
+"""Clocks by which devices decide what is done: real time, and virtual time that jumps to what is waited for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SPUN = 150e-6  # seconds by which a sleep may come late: that much of a wait is
 
 
 class Clock(ABC):
-    """Tells the time in seconds, and waits for it."""
+    """Gives the time in seconds, and waits for it."""
 
     @abstractmethod
     def now(self) -> float:

@@ -70,7 +70,7 @@ def check_gpus(devices: Iterable[Device]) -> None:
 
 
 def is_reached(cupy: Any, event: Any) -> bool:
-    """Whether what is before an event has ended.
+    """Test whether what is before an event has ended.
 
     Raises:
         CUDARuntimeError: it failed. (`Event.done` would be False for ever.)

@@ -30,7 +30,7 @@ _USABLE = 0.9  # of the free memory of a GPU, where no limit is given: libraries
 
 
 class Client(Protocol):
-    """Who gives work, and is told of it. See `GpuDevice`."""
+    """Who gives work, and is notified of it. See `GpuDevice`."""
 
     generation: int
     releases: int
@@ -58,7 +58,7 @@ class Work(Pending):
     client: Client
 
     def is_dropped(self) -> bool:
-        """Whether its step has failed or was aborted."""
+        """Test whether its step has failed or was aborted."""
         return self.client.has_failed or self.generation != self.client.generation
 
 
@@ -124,7 +124,7 @@ class _Call:
 
 
 class _Flight:
-    """What has been given to a stream and not been seen to end.
+    """A batch of work that was given to a stream and has not been seen to end.
 
     Attributes:
         works: what ends.
@@ -190,7 +190,7 @@ class Dispatcher:
             self._queue.put(item)
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """What `function` gives, called by the dispatcher after all that was given before."""
+        """Return the result of `function`, called by the dispatcher after all that was given before."""
         call = _Call(function)
         self._give(call)
         return call.result()
@@ -239,7 +239,7 @@ class Dispatcher:
         self._pool.set_limit(size=self.limit)
 
     def _next(self) -> Any:
-        """What to do next; `_NOTHING` when it is time to look at what has ended."""
+        """Return the next thing to do; `_NOTHING` when it is time to look at what has ended."""
         if self._deferred:
             return self._deferred.popleft()
         is_waiting = self._unmarked is not None or any(self._flights)
@@ -300,13 +300,13 @@ class Dispatcher:
             self._mark()
 
     def _begin_batch(self) -> _Flight:
-        """What the kernels launched since the last event belong to."""
+        """Return the batch to which the kernels launched since the last event belong."""
         if self._unmarked is None:
             self._unmarked = _Flight([], self._event(COMPUTE))
         return self._unmarked
 
     def _wait_for_readers(self) -> None:
-        """What is to be overwritten may be on its way to the host."""
+        """Wait for copies to the host that read what is to be overwritten."""
         for flight in self._flights[TO_HOST]:
             self._streams[COMPUTE].wait_event(flight.end)
 
@@ -387,7 +387,7 @@ class Dispatcher:
                 flights.popleft()
 
     def _has_landed(self, flight: _Flight, number: int) -> bool:
-        """Whether it is over, one way or the other."""
+        """Test whether it is over, one way or the other."""
         try:
             if not is_reached(self.cupy, flight.end):
                 return False
@@ -426,14 +426,14 @@ class Dispatcher:
     def _settle(self) -> None:
         self._mark()
         for stream in self._streams:
-            with suppress(self.cupy.cuda.runtime.CUDARuntimeError):  # events tell of it, too
+            with suppress(self.cupy.cuda.runtime.CUDARuntimeError):  # events report it, too
                 stream.synchronize()
         self._collect()
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
     def _allocate(self, size: int) -> Any:
-        """What cupy calls for the memory of an array."""
+        """Allocate the memory of an array, as cupy's allocator."""
         exhausted = self.cupy.cuda.memory.OutOfMemoryError
         while True:
             releases = self._work.client.releases if self._work is not None else 0
@@ -476,7 +476,7 @@ _NOTHING = object()
 
 
 def _copied(piece: Piece, array: Any) -> Any:
-    """What came to the host, in memory of its own; of rank 0, a NumPy scalar."""
+    """Return what came to the host, in memory of its own; of rank 0, a NumPy scalar."""
     return piece.array(array.shape, array.dtype).copy()[()]
 
 

@@ -23,7 +23,7 @@ _PATIENCE = 2e-4  # seconds after which the host looks again, if it has not been
 
 
 class Arrivals(Clock):
-    """Real time. A wait ends before its time when the GPU's dispatcher has something to tell."""
+    """Real time. A wait ends before its time when the GPU's dispatcher has something to report."""
 
     def __init__(self) -> None:
         self._told = threading.Event()
@@ -43,9 +43,9 @@ class Arrivals(Clock):
 
 
 class GpuMemory(Memory):
-    """Accounts for what values occupy on a GPU: the blocks of its pool in which their arrays lie.
+    """Accounts for what values occupy on a GPU: the blocks of its pool that hold their arrays.
 
-    The pool keeps to the limit; this tells who holds how much. Any thread may release what the host's thread holds.
+    The pool keeps to the limit; this records who holds how much. Any thread may release what the host's thread holds.
 
     Args:
         name: the device, for messages.
@@ -200,7 +200,7 @@ class GpuDevice(StreamDevice):
         self.dispatcher.submit(work)
         return work.outputs
 
-    # --- what the dispatcher tells ----------------------------------------------------------------------------------
+    # --- what the dispatcher reports --------------------------------------------------------------------------------
 
     def tell(self, what: str, work: Work, given: Any = None) -> None:
         """Called by the dispatcher's thread; heard by `poll`."""
@@ -265,7 +265,7 @@ class GpuDevice(StreamDevice):
 
     def _relieve(self, shortage: Shortage, progressed: bool) -> None:
         """A kernel waits for memory: have some moved to the host, or let the kernel fail where none can be."""
-        hidden = max(0, shortage.used - self.memory.in_use)  # what kernels hold of which no buffer knows
+        hidden = max(0, shortage.used - self.memory.in_use)  # what kernels hold that no buffer accounts for
         self._press(shortage.wanted + hidden)
         if self.releases > shortage.releases:
             self._shortage = None
@@ -305,7 +305,7 @@ class GpuDevice(StreamDevice):
         return not self._under_way and not self._told
 
     def statistics(self) -> DeviceStatistics:
-        """What it has done until now. Times are those of the whole GPU, by its own clock."""
+        """Return what it has done until now. Times are those of the whole GPU, by its own clock."""
         busy = self.dispatcher.busy_seconds
         return DeviceStatistics(
             bytes_in_use=self.memory.in_use,
@@ -322,4 +322,4 @@ class GpuDevice(StreamDevice):
 
 
 def _nothing() -> None:
-    """What copies compute."""
+    """Do nothing: copies compute nothing."""

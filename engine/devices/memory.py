@@ -1,4 +1,4 @@
-"""The memory of a device: who holds how much of it, by the arrays that lie under values.
+"""The memory of a device: who holds how much of it, by the arrays that hold values.
 
 A value occupies the arrays that own its data. A view occupies what it is a view of, and the versions of a TensorArray
 share one store, so each owner is counted once, for as long as any buffer holds a value in it. NumPy scalars travel with
@@ -60,7 +60,7 @@ class Allocation:
         uses: how many buffers hold a value in it.
         label: the kernel that made it.
         poisoned: whether it is overwritten when it is released, as nothing but buffers may look at it.
-        counted_at: for elements of a TensorArray, the version as of which they are to be counted anew.
+        counted_at: for elements of a TensorArray, the version as of which they are to be counted again.
     """
 
     __slots__ = ("counted_at", "label", "nbytes", "owner", "poisoned", "uses")
@@ -106,16 +106,16 @@ class Memory:
         self._by_owner: dict[int, Allocation] = {}
 
     def missing(self, values: Iterable[Any]) -> int:
-        """How many bytes `values` occupy beyond what is held already."""
+        """Return the bytes that `values` occupy beyond what is held already."""
         owners = {id(owner): owner for value in values for owner in _owners(value)}
         return sum(_size(owner) for key, owner in owners.items() if key not in self._by_owner)
 
     def size_of(self, value: Any) -> int:
-        """How many bytes a value on the device is."""
+        """Return the size in bytes of a value on the device."""
         return value_bytes(value)
 
     def fits(self, wanted: int) -> bool:
-        """Whether there is room for `wanted` bytes more."""
+        """Test whether there is room for `wanted` bytes more."""
         return self.limit is None or self.in_use + wanted <= self.limit
 
     def hold(self, value: Any, label: str, fresh: bool = False) -> tuple[Allocation, ...]:
@@ -147,7 +147,7 @@ class Memory:
         return allocation
 
     def reside(self, value: Any, name: str) -> tuple[Allocation, ...]:
-        """Count a variable that lies here, until it is released.
+        """Count a variable of this device, until it is released.
 
         Raises:
             DeviceMemoryError: there is not enough.
@@ -183,7 +183,7 @@ class Memory:
 
 
 def _owners(value: Any) -> Iterator[Any]:
-    """What owns the memory under a value: arrays, and stores of elements that differ in shape."""
+    """Yield the owners of a value's memory: arrays, and stores of elements that differ in shape."""
     if is_array(value):
         yield _owner(value)
     elif isinstance(value, ArrayValue):
@@ -211,12 +211,12 @@ def _size(owner: Any) -> int:
 
 
 def is_simple(value: Any) -> bool:
-    """Whether a value is an array that owns its memory, or a scalar."""
+    """Test whether a value is an array that owns its memory, or a scalar."""
     return value.base is None if type(value) is np.ndarray else isinstance(value, np.generic)
 
 
 def is_traceable(value: Any) -> bool:
-    """Whether all memory under a value is found from it. Lists of elements and strided views may hide some."""
+    """Test whether all memory under a value is found from it. Lists of elements and strided views may hide some."""
     if is_array(value):
         return _owner(value).base is None
     if isinstance(value, ArrayValue):
@@ -226,7 +226,7 @@ def is_traceable(value: Any) -> bool:
 
 
 def value_bytes(value: Any) -> int:
-    """How many bytes a value is when it is sent.
+    """Return the size in bytes of a value that is sent.
 
     >>> value_bytes((np.zeros(3), np.float32(1), None))
     28

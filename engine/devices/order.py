@@ -115,12 +115,12 @@ class Event:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is reached, as far as the host has seen."""
+        """Test whether it is reached, as far as the host has seen."""
         return all(pending.ended for pending in self.after)
 
 
 class Stream:
-    """What is enqueued here runs in order, one after the other.
+    """Runs what is enqueued in order, one after the other.
 
     Attributes:
         name, number: which of the streams of its device it is.
@@ -145,7 +145,7 @@ class Stream:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was enqueued has ended."""
+        """Test whether all that was enqueued has ended."""
         return self.running is None and not self.queue
 
     def record(self) -> Event:
@@ -154,7 +154,7 @@ class Stream:
         return Event(self.device, (*last, *self._waits))
 
     def wait(self, event: Event) -> None:
-        """What is enqueued here from now on starts after `event`.
+        """Start what is enqueued here from now on after `event`.
 
         Raises:
             ValueError: it is an event of another device.

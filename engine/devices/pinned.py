@@ -18,7 +18,7 @@ class Piece:
     """A part of a slab.
 
     Attributes:
-        slab, start, size: where it lies.
+        slab, start, size: its place.
         memory: its bytes, as many as were asked for.
     """
 
@@ -29,7 +29,7 @@ class Piece:
 
     @property
     def address(self) -> int:
-        """Where it begins."""
+        """The address at which it begins."""
         return self.memory.ctypes.data
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
@@ -85,12 +85,12 @@ class PinnedSlabs:
 
     @property
     def nbytes(self) -> int:
-        """How much is pinned."""
+        """The number of bytes that are pinned."""
         return sum(len(slab.memory) for slab in self._slabs)
 
     @property
     def in_use(self) -> int:
-        """How much of it is taken."""
+        """The number of those bytes that are taken."""
         return self.nbytes - sum(size for slab in self._slabs for _, size in slab.free)
 
     def take(self, nbytes: int) -> Piece:

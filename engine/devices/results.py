@@ -1,4 +1,4 @@
-"""What kernels give, one value for each output."""
+"""Results of kernels, one value for each output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..common.nest import is_sequence
 
 
 def as_results(result: Any, outputs: int, label: str) -> tuple[Any, ...]:
-    """What a kernel gave, one for each output.
+    """Return the results of a kernel, one for each output.
 
     Raises:
         ValueError: it gave another number of values.

@@ -29,7 +29,7 @@ class SimDevice(StreamDevice):
 
     Args:
         device: its name, and the memory limit, latency and bandwidth that it keeps to.
-        clock: tells what is due.
+        clock: decides what is due.
         seed: run what is due in a random legal order; None for the order in which it is due.
         poison: overwrite memory that is released, where kernels said that it was fresh.
 
@@ -347,7 +347,7 @@ class SimDevice(StreamDevice):
         wanted = self._wanted(blocked)
         self._press(wanted)
         if progressed or self._next()[1] is not None:
-            return self.clock.now()  # if it has not been done, the host may release what it was just told of
+            return self.clock.now()  # if it has not been done, the host may release what was just reported to it
         self._failure = DeviceMemoryError(self.memory, blocked.label, wanted)
         raise self._failure
 
@@ -397,7 +397,7 @@ class SimDevice(StreamDevice):
 
 
 def _what_is_before(inputs: Sequence[Any], updates: Sequence[Buffer]) -> list[Pending]:
-    """What has to end before something that reads `inputs` and overwrites `updates`."""
+    """Return what has to end before something that reads `inputs` and overwrites `updates`."""
     before = [buffer.writer for buffer in (*inputs, *updates) if isinstance(buffer, Buffer)]
     readers = [reader for buffer in updates for reader in (buffer.readers or {}).values()]
     return [*(writer for writer in before if writer is not None), *(reader for reader in readers if not reader.ended)]

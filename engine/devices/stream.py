@@ -15,7 +15,7 @@ from .memory import Memory
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatistics:
-    """What a device has done.
+    """Counts and times of what a device has done.
 
     Attributes:
         bytes_in_use, peak_bytes: memory that is held, and the most that was.
@@ -35,7 +35,7 @@ class DeviceStatistics:
 
 
 class MemoryListener(Protocol):
-    """Is told of the memory of a device, and may release some. See `SwapPolicy`."""
+    """Listens to what happens to a device's memory, and may release some. See `SwapPolicy`."""
 
     def pressure(self, wanted: int) -> None:
         """More memory is in use than before, or `wanted` bytes besides are waited for."""
@@ -47,7 +47,7 @@ class MemoryListener(Protocol):
 
 
 class DeviceObserver(Protocol):
-    """Is told what a device does, for traces. Times are those of the device's clock."""
+    """Observes what a device does, for traces. Times are those of the device's clock."""
 
     def ran(self, stream: str, label: str, start: float, end: float) -> None:
         """A kernel or copy has started, and its end is known."""
@@ -67,9 +67,9 @@ class StreamDevice(ABC):
 
     Attributes:
         device: its name and figures.
-        clock: tells what is due.
+        clock: decides what is due.
         memory: accounts for its memory.
-        observer: is told what it does.
+        observer: is notified of what it does.
     """
 
     device: Device
@@ -151,21 +151,21 @@ class StreamDevice(ABC):
 
     @abstractmethod
     def listen(self, listener: MemoryListener) -> None:
-        """Tell `listener` of this device's memory from now on."""
+        """Notify `listener` of changes to this device's memory from now on."""
 
     @property
     @abstractmethod
     def is_idle(self) -> bool:
-        """Whether all that was enqueued has ended, as far as the host has seen."""
+        """Test whether all that was enqueued has ended, as far as the host has seen."""
 
     @property
     def ahead(self) -> int:
-        """How many kernels are enqueued that have not ended, as far as the host has seen; 0 if that is not known."""
+        """The number of enqueued kernels that have not ended, as far as the host has seen; 0 if that is not known."""
         return 0
 
     @abstractmethod
     def statistics(self) -> DeviceStatistics:
-        """What it has done until now."""
+        """Return what it has done until now."""
 
     def synchronize(self) -> None:
         """Wait until all that was enqueued has ended.

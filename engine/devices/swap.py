@@ -28,7 +28,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class SwapStatistics:
-    """What was moved between a device and its host.
+    """Counts and bytes of what was moved between a device and its host.
 
     Attributes:
         bytes_out, bytes_in: copied to the host, and back.
@@ -78,7 +78,7 @@ class _Entry:
 
     @property
     def is_near(self) -> bool:
-        """Whether it is on the device, or will be."""
+        """Test whether it is on the device, or will be."""
         return self.buffer is not None or self.is_coming
 
 
@@ -117,7 +117,7 @@ class SwapPolicy:
         self.device = device
         self.threshold = int(_THRESHOLD * limit) if threshold is None and limit is not None else threshold
         self.smallest = smallest
-        self.evictions = 0  # of values that will be read; what records know of their next values is old then
+        self.evictions = 0  # of values that will be read; what records hold about their next values is old then
         self._by_buffer: dict[int, _Entry] = {}
         self._unread: dict[_Entry, None] = {}  # what never left, the oldest first
         self._fetched: dict[_Entry, None] = {}  # what came back and was not read since
@@ -137,7 +137,7 @@ class SwapPolicy:
         return record
 
     def statistics(self) -> SwapStatistics:
-        """What was moved until now."""
+        """Return what was moved until now."""
         return SwapStatistics(self._bytes_out, self._bytes_in, self._bytes_dropped, self._waits)
 
     def pressure(self, wanted: int) -> None:
@@ -150,7 +150,7 @@ class SwapPolicy:
         self._make_room(allowed, self._victims())
 
     def _victims(self) -> Iterator[_Entry]:
-        """What may move, in the order in which it does: what is read last goes first."""
+        """Yield what may move, in the order in which it does: what is read last goes first."""
         yield from list(self._read)  # lists, as records that are collected meanwhile change what is tracked
         yield from list(reversed(self._fetched))
         yield from list(self._unread)
@@ -301,7 +301,7 @@ class SwapPolicy:
 
 
 class SwappedRecord:
-    """What one value of a loop was in each iteration. Its policy decides where that is kept.
+    """The value of one tensor of a loop in each iteration. Its policy decides where that is kept.
 
     Values that are not buffers (None where a branch was not taken, scalars of the host) are kept as they are.
 
@@ -319,7 +319,7 @@ class SwappedRecord:
 
     @property
     def size(self) -> int:
-        """How many iterations it holds."""
+        """The number of iterations that it holds."""
         return len(self._entries)
 
     def append(self, iteration: int, value: Any) -> None:

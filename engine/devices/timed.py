@@ -1,8 +1,8 @@
-"""`TimedDevice`: a simulated device without a memory limit, which knows the end of everything when it is enqueued.
+"""`TimedDevice`: a simulated device without a memory limit, which computes the end of everything when it is enqueued.
 
 Streams run in order, and kernels take as long as they say. So where memory is never waited for, the start and the end
 of a kernel follow when it is launched: it starts when its stream is free, what it reads is there, and it was launched.
-Its value is computed at once, and its buffer tells from when on it is there. Times are those of `SimDevice`; what the
+Its value is computed at once, and its buffer says from when on it is there. Times are those of `SimDevice`; what the
 host does for a kernel is a fraction of what it does there, as nothing is checked. Copies are handed on when they have
 ended, but for those to another device that end soon: what takes them is enqueued behind them (`pass_soon`).
 """
@@ -49,7 +49,7 @@ class Agenda:
         heappush(self.due, (time, self._number, done, value))
 
     def poll(self) -> float | None:
-        """Tell what is due; the time at which there will be more."""
+        """Report what is due; return the time at which there will be more."""
         due, now = self.due, self.clock.now()
         while due and due[0][0] <= now:
             _, _, done, value = heappop(due)
@@ -60,7 +60,7 @@ class Agenda:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all has ended that was enqueued on any of the devices."""
+        """Test whether all has ended that was enqueued on any of the devices."""
         return not self.due and self.busy_until <= self.clock.now()
 
     def clear(self) -> None:

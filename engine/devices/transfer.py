@@ -61,7 +61,7 @@ class _Rows:
 
 
 class _Other:
-    """What is not copied."""
+    """A value that is not copied."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -137,7 +137,7 @@ class State:
         device: the device asked for where it was made; "" if none was.
         location: the line that made it.
         colocations: what it is to be with.
-        on_host: whether it lies in the host's memory, whatever devices there are.
+        on_host: whether it is in the host's memory, whatever devices there are.
     """
 
     on_host: bool = False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .graph import Graph, Operation
     from .region import Region
 
-_MOST_ELEMENTS = 6  # of a constant; more are told by shape and range
+_MOST_ELEMENTS = 6  # of a constant; of more, shape and range are printed
 
 
 def dump(graph: Graph, fetches: Any = None, locations: bool = False) -> str:

@@ -430,7 +430,7 @@ class Graph:
         return graph
 
     def is_inside(self, other: Graph) -> bool:
-        """Test whether this graph is `other` or lies inside it."""
+        """Test whether this graph is `other` or is inside it."""
         graph: Graph | None = self
         while graph is not None:
             if graph is other:

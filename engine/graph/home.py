@@ -1,4 +1,4 @@
-"""`Home`: where state lies that a task of a cluster holds; what plain Python does with it is done there."""
+"""`Home`: the place of state that a task of a cluster holds; what plain Python does with it is done there."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Home:
 
     Attributes:
         task: the task that holds it, "/job:ps/task:0".
-        container, path: the names by which the task knows it.
-        device: where it lies in the task.
+        container, path: its names in the task.
+        device: its device in the task.
         incarnation: of the task, when it was made there.
     """
 
@@ -38,6 +38,6 @@ class Home:
             The values of the tensors; an empty list for an operation.
 
         Raises:
-            StateLostError: the task is gone, or was started anew and the state has no value yet.
+            StateLostError: the task is gone, or was started again and the state has no value yet.
         """
         raise NotImplementedError(f"{type(self).__name__} must define run().")

@@ -1,4 +1,4 @@
-"""Variables that are created while a loop body or branch is traced: they outlive it, and tracing anew finds them again.
+"""Variables that are created while a loop body or branch is traced: they outlive it, and a second trace finds them.
 
 A body may be traced several times, until the shapes of what it carries have settled. What it creates in the second
 trace are the variables of the first, in the same order; so a variable made in a body exists once, with its initial
@@ -63,7 +63,7 @@ _tracing = _Tracing()
 
 def created(create: Callable[[], Variable]) -> Variable:
     """A variable that is created now, or was in an earlier trace of the same function."""
-    for creations in list(_tracing.stack):  # the outermost knows best: inner ones are new in each trace of the outer
+    for creations in list(_tracing.stack):  # the outermost is right: inner ones are new in each trace of the outer
         create = _taking(creations, create)
     return create()
 

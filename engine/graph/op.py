@@ -77,7 +77,8 @@ class Op:
         expression: for elementwise ops, the scalar function over ``e`` (see ``passes``), printed into fused kernels.
         shape_from_values: the result's shape follows from values of inputs, so that it may be unknown though all
             shapes of inputs are known.
-        needs_known: for the position of an input, what `infer` has to know of it: its "rank", or its "last axis".
+        needs_known: for the position of an input, what has to be known of it for `infer`: its "rank", or its "last
+            axis".
         never_fails: whether `run` gives a result for all values of inputs that `infer` took, where all shapes are known
             and none is empty. See `cannot_fail`.
         takes_slices: whether `grad` takes a cotangent that is an `IndexedSlices` as it is; otherwise it gets it dense.

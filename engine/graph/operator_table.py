@@ -1,4 +1,4 @@
-"""The functions behind Python's operators: ops lie above the graph, and hand them down."""
+"""The functions behind Python's operators: ops are above the graph, and hand them down."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-# What Python's operators mean for tensors. Ops lie above the graph, so they hand their functions down, once, through
+# What Python's operators mean for tensors. Ops are above the graph, so they hand their functions down, once, through
 # `define_operators`; the names are those of the special methods without underscores.
 class _OperatorTable(dict[str, Callable[..., Any]]):
     """Loads what fills it at the first look-up: who uses a variable need not have used an op before."""

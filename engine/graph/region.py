@@ -107,7 +107,7 @@ class Region(Graph):
         return parameter
 
     def move_into(self, parent: Graph) -> None:
-        """Lie in another graph from now on (for passes, which see to the captures)."""
+        """Move into another graph (for passes, which see to the captures)."""
         self._parent = parent
 
     def drop_captures(self, used: Collection[Symbol]) -> None:
@@ -153,7 +153,7 @@ class Region(Graph):
         assert isinstance(resource, Variable)
         operation.op = ReadVariable(resource)
         operation.effects = tuple(operation.op.effects())
-        settle_operation(operation, self.device_scope)  # it runs where the variable lies, as any other read
+        settle_operation(operation, self.device_scope)  # it runs where the variable is, as any other read
 
     def _note_write(self, resource: object) -> None:
         super()._note_write(resource)

@@ -21,7 +21,7 @@ class NamedResource(State):
     Attributes:
         kind: the name of the class in documents; subclasses without one are bases.
         name: the name that messages use.
-        path: the name by which tasks know it; "" where that is `name`.
+        path: its name in tasks; "" where that is `name`.
         container: the name of the container in which tasks keep it; "" for none.
         lost: why what it held is gone; "" while it is there.
         home: the place of what it holds, if a task of a cluster holds that.

@@ -1,4 +1,4 @@
-"""`ShardedVariable`: a variable that is cut, as a rule by rows, into others, which may lie on several devices.
+"""`ShardedVariable`: a variable that is cut, as a rule by rows, into others, which may be on several devices.
 
 Each shard is a `Variable` like any other, so optimizers, strategies and steps treat it as one. The class here puts them
 together where the whole is asked for: values, assignments, files and checkpoints.
@@ -117,14 +117,14 @@ def regions_of_grid(shape: Sequence[int], counts: Sequence[int]) -> list[tuple[s
 
 
 class ShardedVariable(Operators):
-    """A variable that is cut by rows into several, its shards, which may lie on different devices and tasks.
+    """A variable that is cut by rows into several shards, which may be on different devices and tasks.
 
     Args:
         initial_value: an array, or an initializer: a function of `shape` and `dtype`. Each shard gets its rows of the
-            value. An initializer of this library runs where a shard lies, and makes no other rows.
+            value. An initializer of this library runs where a shard is, and makes no other rows.
         partitioner: how many shards there are: `FixedShardsPartitioner`, `MinSizePartitioner`, `MaxSizePartitioner`,
             or a function of shape and dtype that gives a count for each axis. By default two shards.
-        devices: where the shards lie, in turn, such as ``["/job:ps/task:0", "/job:ps/task:1"]``. By default the ps
+        devices: where the shards are, in turn, such as ``["/job:ps/task:0", "/job:ps/task:1"]``. By default the ps
             tasks of the cluster in the environment, or else what the scopes around ask for.
         name: its name. Shards are called ``name/part_0`` and so on.
         shape: needed with an initializer.
@@ -132,7 +132,7 @@ class ShardedVariable(Operators):
         trainable: whether optimizers are to update it.
 
     It can be used in ops like a variable, which joins the shards. `ops.take`, `ops.gather` and `ops.embedding_lookup`
-    read rows where these lie, and nothing else is moved. The gradient of a sharded variable is a list of its shards'
+    read rows where these are, and nothing else is moved. The gradient of a sharded variable is a list of its shards'
     gradients; optimizers take the variable with such a list, or with a gradient of the whole.
 
     Raises:
@@ -363,7 +363,7 @@ _places = _Places()
 
 
 def set_finder(find: Callable[[], Sequence[str]]) -> None:
-    """Have a function say where shards lie for which nothing is said."""
+    """Have a function place the shards for which no device is given."""
     _places.find = find
 
 

@@ -184,7 +184,7 @@ def join_shapes(a: Shape, b: Shape) -> Shape:
 
 
 def meet_shapes(a: Shape, b: Shape) -> Shape:
-    """The shape that holds what both `a` and `b` know.
+    """Return the shape that holds the sizes known of either, `a` or `b`.
 
     Raises:
         ValueError: they contradict each other.

@@ -186,7 +186,7 @@ class FlowValue(Value):
     """The value of a TensorArray, a TensorStore or a record outside of graphs.
 
     Attributes:
-        origin: the op that made it and its inputs, by which a graph can make it anew; None if it was written since.
+        origin: the op that made it and its inputs, by which a graph can make it again; None if it was written since.
     """
 
     __slots__ = ("_spec", "origin")

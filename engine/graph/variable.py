@@ -145,9 +145,9 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             default the mean of what has fractions, and the first replica's of other values.
         autocast, synchronization: accepted as in Keras, and of no effect.
 
-    Made inside ``with ab.device(...):``, it lies on that device, and so do its reads and updates (`device`).
+    Made inside ``with ab.device(...):``, it is on that device, and so are its reads and updates (`device`).
     Made inside ``with ab.container(name):``, it lives as long as the process, or until that container is cleared.
-    One that lies on a task of a cluster belongs to the cluster whose session first runs it: from then on reads and
+    One that is on a task of a cluster belongs to the cluster whose session first runs it: from then on reads and
     writes from plain Python act on the task.
 
     Used in an expression, a variable is read at that place of the program. `assign`, `assign_add` and `assign_sub`
@@ -261,7 +261,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         return None if "_value" in self.__dict__ else self._first
 
     def postpone(self, first: Later) -> None:
-        """Let the value go: it is computed anew when it is next needed."""
+        """Let the value go: it is computed again when it is next needed."""
         if self.home is not None:
             self.write_value(first.compute())
             return

@@ -20,7 +20,7 @@ from ..place.devices import Device
 from .nodes import Machine, Node, Value
 
 LARGE = 1 << 16  # bytes; what is smaller comes when it comes
-_KINDS = ("sim",)  # of devices that tell when a kernel has ended
+_KINDS = ("sim",)  # of devices that report when a kernel has ended
 
 
 class _Arrival(NamedTuple):

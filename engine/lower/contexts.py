@@ -26,7 +26,7 @@ class Context:
         frame: the frame of what is here.
         values: the tensors that are known.
         latest: for each resource the latest write, and the reads since.
-        done: for operations that are here, what tells that they have run.
+        done: for operations that are here, the node that says that they have run.
     """
 
     def __init__(self, machine: Machine, frame: Frame, name: str = "") -> None:
@@ -43,7 +43,7 @@ class Context:
     # --- values -----------------------------------------------------------------------------------------------------
 
     def value(self, tensor: Symbol, device: str) -> Value:
-        """A tensor of this graph, for use on `device`. (It may lie on another one.)"""
+        """A tensor of this graph, for use on `device`. (It may be on another one.)"""
         known = self.values.get(tensor)
         if known is not None:
             return known
@@ -109,7 +109,7 @@ class Context:
         return list(found)
 
     def note_run(self, operation: Operation, done: Sequence[Value]) -> None:
-        """`done` tells that `operation` has run, with its effects."""
+        """Record `done` as the sign that `operation` has run, with its effects."""
         self.done[operation] = list(done)
         for effect in operation.effects:
             if effect.writes:
@@ -142,7 +142,7 @@ class _Inside(Context):
 
 
 class BranchContext(_Inside):
-    """One branch. What it takes comes through Switches, which stand where the value lies.
+    """One branch. What it takes comes through Switches, which stand where the value is.
 
     Args:
         switches: the Switches that all branches of one choice share.

@@ -184,7 +184,7 @@ def to_graph_def(machine: Machine) -> bytes:
 
 
 def _valid_names(machine: Machine) -> dict[Node, str]:
-    """Names of the form that TensorFlow takes, each once; upper and lower case are not told apart."""
+    """Return names of the form that TensorFlow takes, each once; upper and lower case are not distinguished."""
     taken: set[str] = set()
     found: dict[Node, str] = {}
     for node, name in node_names(machine).items():

@@ -70,10 +70,10 @@ class Node:
             it, once a kernel has ended); "record" (into the history of a value), "collect" (a loop's history, once it
             is done), "trips" (the number of its iterations); those of TensorStores (see `narrowing`) and of scheduled
             functions (see `scheduling`).
-        name: a name that tells where it comes from.
+        name: a name that says where it comes from.
         device: where it runs; None for constants, of which every device has its own.
         frame: the frame in which it runs. (The inputs of an Enter, and the outputs of an Exit, "collect" or "trips",
-            lie in the frame around that.)
+            are in the frame around that.)
         inputs: what it takes.
         controls: what must have run before.
         specs: of its outputs.
@@ -164,7 +164,7 @@ class Node:
 
 
 def frame_of(value: Value) -> Frame:
-    """The frame in which a value lies."""
+    """The frame in which a value is."""
     node = value.node
     if node.kind in ("exit", "collect", "trips"):
         assert node.frame.parent is not None, f"{node!r} leaves the step's own frame"

@@ -1,4 +1,4 @@
-"""Steps with primitives built by hand: each operation becomes one node, in the frame that its inputs tell.
+"""Steps with primitives built by hand: each operation becomes one node, in the frame of its inputs.
 
 `RawFrames` finds the frames and checks what is built; `RawLowering` makes the nodes.
 """

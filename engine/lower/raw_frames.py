@@ -1,7 +1,7 @@
 """In which frame each operation of a step with hand-built primitives runs, and whether they fit together.
 
 A frame is known by the Enters that lead into it: those of one name, from one frame. Everything else runs where its
-inputs lie. Constants are everywhere.
+inputs are. Constants are everywhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def described(operation: Operation) -> str:
 
 
 class RawFrames:
-    """The frames of a step, and which sides of Switches its operations lie on.
+    """The frames of a step, and which sides of Switches its operations are on.
 
     Args:
         operations: those of the step, in program order.
@@ -68,11 +68,11 @@ class RawFrames:
         return frame in self._loops
 
     def sides_of(self, operation: Operation) -> Sides:
-        """On which sides of Switches of its frame it lies. (What a Switch itself gives lies on one more.)"""
+        """On which sides of Switches of its frame it is. (What a Switch itself gives is on one more.)"""
         return self._sides[operation]
 
     def sides_of_entering(self, frame: Frame) -> Sides:
-        """On which sides of Switches of the frame around lies what enters a frame."""
+        """On which sides of Switches of the frame around is what enters a frame."""
         found = [self._sides_of_value(enter.inputs[0]) for enter in self._enters[frame]]
         return _ALWAYS.union(*found)
 
@@ -88,7 +88,7 @@ class RawFrames:
         return min(others, key=_is_constant, default=None)
 
     def check_fetch(self, tensor: Symbol) -> None:
-        """Fail if a tensor lies inside a loop."""
+        """Fail if a tensor is inside a loop."""
         frame = self._frame_of_value(tensor)
         if frame not in (None, self.root):
             raise ValueError(
@@ -97,7 +97,7 @@ class RawFrames:
             )
 
     def no_condition(self, frame: Frame, device: str) -> ValueError:
-        """The error of a loop of which a device can't know whether it goes on."""
+        """Return the error of a loop of which a device does not receive the condition."""
         first = self._enters[frame][0]
         return ValueError(
             f"{_named(frame).capitalize()}, entered by {described(first)}, has operations on {device}, where no loop "

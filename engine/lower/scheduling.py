@@ -1,6 +1,6 @@
 """Lowers a scheduled function: Schedule, Demultiplex, a replica for each device, and what joins their parts.
 
-All of these lie on the host, which hands the work out: a replica is the function's kernel, run on the device that it is
+All of these are on the host, which hands the work out: a replica is the function's kernel, run on the device that it is
 for, with what it takes brought there. A replica that is not chosen is dead, and costs one token.
 
 Source: Wei et al., "Dynamic Scheduling For Dynamic Control Flow in Deep Learning Systems" (2018), section 3, figure 1.

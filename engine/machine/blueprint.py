@@ -30,12 +30,12 @@ def is_loop_merge(node: Node) -> bool:
 
 
 class Place:
-    """A frame on one device: which of its nodes has which number, and which value lies in which slot.
+    """A frame on one device: which of its nodes has which number, and which value is in which slot.
 
     Attributes:
         nodes: what is scheduled, by number; Merges of branches count here, too.
         pending: for each of these how many tokens have to come.
-        slots: where the value lies that a node takes.
+        slots: where the value is that a node takes.
     """
 
     def __init__(self, frame: Frame, device: str, number: int) -> None:
@@ -139,7 +139,7 @@ class Blueprint:
     # --- making the plans of one run --------------------------------------------------------------------------------
 
     def plans(self) -> dict[Place, FramePlan]:
-        """Plans that know their numbers, and no functions yet."""
+        """Return plans that have their numbers, and no functions yet."""
         made: dict[Place, FramePlan] = {}
         for place in self.places.values():
             plan = made[place] = FramePlan(
@@ -197,7 +197,7 @@ class Blueprint:
 
 
 def _saved_bytes(record: Node) -> int:
-    """Bytes that an iteration saves, by the shape; 0 where only values tell, as of branches that may not be taken."""
+    """Bytes that an iteration saves, by the shape; 0 where that depends on values, as in branches."""
     spec = spec_of(record.inputs[0])
     is_certain = record.inputs[0].node.kind not in ("collect", "merge")
     return bytes_of(spec) if is_certain and isinstance(spec, TensorSpec) and spec.is_static else 0

@@ -26,7 +26,7 @@ class Engine(abc.ABC):
 
     Attributes:
         spent: by node, how often it ran on a worker thread, and for how many seconds, since the beginning.
-        has_own_memory: whether values lie where the host can't read them.
+        has_own_memory: whether values are where the host can't read them.
     """
 
     has_own_memory = False
@@ -73,7 +73,7 @@ class Engine(abc.ABC):
         return self
 
     def at_once(self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """As `submit`, if results can be told at once; None if not, and then nothing was done."""
+        """Do as `submit` does, if results are there at once; otherwise do nothing, and return None."""
         return None
 
     def adapted(self, kernel: Callable[..., Any]) -> Callable[..., Any]:

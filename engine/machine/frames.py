@@ -1,6 +1,6 @@
 """The state that is alive while a step runs: runs of frames, and their iterations.
 
-Tokens lie in arrays: an iteration has a list of values (one slot for each input of a node) and a list of counts of what
+Tokens are in arrays: an iteration has a list of values (one slot for each input of a node) and a list of counts of what
 is still to come. Every node of a frame fires once in each iteration, alive or dead, so an iteration is over when the
 number of nodes that have not fired is 0. A frame is over when its oldest iteration is, and no other was begun.
 

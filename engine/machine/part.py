@@ -91,7 +91,7 @@ class PartStep(Step):
         Args:
             values: what is fed, in order; what arrives at another task is not looked at.
             send: takes what goes to other tasks.
-            wake: called by other threads when they have something to tell.
+            wake: called by other threads when they have something to report.
         """
         self._send, self._wake, self.is_held = send, wake, False
         self.events = self._new_events()
@@ -124,7 +124,7 @@ class PartStep(Step):
         """Run what is ready, at most so many nodes.
 
         Raises:
-            Exception: what an operation raised; `current` tells where.
+            Exception: what an operation raised; `current` says where.
         """
         ready = self.ready
         for _ in range(most):

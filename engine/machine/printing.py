@@ -433,7 +433,7 @@ class _Writer:
         number = self.blueprint.numbers[node]
         self._need_counts_here()
         pairs = [(node.output, x), (node.done, "None")]
-        if len(node.specs) > 1:  # a Merge built by hand tells which input it was
+        if len(node.specs) > 1:  # a Merge built by hand says which input it was
             index = self.printer.bind("index", np.int32(node.inputs.index(value)))
             pairs.append((Value(node, 1), index))
         if is_alive:

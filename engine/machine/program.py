@@ -180,7 +180,7 @@ class MachineProgram:
             return self._own_memory(receive) and not _is_number(receive)
 
         def has_clock(node: Node) -> bool:
-            return not self._own_memory(node)  # others tell themselves what they ran
+            return not self._own_memory(node)  # others record themselves what they ran
 
         clocks = has_clock if self._has_clocks else None
         here = self._devices_here()
@@ -271,7 +271,7 @@ class MachineProgram:
         return found
 
     def _note_long(self, timed: Timed) -> None:
-        """Run apart from now on what took long: Python functions, and what shapes do not tell of.
+        """Run apart from now on what took long: Python functions, and what is not seen by shapes.
 
         The first run may have waited for kernels that were being compiled; only Python functions never do.
         """
@@ -291,7 +291,7 @@ class MachineProgram:
         """Return the fetched values of a run; none of them shares memory with the program's state."""
         self.statistics.note_ended(step)
         with self._lock:
-            if step.blueprint is self.printing.blueprint:  # otherwise it was printed anew meanwhile
+            if step.blueprint is self.printing.blueprint:  # otherwise it was printed again meanwhile
                 self._idle.append(step)
         return tuple(
             [value if fresh else copied_value(value) for value, fresh in zip(found, self._is_fresh, strict=True)]
@@ -332,7 +332,7 @@ class MachineProgram:
         """The source by partition.
 
         Args:
-            lines: tell behind each line which operation it computes, and which line of the user's built that.
+            lines: name behind each line which operation it computes, and which line of the user's built that.
         """
         parts: dict[str, list[str]] = {device: [] for device in ("", *self.machine.devices)}
         part = parts[""]

@@ -373,7 +373,7 @@ class _Running:
 
 
 class _Variable:
-    """Names the state of a variable; its value lies under it on each device."""
+    """Names the state of a variable; its value is stored under it on each device."""
 
     __slots__ = ("variable",)
 

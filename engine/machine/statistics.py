@@ -32,7 +32,7 @@ class DeviceRunStatistics:
         frames: runs of loops that it took part in, and the step itself.
         iterations: of all these; the last one of a loop, in which its condition is false, among them.
         peak_iterations: the most iterations of one loop that were alive at once.
-        peak_bytes: the most memory that it held; None for CPUs, which do not tell.
+        peak_bytes: the most memory that it held; None for CPUs, which do not report it.
         swapped_out_bytes, swapped_in_bytes: what histories of loops moved to the host, and back, in all runs.
         kernel_seconds: how long operations ran; of devices that are simulated, in their time. Of operations that a CPU
             runs between others, handing on their results is part of it.
@@ -137,12 +137,12 @@ class Timed:
         return {device: (kernels[device], self.scheduling[device]) for device in kernels}
 
     def record(self, names: Mapping[Operation, str], devices: Mapping[str, Device], costs: CostModel) -> None:
-        """Tell what operations took, and how many iterations loops made.
+        """Record what operations took, and how many iterations loops made.
 
         Args:
             names: the full names of operations; those that a pass has made are not known when steps are placed.
             devices: by name.
-            costs: is told.
+            costs: takes the records.
         """
         apart = [(node, *sums) for engine in self.step.engines.values() for node, sums in engine.spent.items()]
         for node, runs, seconds in (*self.inside, *apart):

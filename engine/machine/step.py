@@ -36,7 +36,7 @@ _LOOK_AT_CLOCK = 256  # functions that run between looks at the deadline
 
 
 class DeadValueError(ValueError):
-    """A value that is fetched was not computed: it lies in a branch that was not taken."""
+    """A value that is fetched was not computed: it is in a branch that was not taken."""
 
 
 @dataclass(slots=True, eq=False)
@@ -166,7 +166,7 @@ class Step:
         """One step on checked feeds: what is fetched, in order.
 
         Raises:
-            Exception: what an operation raised; `current` tells where.
+            Exception: what an operation raised; `current` says where.
             StalledError: nothing can go on, and not everything is done.
             DeadlineExceededError: the thread's deadline has passed, and the step has to wait for something.
             CancelledError: its session was closed.
@@ -514,7 +514,7 @@ def as_bfloat16(value: Any) -> Any:
     """
     given = np.asarray(value, np.float32)
     bits = given.view(np.uint32) & np.uint32(0xFFFF0000)
-    kept = np.where(np.isnan(given), bits | np.uint32(0x00400000), bits)  # what tells a NaN may lie below
+    kept = np.where(np.isnan(given), bits | np.uint32(0x00400000), bits)  # the bits that make it a NaN may be below
     return kept.view(np.float32)[()]
 
 

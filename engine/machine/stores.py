@@ -272,7 +272,7 @@ class Stores:
         return self.step.engines[device].has_own_memory
 
     def _key(self, node: Any, key: Any, item: Item, slot: int) -> Any:
-        """A key as the host knows it."""
+        """Return a key in the host's form."""
         if isinstance(key, (int, str, np.generic, tuple)) or is_array(key):
             return as_key(key)
         begun = self.step.begin(node, item[1])
@@ -286,7 +286,7 @@ class Stores:
         return WAITING
 
     def _source(self, entry: Entry) -> str:
-        """The device in whose memory an element lies; "" if that is the host's."""
+        """The device in whose memory an element is; "" if that is the host's."""
         return entry.device if entry.device and self._has_own_memory(entry.device) else ""
 
     def _brought(self, node: Any, found: Any, item: Item) -> Any:

@@ -94,7 +94,7 @@ class StreamEngine(Engine):
             self.policy.threshold = None
         self._fresh: dict[Any, tuple[bool, ...]] = {}
         self._held: deque[tuple[Any, Callable[..., Any], tuple[Any, ...], Done]] = deque()
-        self.variables: Sequence[Variable] = ()  # those that lie there: they take memory while a step runs
+        self.variables: Sequence[Variable] = ()  # those that are there: they take memory while a step runs
         self._resident: list[tuple[Allocation, ...]] = []
         self._copies: list[tuple[Buffer, Done]] = []  # to the host, of what is not computed yet
         self._arriving: list[tuple[Pending, Any, Done]] = []  # from the host, once a kernel has ended
@@ -356,7 +356,7 @@ def make_engines(
             return MachineGpu(device)
         is_plain = device.seed is None and device.memory_limit is None and not device.virtual_time
         is_plain = is_plain and device.swap_threshold is None
-        is_timed = is_plain and engine_type is StreamEngine  # traces are told by the other kind
+        is_timed = is_plain and engine_type is StreamEngine  # traces are recorded by the other kind
         return TimedDevice(device, agenda) if is_timed else SimDevice(device, clock, device.seed)
 
     found = {device.name: opened(device) for device in devices}

@@ -1,8 +1,8 @@
 """Traced steps: while a trace is recorded, a program runs as a second one, printed with clocks around its kernels.
 
 All is recorded in seconds of one clock: that of the host, and where devices run in virtual time, which stands still
-while the host works, the sum of both. So a device's kernels lie where the host has seen them begin, and what follows
-from something lies behind it.
+while the host works, the sum of both. So a device's kernels are placed where the host has seen them begin, and what
+follows from something is behind it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .step import Step, Way
 from .stream_engine import StreamEngine
 
 _STREAMS = {"compute": "compute", "host-to-device": "h2d", "device-to-host": "d2h"}  # as rows are called
-_MOST_NAMED = 4  # operations of a cluster that its name tells
+_MOST_NAMED = 4  # operations of a cluster that its name lists
 Key = tuple[int, Tag]  # a transfer: the number of the edge, and the tag
 
 
@@ -38,7 +38,7 @@ _virtual_time: WeakKeyDictionary[Recorder, float] = WeakKeyDictionary()  # that 
 
 
 class TracedFrames(Frames):
-    """Tells when iterations and runs of loops begin and end."""
+    """Records when iterations and runs of loops begin and end."""
 
     step: TracedStep
 
@@ -67,7 +67,7 @@ class TracedFrames(Frames):
 
 
 class TracedStep(Step):
-    """A step that tells a recorder what it does.
+    """A step that reports to a recorder what it does.
 
     Attributes:
         begun: when each iteration (by the plan of its frame and its tag) and each run of a loop (by the tag around it)
@@ -171,7 +171,7 @@ class TracedStep(Step):
         Args:
             node: the node.
             began: when they began.
-            seen: those of the outputs whose specs do not tell their shapes.
+            seen: those of the outputs whose specs do not give their shapes.
         """
         ended = self.now()
         kernel = self._kernel(node)
@@ -186,7 +186,7 @@ class TracedStep(Step):
         return kernel
 
     def ran_on_device(self, engine: TracedStreamEngine, stream: str, label: str, start: float, end: float) -> None:
-        """A kernel or copy runs on a device of streams. Gives nothing; `engine.latest` tells when it has begun."""
+        """Record that a kernel or copy runs on a device of streams. `engine.latest` says when it has begun."""
         row = _STREAMS[stream]
         began = self.at(start)
         engine.latest[row] = began
@@ -301,7 +301,7 @@ class TracedStep(Step):
 
 
 class TracedStreamEngine(StreamEngine):
-    """Tells its step what runs on its streams.
+    """Reports to its step what runs on its streams.
 
     Attributes:
         launched: the nodes of kernels, by label.
@@ -309,7 +309,7 @@ class TracedStreamEngine(StreamEngine):
     """
 
     step: TracedStep
-    is_quick = False  # each copy is told of
+    is_quick = False  # each copy is reported
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -355,7 +355,7 @@ class TracedStreamEngine(StreamEngine):
         super().to_device(value, arrived)
         is_copied = True
 
-    # --- what the device tells --------------------------------------------------------------------------------------
+    # --- what the device reports ------------------------------------------------------------------------------------
 
     def ran(self, stream: str, label: str, start: float, end: float) -> None:
         self.step.ran_on_device(self, stream, label, start, end)

@@ -535,7 +535,7 @@ def first_value(initializer: Any, shape: Sequence[int], dtype: Any = None) -> An
         return given(size, dtype=wanted)
 
 
-# A variable may be told its initializer by name; the shards of one ask for the first value of the whole.
+# A variable's initializer may be given by name; the shards of one ask for the first value of the whole.
 define_operators({"initializer": get, "first_value": first_value})
 
 

@@ -36,5 +36,5 @@ def name_for(instance: object) -> str:
 
 
 def reset_names() -> None:
-    """Start counting anew (``utils.clear_session``)."""
+    """Start counting again (``utils.clear_session``)."""
     _counts.clear()

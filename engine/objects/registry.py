@@ -1,9 +1,9 @@
 """The registry of serialisable objects, and the form in which configs are written: Keras's own.
 
 Every object is ``{"module", "class_name", "config", "registered_name"}``. Built-in classes are found by the Keras
-module that their package announced with `register_builtins`; users' own by the name under which
-`register_keras_serializable` knows them, or in `custom_objects`. No code is imported because a file asks for it,
-but for anabranch's own. What else a file is refused: `trust`.
+module that their package announced with `register_builtins`; users' own by the name that `register_keras_serializable`
+gave them, or in `custom_objects`. No code is imported because a file asks for it, but for anabranch's own. What else a
+file is refused: `trust`.
 """
 
 from __future__ import annotations
@@ -394,7 +394,7 @@ def deserialize_keras_object(
 def _deserialize_object(config: dict[str, Any]) -> Any:
     class_name: str = config["class_name"]
     if class_name == "__keras_tensor__":
-        return config  # the functional model that holds it knows which tensor it is
+        return config  # the functional model that holds it records which tensor it is
     if class_name.startswith("__"):
         return _deserialize_special(class_name, config)
     if class_name == "function":

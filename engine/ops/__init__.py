@@ -50,7 +50,7 @@ from .containers import sparse as sparse
 from .containers.sparse import SparseTensor, embedding_lookup_sparse
 from .conversion import *  # noqa: F403
 from .entrance import guard_entrances as _guard_entrances
-from .internal import raw as raw  # so that saved graphs know its ops
+from .internal import raw as raw  # so that saved graphs find its ops
 from .linear_algebra import factorisations, spectral
 from .linear_algebra import linalg as _linalg
 from .linear_algebra.factorisations import *  # noqa: F403
@@ -212,7 +212,7 @@ else:
 
 _guard_entrances(globals(), __name__, but=("apply", "apply_multi", "registered_ops"))
 
-# keras.ops has control flow among its ops. Here it lies above the ops, so these names are looked up when asked for.
+# keras.ops has control flow among its ops. Here it is above the ops, so these names are looked up when asked for.
 _AUTODIFF = {"custom_gradient": "custom_gradient", "jvp": "derivatives"}
 _CONTROL_FLOW = {
     "associative_scan": "associative_scan",

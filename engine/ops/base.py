@@ -501,7 +501,7 @@ def normalize_axis(axis: int, rank: int | None, what: str = "axis") -> int:
     """`axis` counted from the front.
 
     Raises:
-        ValueError: it lies outside the rank, or is negative while the rank is unknown.
+        ValueError: it is outside the rank, or is negative while the rank is unknown.
     """
     if rank is None:
         if axis < 0:

@@ -84,7 +84,7 @@ def current_group() -> Group:
 
 
 def set_group(group: Group | None) -> None:
-    """Set the group of this process; None to look for it anew."""
+    """Set the group of this process; None to look for it again."""
     global _current
     _current = group
 

@@ -1,4 +1,4 @@
-"""Where operations may be placed: feasible devices of each, and which of them must be together.
+"""Constraints of placement: feasible devices of each operation, and which of them must be together.
 
 Source: Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015), sections
 3.2.1 and 4.3: feasible sets, then union-find over colocation, then the intersection for each component.
@@ -68,7 +68,7 @@ class Constraints:
     # --- results ----------------------------------------------------------------------------------------------------
 
     def root(self, operation: Hashable) -> Hashable:
-        """What stands for the group of an operation."""
+        """Return the representative of an operation's group."""
         parent = self._parents[operation]
         while parent is not self._parents[parent]:
             self._parents[operation] = self._parents[parent]

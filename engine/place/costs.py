@@ -43,7 +43,7 @@ class CostModel:
     Args:
         links: transfers between pairs of devices, by name, where they differ from what follows from the devices.
 
-    Estimates come from types of operations and static shapes. Once steps have run, and told `record`, measured times
+    Estimates come from types of operations and static shapes. Once steps have run, and called `record`, measured times
     and sizes take their place.
 
     Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015), section 3.2.1.
@@ -90,7 +90,7 @@ class CostModel:
     # --- what is expected -------------------------------------------------------------------------------------------
 
     def seconds(self, operation: Operation, device: Device, name: str = "") -> float:
-        """How long a run of an operation takes on a device.
+        """Return the seconds that a run of an operation takes on a device.
 
         Measured on another kind of device only, it takes as much longer as the estimates differ.
         """
@@ -105,31 +105,31 @@ class CostModel:
         return total / runs * (self.estimate(operation, device) / there if there else 1.0)
 
     def estimate(self, operation: Operation, device: Device) -> float:
-        """How long a run takes by the operation's type and shapes, and the device's speed."""
+        """Return the seconds of a run by the operation's type and shapes, and the device's speed."""
         flops, traffic = flops_of(operation), traffic_of(operation)
         if not flops and not traffic:
             return 0.0
         return device.kernel_latency + max(flops / device.flops, traffic / device.memory_bandwidth)
 
     def bytes(self, operation: Operation, name: str = "") -> int:
-        """How many bytes of memory the results of an operation take."""
+        """Return the bytes of memory that the results of an operation take."""
         sums = self._sums.get(name or operation.name)
         return made_bytes(operation) if sums is None else sums.bytes // sums.runs
 
     def size(self, tensor: Symbol, name: str = "") -> int:
-        """How many bytes of a value a transfer moves."""
+        """Return the bytes that a transfer of a value moves."""
         sums = self._sums.get(name or tensor.operation.name)
         if sums is None or len(tensor.operation.outputs) > 1:
             return bytes_of(tensor.spec)
         return sums.bytes // sums.runs
 
     def iterations(self, name: str) -> float:
-        """How many iterations a loop makes."""
+        """Return the number of iterations that a loop makes."""
         runs, total = self._iterations.get(name, (0, 0))
         return total / runs if runs else float(ASSUMED_ITERATIONS)
 
     def transfer(self, size: int, source: Device, destination: Device) -> float:
-        """How many seconds a value of `size` bytes takes from one device to another."""
+        """Return the seconds that a value of `size` bytes takes from one device to another."""
         if source == destination:
             return 0.0
         link = self._links.get((source.name, destination.name))
@@ -145,7 +145,7 @@ class _OfProcess:
 
 
 def costs_of_process() -> CostModel:
-    """What steps of this process have told since the devices were declared with ``set_devices(..., measure=True)``.
+    """Return the measurements of this process since the devices were declared with ``set_devices(..., measure=True)``.
 
     Without that it stays empty, so that the same step is placed in the same way each time.
     """

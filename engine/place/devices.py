@@ -52,7 +52,7 @@ class Device:
 
     @property
     def has_own_memory(self) -> bool:
-        """Whether values lie where the host can't read them."""
+        """Test whether values are where the host can't read them."""
         return self.kind != "cpu"
 
     @property
@@ -172,7 +172,7 @@ def devices_of_cluster(devices: Sequence[Device]) -> Generator[None]:
 
 
 class Declaration:
-    """Which declaration of devices holds.
+    """The declaration of devices that holds.
 
     Attributes:
         version: how many there were before; programs are good for one.
@@ -248,22 +248,22 @@ def _name_among(devices: Sequence[Device], name: str) -> str:
 
 
 def devices_version() -> int:
-    """How often devices were declared; programs are good for one declaration."""
+    """Return how often devices were declared; programs are good for one declaration."""
     return declaration.version
 
 
 def has_one_device() -> bool:
-    """Whether there is nothing but one CPU."""
+    """Test whether there is nothing but one CPU."""
     return _of_cluster.devices is None and len(_declared) == 1
 
 
 def steps_are_measured() -> bool:
-    """Whether steps tell `costs_of_process` their times."""
+    """Test whether steps report their times to `costs_of_process`."""
     return declaration.measures
 
 
 def _counted(names: Sequence[str]) -> dict[str, int]:
-    """How many of each kind are named; they must be the first ones."""
+    """Return how many of each kind are named; they must be the first ones."""
     asked = [DeviceName.parse(name) for name in names]
     counts: dict[str, int] = {}
     for kind in dict.fromkeys(name.kind for name in asked):

@@ -1,4 +1,4 @@
-"""Which operations a kind of device can run."""
+"""Rules on which operations a kind of device can run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHAPES = frozenset({"shape_of", "dim_of", "size_of", "array_size", "store_conta
 
 
 def why_not(kind: str, operation: Operation) -> str | None:
-    """What keeps a kind of device from running an operation; None if nothing does.
+    """Return the reason why a kind of device can't run an operation; None if it can.
 
     A CPU runs everything. Other devices have no strings and run nothing that prints, checks or calls Python, or touches
     another resource than a variable. A GPU runs what is written for any array module (`Op.run`), but not what computes
@@ -55,7 +55,7 @@ def _holds_strings(tensor: Symbol) -> bool:
 
 
 def is_host_value(tensor: Symbol) -> bool:
-    """Whether a value is kept in the host's memory, whatever device uses it: a counter, a predicate, a shape."""
+    """Test whether a value is kept in the host's memory, whatever device uses it: a counter, a predicate, a shape."""
     if tensor.operation.type in _SHAPES:
         return True
     return is_small_integer(tensor.spec) and runs_on_host(tensor.operation)
@@ -69,7 +69,7 @@ def is_small_integer(spec: Spec) -> bool:
 
 
 def runs_on_host(operation: Operation) -> bool:
-    """Whether an operation runs on the host of its device: it makes small integers of small integers.
+    """Test whether an operation runs on the host of its device: it makes small integers of small integers.
 
     So the counters and conditions of loops run ahead of what devices compute, and shapes are known without asking them.
     """
@@ -80,12 +80,12 @@ def runs_on_host(operation: Operation) -> bool:
 
 
 def is_split(op: Op) -> bool:
-    """Whether the inside of a loop or branch may be spread over devices. (That of a recursive function may not.)"""
+    """Test whether a loop or branch may be spread over devices. (A recursive function may not.)"""
     return isinstance(op, (While, Branch)) and not isinstance(op, Scheduled)
 
 
 def inner_operations(operation: Operation, users: dict[Symbol, list[Operation]]) -> list[list[Operation]]:
-    """What runs inside a loop, branch or recursion, region by region.
+    """Return the operations inside a loop, branch or recursion, region by region.
 
     Args:
         operation: the loop, branch or recursion; others have nothing inside.

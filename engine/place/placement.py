@@ -114,7 +114,7 @@ class Placement(Mapping[Operation, Device]):
 
     @property
     def seconds(self) -> float:
-        """How long a run of the step is expected to take."""
+        """The expected time of a run of the step, in seconds."""
         return self.simulated.seconds
 
     @property
@@ -217,7 +217,7 @@ def _too_large(layout: Layout, simulated: Simulated) -> PlacementError:
 def placement(
     fetches: Any, feeds: Sequence[Any] = (), devices: Sequence[Device] | None = None, costs: CostModel | None = None
 ) -> Placement:
-    """Which device each operation that `fetches` need runs on.
+    """Return the device of each operation that `fetches` need.
 
     Args:
         fetches: tensors, operations, variables, or nested structures of these.

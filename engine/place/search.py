@@ -1,4 +1,4 @@
-"""Which device each colocation group gets: the greedy simulation of the white paper, then moves that shorten the step.
+"""Choice of a device for each colocation group: greedy simulation (white paper), then moves that shorten the step.
 
 Source: Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015), section
 3.2.1: the graph is run in simulation from its sources on, and each node goes where it would finish soonest.
@@ -215,7 +215,7 @@ class Greedy:
             self.free[device] = self.finished[number]
 
     def _choose(self, number: int) -> None:
-        """Where it would finish soonest; of devices that have room for it, if any has."""
+        """Choose the device on which it ends soonest; of devices that have room for it, if any has."""
         group = self.tasks[number].group
         choices = self.layout.choices[group]
         having_room = [device for device in choices if self._has_room(device, self._size_with_inputs(number))]
@@ -231,7 +231,7 @@ class Greedy:
             self.room[device] = room - self.sizes[group]
 
     def _settle_inputs(self, number: int, device: int) -> None:
-        """What was left open goes with the task that takes it."""
+        """Place inputs that were left open with the task that takes them."""
         for producer, _ in self.tasks[number].inputs:
             group = self.tasks[producer].group
             if self.place[group] != _UNDECIDED:

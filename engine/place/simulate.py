@@ -13,7 +13,7 @@ _DONE, _READY = 0, 1
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a run of a step is expected to take.
+    """The expected times and bytes of a run of a step.
 
     Attributes:
         seconds: from its start to its end.

@@ -188,7 +188,7 @@ class Layout:
                 self.resident[group] = 0
 
     def _count(self, resource: object, group: int) -> None:
-        """A variable takes memory where it lies, once."""
+        """Count the memory of variables on their devices, each once."""
         if isinstance(resource, Variable) and resource not in self._counted:
             self._counted.add(resource)
             self.resident[group] += resource.nbytes
@@ -223,7 +223,7 @@ class Layout:
                 self.names[parameter.operation] = path + parameter.operation.name
                 if parameter.operation in self.groups:
                     self._append(parameter.operation, share, [*sources, *goes_on])
-                else:  # the body does not read it, and hands it on or makes it anew
+                else:  # the body does not read it, and hands it on or makes a new one
                     self._sources[parameter] = (*sources, *goes_on)
             self._add_all(inner[1], path, share, guards, depth + 1)
             carried = [self._sources[result] for result in op.body.results]

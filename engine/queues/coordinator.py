@@ -71,7 +71,7 @@ class Coordinator:
                 self._stop.set()
 
     def clear_stop(self) -> None:
-        """Begin anew: no stop is asked for, and no error is kept."""
+        """Begin again: no stop is asked for, and no error is kept."""
         with self._lock:
             self._joined = False
             self._error = None

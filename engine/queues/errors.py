@@ -52,7 +52,7 @@ class TaskFailedError(ConnectionError):
 
 
 class StateLostError(RuntimeError):
-    """A variable or a queue has lost what it held, because its task was started anew.
+    """A variable or a queue has lost what it held, because its task was started again.
 
     Assign it a value, or restore one; variables of other tasks have kept theirs.
     """

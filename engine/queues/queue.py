@@ -48,7 +48,7 @@ class Queue(NamedResource):
     Where a graph is being built (inside ``with graph.as_default():``, a `Session`'s block, a function, a loop or a
     branch, or with a tensor as value) the methods build operations. These run in program order, queue by queue, and
     block only the thread that runs the step. From plain Python they act at once and take and give arrays. A queue that
-    lies on a task of a cluster belongs to the cluster whose session first runs it: from then on they act there.
+    is on a task of a cluster belongs to the cluster whose session first runs it: from then on they act there.
 
     Attributes:
         name: for messages, and the names of the operations.

@@ -37,7 +37,7 @@ class ReplicaStepsState(ReplicaAccounts):
         epoch: the number of the epoch that is under way or was last, counted from 1.
         leader: the worker that leads: it begins epochs and has sets applied. None before one does.
         token: the fencing token of the leader, a number that grows: requests with a smaller one are refused.
-        generation: the token with which training began, or began anew from a backup; 0 before that.
+        generation: the token with which training began, or was started again from a backup; 0 before that.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class ReplicaStepsState(ReplicaAccounts):
         self.token = 0
         self.generation = 0
         self._retiring: set[int] = set()  # workers that are to leave when they have finished what they are at
-        self._is_appointed = False  # the leader has been chosen, and does not know yet
-        self._beginner: tuple[str, int] | None = None  # who is to begin anew, since the leader is gone, too
+        self._is_appointed = False  # the leader has been chosen, and was not notified yet
+        self._beginner: tuple[str, int] | None = None  # who is to begin again, since the leader is gone, too
         self._notes = ""
         self._handed: Chosen | None = None  # a set that was given to the leader, and is not applied
         self._abandoned: str | None = None  # why what the generation knew is lost
@@ -128,7 +128,7 @@ class ReplicaStepsState(ReplicaAccounts):
     # --- generations ------------------------------------------------------------------------------------------------
 
     def lead(self, worker: int, task: str, incarnation: int, least: int = 0, known: int | None = None) -> int:
-        """Begin training, or begin anew: what was known of steps is forgotten, and all workers have to enrol again.
+        """Begin training, or start it again: what was known of steps is forgotten, and all workers have to enrol again.
 
         Args:
             worker, task, incarnation: who leads from now on.
@@ -167,7 +167,7 @@ class ReplicaStepsState(ReplicaAccounts):
         """Ask to take part; it waits for a generation that is led, and is another one than `after`.
 
         If the worker takes part, it does not any more until then. The outcome is the number of the generation; LEAD if
-        state is lost, the leader too, and this worker is to begin anew.
+        state is lost, the leader too, and this worker is to begin again.
         """
         attempt = Attempt(1)
         if self._closed is not None:
@@ -180,7 +180,7 @@ class ReplicaStepsState(ReplicaAccounts):
         return attempt
 
     def abandon(self, reason: str) -> None:
-        """Note that state is lost: all who ask or wait get a `StateLostError`, until training begins anew."""
+        """Note that state is lost: all who ask or wait get a `StateLostError`, until training begins again."""
         if self._closed is None:
             self._abandoned = self._abandoned or reason
             self._forget(self._abandoned)
@@ -254,7 +254,7 @@ class ReplicaStepsState(ReplicaAccounts):
         return self.token, -1 if self._handed is None else self._handed.tickets[0]
 
     def note(self, text: str) -> None:
-        """Keep what the next leader will have to know, in place of what was noted before."""
+        """Keep what the next leader will need, in place of what was noted before."""
         self._notes = text
 
     def notes(self) -> str:

@@ -1,6 +1,6 @@
 """`ReplicaSteps` and `ReplicaGradients`: what replicas of a model need to make steps together, as state and ops.
 
-`ReplicaSteps` lies in one task and hands out tickets, counts gradients and chooses the sets of steps. Each task that
+`ReplicaSteps` is in one task and hands out tickets, counts gradients and chooses the sets of steps. Each task that
 holds parameters has a `ReplicaGradients`, which keeps the workers' gradients until a set names those that count.
 """
 
@@ -103,7 +103,7 @@ class ReplicaSteps(NamedResource):
         requeue: whether the rows of dropped gradients are handed out again.
         max_staleness: how many steps the parameters of an asynchronous gradient may be behind; None for any number.
         min_workers: with fewer workers no step is made.
-        name: by which tasks know it.
+        name: its name in tasks.
     """
 
     kind = "replica_steps"
@@ -227,7 +227,7 @@ class ReplicaSteps(NamedResource):
         return self._add("hand_over", [worker, incarnation]).outputs[0]
 
     def lead(self, worker: Any, incarnation: Any, least: Any, known: Any, task: str) -> Tensor:
-        """Begin training, or begin anew, as the worker of this number; gives the leader's token."""
+        """Begin training, or start it again, as the worker of this number; gives the leader's token."""
         return self._add("lead", [worker, incarnation, least, known], task).outputs[0]
 
     def enrol(self, worker: Any, incarnation: Any, after: Any, task: str) -> Tensor:
@@ -243,7 +243,7 @@ class ReplicaSteps(NamedResource):
         return self._add("accept", [worker, incarnation]).outputs
 
     def note(self, token: Any, text: Any) -> Operation:
-        """Keep what the next leader will have to know."""
+        """Keep what the next leader will need."""
         return self._add("note", [token, text])
 
     def notes(self) -> Tensor:
@@ -251,7 +251,7 @@ class ReplicaSteps(NamedResource):
         return self._add("notes", []).outputs[0]
 
     def abandon(self, token: Any, reason: Any) -> Operation:
-        """Note that state is lost: all who ask or wait get a `StateLostError`, until training begins anew."""
+        """Note that state is lost: all who ask or wait get a `StateLostError`, until training begins again."""
         return self._add("abandon", [token, reason])
 
     def begin_epoch(self, token: Any, batches: Any, shares: Any, done: Any) -> Tensor:
@@ -295,7 +295,7 @@ class ReplicaSteps(NamedResource):
         return self._add("end_choosing", [token])
 
     def announce(self, token: Any, text: Any) -> Operation:
-        """Tell all workers something, those that come later, too."""
+        """Announce something to all workers, also to those that come later."""
         return self._add("announce", [token, text])
 
     def hear(self, worker: Any, incarnation: Any, number: Any) -> Tensor:
@@ -425,7 +425,7 @@ class ReplicaGradients(NamedResource):
 
     Args:
         parts: what each worker puts.
-        name: by which tasks know it.
+        name: its name in tasks.
 
     Attributes:
         begun, written: the marks (first tickets) of the sets of which this task has begun, and ended, to write what

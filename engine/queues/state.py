@@ -214,7 +214,7 @@ class QueueState:
         return max(capacity - len(self._store), 0)
 
     def _serve_dequeue(self) -> bool:
-        """Give the oldest dequeue what it asks for, or tell it that this will never be there; whether it is done."""
+        """Give the oldest dequeue what it asks for, or the error that it never will; return whether it is done."""
         if not self._dequeues:
             return False
         attempt, size = self._dequeues[0], len(self._store)

@@ -125,5 +125,5 @@ def _is_stopped() -> int:
 
 
 def stopped_address() -> int:
-    """A function for machine code that tells whether the step of this thread has to end."""
+    """Return the address of a function for machine code that says whether the step of this thread has to end."""
     return ctypes.cast(_is_stopped, ctypes.c_void_p).value or 0

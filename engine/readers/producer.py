@@ -29,7 +29,7 @@ class Epochs(NamedResource):
         strings: the strings.
         count: how many epochs there are; None for no end.
         shuffle: whether each epoch has another order.
-        seed: of the orders; by default one is drawn, by the task where this lies.
+        seed: of the orders; by default one is drawn, by the task where this is.
         name: for messages and tasks.
     """
 
@@ -60,7 +60,7 @@ class Epochs(NamedResource):
 
         Raises:
             OutOfRangeError: there was the last.
-            StateLostError: the task that counted them was started anew.
+            StateLostError: the task that counted them was started again.
         """
         check_held(self)
         with self._lock:

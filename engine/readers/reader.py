@@ -111,9 +111,9 @@ class ReaderCounts(_ReaderOp):
 class Reader(NamedResource):
     """Base of the readers: gives the records of files whose names come from a queue.
 
-    A reader lies where ``with ab.device(...)`` around its making asks for, together with its queue. On a task of a
-    cluster it is found by its name: a second client that builds the same graph goes on where the first one is. It reads
-    the files of the task's machine. Subclasses of your own stay in their process.
+    A reader is on the device that ``with ab.device(...)`` around its making asks for, together with its queue. On a
+    task of a cluster it is found by its name: a second client that builds the same graph goes on where the first one
+    is. It reads the files of the task's machine. Subclasses of your own stay in their process.
 
     Like a queue's methods, `read` and `read_up_to` build operations where a graph is being built and act at once from
     plain Python. When the queue is closed and empty and the last file is at its end, they raise `OutOfRangeError`.

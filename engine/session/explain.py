@@ -29,7 +29,7 @@ def explain(
         fetches: tensors and operations, in any structure.
         feeds: the arguments of the program; by default the placeholders that are needed. With values, as a dict, it is
             the program for the shapes of these.
-        lines: tell behind each line which operation it computes, and which line of yours built that.
+        lines: name behind each line which operation it computes, and which line of yours built that.
         passes: instead of the program, what each pass of the compiler changed, how often and in what time, what it left
             where it was and why (for instance which value keeps a computation inside a loop), and why a pass did not
             run. See docs/explain.md.
@@ -53,7 +53,7 @@ def explain(
 
 
 def compiled(fetches: Any, feeds: Sequence[Any] | Mapping[Any, Any] = ()) -> Any:
-    """The program for `fetches`, made anew: for the shapes of values that are fed, or for all that the graph allows."""
+    """Make the program for `fetches` again: for the shapes of values that are fed, or for all that the graph allows."""
     graph = graph_of(fetches)
     session = Session(graph)
     leaves = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
@@ -65,7 +65,7 @@ def compiled(fetches: Any, feeds: Sequence[Any] | Mapping[Any, Any] = ()) -> Any
 
 
 def format_pass_log(log: PassLog) -> str:
-    """What a log says, pass by pass."""
+    """Return the text of a log, pass by pass."""
     return "\n".join(line for known in PASSES.values() for line in _of_pass(known, log)) + "\n"
 
 

@@ -74,17 +74,17 @@ class Function:
 
     @staticmethod
     def _joins_a_graph(kinds: set[type]) -> bool:
-        """Whether a call on arguments of these types adds to a graph."""
+        """Test whether a call on arguments of these types adds to a graph."""
         return Symbol in kinds or bool(_context.stack and not kinds.isdisjoint((Value, FlowValue)))
 
     def may_recurse(self) -> bool:
-        """Whether a look at the function's names says that it may call itself, directly or by way of others."""
+        """Test whether a look at the function's names says that it may call itself, directly or by way of others."""
         if self._may_recurse is None:
             self._may_recurse = mentions(self.python_function, self, Function)
         return self._may_recurse
 
     def trace_count(self) -> int:
-        """How many graphs were traced so far."""
+        """The number of graphs that were traced so far."""
         return len(self._traces)
 
     def _trace(self, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]) -> _Trace:
@@ -112,7 +112,7 @@ class _Trace:
     """One traced graph, compiled. Effects inside always run, whether or not the result depends on them."""
 
     def __init__(self, function: Function, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]) -> None:
-        # Kept, because the cache knows some of them by their id.
+        # Kept, because the cache holds the id of some of them.
         self._statics = [leaf for position, leaf in enumerate(leaves) if position not in specs]
         self._function, self._arguments = function, arguments
         self._graph = graph = TraceGraph()
@@ -155,7 +155,7 @@ class _Trace:
 
 
 def as_values(found: Any) -> Any:
-    """What a program gave, as values; TensorArrays as lists and TensorStores as dicts of them."""
+    """Return what a program gave, as values; TensorArrays as lists and TensorStores as dicts of them."""
     if isinstance(found, Value):
         return found if type(found) is Value else as_values(found.array)
     if isinstance(found, (ArrayValue, StoreValue)):
@@ -196,7 +196,7 @@ def function(python_function: Callable[..., Any] | None = None, **options: Any) 
 
 
 def _kinds(arguments: Sequence[Any]) -> Any:
-    """What a trace of such arguments is known by: NumPy's arrays and scalars; None if there are others."""
+    """Return the key of a trace of such arguments: NumPy's arrays and scalars; None if there are others."""
     kinds: list[Any] = []
     for value in arguments:
         kind = cast("Any", type(value))
@@ -212,7 +212,7 @@ def _kinds(arguments: Sequence[Any]) -> Any:
 
 
 def _is_fed_as_it_is(given: Any, fed: Any) -> bool:
-    """Whether nothing was made of an argument: that depends on its type, dtype and shape alone."""
+    """Test whether nothing was made of an argument: that depends on its type, dtype and shape alone."""
     return fed is given or type(given) is Value or (issubclass(type(given), np.generic) and type(fed) is type(given))
 
 

@@ -17,14 +17,14 @@ from ..graph.tensor import Symbol
 
 
 def fetched_from(graph: Graph, tensor: Symbol) -> Symbol:
-    """The tensor of `graph` that holds what `tensor`, which lies in a region anywhere inside, was in a run.
+    """The tensor of `graph` that holds the value that `tensor`, of a region at any depth, had in a run.
 
     In a loop body that is its history, in nested loops a history of histories, in a branch its value (None where
     another branch was taken), in a recursive function its value in the first call. The condition of a loop is computed
     once more than its body.
 
     Raises:
-        ValueError: it lies in a trace of a body that is no part of the graph, or is the record of a loop or branch.
+        ValueError: it is in a trace of a body that is no part of the graph, or is the record of a loop or branch.
     """
     if isinstance(tensor.spec, FrameSpec):
         raise ValueError(
@@ -66,7 +66,7 @@ def find_by_name(graph: Graph, name: str) -> Any:
 
 
 def _find_inside(graph: Graph, name: str) -> Any:
-    """What `name` says, if it leads into a loop or branch of `graph`."""
+    """Return what `name` names, if it leads into a loop or branch of `graph`."""
     for operation in graph.operations:
         if not isinstance(operation.op, RegionOp) or not name.startswith(operation.name + "/"):
             continue

@@ -76,8 +76,8 @@ def lowered(fetches: Any, feeds: Sequence[Any] = (), placement: Placement | None
     Raises:
         PlacementError: what was asked for can't be kept.
 
-    A step that stays on one CPU runs as one compiled program (`ab.explain`) instead; its machine form is told all the
-    same.
+    A step that stays on one CPU runs as one compiled program (`ab.explain`) instead; its machine form is printed all
+    the same.
 
     Source: Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroSys 2018, section 4.
 
@@ -105,7 +105,7 @@ def lowered(fetches: Any, feeds: Sequence[Any] = (), placement: Placement | None
 
 
 def dump_lowered(fetches: Any) -> str:
-    """What `Graph.dump` prints of a lowered step."""
+    """Return what `Graph.dump` prints of a lowered step."""
     return lowered(fetches).dump()
 
 

@@ -77,7 +77,7 @@ class PartialRun:
                 raise ValueError(f"partial_run: {feed!r} was fed before.")
 
     def _plan(self, targets: Sequence[Target], given: Mapping[Symbol, Any]) -> _Piece:
-        """What has to run now for `targets`, and what of it later pieces will need."""
+        """Return what has to run now for `targets`, and what of it later pieces will need."""
         wanted: list[Target] = [target for target in targets if target not in self._done and target not in given]
         while True:
             operations = [o for o in needed_operations(self.graph, wanted, given) if o not in self._done]
@@ -113,7 +113,7 @@ class PartialRun:
         ]
 
     def _frame_users(self, operations: Sequence[Operation]) -> list[Operation]:
-        """What takes values from the records of loops and branches among `operations`: these do not outlive a piece."""
+        """Return the users of records of loops and branches among `operations`: these do not outlive a piece."""
         now = set(operations)
         frames = {t for operation in operations for t in operation.outputs if isinstance(t.spec, FrameSpec)}
         return [o for o in self._step if o not in now and not frames.isdisjoint(o.inputs)]

@@ -22,13 +22,13 @@ from .session import Session, graph_of
 _VALUE = re.compile(r"(\w+)\[([\d,]*)\]")
 _WIDTH = 48  # of a line of the program in the table
 _STEP = "step"  # the span around a run
-_CLOCKS = 200  # that are measured together to know what one takes
+_CLOCKS = 200  # that are measured together to find what one takes
 _ROUNDS = 5  # of them
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledLine:
-    """What one operation of a program took in a run.
+    """The time and bytes of one operation of a program in a run.
 
     Attributes:
         number: the line of the printed program that computes it, from 1; 0 if none does by itself.
@@ -53,7 +53,7 @@ class ProfiledLine:
 
 @dataclass(frozen=True, slots=True)
 class UserLine:
-    """What the operations that one line of the user's built took in a run.
+    """The time and bytes, in a run, of the operations that one line of the user's code built.
 
     Attributes:
         location: ``/path/file.py:12``.
@@ -80,7 +80,7 @@ class Profile:
         runs: how often it was run.
         between: what a run with clocks takes between the operations.
         clocks: what the clocks themselves take in a run, about, by what one takes: in no line, nor in `between`.
-        refits: how often in a run a kernel's operands were laid out anew, because it does not take them as they lay.
+        refits: how often in a run a kernel's operands were laid out again, because it does not take their layout.
     """
 
     seconds: float
@@ -124,7 +124,7 @@ class Profile:
 
 
 def profile(fetches: Any, feeds: Mapping[Any, Any] | None = None, runs: int = 10) -> Profile:
-    """What each operation of a step takes: time and bytes, by line of the printed program and by your line.
+    """Measure each operation of a step: time and bytes, by line of the printed program and by your line.
 
     Args:
         fetches: tensors and operations, in any structure.
@@ -173,7 +173,7 @@ def profile_program(program: Any, run: Callable[[], Any], runs: int = 10) -> Pro
 
 
 def _clock_seconds(program: Any) -> float:
-    """What a clock around an operation takes beside what it measures: that counts for what is around the operation."""
+    """Return the time of a clock itself, beside what it measures: that is counted outside of the operation."""
     operation = next((o.operation for o in program.origins.values() if not varying(o.operation)), None)
     if operation is None:
         return 0.0
@@ -210,7 +210,7 @@ _Run = dict[Any, "_Spent"]
 
 @dataclass
 class _Spent:
-    """What one operation took in one run."""
+    """The time and bytes of one operation in one run."""
 
     name: str
     seconds: float = 0.0
@@ -221,7 +221,7 @@ class _Spent:
 
 
 def _traced(run: Callable[[], Any], clock: float) -> tuple[_Run, float, float]:
-    """What operations took in a run, what lay between them, and what the clocks took, each of them `clock` seconds."""
+    """Return the times of operations in a run, of what is between them, and of clocks, each of them `clock` seconds."""
     with trace() as recorded:
         run()
     slices = [event for event in recorded.events if isinstance(event, Slice) and event.lane.stream != "compile"]
@@ -238,7 +238,7 @@ def _traced(run: Callable[[], Any], clock: float) -> tuple[_Run, float, float]:
 
 def _add(spent: _Run, event: Slice, seconds: float) -> None:
     details = event.details() if callable(event.details) else event.details or {}
-    if "loop" in details:  # an iteration: what lies between the operations of a loop
+    if "loop" in details:  # an iteration: what is between the operations of a loop
         loops = [own for own in spent.values() if own.name == details["loop"]]
         if loops:
             loops[-1].seconds += seconds  # the one that began last
@@ -277,7 +277,7 @@ def _own_times(slices: Iterable[Slice], clock: float = 0.0) -> list[tuple[Slice,
 
 
 def _bytes_of(told: str) -> int:
-    """The bytes of values that are told as ``float32[2,3]``."""
+    """Return the bytes of values that are described as ``float32[2,3]``."""
     total = 0
     for name, dims in _VALUE.findall(told):
         size = math.prod(int(dim) for dim in dims.split(",") if dim)

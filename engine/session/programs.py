@@ -1,4 +1,4 @@
-"""How a step is run: as one compiled program where it stays on one CPU, and otherwise on the dataflow machine."""
+"""Programs of steps: one compiled program where a step stays on one CPU, and otherwise the dataflow machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EVERYWHERE = (Constant, Parameter, Placeholder)
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """How steps that span devices are run.
+    """The way in which steps that span devices are run.
 
     Attributes:
         placement: taken over for operations that it names; others are placed by cost.
@@ -90,7 +90,7 @@ def make_variants(
 
 
 def _is_on_one_cpu(operations: Sequence[Operation]) -> bool:
-    """Whether all that computes does so on the same CPU. What is fed or constant is wherever it is needed."""
+    """Test whether all that computes does so on the same CPU. What is fed or constant is wherever it is needed."""
     running = [each for each in all_operations(list(operations)) if not isinstance(each.op, _EVERYWHERE)]
     if any(isinstance(operation.op, Scheduled) for operation in running):
         return False  # that is decided at run time

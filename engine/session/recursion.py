@@ -1,4 +1,4 @@
-"""Functions that call themselves while they are traced: a call that meets itself becomes a call of the graph."""
+"""Functions that call themselves while they are traced: a recursive call becomes a call of the graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..graph.tensor import Tensor
 
 
 class TracedFunction(Protocol):
-    """What is known here of a `Function`."""
+    """The attributes of a `Function` that are used here."""
 
     python_function: Callable[..., Any]
 
@@ -61,7 +61,7 @@ def _signature(python_function: Callable[..., Any]) -> inspect.Signature:
 
 
 class _NumberVaries(BaseException):
-    """A call inside gives a tensor where the first call has a Python number. No error: the trace starts anew."""
+    """A call inside gives a tensor where the first call has a Python number. No error: the trace starts again."""
 
     def __init__(self, entry: _Entry, specs: dict[str, Spec]) -> None:
         super().__init__(", ".join(specs))
@@ -88,7 +88,7 @@ class _Entry:
         return _name(self.function)
 
     def is_met_by(self, function: TracedFunction, arguments: Arguments, graph: Graph) -> bool:
-        """Whether a call of `function` in `graph` is one of this entry again, with other values of the tensors.
+        """Test whether a call of `function` in `graph` is one of this entry again, with other values of the tensors.
 
         Raises:
             _NumberVaries: it would be, but for numbers that are tensors now.
@@ -160,7 +160,7 @@ def call_on_tensors(function: TracedFunction, args: tuple[Any, ...], kwargs: dic
     try:
         arguments = Arguments(function.python_function, args, kwargs)
     except TypeError:
-        return function.python_function(*args, **kwargs)  # raises the error that Python users know
+        return function.python_function(*args, **kwargs)  # raises Python's usual error
     graph = get_default_graph()
     entries = [entry for entry in reversed(_traced.stack) if entry.function is function]
     met = next((entry for entry in entries if entry.is_met_by(function, arguments, graph)), None)
@@ -182,7 +182,7 @@ def call_on_tensors(function: TracedFunction, args: tuple[Any, ...], kwargs: dic
 
 
 def meets_itself(function: TracedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call without tensors is one of a function that is being traced, with numbers for its tensors."""
+    """Test whether a call without tensors is one of a function that is being traced, with numbers for its tensors."""
     entries = [entry for entry in reversed(_traced.stack) if entry.function is function and entry.body is not None]
     if not entries:
         return False
@@ -239,7 +239,7 @@ def _entered(entry: _Entry) -> Generator[None]:
 
 
 def mentions(python_function: Any, target: TracedFunction, kind: type[Any]) -> bool:
-    """Whether `python_function`, or a function that it mentions, mentions `target`: then it may call itself.
+    """Test whether `python_function`, or a function that it mentions, mentions `target`: then it may call itself.
 
     Args:
         python_function: where to look.
@@ -267,7 +267,7 @@ def mentions(python_function: Any, target: TracedFunction, kind: type[Any]) -> b
 
 
 def _names_itself(method: FunctionType) -> bool:
-    """Whether a method calls the method of its name, of its own object."""
+    """Test whether a method calls the method of its name, of its own object."""
     code = method.__code__
     around = method.__qualname__.rpartition(".")[0]
     if not code.co_argcount or not around or around.endswith("<locals>"):
@@ -309,7 +309,7 @@ def _objects_named(function: FunctionType, names: set[str]) -> Iterator[Any]:
 
 
 def static_key(leaf: Any) -> Any:
-    """What an argument that is part of the trace is known by: its value, or its identity if it has no hash."""
+    """Return the key of an argument that is part of the trace: its value, or its identity if it has no hash."""
     try:
         hash(leaf)
     except TypeError:

@@ -180,17 +180,17 @@ class Session:
         return self._variants(leaves, feeds).get(values)
 
     def statistics(self) -> Statistics:
-        """What the latest step did: bytes saved for a backward pass, number of runs.
+        """Return figures of the latest step: bytes saved for a backward pass, number of runs.
 
-        Of steps that span devices `devices` tells what each did (`DeviceRunStatistics`, docs/devices.md).
+        For steps that span devices, `devices` has what each did (`DeviceRunStatistics`, docs/devices.md).
         """
         return self._latest.statistics if self._latest is not None else Statistics()
 
     def close(self) -> None:
         """End the steps that run in other threads, with CancelledError, and forget the compiled programs.
 
-        Whatever a step waits for, or however long it loops: it ends soon. Later runs compile anew. A connection to a
-        target is given up.
+        Whatever a step waits for, or however long it loops: it ends soon. Later runs are compiled again. A connection
+        to a target is given up.
         """
         stop, self._stop = self._stop, Stop()
         stop.ask()
@@ -294,7 +294,7 @@ class Session:
         return item
 
     def _resolve_fetches(self, fetches: Any) -> list[Any]:
-        """What is fetched, as tensors and operations of the graph itself; values as they are."""
+        """Return what is fetched, as tensors and operations of the graph itself; values as they are."""
         given = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
         leaves = [leaf if isinstance(leaf, Value) else self._resolve(leaf) for leaf in given]
         for leaf in leaves:
@@ -347,7 +347,7 @@ def checked_feed(tensor: Symbol, value: Any) -> Any:
     """`value` as an array that fits `tensor`.
 
     Raises:
-        ValueError: its shape does not fit, or integers lie outside the tensor's dtype.
+        ValueError: its shape does not fit, or integers are outside the tensor's dtype.
         TypeError: its dtype can't be cast safely.
     """
     spec = tensor.spec

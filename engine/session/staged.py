@@ -37,7 +37,7 @@ Runner = Callable[..., Sequence[Any]]  # of arrays
 
 
 def is_recording() -> bool:
-    """Whether a tape records what this thread computes."""
+    """Test whether a tape records what this thread computes."""
     return bool(_context.tapes)
 
 
@@ -101,7 +101,7 @@ class Staged(Op):
         return outputs
 
     def note(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """Let the tapes that record know of a run."""
+        """Notify the tapes that record of a run."""
         for tape in _context.tapes:
             tape.record(self, inputs, outputs)
 
@@ -141,7 +141,7 @@ def _filled(result: Any, values: Any) -> Any:
 
 
 def runner(graph: Graph, outputs: Sequence[Any], feeds: Sequence[Symbol], at_once: bool) -> Runner:
-    """What computes `outputs` of arrays: compiled for their shapes, or operation by operation."""
+    """Return a function that computes `outputs` of arrays: compiled for their shapes, or operation by operation."""
     if at_once:
         return lambda *arrays: Interpreter().run(graph, outputs, dict(zip(feeds, arrays, strict=True)))
     variants = make_variants(graph, outputs, feeds)

@@ -1,4 +1,4 @@
-"""What runs the steps of a session that has a target: found by its scheme, and imported when it is used."""
+"""Runners of the steps of a session that has a target: found by its scheme, and imported when it is used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Remote(Protocol):
         specs: Sequence[Spec] | None,
         placement: Placement | None,
     ) -> Any:
-        """What runs one step: called with the values of `feeds`, it gives those of the tensors among `targets`."""
+        """Return what runs one step: called with values of `feeds`, it gives those of the tensors among `targets`."""
         ...
 
     def reset(self, containers: Sequence[str] | None) -> None:

@@ -16,7 +16,7 @@ from .scopes import using
 class SummaryWriter(NamedResource):
     """Writes summaries to an event file of TensorBoard. `create_file_writer` makes one.
 
-    The file is made when something is first written, by the task where the writer lies: the process, or the one that
+    The file is made when something is first written, by the task where the writer is: the process, or the one that
     ``with ab.device("/job:worker/task:0"):`` around `create_file_writer` asked for.
 
     Args:
@@ -24,7 +24,7 @@ class SummaryWriter(NamedResource):
         max_queue: how many events wait until they are handed to the operating system.
         flush_millis: how long they wait at most, when another one comes.
         filename_suffix: what the file's name ends in.
-        name: the name by which tasks know it.
+        name: its name in tasks.
     """
 
     kind: ClassVar[str] = "summary_writer"

@@ -292,7 +292,7 @@ def _check_other_kinds(sample: Sample) -> int:
         try:
             cases += _run_if_taken(sample.op, inputs) is not None
         except ValueError:
-            continue  # these values lie where the op is not defined for integers: 2 ** -1, steps of 0
+            continue  # at these values the op is not defined for integers: 2 ** -1, steps of 0
     return cases
 
 

@@ -151,7 +151,7 @@ class _Timeline:
         """Each slice with the first row of its lane in which it crosses none."""
         placed: list[tuple[Slice, _Row]] = []
         extents = [(self._extent(event), event) for event in slices]
-        # What ended later was recorded later, and lies around what began and ended with it.
+        # What ended later was recorded later, and encloses what began and ended with it.
         extents.reverse()
         for (start, end), event in sorted(extents, key=lambda pair: (pair[0][0], -pair[0][1])):
             rows = self.rows.setdefault(event.lane, [])

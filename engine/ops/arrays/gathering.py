@@ -293,7 +293,7 @@ def gather(params: TensorLike, indices: TensorLike, axis: int | None = None, bat
 
     Raises:
         IndexError: an index is out of bounds (when the graph runs).
-        ValueError: the axes of the batch differ, or lie behind `axis`.
+        ValueError: the axes of the batch differ, or are behind `axis`.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.gather([[1, 2], [3, 4]], [[1, 1], [0, 1]], batch_dims=1))

@@ -31,7 +31,7 @@ IntOrSequence = int | Sequence[int]
 
 
 def _window_count(what: str, length: DimLike, size: int, stride: int, dilation: int) -> DimLike:
-    """Return the number of windows that lie inside.
+    """Return the number of windows that are inside.
 
     Raises:
         ValueError: none does.

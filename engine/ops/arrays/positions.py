@@ -68,7 +68,7 @@ class OneHot(LeavesOut, Op):
 
 
 def one_hot(x: TensorLike, num_classes: int, axis: int = -1, dtype: Any = None, sparse: bool = False) -> Tensor:
-    """Vectors with a one at the place that each integer names; what lies outside 0 to `num_classes` - 1 gives zeros.
+    """Vectors with a one at the place that each integer names; what is outside 0 to `num_classes` - 1 gives zeros.
 
     Args:
         x: integers of any shape; floats are cut to integers, as by `cast`. `debugging.check_indices` makes those

@@ -47,7 +47,7 @@ def _check_lengths(rows: Any, ids: Any) -> None:
 
 @dataclass(frozen=True)
 class _SegmentReduction(LeavesOut, Op):
-    """Inputs: data [n, ...], ids [n], the number of segments. Rows whose id lies outside of these are left out.
+    """Inputs: data [n, ...], ids [n], the number of segments. Rows whose id is outside of these are left out.
 
     Attributes:
         count: the number of segments, if it is known.
@@ -282,7 +282,7 @@ def _product_of_others(data: Tensor, ids: Tensor, count: Tensor) -> Tensor:
     """For each row, the product of all other rows of its segment: no division, so zeros are exact in any order.
 
     In the order of the segments it is the running product from the left times the one from the right, both of which
-    start anew with each segment: linear recurrences. Rows are the last axis, so that what there is one of for each
+    start again with each segment: linear recurrences. Rows are the last axis, so that what there is one of for each
     row broadcasts even where the rank is unknown.
     """
     order = argsort(ids)
@@ -314,7 +314,7 @@ def _rows_and_ids(what: str, data: TensorLike, segment_ids: TensorLike) -> tuple
         ValueError: their shape is not how that of the data begins.
     """
     tensor, ids = convert_to_tensor(data), integers(segment_ids, what)
-    ids = cast(ids, dtypes.int64) if ids.dtype.kind == "u" else ids  # so that -1 can be told from the largest
+    ids = cast(ids, dtypes.int64) if ids.dtype.kind == "u" else ids  # so that -1 differs from the largest
     if ids.shape is None or len(ids.shape) == 1:
         return tensor, ids
     rank = len(ids.shape)

@@ -95,7 +95,7 @@ def reverse_sequence(x: TensorLike, seq_lengths: TensorLike, seq_axis: int, batc
         x: a tensor.
         seq_lengths: integers [batch], each from 0 to the size of `seq_axis`.
         seq_axis: the axis along which the sequences run.
-        batch_axis: the axis along which they lie side by side.
+        batch_axis: the axis along which they are side by side.
 
     Raises:
         TypeError: the lengths are no integers.

@@ -41,7 +41,7 @@ _MANY = 8  # times k: from so many elements on the largest are parted from the o
 
 
 def _comparable(x: Any) -> Any:
-    """The same elements, as a dtype whose NaNs are sorted behind all numbers: those of bfloat16 are left where met."""
+    """The same elements, as a dtype whose NaNs are sorted behind all numbers: those of bfloat16 are not moved."""
     return x.astype("float32") if x.dtype.name == "bfloat16" else x
 
 
@@ -100,7 +100,7 @@ class Sort(Op):
 
 def _descending(xp: Any, x: Any) -> Any:
     """The int32 positions in descending order along the last axis; of equal elements the first, NaNs before all."""
-    # Sorted backwards, so that among equal elements the first one comes last and is met first from the end.
+    # Sorted backwards, so that among equal elements the first one comes last and is the first one from the end.
     order = xp.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
     return (x.shape[-1] - 1 - order).astype(np.int32)
 
@@ -212,7 +212,7 @@ def argpartition(x: TensorLike, kth: int | Sequence[int], axis: int | None = -1)
         axis: the axis to order; None flattens.
 
     Raises:
-        ValueError: `kth` lies outside the axis.
+        ValueError: `kth` is outside the axis.
     """
     tensor = convert_to_tensor(x)
     if axis is None:

@@ -42,7 +42,7 @@ class ArrayLengths(ArrayOp):
 
 @dataclass(frozen=True)
 class ArrayConcat(ArrayOp):
-    """The elements end to end along their first axes; `element` tells the rest of the shape where there are none."""
+    """The elements end to end along their first axes; `element` gives the rest of the shape where there are none."""
 
     element: TensorSpec
 

@@ -202,7 +202,7 @@ class ArrayValue:
         """The element at `index`.
 
         Raises:
-            IndexError: it lies outside the array, or was never written.
+            IndexError: it is outside the array, or was never written.
         """
         index = self._checked(index)
         if not self.has(index):
@@ -221,7 +221,7 @@ class ArrayValue:
         """A new array with `value` at `index`.
 
         Raises:
-            IndexError: it lies outside the array, and the array does not grow.
+            IndexError: it is outside the array, and the array does not grow.
         """
         if dynamic_size and index >= self.size:
             return self._grown(int(index) + 1).write(index, value)
@@ -299,7 +299,7 @@ class ArrayValue:
         return result
 
     def stack(self, element_shape: Sequence[int | None] | None, dtype: Any) -> Any:
-        """All elements along a new first axis; a view where they lie in one buffer.
+        """All elements along a new first axis; a view where they are in one buffer.
 
         Raises:
             IndexError: an element was never written.

@@ -95,7 +95,7 @@ def from_the_front(slices: IndexedSlices) -> Tensor:
 
 
 def parts_of_rows(slices: IndexedSlices, wholes: Sequence[Tensor]) -> list[SlicesSum]:
-    """Rows of tensors that lie one after the other, as rows of each of them."""
+    """Rows of tensors that are one after the other, as rows of each of them."""
     indices, start = from_the_front(slices), convert_to_tensor(0, "int64")
     found: list[SlicesSum] = []
     for whole in wholes:

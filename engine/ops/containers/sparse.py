@@ -177,7 +177,7 @@ def to_dense(sp_input: SparseTensor, default_value: TensorLike = None) -> Tensor
         default_value: what stands at the places that are not stored; zero by default.
 
     Raises:
-        IndexError: an index lies outside of the shape (when the graph runs).
+        IndexError: an index is outside of the shape (when the graph runs).
     """
     x = _parts(sp_input, "to_dense")
     shape = x.dims if constant_value(x.dense_shape) is not None else x.dense_shape
@@ -457,7 +457,7 @@ def matmul(sp_a: SparseTensor, b: TensorLike, adjoint_a: bool = False, adjoint_b
         A dense matrix [m, n].
 
     Raises:
-        IndexError: an index lies outside of the matrices (when the graph runs).
+        IndexError: an index is outside of the matrices (when the graph runs).
         ValueError: they are no matrices, or their sizes are known not to fit.
 
     >>> import anabranch as ab
@@ -510,7 +510,7 @@ def embedding_lookup_sparse(
         A tensor [batch, ...]; rows without ids hold zeros (the last ones too, which TensorFlow leaves out).
 
     Raises:
-        IndexError: an id lies outside of the table (when the graph runs).
+        IndexError: an id is outside of the table (when the graph runs).
         ValueError: there is no such combiner, the ids are no matrix, or what `embedding_lookup` refuses.
 
     >>> import anabranch as ab

@@ -253,7 +253,7 @@ class ArraySum(ArrayOp):
 
 @dataclass(frozen=True)
 class ArrayStack(ArrayOp):
-    """All elements along a new first axis; `element` tells the shape where there are none."""
+    """All elements along a new first axis; `element` gives the shape where there are none."""
 
     element: TensorSpec
     view: ClassVar[bool] = True

@@ -104,7 +104,7 @@ class FusedOpen(Op):
     """A `Fused` over arrays whose sizes are known at run time only: elementwise steps and sums, of one shape.
 
     Attributes:
-        op: what is computed, without layouts: these follow from the shapes that are met.
+        op: what is computed, without layouts: these follow from the shapes of the run.
     """
 
     no_samples: ClassVar[str] = "is made by a pass out of ops that are tested themselves: test_group_open"

@@ -274,7 +274,7 @@ class LowerHalf(Op):
 
 
 def widened(*values: TensorLike) -> tuple[list[Tensor], DType]:
-    """The values in a dtype that factorisations know, and the dtype of the result."""
+    """Return the values in a dtype that factorisations take, and the dtype of the result."""
     tensors = promote(*values, floating=True)
     dtype = tensors[0].dtype
     if dtype.name in ("float16", "bfloat16"):

@@ -87,7 +87,7 @@ class BitwiseXor(_Bitwise):
 
 @dataclass(frozen=True)
 class BitwiseNot(_Bitwise):
-    """The bits of an integer inverted; bools are for `LogicalNot`, so that a kernel need not tell them apart."""
+    """The bits of an integer inverted; bools are for `LogicalNot`, so that a kernel need not distinguish them."""
 
     source = "~{0}"
     ufunc = "invert"

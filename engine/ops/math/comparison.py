@@ -507,7 +507,7 @@ def nan_to_num(x: TensorLike, nan: float = 0.0, posinf: float | None = None, neg
 
 
 def _largest(dtype: DType) -> float:
-    # NumPy's finfo does not know bfloat16, whose greatest number is (2 - 2**-7) * 2**127.
+    # NumPy's finfo does not support bfloat16, whose greatest number is (2 - 2**-7) * 2**127.
     return (2 - 2.0**-7) * 2.0**127 if dtype.name == "bfloat16" else float(np.finfo(dtype).max)
 
 

@@ -35,7 +35,7 @@ def check_holds(op: Op, spec: Any, value: float | None, what: str) -> None:
     """Refuse a number that the integer dtype of an input does not hold.
 
     Raises:
-        TypeError: `value` lies outside it.
+        TypeError: `value` is outside it.
     """
     if value is None or not dtypes.is_integer(spec.dtype):
         return

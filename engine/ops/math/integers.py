@@ -117,7 +117,7 @@ def unravel_index(indices: TensorLike, shape: ShapeLike) -> tuple[Tensor, ...]:
 
     Raises:
         TypeError: `indices` are not integers.
-        ValueError: an index that is known now lies outside the array.
+        ValueError: an index that is known now is outside the array.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.unravel_index(5, (3, 3)))

@@ -39,7 +39,7 @@ METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
 def quantile(
     x: TensorLike, q: TensorLike, axis: AxisLike = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """The values below which the shares `q` of the elements lie; NaN where an element is NaN.
+    """The values below which the shares `q` of the elements are; NaN where an element is NaN.
 
     Args:
         x: numbers; integers count as float32.

@@ -200,7 +200,7 @@ class CorrelateFull(_Correlation):
 
 @dataclass(frozen=True)
 class CorrelateInside(_Correlation):
-    """The shifts at which y lies inside of x, which is at least as long: ``result[k] = sum(x[n + k] * y[n])``."""
+    """The shifts at which y is inside of x, which is at least as long: ``result[k] = sum(x[n + k] * y[n])``."""
 
     never_fails: ClassVar[bool] = True
 
@@ -238,7 +238,7 @@ def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:
     Args:
         x1: a vector of m elements. int64 counts as float64, other integers as float32.
         x2: a vector of n elements.
-        mode: "valid" has the shifts at which one lies inside of the other, "full" all at which they overlap, "same"
+        mode: "valid" has the shifts at which one is inside of the other, "full" all at which they overlap, "same"
             as many as the longer one has elements.
 
     Returns:

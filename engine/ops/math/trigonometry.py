@@ -157,7 +157,7 @@ class Arccosh(_Function):
     floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        if x.dtype.kind == "c":  # one root would lie on the wrong branch in half of the plane
+        if x.dtype.kind == "c":  # one root would be on the wrong branch in half of the plane
             return dy / (sqrt(x - 1) * sqrt(x + 1))
         return dy / sqrt((x - 1) * (x + 1))
 

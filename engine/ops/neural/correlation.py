@@ -242,7 +242,7 @@ def _are_disjoint(windows: Sequence[Window]) -> bool:
 
 
 def _disjoint(xp: Any, dy: Any, kernel: Any, windows: Sequence[Window]) -> Any:
-    """`correlate_transposed` where no cell lies in two windows: each gets one product."""
+    """`correlate_transposed` where no cell is in two windows: each gets one product."""
     out = xp.zeros((dy.shape[0], *[window.size for window in windows], kernel.shape[-2]), dy.dtype)
     if not (out.size and dy.size):
         return out

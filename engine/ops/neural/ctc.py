@@ -27,7 +27,7 @@ from .nn import log_softmax
 
 
 class _Paths:
-    """The label sequences that a search has met, as a tree: a path is the path of its parent and one more label."""
+    """The label sequences that a search has found, as a tree: a path is the path of its parent and one more label."""
 
     def __init__(self) -> None:
         self.parents = [-1]
@@ -55,7 +55,7 @@ class _Beam:
     """The most probable label sequences after some frames of one sample.
 
     For each there are two log probabilities: that the last frame was a blank, and that it was the last label. So a
-    frame with that label again can be told from a repetition of the label.
+    frame with that label again is distinguished from a repetition of the label.
     """
 
     def __init__(self, width: int, blank: int) -> None:

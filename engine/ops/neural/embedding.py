@@ -94,11 +94,11 @@ def embedding_lookup(
 
     Returns:
         A tensor of the shape of the ids and a row. Ids are parted by shard (`dynamic_partition`), each shard's rows
-        are gathered where the shard lies, and put into their places again (`dynamic_stitch`). So gradients of shards
+        are gathered where the shard is, and put into their places again (`dynamic_stitch`). So gradients of shards
         are `IndexedSlices`.
 
     Raises:
-        IndexError: an id lies outside of the table (when the graph runs).
+        IndexError: an id is outside of the table (when the graph runs).
         TypeError: the ids are no integers.
         ValueError: there is no shard, no such strategy, the shards' sizes do not fit, or `max_norm` is not positive.
 

@@ -88,7 +88,7 @@ class _Pooling(Op):
 def _combined(xp: Any, combine: Callable[..., Any], x: Any, windows: Sequence[Window], start: Any) -> Any:
     """The cells of each window combined, axis by axis; `start` is what changes nothing."""
     result = x
-    for axis, window in enumerate(windows, 1):  # the first axis first: its parts lie together
+    for axis, window in enumerate(windows, 1):  # the first axis first: its parts are together
         if window.kernel == window.stride == 1:
             continue
         result = _combined_along(xp, combine, result, window, axis, start)
@@ -112,7 +112,7 @@ def _combined_along(xp: Any, combine: Callable[..., Any], x: Any, window: Window
 
 
 def _spread(xp: Any, x: Any, windows: Sequence[Window]) -> Any:
-    """The transpose of the sums over windows: each cell gets the sum over the windows that it lies in."""
+    """The transpose of the sums over windows: each cell gets the sum over the windows that it is in."""
     result = x
     for axis, window in reversed(list(enumerate(windows, 1))):
         if window.kernel == window.stride == 1:
@@ -453,7 +453,7 @@ def max_pool(
         inputs: [batch, *sizes, channels], or [batch, channels, *sizes] with ``data_format="channels_first"``.
         pool_size: the size of the windows: an int, or one for each of the 1 to 3 spatial axes.
         strides: cells from one window to the next; by default `pool_size`.
-        padding: ``"valid"`` (windows lie inside) or ``"same"`` (they may reach out on both sides, so that at stride 1
+        padding: ``"valid"`` (windows are inside) or ``"same"`` (they may reach out on both sides, so that at stride 1
             the size stays).
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
 

@@ -38,7 +38,7 @@ class QuantizedMatMul(Op):
     Attributes:
         low, high: the range of a rounded element, within that of int8.
         epsilon: keeps the scale of a row of zeros finite.
-        transpose: the kernel lies as (columns, terms).
+        transpose: the kernel is stored as (columns, terms).
         is_fixed: the scale of the rows is an input.
     """
 
@@ -164,7 +164,7 @@ def quantized_matmul(
             own, ``value_range[1] / (max(abs(row)) + epsilon)``.
         value_range: of rounded elements.
         epsilon: see `inputs_scale`.
-        transpose: the kernel lies as (columns, terms).
+        transpose: the kernel is stored as (columns, terms).
 
     Returns:
         The product (..., columns), in the dtype of `x`.

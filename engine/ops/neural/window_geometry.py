@@ -1,4 +1,4 @@
-"""Windows that slide over the spatial axes of a tensor: where they lie, how many there are, and their arguments."""
+"""Windows that slide over the spatial axes of a tensor: where they are, how many there are, and their arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Window(NamedTuple):
         kernel: cells of a window.
         stride: from one window to the next.
         dilation: from one cell of a window to the next.
-        before: where the first cell of the input lies, seen from the first cell of the first window.
+        before: where the first cell of the input is, seen from the first cell of the first window.
         out: how many windows there are.
     """
 
@@ -47,7 +47,7 @@ class Window(NamedTuple):
         return self.before <= 0 and self.extent - self.before <= self.size
 
     def overlap(self, cell: int) -> tuple[slice[Any, Any, Any], slice[Any, Any, Any]]:
-        """The windows whose cell number `cell` lies inside the input, and those cells of the input."""
+        """The windows whose cell number `cell` is inside the input, and those cells of the input."""
         offset = cell * self.dilation - self.before
         first = max(0, -(offset // self.stride))
         last = min(self.out, (self.size - 1 - offset) // self.stride + 1)

@@ -134,7 +134,7 @@ def _stirling_tail(k: Any) -> Any:
     return _where(k < 10, _TAILS[np.minimum(k, 9).astype("int64")], series)
 
 
-_LONGEST_SEARCH = 110  # of a binomial number of mean below 10: what lies beyond has a probability below 1e-70
+_LONGEST_SEARCH = 110  # of a binomial number of mean below 10: what is beyond has a probability below 1e-70
 
 
 def _binomial_by_search(unit: Any, n: Any, p: Any) -> Any:
@@ -297,7 +297,7 @@ def _number(value: TensorLike, requirement: str, holds: Callable[[Any], Any]) ->
     """A parameter as a float64 tensor.
 
     Raises:
-        ValueError: it is known, and does not meet the requirement.
+        ValueError: it is known, and does not satisfy the requirement.
     """
     tensor = convert_to_tensor(value, dtypes.float64)
     known = constant_value(tensor)

@@ -105,7 +105,7 @@ def global_generator() -> SeedGenerator:
 
 
 def set_global_seed(seed: int) -> None:
-    """Start the global generator anew from `seed`, and with it all generators made later without a seed."""
+    """Start the global generator again from `seed`, and with it all generators made later without a seed."""
     generator = global_generator()
     generator.state = (_as_int64(int(seed)), 0)
 

@@ -27,7 +27,7 @@ Taps = Sequence[Any]  # the weights of a filter along one axis: numbers or scala
 
 
 def _shifted(x: Tensor, taps: Taps, axis: int) -> Tensor:
-    """The sums of neighbours along an axis times the taps, where the window lies inside (a correlation)."""
+    """The sums of neighbours along an axis times the taps, where the window is inside (a correlation)."""
     axis %= rank_of(x)
     total = None
     for place, weight in enumerate(taps):

@@ -1,6 +1,6 @@
 """Images of another size: `resize` and `scale_and_translate`, by one matrix of weights for each axis.
 
-A pixel is a square whose centre lies at its index + 1/2, so that images keep their place when their size changes. The
+A pixel is a square whose centre is at its index + 1/2, so that images keep their place when their size changes. The
 weights of the pixels around a point come from a kernel, and are scaled so that they sum to one.
 """
 
@@ -85,7 +85,7 @@ _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos3", "lanczos5")
 
 
 def _weigh(e: Any, kernel: Any, pixels: Any, points: Any, size: Any, inverse: Any, shift: Any, antialias: bool) -> Any:
-    """The weights, [pixels, points]: those of a point sum to one, or are all zero where it lies outside.
+    """The weights, [pixels, points]: those of a point sum to one, or are all zero where it is outside.
 
     Args:
         e: the module of functions.
@@ -217,7 +217,7 @@ def _resized_axis(x: Tensor, axis: int, target: int, kernel: Any, antialias: boo
 
 
 def _nearest(x: Tensor, axis: int, target: int) -> Tensor:
-    """The pixels in which the centres of the new ones lie."""
+    """The pixels in which the centres of the new ones are."""
     length = dim(x, axis)
     if isinstance(length, int):
         claim((target,), 16, "The places of pixels")
@@ -262,7 +262,7 @@ def scale_and_translate(
     method: str,
     antialias: bool = True,
 ) -> Tensor:
-    """Images scaled and moved: what lies at x comes to ``x * scale + translation``, and outside there are zeros.
+    """Images scaled and moved: what is at x comes to ``x * scale + translation``, and outside there are zeros.
 
     Args:
         images: a tensor of any shape of known rank.

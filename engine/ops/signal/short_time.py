@@ -228,7 +228,7 @@ def stft(
         x: real numbers, [..., n].
         sequence_length: how many elements a sequence has.
         sequence_stride: how far behind the start of a sequence the next one starts.
-        fft_length: the length of each transform, at least `sequence_length`; sequences lie in the middle of it.
+        fft_length: the length of each transform, at least `sequence_length`; sequences are in the middle of it.
         window: "hann" or "hamming" (periodic), None for none, or a tensor, [sequence_length]; the weights of the
             elements of a sequence.
         center: sequence t has its middle at element ``t * sequence_stride``, for which `x` is mirrored at both ends;

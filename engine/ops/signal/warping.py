@@ -32,7 +32,7 @@ _ORDERS = {"nearest": 0, "bilinear": 1}
 _FILL_MODES = ("constant", "nearest", "wrap", "mirror", "reflect")
 _FAR = 1e9  # no image is so large, and int32 holds twice as much
 
-_Node = tuple[Tensor, Tensor | None, Tensor | None]  # an index, its weight, and whether it lies inside
+_Node = tuple[Tensor, Tensor | None, Tensor | None]  # an index, its weight, and whether it is inside
 
 
 # --- interpolation between the elements of a grid -------------------------------------------------------------------
@@ -125,7 +125,7 @@ def map_coordinates(
         inputs: an array of known rank. Integers are rounded, halves away from zero.
         coordinates: one tensor for each axis of `inputs`, or all stacked: [rank, ...]. Gradients flow to them.
         order: 0 for the nearest element, 1 for linear interpolation.
-        fill_mode: what lies outside: ``"constant"`` (k k | a b c | k k), ``"nearest"`` (a a | a b c | c c),
+        fill_mode: the values outside: ``"constant"`` (k k | a b c | k k), ``"nearest"`` (a a | a b c | c c),
             ``"wrap"`` (b c | a b c | a b), ``"mirror"`` (c b | a b c | b a) or ``"reflect"`` (b a | a b c | c b).
         fill_value: the value k of ``"constant"``.
 
@@ -207,7 +207,7 @@ def affine_transform(
         transform: ``[a0, a1, a2, b0, b1, b2, c0, c1]``, or one such row for each image, [batch, 8]. Gradients flow to
             it.
         interpolation: ``"nearest"`` or ``"bilinear"``.
-        fill_mode: what lies outside the images: see `map_coordinates`.
+        fill_mode: the values outside the images: see `map_coordinates`.
         fill_value: the value of ``"constant"``.
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
 
@@ -264,7 +264,7 @@ def perspective_transform(
 
     Raises:
         ValueError: an argument is none of those above.
-        numpy.linalg.LinAlgError: (at run time) the points determine no transform: three of them lie on a line.
+        numpy.linalg.LinAlgError: (at run time) the points determine no transform: three of them are on a line.
     """
     order = _order("perspective_transform", interpolation)
     layout = check_data_format("perspective_transform", data_format)
@@ -312,7 +312,7 @@ def elastic_transform(
         alpha: how far the pixels move.
         sigma: how far apart pixels still move alike: the standard deviation of the filter for the moves (a number).
         interpolation: ``"nearest"`` or ``"bilinear"``.
-        fill_mode: what lies outside the images: see `map_coordinates`.
+        fill_mode: the values outside the images: see `map_coordinates`.
         fill_value: the value of ``"constant"``.
         seed: of the random moves: None, an int, a `SeedGenerator` or a key.
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``.

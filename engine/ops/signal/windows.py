@@ -21,7 +21,7 @@ from ..run_time_shapes import zeros_of
 
 
 def _window(starts: Any, sizes: Sequence[int], shape: Sequence[int]) -> tuple[Any, ...]:
-    """The key of a window, which must lie inside.
+    """The key of a window, which must be inside.
 
     Raises:
         IndexError: it does not.

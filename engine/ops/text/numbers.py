@@ -148,7 +148,7 @@ def substring(text: str, start: int, length: int, unit: str) -> str:
     """The part of `text` from `start` on, of at most `length` units.
 
     Raises:
-        ValueError: `start` lies outside the string, `length` is negative, or a character is cut in two.
+        ValueError: `start` is outside the string, `length` is negative, or a character is cut in two.
     """
     whole: Any = text.encode() if unit == "BYTE" else text
     if length < 0:

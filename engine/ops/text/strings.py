@@ -112,7 +112,7 @@ def substr(input: TensorLike, pos: TensorLike, len: TensorLike, unit: str = "UTF
         unit: "UTF8_CHAR" counts characters, "BYTE" the bytes of their UTF-8 form (TensorFlow's default).
 
     Raises:
-        ValueError: at run time, if a position lies outside its string or bytes cut a character in two.
+        ValueError: at run time, if a position is outside its string or bytes cut a character in two.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.strings.substr(["house", "mouse"], 1, 3))
