@@ -1,4 +1,4 @@
-"""What ``anabranch.backend`` is: process-wide settings and types, with the names of ``keras.backend``."""
+"""Contents of ``anabranch.backend``: process-wide settings and types, with the names of ``keras.backend``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .utils import clear_session, is_keras_tensor, standardize_dtype
 
 
 def is_float_dtype(dtype: Any) -> bool:
-    """Whether a dtype is a float type.
+    """Test whether a dtype is a float type.
 
     >>> is_float_dtype("bfloat16"), is_float_dtype("int32")
     (True, False)
@@ -23,7 +23,7 @@ def is_float_dtype(dtype: Any) -> bool:
 
 
 def is_int_dtype(dtype: Any) -> bool:
-    """Whether a dtype is a whole number type.
+    """Test whether a dtype is a whole number type.
 
     >>> is_int_dtype("uint8"), is_int_dtype("float32")
     (True, False)
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 else:
 
     class KerasTensor(metaclass=_KnowsSymbols):
-        """What every symbolic tensor is an instance of; called, it makes one.
+        """The class of all symbolic tensors; called, it makes one.
 
         Args:
             shape: the shape with the batch; None for sizes that are not known.

@@ -1,4 +1,4 @@
-"""What holds for the whole process: the default float type and dtype policy, epsilon, the devices, the passes."""
+"""Settings of the whole process: the default float type and dtype policy, epsilon, the devices, the passes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def backend() -> str:
 
 
 def image_data_format() -> str:
-    """The order of an image's axes where a layer is not told: always ``"channels_last"``."""
+    """The order of an image's axes where a layer is not given one: always ``"channels_last"``."""
     return "channels_last"
 
 
@@ -115,12 +115,12 @@ def disable_flash_attention() -> None:
 
 
 def is_flash_attention_enabled() -> bool:
-    """Whether attention is computed by a kernel of that name: never."""
+    """Test whether attention is computed by a kernel of that name: never."""
     return False
 
 
 def is_nnx_enabled() -> bool:
-    """Whether layers are modules of Flax, too: never."""
+    """Test whether layers are modules of Flax, too: never."""
     return False
 
 

@@ -48,7 +48,7 @@ def graph_def(graph: Graph) -> bytes:
 
 
 def _unused_name(wanted: str, taken: set[str]) -> str:
-    """A name that TensorFlow would take, once: upper and lower case are not told apart."""
+    """Return an unused name that TensorFlow would take: upper and lower case are not distinguished."""
     plain = re.sub(r"[^A-Za-z0-9_./]", "_", wanted).strip("/_") or "node"
     found = plain
     for number in itertools.count(1):

@@ -19,7 +19,7 @@ from ..layers.core.layer import Layer
 
 
 class Feature:
-    """How a column is preprocessed; made by `FeatureSpace.float` and its like.
+    """The preprocessing of a column; made by `FeatureSpace.float` and its like.
 
     Args:
         dtype: of the column.
@@ -131,7 +131,7 @@ class FeatureSpace(Layer):
     def float_discretized(
         cls, num_bins: int | None, bin_boundaries: Any = None, output_mode: str = "one_hot", name: str | None = None
     ) -> Feature:
-        """Numbers as the bins in which they lie."""
+        """Return the bins of numbers."""
         bins: dict[str, Any] = {"num_bins": num_bins} if bin_boundaries is None else {"bin_boundaries": bin_boundaries}
         made = layers.Discretization(**bins, name=_named(name, "float_discretized"))
         return Feature("float32", made, output_mode)
@@ -278,11 +278,11 @@ class FeatureSpace(Layer):
         return self.inputs
 
     def get_preprocessed_features(self) -> dict[str, Tensor]:
-        """What the preprocessing layers make of `get_inputs`, before anything is encoded."""
+        """Return what the preprocessing layers make of `get_inputs`, before anything is encoded."""
         return self._preprocessed(self.get_inputs())
 
     def get_encoded_features(self) -> Any:
-        """What the features are for `get_inputs`: one vector, or a dict of them."""
+        """Return the features for `get_inputs`: one vector, or a dict of them."""
         if self._encoded is None:
             self._encoded = self._merged(self._preprocessed(self.get_inputs()))
         return self._encoded

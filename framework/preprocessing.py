@@ -1,4 +1,4 @@
-"""What ``anabranch.preprocessing`` is: the names of ``keras.preprocessing``, all of them in `utils` too."""
+"""Contents of ``anabranch.preprocessing``: the names of ``keras.preprocessing``, all of them in `utils` too."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def enable_traceback_filtering() -> None:
 
 
 def is_traceback_filtering_enabled() -> bool:
-    """Whether errors leave out lines of this package."""
+    """Test whether errors leave out lines of this package."""
     return _Filtering.enabled
 
 

@@ -16,7 +16,7 @@ Path = tuple[Any, ...]
 
 
 class MAP_TO_NONE:  # noqa: N801 - Keras's name
-    """What a function returns to `traverse` to put None in a part's place, as None itself leaves it there."""
+    """The value that a function returns to `traverse` to put None in a part's place, as None itself leaves it there."""
 
 
 def flatten(structure: Any) -> list[Any]:
@@ -238,7 +238,7 @@ def _like(container: Any, parts: Mapping[Any, Any]) -> Any:
 
 
 def _kind(structure: Any) -> Any:
-    """What two containers have in common if they count as equal; None for a leaf."""
+    """Return the key that two containers share if they count as equal; None for a leaf."""
     return None if not is_nested(structure) else dict if isinstance(structure, dict) else type(structure)
 
 

@@ -114,7 +114,7 @@ def normalize(x: Any, axis: int = -1, order: float = 2) -> Any:
 
     Args:
         x: an array or tensor ``[...]``.
-        axis: the axis along which the vectors lie.
+        axis: the axis along which the vectors are.
         order: of the norm, 2 for the Euclidean one.
 
     >>> normalize(np.array([[3.0, 4.0], [0.0, 0.0]]))
@@ -129,7 +129,7 @@ def normalize(x: Any, axis: int = -1, order: float = 2) -> Any:
 
 
 def is_keras_tensor(x: Any) -> bool:
-    """Whether `x` stands for a value that is computed later: an `Input`, or what a layer or op made of tensors.
+    """Test whether `x` stands for a value that is computed later: an `Input`, or what a layer or op made of tensors.
 
     >>> is_keras_tensor([1.0])
     False

@@ -53,7 +53,7 @@ class Callback:
         self._model = model
 
     def get_state(self) -> dict[str, Any]:
-        """What a backup keeps of this callback."""
+        """Return what a backup keeps of this callback."""
         return {name: getattr(self, name) for name in self.kept_attributes}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ class Callback:
         """At the end of `predict`."""
 
     def wants_batches(self, mode: str) -> bool:
-        """Whether this callback does anything at single batches of `mode` ("train", "test", "predict")."""
+        """Test whether this callback does anything at single batches of `mode` ("train", "test", "predict")."""
         names = [*_BATCH_HOOKS[mode], *(("on_batch_begin", "on_batch_end") if mode == "train" else ())]
         own = vars(self)
         return any(name in own or getattr(type(self), name) is not getattr(Callback, name) for name in names)
@@ -177,7 +177,7 @@ class CallbackList:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether a `ProgbarLogger` is among them, so that nobody else need print."""
+        """Test whether a `ProgbarLogger` is among them, so that nobody else need print."""
         from .others import ProgbarLogger
 
         return any(isinstance(item, ProgbarLogger) for item in self.callbacks)
@@ -192,11 +192,11 @@ class CallbackList:
             callback.set_model(model)
 
     def wants_batches(self, mode: str) -> bool:
-        """Whether any callback does something at single batches; otherwise no logs need be computed for them."""
+        """Test whether any callback does something at single batches; otherwise no logs need be computed for them."""
         return bool(self._callbacks_at_batches(mode))
 
     def reads_batch_logs(self, mode: str) -> bool:
-        """Whether any of these callbacks looks at the logs of single batches."""
+        """Test whether any of these callbacks looks at the logs of single batches."""
         return any(item.reads_batch_logs for item in self._callbacks_at_batches(mode))
 
     def _callbacks_at_batches(self, mode: str) -> list[Callback]:
@@ -287,7 +287,7 @@ def _own(logs: Logs | None) -> Logs:
 
 
 class History(Callback):
-    """What `fit` returns.
+    """Losses and metrics by epoch: the return value of `fit`.
 
     Attributes:
         history: for each quantity, its value at the end of each epoch.

@@ -128,7 +128,7 @@ class ModelCheckpoint(MonitorCallback):
 
     @property
     def counted(self) -> list[int]:
-        """How many batches were counted since the latest file, and the latest batch."""
+        """The number of batches since the latest file, and the latest batch."""
         return [self._counter.since, self._counter.latest]
 
     @counted.setter
@@ -217,7 +217,7 @@ class ModelCheckpoint(MonitorCallback):
 
 
 class BackupAndRestore(RunCallback):
-    """Backs up a `fit` under way, and takes it up again when the same program is started anew.
+    """Backs up a `fit` under way, and takes it up again when the same program is started again.
 
     One file holds the weights, the optimizers' state, all random state, the other callbacks' state (see
     `Callback.get_state`), the history, and the place in the data. It is written whole or not at all. However `fit` was

@@ -34,7 +34,8 @@ class Every(Callback):
     that callback to `fit` itself, with a `save_freq`.
 
     Raises:
-        ValueError: `steps` is no positive integer, or a callback acts at single batches, which it would not be told of.
+        ValueError: `steps` is no positive integer, or a callback acts at single batches, of which it would not be
+            notified.
 
     >>> import anabranch as ab
     >>> model = ab.Sequential([ab.Input((1,)), ab.layers.Dense(1)])

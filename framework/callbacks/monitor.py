@@ -39,7 +39,7 @@ class MonitorCallback(Callback):
 
     @property
     def maximises(self) -> bool:
-        """Whether larger is better."""
+        """Test whether larger is better."""
         if self.mode != "auto":
             return self.mode == "max"
         name = self.monitor.removeprefix("val_")
@@ -48,7 +48,7 @@ class MonitorCallback(Callback):
         )
 
     def improves(self, value: float, reference: float | None) -> bool:
-        """Whether `value` beats `reference` by more than `min_delta`."""
+        """Test whether `value` beats `reference` by more than `min_delta`."""
         if reference is None:
             return True
         return value - self.min_delta > reference if self.maximises else value + self.min_delta < reference

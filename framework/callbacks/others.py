@@ -54,7 +54,7 @@ class RemoteMonitor(Callback):
 
     @property
     def address(self) -> str:
-        """Where the logs go."""
+        """The address to which logs are sent."""
         return self.root + self.path
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:

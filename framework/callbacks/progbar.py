@@ -21,7 +21,7 @@ class Progbar:
         target: how many steps there will be; None if that is not known.
         width: of the bar, in characters.
         verbose: 0 for nothing, 1 for a bar, 2 for one line at the end.
-        interval: so many seconds lie between two drawings at least.
+        interval: the least number of seconds between two drawings.
         stateful_metrics: names of values that are shown as they are. Of others the mean over the steps is shown.
         stateless_metrics: instead, names of those of which the mean is shown; others are shown as they are.
         unit_name: what a step is called.

@@ -1,4 +1,4 @@
-"""What `fit`, `evaluate` and `predict` print: a bar, a line an epoch, or nothing.
+"""Progress as `fit`, `evaluate` and `predict` print it: a bar, a line an epoch, or nothing.
 
 Everything goes to standard output, as with Keras. A bar redraws itself, which floods a log file: ``verbose="auto"``
 draws one in a terminal and in notebooks, and prints one line an epoch elsewhere. Of a step's time, both show what was
@@ -75,7 +75,7 @@ class Progress:
         self.data_seconds = 0.0
 
     def is_due(self) -> bool:
-        """Whether it is time to show progress again."""
+        """Test whether it is time to show progress again."""
         return time.perf_counter() >= self.next_redraw
 
     def timed(self, batches: Iterator[T]) -> Iterator[T]:
@@ -94,7 +94,7 @@ class Progress:
             yield batch
 
     def _waiting(self, steps: int) -> str:
-        """What of a step's time went to waiting for data, where it is worth a look: a tenth, and more than 10 us."""
+        """Return how long a step waited for data, where it is worth a look: a tenth, and more than 10 us."""
         each = self.data_seconds / max(steps, 1)
         if self.data_seconds < _WORTH_A_LOOK * (time.perf_counter() - self.started) or each < 1e-5:
             return ""

@@ -208,7 +208,7 @@ def _forward_graph(model: Any) -> Graph | None:
 def _as_images(weight: Any) -> Any:
     """A weight as ``[images, height, width, 1]`` from 0 to 1; None if it has no such form.
 
-    A vector is a line, a matrix lies on its side, of a kernel with three axes each last index is an image.
+    A vector is a line, a matrix is turned by 90 degrees, of a kernel with three axes each last index is an image.
     """
     found = np.squeeze(weight).astype("float32")
     if found.ndim not in (1, 2, 3) or not found.size:

@@ -33,7 +33,7 @@ LabelForm = str  # "indices", "one_hot" or "guess": what the labels under a clas
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """How the arrays of a batch form x, y and sample weights: structures whose leaves are positions in the list."""
+    """The form of x, y and sample weights in a batch: structures whose leaves are positions in the list."""
 
     x: Any
     y: Any
@@ -96,7 +96,7 @@ def batch_of(x: Any, y: Any = None, sample_weight: Any = None) -> Batch:
 
 
 def unpack_x_y_sample_weight(data: Any) -> tuple[Any, Any, Any]:
-    """What a generator or a dataset yields, as (x, y, sample_weight); what is absent is None.
+    """Return what a generator or a dataset yields as (x, y, sample_weight); what is absent is None.
 
     >>> unpack_x_y_sample_weight((1, 2))
     (1, 2, None)
@@ -147,7 +147,7 @@ def convert_structure(value: Any, name: str) -> Any:
 
 
 def _is_structure(value: Sequence[Any]) -> bool:
-    """Whether a list holds several arrays, rather than being the rows of one."""
+    """Test whether a list holds several arrays, rather than being the rows of one."""
     return any(
         isinstance(item, Mapping)
         or (hasattr(item, "__array__") and np.ndim(item) > 0)
@@ -361,7 +361,7 @@ class IterableData(Data):
 
 
 def _length_of(source: Any) -> int | None:
-    """How many batches a source says that it has; None if it can't say."""
+    """Return the number of batches that a source declares; None if it declares none."""
     try:
         return len(source)
     except (TypeError, NotImplementedError):  # a loader of an endless stream has a __len__ that raises
@@ -533,7 +533,7 @@ def as_data(
 
 
 def is_array_like(x: Any, y: Any = None) -> bool:
-    """Whether `x` is an array, rows as a list, or a structure of arrays - rather than a source of batches."""
+    """Test whether `x` is an array, rows as a list, or a structure of arrays - rather than a source of batches."""
     if isinstance(x, PyDataset):
         return False
     if hasattr(x, "__array__") or isinstance(x, Mapping) or is_sparse_matrix(x):

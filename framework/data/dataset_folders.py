@@ -1,4 +1,4 @@
-"""Which files lie in a folder, with labels from the names of the folders inside."""
+"""Find the files of a folder, with labels from the names of the folders inside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Listing:
     """Files with their labels.
 
     Attributes:
-        directory: where they lie.
+        directory: where they are.
         paths: the files.
         labels: one integer for each, or None.
         class_names: what labels stand for, or None.

@@ -40,11 +40,11 @@ def get_file(
         md5_hash: old form of `file_hash`.
         file_hash: what the file's hash has to be, in hexadecimal digits. Give it for whatever comes from elsewhere.
         cache_subdir: the folder in the cache.
-        hash_algorithm: "md5", "sha256", or "auto" to tell by the length of `file_hash`.
+        hash_algorithm: "md5", "sha256", or "auto" to choose by the length of `file_hash`.
         extract: unpack an archive.
         archive_format: "tar", "zip", a list of these, "auto" for both, or None for neither.
         cache_dir: the cache; by default the folder that the environment variable KERAS_HOME names, or ``~/.keras``.
-        force_download: fetch it anew.
+        force_download: fetch it again.
 
     Returns:
         The file's path; with `extract` that of the folder with its content.
@@ -92,7 +92,7 @@ def _name(fname: str | os.PathLike[str] | None, origin: str) -> str:
 
 
 def _places(folder: Path, name: str, is_given: bool) -> tuple[Path, Path]:
-    """Where the archive and its content go, by Keras's rules."""
+    """Return the paths of the archive and of its content, by Keras's rules."""
     if is_given and "." in name:
         return folder / name, folder / f"{name.partition('.')[0]}_extracted"
     return folder / f"{name}_archive", folder / name

@@ -11,7 +11,7 @@ Array = NDArray[Any]
 
 
 class LazyArray:
-    """Rows of an array-like that lies elsewhere, such as a dataset of an HDF5 file.
+    """Rows of an array-like that is not in memory, such as a dataset of an HDF5 file.
 
     Args:
         source: has `shape`, `dtype` and ``source[rows]``, for slices and for rising lists of rows.
@@ -54,7 +54,7 @@ class LazyArray:
 
 
 def is_lazy(value: Any) -> bool:
-    """Whether `value` is read in parts: it says how it is stored in chunks, as HDF5's and Zarr's arrays do."""
+    """Test whether `value` is read in parts: it says how it is stored in chunks, as HDF5's and Zarr's arrays do."""
     return (
         not isinstance(value, np.ndarray)
         and all(hasattr(value, name) for name in ("shape", "dtype", "chunks", "__getitem__", "__len__"))
@@ -82,7 +82,7 @@ class SparseRows:
 
 
 def is_sparse_matrix(value: Any) -> bool:
-    """Whether `value` is a sparse matrix or array of SciPy, which need not be installed."""
+    """Test whether `value` is a sparse matrix or array of SciPy, which need not be installed."""
     return type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocsr") and value.ndim == 2
 
 

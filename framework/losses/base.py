@@ -207,7 +207,7 @@ def as_predictions(y_pred: Any) -> Tensor:
 
 
 def join_masks(first: Any, second: Any) -> Any:
-    """What both masks keep; None stands for a mask that keeps all."""
+    """Return a mask that keeps what both masks keep; None stands for a mask that keeps all."""
     if first is None or second is None:
         return second if first is None else first
     return ops.logical_and(ops.cast(first, "bool"), ops.cast(second, "bool"))

@@ -357,7 +357,7 @@ def _class_numbers(
 
 
 def _argument_of(prediction: Tensor, activation: str, axis: int = -1) -> Tensor | None:
-    """What `prediction` is the softmax (over `axis`) or the sigmoid of, if it is the output of just that op."""
+    """Return the argument of the softmax (over `axis`) or sigmoid, if `prediction` is the output of just that op."""
     if not isinstance(prediction, Symbol):
         return None
     node = prediction.operation

@@ -76,14 +76,14 @@ from .tradeoff import (
 
 
 class Accuracy(MeanMetricWrapper):
-    """How often predictions equal targets."""
+    """Computes how often predictions equal targets."""
 
     def __init__(self, name: str | None = "accuracy", dtype: Any = None) -> None:
         super().__init__(accuracy, name, dtype)
 
 
 class BinaryAccuracy(MeanMetricWrapper):
-    """How often predictions above `threshold` meet targets of 1, and others targets of 0."""
+    """Computes how often predictions above `threshold` have targets of 1, and others targets of 0."""
 
     def __init__(self, name: str | None = "binary_accuracy", dtype: Any = None, threshold: float = 0.5) -> None:
         if not 0 <= threshold <= 1:
@@ -92,21 +92,21 @@ class BinaryAccuracy(MeanMetricWrapper):
 
 
 class CategoricalAccuracy(MeanMetricWrapper):
-    """How often the largest prediction is that of the right class; targets are one-hot."""
+    """Computes how often the largest prediction is that of the right class; targets are one-hot."""
 
     def __init__(self, name: str | None = "categorical_accuracy", dtype: Any = None) -> None:
         super().__init__(categorical_accuracy, name, dtype)
 
 
 class SparseCategoricalAccuracy(MeanMetricWrapper):
-    """How often the largest prediction is that of the right class; targets are class numbers."""
+    """Computes how often the largest prediction is that of the right class; targets are class numbers."""
 
     def __init__(self, name: str | None = "sparse_categorical_accuracy", dtype: Any = None) -> None:
         super().__init__(sparse_categorical_accuracy, name, dtype)
 
 
 class TopKCategoricalAccuracy(MeanMetricWrapper):
-    """How often the right class is among the `k` largest predictions; targets are one-hot."""
+    """Computes how often the right class is among the `k` largest predictions; targets are one-hot."""
 
     def __init__(self, k: int = 5, name: str | None = "top_k_categorical_accuracy", dtype: Any = None) -> None:
         super().__init__(top_k_categorical_accuracy, name, dtype, k=k)
@@ -114,7 +114,7 @@ class TopKCategoricalAccuracy(MeanMetricWrapper):
 
 
 class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
-    """How often the right class is among the `k` largest predictions; targets are class numbers.
+    """Computes how often the right class is among the `k` largest predictions; targets are class numbers.
 
     Args:
         k: how many of the largest count.

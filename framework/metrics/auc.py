@@ -11,7 +11,7 @@ from ...engine.graph import Tensor, Variable
 from .base import Metric
 from .confusion import checked_thresholds, new_counts, update_counts
 
-_MARGIN = 1e-7  # the outermost thresholds lie beyond [0, 1], so that rounding can't bring a prediction past them
+_MARGIN = 1e-7  # the outermost thresholds are beyond [0, 1], so that rounding can't bring a prediction past them
 
 
 class AUC(Metric):

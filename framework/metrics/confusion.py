@@ -125,7 +125,7 @@ def _bucket_sums(prediction: Tensor, amounts: list[Tensor], thresholds: Sequence
 
 
 def is_even(thresholds: Sequence[float]) -> bool:
-    """Whether thresholds divide [0, 1] evenly, but for what rounding (or a margin of 1e-7 at the ends) leaves."""
+    """Test whether thresholds divide [0, 1] evenly, but for what rounding (or a margin of 1e-7 at the ends) leaves."""
     return len(thresholds) >= 3 and np.allclose(thresholds, np.linspace(0.0, 1.0, len(thresholds)), atol=1e-7)
 
 
@@ -212,25 +212,25 @@ class _Count(_Counting):
 
 
 class TruePositives(_Count):
-    """How many true ones are predicted as true."""
+    """Counts the true ones that are predicted as true."""
 
     names = ("tp",)
 
 
 class FalsePositives(_Count):
-    """How many false ones are predicted as true."""
+    """Counts the false ones that are predicted as true."""
 
     names = ("fp",)
 
 
 class TrueNegatives(_Count):
-    """How many false ones are predicted as false."""
+    """Counts the false ones that are predicted as false."""
 
     names = ("tn",)
 
 
 class FalseNegatives(_Count):
-    """How many true ones are predicted as false."""
+    """Counts the true ones that are predicted as false."""
 
     names = ("fn",)
 

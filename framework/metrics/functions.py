@@ -18,7 +18,7 @@ def _matches(found: Any, wanted: Any) -> Tensor:
 
 @on_tensors
 def accuracy(y_true: Any, y_pred: Any) -> Tensor:
-    """Where predictions equal targets.
+    """Return 1 where predictions equal targets, and 0 elsewhere.
 
     >>> import anabranch as ab
     >>> ab.metrics.accuracy([1, 2, 3], [1, 0, 3])
@@ -30,21 +30,21 @@ def accuracy(y_true: Any, y_pred: Any) -> Tensor:
 
 @on_tensors
 def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Tensor:
-    """Where predictions are above `threshold` and targets are 1, or not above it and targets are 0."""
+    """Return 1 where a prediction above `threshold` has target 1, or another one target 0; 0 elsewhere."""
     target, prediction = aligned("binary_accuracy", y_true, y_pred)
     return _matches(target, ops.cast(prediction > threshold, target.dtype))
 
 
 @on_tensors
 def categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
-    """Where the largest prediction is at the place of the largest target, for one-hot targets."""
+    """Return 1 where the largest prediction is at the place of the largest target (one-hot), and 0 elsewhere."""
     target, prediction = aligned("categorical_accuracy", y_true, y_pred)
     return _matches(ops.argmax(target, axis=-1), ops.argmax(prediction, axis=-1))
 
 
 @on_tensors
 def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
-    """Where the largest prediction is at the place that the class number names.
+    """Return 1 where the largest prediction is at the place that the class number names, and 0 elsewhere.
 
     >>> import anabranch as ab
     >>> ab.metrics.sparse_categorical_accuracy([1, 0], [[0.4, 0.6], [0.3, 0.7]])
@@ -59,14 +59,14 @@ def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
 
 @on_tensors
 def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
-    """Where the class of the largest target is among the `k` largest predictions."""
+    """Return 1 where the class of the largest target is among the `k` largest predictions, and 0 elsewhere."""
     target, prediction = aligned("top_k_categorical_accuracy", y_true, y_pred)
     return _in_top(ops.argmax(target, axis=-1), prediction, k)
 
 
 @on_tensors
 def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5, from_sorted_ids: bool = False) -> Tensor:
-    """Where the class number is among the `k` largest predictions.
+    """Return 1 where the class number is among the `k` largest predictions, and 0 elsewhere.
 
     Args:
         y_true: class numbers.

@@ -22,7 +22,7 @@ AnyLayer = Layer | RawOp
 
 
 class LayerGraph:
-    """What lies between inputs and outputs.
+    """The layers and ops between inputs and outputs.
 
     Args:
         inputs: a symbolic tensor, or a structure of them.
@@ -32,7 +32,7 @@ class LayerGraph:
     Attributes:
         nodes: the calls, inputs first.
         operations: the layers and raw ops, in Keras's order: by their distance from the outputs, then in the order in
-            which a walk from the outputs meets them. Saved files rely on it.
+            which a walk from the outputs finds them. Saved files rely on it.
 
     Raises:
         ValueError: an input is no symbolic tensor of a layer, is given twice, or an output needs another input.
@@ -209,7 +209,7 @@ class LayerGraph:
 
 
 def is_optional(symbol: Any) -> bool:
-    """Whether a symbol is an `Input` for which None may be given."""
+    """Test whether a symbol is an `Input` for which None may be given."""
     return isinstance(symbol, Tensor) and getattr(history(symbol).layer, "optional", False)
 
 
@@ -255,7 +255,7 @@ def _input_like(tensor: Symbol, graph: LayerGraph) -> Tensor:
 
 
 def history(tensor: Tensor) -> History:
-    """Which call made `tensor`."""
+    """Return the call that made `tensor`."""
     return tensor.annotations["history"]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..training.step_report import ModelExplanation, ModelProfile
 
     class LayerOfSomeClass(Layer):
-        """A layer of a class that a type checker can't know: it may have any attribute beside those of every layer."""
+        """A layer of a class that type checkers can't find: it may have any attribute beside those of every layer."""
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -265,7 +265,7 @@ class Model(Trainer, NestedState, Layer):
         batch_size: int | None = None,
         runs: int = 10,
     ) -> ModelProfile:
-        """Where the time of a step goes, by layer, forward and backward; the model stays as it is.
+        """Measure the time of a step by layer, forward and backward, without changing the model.
 
         Args:
             x, y, sample_weight, batch_size: data as for `fit`, of which the first batch is taken.
@@ -315,8 +315,8 @@ class Model(Trainer, NestedState, Layer):
 
         >>> import anabranch as ab
         >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(1, name="head")])
-        >>> told = model.explain([[0.5, -1.0]], kind="predict")
-        >>> next(line.text.strip() for line in told.lines if "@" in line.text)
+        >>> explained = model.explain([[0.5, -1.0]], kind="predict")
+        >>> next(line.text.strip() for line in explained.lines if "@" in line.text)
         'matmul = x @ read'
         """
         from ..training.step_report import explain_step
@@ -351,7 +351,7 @@ class Model(Trainer, NestedState, Layer):
             ValueError: the model is not built, or has quantised layers already, or mode and config do not fit.
             NotImplementedError: the mode is float8.
 
-        Weights are frozen from then on, and the optimizer of a compiled model begins anew.
+        Weights are frozen from then on, and the optimizer of a compiled model starts again.
 
         >>> import anabranch as ab
         >>> model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(3, name="head")], name="small")
@@ -502,7 +502,7 @@ class Model(Trainer, NestedState, Layer):
         return json.dumps(serialize_keras_object(self), **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs to make the model again (without weights)."""
+        """Return what `from_config` needs to make the model again (without weights)."""
         graph = self.layer_graph
         if graph is None or has_own_constructor(type(self)):
             inherited = super().get_config()
@@ -544,7 +544,7 @@ class Model(Trainer, NestedState, Layer):
 
 
 def is_functional_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the arguments of a constructor are the inputs and outputs of a functional model."""
+    """Test whether the arguments of a constructor are the inputs and outputs of a functional model."""
     given = len(args) + ("inputs" in kwargs) + ("outputs" in kwargs)
     if given < 2 or len(args) > 3:
         return False
@@ -560,7 +560,7 @@ def _inputs_and_outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
 
 
 def has_own_constructor(cls: type) -> bool:
-    """Whether a subclass has a constructor of its own, so that it can't be made as models of its base are."""
+    """Test whether a subclass has a constructor of its own, so that it can't be made as models of its base are."""
     from .functional import Functional
     from .sequential import Sequential
 

@@ -65,12 +65,12 @@ class RawOp:
 
     @property
     def is_of_keras(self) -> bool:
-        """Whether Keras has an operation that computes the same."""
+        """Test whether Keras has an operation that computes the same."""
         return self.keras is not None or self.key is not None
 
     @property
     def key(self) -> Any:
-        """What stands between the brackets of ``x[...]``, as slices and integers, if no tensor is part of it."""
+        """The key between the brackets of ``x[...]``, as slices and integers, if no tensor is part of it."""
         items = self.op.items if isinstance(self.op, GetItem) else (Place.INPUT,)
         bounds = [b for item in items if isinstance(item, SliceItem) for b in (item.start, item.stop, item.step)]
         if Place.INPUT in items or Place.INPUT in bounds:
@@ -157,7 +157,7 @@ def _fields(op: Op) -> tuple[Any, ...]:
 
 
 def is_serialized_op(config: dict[str, Any]) -> bool:
-    """Whether an entry among a saved model's layers is an op, ours or Keras's."""
+    """Test whether an entry among a saved model's layers is an op, ours or Keras's."""
     module = config.get("module") or ""
     return module == OWN_OPS or module.startswith(("keras.src.ops", "keras.ops"))
 
@@ -274,14 +274,14 @@ def _check_inside(operation: Operation) -> None:
 
 
 def is_literal(tensor: Symbol) -> bool:
-    """Whether a tensor needs no node of its own: a constant, or the value of a variable."""
+    """Test whether a tensor needs no node of its own: a constant, or the value of a variable."""
     if "history" in tensor.annotations:
         return False
     return isinstance(tensor.operation.op, (Constant, ReadVariable)) or constant_value(tensor) is not None
 
 
 def literal_of(tensor: Any) -> Any:
-    """What to call the op on: the tensor itself, or the constant or variable that it stands for."""
+    """Return the argument of an op's call: the tensor itself, or the constant or variable that it stands for."""
     if not isinstance(tensor, Symbol) or not is_literal(tensor):
         return tensor
     op = tensor.operation.op

@@ -83,11 +83,11 @@ def _rows(operation: Layer | RawOp, graph: LayerGraph | None, expand: bool, dept
 
 
 def _note_shapes(model: Model) -> None:
-    """Let the layers of a model that is Python code see symbols of any batch, so that they know their shapes."""
+    """Call a model that is Python code on symbols of any batch, so that its layers record their shapes."""
     built_for = model.get_build_config() if model.built and model.layer_graph is None else None
     if built_for:
         shapes = built_for["shapes_dict"] if "shapes_dict" in built_for else {"input_shape": built_for["input_shape"]}
-        with suppress(Exception):  # it may need integers, or to know the batch
+        with suppress(Exception):  # it may need integers, or a known batch size
             Layer.compute_output_shape(model, **{name: _open_batch(shape) for name, shape in shapes.items()})
             return
     for layer in model._flatten_layers():  # pyright: ignore[reportPrivateUsage]
@@ -144,7 +144,7 @@ def _sources(operation: Layer | RawOp, graph: LayerGraph | None) -> str:
 
 
 def _is_row_of_layers(graph: LayerGraph) -> bool:
-    """Whether each call takes what the one before it gave, so that connections need not be shown."""
+    """Test whether each call takes what the one before it gave, so that connections need not be shown."""
     return all(
         is_same(tuple(node.input_tensors), tuple(before.output_tensors))
         for before, node in zip(graph.nodes, graph.nodes[1:], strict=False)

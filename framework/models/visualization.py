@@ -83,7 +83,7 @@ def plot_model(
         The drawing, which notebooks show.
 
     Raises:
-        ValueError: the model is not built, or `dot` does not know the kind of file.
+        ValueError: the model is not built, or `dot` does not write that kind of file.
 
     >>> import anabranch as ab
     >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(3)])
@@ -121,7 +121,7 @@ def model_to_dot(
 
 @dataclass(frozen=True)
 class _Shown:
-    """What a box says."""
+    """The text of a box."""
 
     shapes: bool
     dtype: bool

@@ -1,4 +1,4 @@
-"""`Stages`: which layers of a model lie on which device."""
+"""`Stages`: which layers of a model are on which device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stages:
 
     Attributes:
         layers: the layers, and the ops between layers, of each stage.
-        places: the device of each stage; empty if all lie on one CPU.
+        places: the device of each stage; empty if all are on one CPU.
     """
 
     def __init__(self, model: Any, strategy: Pipeline) -> None:
@@ -74,7 +74,7 @@ class Stages:
         return self.last if variable is None else self._by_variable.get(id(variable), self.last)
 
     def _places_of_slots(self) -> list[tuple[Variable, str]]:
-        """What the optimizer keeps for variables, with the devices of these."""
+        """Return the optimizer's slots of variables, with the devices of these."""
         slots = [] if self._model.optimizer is None else self._model.optimizer.variables
         found: list[tuple[Variable, str]] = []
         for slot in slots:
@@ -139,7 +139,7 @@ def _check_all(model: Any, stages: Sequence[Sequence[Any]]) -> None:
 
 
 def _holds(layer: Any, given: Sequence[Any]) -> bool:
-    """Whether some of the given layers are inside a layer."""
+    """Test whether some of the given layers are inside a layer."""
     wanted = {id(each) for each in given}
     return any(id(inner) in wanted for inner in layer._flatten_layers())
 

@@ -131,7 +131,7 @@ class _Loop:
     # --- sums -------------------------------------------------------------------------------------------------------
 
     def _starts(self, entry: Entry) -> list[Any]:
-        """What an entry's variables of the loop begin with."""
+        """Return the initial values of an entry's loop variables."""
         with self._at(entry):
             dtype, shape = as_dtype(entry.part.dtype), entry.part.shape or ()
             if entry.part.has_rows:
@@ -155,7 +155,7 @@ class _Loop:
         return [sums[0] + value]
 
     def _ended(self, entry: Entry, results: Any) -> Any:
-        """What an entry comes to when the loop is over."""
+        """Return the value of an entry when the loop is over."""
         with self._at(entry):
             scale = None if entry.part.reduction != "mean" or not self._is_even else 1.0 / self._count
             if entry.part.has_rows:

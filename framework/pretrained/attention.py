@@ -115,7 +115,7 @@ class SelfAttention(Layer):
         return ops.dot_product_attention(query, key, value, mask=seen, scale=scale)
 
     def _seen(self, targets: Any, sources: Any, mask: Any) -> Any:
-        """Which sources each target sees, (batch or 1, 1, targets, sources); None for all."""
+        """Return a mask of the sources that each target sees, (batch or 1, 1, targets, sources); None for all."""
         seen = None
         if self.causal:
             back = ops.expand_dims(targets, -1) - sources

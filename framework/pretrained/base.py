@@ -1,4 +1,4 @@
-"""What models of public architectures share: settings from a config, and inputs with or without a mask."""
+"""Code that models of public architectures share: settings from a config, and inputs with or without a mask."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class _Bert(PretrainedModel):
         return x
 
     def pooled(self, states: Any) -> Any:
-        """What the first place comes to, (batch, features)."""
+        """Return the pooled state of the first place, (batch, features)."""
         return ops.tanh(self.pooler(states[:, 0]))
 
     def example(self) -> Any:
@@ -150,5 +150,5 @@ class BertForSequenceClassification(_Bert):
 
 
 def class_count(config: Config) -> int:
-    """How many classes a config has: transformers writes their names, and 2 where there are none."""
+    """Return the number of classes of a config: transformers writes their names, and 2 where there are none."""
     return len(config["id2label"]) if config.get("id2label") else int(config.get("num_labels", 2))

@@ -129,7 +129,7 @@ def save(model: PretrainedModel, folder: str | os.PathLike[str], *, max_shard_si
 
 
 def _stored_values(model: PretrainedModel) -> dict[int, Array]:
-    """What files hold of weights, by the weights' ids: adapters are added to what they adapt."""
+    """Return the values of weights that files hold, by the weights' ids: adapters are added to what they adapt."""
     found: dict[int, Array] = {}
     for layer in model._flatten_layers():
         if getattr(layer, "lora_enabled", False):

@@ -105,7 +105,7 @@ class GPT2LMHeadModel(PretrainedModel):
         return self.tokens(tokens) + self.positions(ops.arange(ops.shape(tokens)[1], dtype="int32"))
 
     def get_quantization_layer_structure(self, mode: str) -> dict[str, Any]:
-        """What GPTQ and AWQ go through."""
+        """Return the layers that GPTQ and AWQ go through."""
         return {"pre_block_layers": [self.embed], "sequential_blocks": self.blocks}
 
     def step(self, tokens: Any, caches: Any, start: Any) -> tuple[Any, Any]:
@@ -148,5 +148,5 @@ class GPT2LMHeadModel(PretrainedModel):
 
 
 def _conv1d(file: str, place: str) -> list[Name]:
-    """A `Dense`, whose kernel lies in files as it does here."""
+    """A `Dense`, whose kernel has the same layout in files as here."""
     return [Name(name.file, name.place) for name in linear(file, place)]

@@ -19,7 +19,8 @@ _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positi
 
 
 def rotary_settings(config: Config) -> dict[str, Any]:
-    """How a config has positions turned, in the form of transformers 5 (``rope_parameters``) or of older versions.
+    """Return how positions are rotated by a config, in the form of transformers 5 (``rope_parameters``) or of older
+    versions.
 
     Raises:
         ValueError: it has another kind than default, linear and llama3.
@@ -120,7 +121,7 @@ class LlamaForCausalLM(PretrainedModel):
 
     @staticmethod
     def attention_settings(config: Config) -> dict[str, Any]:
-        """What variants set in `SelfAttention`."""
+        """Return the arguments that variants set in `SelfAttention`."""
         biased = bool(config.get("attention_bias", False))
         return {"use_bias": biased, "output_bias": biased}
 
@@ -132,7 +133,7 @@ class LlamaForCausalLM(PretrainedModel):
         return self.tokens(self.norm(x), reverse=True)
 
     def get_quantization_layer_structure(self, mode: str) -> dict[str, Any]:
-        """What GPTQ and AWQ go through."""
+        """Return the layers that GPTQ and AWQ go through."""
         return {"pre_block_layers": [self.tokens], "sequential_blocks": self.blocks}
 
     def step(self, tokens: Any, caches: Any, start: Any) -> tuple[Any, Any]:

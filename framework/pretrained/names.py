@@ -1,4 +1,4 @@
-"""Tables of names: which array of a file is which weight of a model, and how it lies there."""
+"""Tables of names: which array of a file is which weight of a model, and how it is laid out there."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def differences(
     arrays: Mapping[str, Any],
     is_ignored: Callable[[str], bool],
 ) -> list[str]:
-    """What a file lacks, has beside, or has in another shape, in words.
+    """Describe the arrays that a file lacks, has in addition, or has in another shape.
 
     Args:
         names: the table.

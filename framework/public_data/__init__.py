@@ -1,6 +1,6 @@
 """`anabranch.datasets`: the small public data sets of ``keras.datasets``, fetched once into Keras's own cache.
 
-Each has ``load_data()``. Where a file lies in the cache already (``~/.keras/datasets``, or below the folder that the
+Each has ``load_data()``. Where a file is in the cache already (``~/.keras/datasets``, or below the folder that the
 environment variable KERAS_HOME names) the network is not used.
 """
 

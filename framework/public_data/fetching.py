@@ -1,4 +1,4 @@
-"""What the data sets share: their files, read without running anything that they say, and the cut into two parts."""
+"""Shared by the data sets: their files, read without running anything that they say, and the cut into two parts."""
 
 from __future__ import annotations
 

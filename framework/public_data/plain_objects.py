@@ -22,7 +22,7 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 @dataclass
 class _Made:
-    """What the file wants made by calling something: the name of it and the arguments, until its state comes."""
+    """An object that the file makes by a call: the name of the function and the arguments, until its state comes."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -30,7 +30,7 @@ class _Made:
 
 
 def read_objects(stream: BinaryIO) -> Any:
-    """What was pickled: arrays, lists, tuples, dicts, numbers and strings (bytes as strings of latin-1).
+    """Return what was pickled: arrays, lists, tuples, dicts, numbers and strings (bytes as strings of latin-1).
 
     Raises:
         ValueError: the file has something else in it.

@@ -14,7 +14,7 @@ Texts = list[list[int]]
 
 @dataclass(frozen=True)
 class WordRules:
-    """Which words are kept, and which numbers stand for what."""
+    """Rules on which words are kept, and which numbers stand for them."""
 
     num_words: int | None
     skip_top: int

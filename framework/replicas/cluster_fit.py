@@ -42,7 +42,7 @@ class ClusterFit:
         self.verbosity = verbosity
         self.given: list[Callback] = []  # the callbacks that `fit` was given, those of the chief too
         self._applied = 0  # how many steps were applied in epochs that are over
-        self._known: dict[Variable, Any] = {}  # what the chief knows that variables have on the ps tasks
+        self._known: dict[Variable, Any] = {}  # values of variables on the ps tasks that the chief has seen
 
         self._seed: list[int] = []  # of the order of rows
         self._shares: Shares | None = None  # of the next epoch, where they have been drawn
@@ -68,7 +68,7 @@ class ClusterFit:
         return shares
 
     def _shares_of_step(self) -> int:
-        """How many shares the batches of the next epoch are cut into."""
+        """Return the number of shares into which batches of the next epoch are cut."""
         return self.strategy.shares
 
     def _logs(self) -> Logs:
@@ -96,7 +96,7 @@ def plain(value: Any) -> Any:
 
 
 def same(value: Any, known: Any) -> bool:
-    """Whether two arrays have the same bits."""
+    """Test whether two arrays have the same bits."""
     value, known = np.asarray(value), np.asarray(known)
     return value.dtype == known.dtype and value.shape == known.shape and value.tobytes() == known.tobytes()
 

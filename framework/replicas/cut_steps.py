@@ -46,7 +46,7 @@ class CutSteps:
 
     @property
     def remote(self) -> Any:
-        """What runs the steps, where the strategy has devices of other tasks; else None."""
+        """The object that runs the steps, where the strategy has devices of other tasks; else None."""
         tasks = getattr(self.strategy, "tasks", None)
         return None if tasks is None else tasks.client
 

@@ -62,7 +62,7 @@ def _share(rows: Any, whole: Any) -> Any:
 
 
 def _weighted(entry: Entry, given: Sequence[Any], weight: Any) -> list[Any]:
-    """What a replica adds to the sum; for rows of a table, the indices before."""
+    """Return what a replica adds to the sum; for rows of a table, the indices before."""
     *indices, value = given
     if not entry.part.has_rows:
         value = ops.cast(value, wide(as_dtype(entry.part.dtype)))
@@ -76,7 +76,7 @@ def _weighted(entry: Entry, given: Sequence[Any], weight: Any) -> list[Any]:
 
 
 def _sum(entry: Entry, given: Sequence[list[Any]]) -> Any:
-    """What the replicas' values come to."""
+    """Return the sum of the replicas' values."""
     if entry.part.has_rows:
         whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
         indices, values = ([part[number] for part in given] for number in range(2))

@@ -32,7 +32,7 @@ _BY_NUMBER = {
 
 
 class _Part(NamedTuple):
-    """What this worker has of a variable.
+    """The part of a variable that this worker has.
 
     Attributes:
         whole: the variable.
@@ -85,7 +85,7 @@ class OptimizerShards:
         return found
 
     def _share(self, variables: Sequence[Variable]) -> int:
-        """How many numbers each worker has; the last one's part may be filled up."""
+        """Return how many numbers each worker has; the last one's part may be filled up."""
         return -(-sum(map(_size, variables)) // self._group.size)
 
     def _like(self, optimizer: Any) -> Any:
@@ -118,7 +118,7 @@ class OptimizerShards:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes of spread state this worker has."""
+        """The bytes of spread state that this worker has."""
         return sum(own.nbytes for _, own, _ in self._slots)
 
     # --- in the graph -----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """`ParallelFit`: `fit` under `DataParallel`, in one worker.
 
 All workers run the same steps: each computes the gradients of its rows of a batch, all sum them, and each makes the
-same update. What only the chief (worker 0) knows, it tells between steps: which epoch begins, with which order of rows,
+same update. What only the chief (worker 0) has, it sends between steps: which epoch begins, with which order of rows,
 what callbacks have changed, and what the logs were.
 """
 
@@ -196,7 +196,7 @@ class ParallelFit(ClusterFit):
                 "last rows out."
             )
 
-    # --- what the chief tells ---------------------------------------------------------------------------------------
+    # --- what the chief sends ---------------------------------------------------------------------------------------
 
     def _tell(self, message: Any) -> Any:
         """Give all workers a value of JSON that the chief has; what others pass does not count."""
@@ -282,7 +282,7 @@ def _whole(entry: Entry, tensors: list[Any]) -> Any:
 
 
 def _weighted(entry: Entry, tensors: list[Any], weight: Any, is_first: bool) -> list[Any]:
-    """What a worker adds to a sum over all of them; for rows of a table, the indices before."""
+    """Return what a worker adds to a sum over all of them; for rows of a table, the indices before."""
     *indices, value = tensors
     reduction = entry.part.reduction
     value = _summable(value)
@@ -296,7 +296,7 @@ def _weighted(entry: Entry, tensors: list[Any], weight: Any, is_first: bool) -> 
 
 
 def _nothing(entry: Entry) -> list[Any]:
-    """What a worker without rows adds."""
+    """Return what a worker without rows adds."""
     dtype, shape = as_dtype(entry.part.dtype), entry.part.shape or ()
     if entry.part.has_rows:
         return [ops.zeros((0,), "int64"), ops.zeros((0, *shape[1:]), dtype)]

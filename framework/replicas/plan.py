@@ -1,4 +1,4 @@
-"""`ReplicaPlan`: which variables replicas of a model share, where these lie, and what a worker puts in each step."""
+"""`ReplicaPlan`: which variables replicas of a model share, where these are, and what a worker puts in each step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .traced import StepTracer
 
 
 class ReplicaPlan(StepTracer):
-    """How one model is trained with parameters on ps tasks. All workers make the same plan.
+    """The plan by which one model is trained with parameters on ps tasks. All workers make the same plan.
 
     Args:
         model: a compiled model.
@@ -48,7 +48,7 @@ class ReplicaPlan(StepTracer):
                 parts = [entry.part for entry in self.entries if entry.place == number]
                 self.gradients.append(ReplicaGradients(parts, "gradients"))
 
-    # --- where things lie -------------------------------------------------------------------------------------------
+    # --- where things are -------------------------------------------------------------------------------------------
 
     def arrange(self) -> None:
         """Give each variable to the ps task that holds the fewest bytes; optimizers' are where the model's are."""
@@ -66,7 +66,7 @@ class ReplicaPlan(StepTracer):
         return self._ps_of[variable]
 
     def places(self, resource: Any) -> dict[str, Any]:
-        """What tasks are to know of state; see `Client.places`."""
+        """Return what tasks need about state; see `Client.places`."""
         if isinstance(resource, Variable) and resource in self._numbers:
             path = f"{self._numbers[resource]}: {resource.path}"
             return {"container": self.container, "path": path, "device": self.strategy.ps[self._ps_of[resource]]}

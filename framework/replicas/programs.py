@@ -37,7 +37,7 @@ class ReplicaPrograms:
     """Runs steps on the cluster for one worker.
 
     Args:
-        plan: what lies where.
+        plan: the devices of state.
         token: with which this worker led before.
 
     Attributes:
@@ -61,9 +61,9 @@ class ReplicaPrograms:
     # --- tickets ----------------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
-        """Begin training, or begin it anew: this worker leads, and all state that it pushes from now on counts."""
+        """Begin training, or begin it again: this worker leads, and all state that it pushes from now on counts."""
         task = self.plan.strategy.workers[self._worker]
-        # A ps task that was started anew has forgotten what tokens it gave: so they are made of the time, in seconds.
+        # A ps task that was started again has forgotten what tokens it gave: so they are made of the time, in seconds.
         (token,) = self._run(
             "lead",
             lambda least, known: [self.plan.steps.lead(self._worker, self._incarnation, least, known, task)],
@@ -89,7 +89,7 @@ class ReplicaPrograms:
         return list(zip(found[::2], found[1::2], strict=True))
 
     def note(self, text: str) -> None:
-        """Keep what the next leader will have to know."""
+        """Keep what the next leader will need."""
         self._lead_on("note", self.plan.steps.note, (_TEXT, np.asarray(text, dtypes.string)))
 
     def notes(self) -> str:
@@ -115,7 +115,7 @@ class ReplicaPrograms:
         return int(found)
 
     def abandon(self, reason: str) -> None:
-        """Have all workers know that state is lost."""
+        """Notify all workers that state is lost."""
         self._lead_on("abandon", self.plan.steps.abandon, (_TEXT, np.asarray(reason, dtypes.string)))
 
     def leave(self) -> None:
@@ -157,7 +157,7 @@ class ReplicaPrograms:
 
     def _built_step(self, batch: Batch) -> Run:
         own = self.plan.strategy.workers[self._worker]
-        with Graph().as_default() as graph, device(own):  # what touches state runs where that lies nevertheless
+        with Graph().as_default() as graph, device(own):  # what touches state runs on its device nevertheless
             ticket, part = (graph.add(Placeholder(s), (), name).outputs[0] for s, name in _GIVEN)
             feeds = placeholders(batch)
             puts = self.plan.trace_puts(batch, ticket, part, feeds)
@@ -229,7 +229,7 @@ class ReplicaPrograms:
             return plan.steps.applied(token, step)
 
     def statistics(self) -> dict[str, Any]:
-        """What was done so far, by worker."""
+        """Return what was done so far, by worker."""
         return json.loads(str(self._run("statistics", lambda: [self.plan.steps.statistics()])[0]))
 
     # --- values and messages ----------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class ReplicaPrograms:
         self._lead_on(("push", *map(id, variables)), build, *pairs)
 
     def announce(self, message: Any) -> None:
-        """Tell all workers something, a value of JSON; those that come later will hear it, too."""
+        """Announce a value of JSON to all workers; those that come later get it, too."""
         text = np.asarray(json.dumps(message), dtypes.string)
         self._lead_on("announce", self.plan.steps.announce, (_TEXT, text))
 
@@ -294,7 +294,7 @@ class ReplicaPrograms:
         """Run a step on the ps tasks; it is built when it is first run.
 
         Args:
-            key: tells one step from others.
+            key: distinguishes one step from others.
             build: makes what to fetch of placeholders.
             given: the spec and the value of each placeholder.
         """

@@ -78,7 +78,7 @@ class Shares:
         return batch.size / max(self.size_of(share // self.parts), 1)
 
     def size_of(self, number: int) -> int:
-        """How many rows a global batch has, of which a share has been asked for."""
+        """Return the number of rows of a global batch of which a share has been asked for."""
         if isinstance(self._data, ArrayData):
             return len(self._data.rows_of(self._order, number))
         return self._whole(number).size

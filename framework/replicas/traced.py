@@ -29,7 +29,7 @@ from ..saving.checkpointing import stateful_parts
 
 @dataclass(eq=False)
 class TracedStep:
-    """What one trace of a training step gives.
+    """The results of one trace of a training step.
 
     Attributes:
         applications: each optimizer that was applied, with its gradients and variables.
@@ -63,7 +63,7 @@ class Entry:
 
 
 class Replica(Protocol):
-    """What a tracer has to know of a strategy: which replica this process is."""
+    """The facts about a strategy that a tracer needs: which replica this process is."""
 
     task_index: int
 
@@ -192,7 +192,7 @@ class StepTracer:
         return TracedStep(applications, state, dict(zip(names, fetches, strict=True)), made)
 
     def entries_of(self, traced: TracedStep) -> list[tuple[Entry, list[Any]]]:
-        """What is put, with its tensors."""
+        """Return what is put, with its tensors."""
         found: list[tuple[Entry, list[Any]]] = []
         for number, (_, gradients, variables) in enumerate(traced.applications):
             for position, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
@@ -256,7 +256,7 @@ class StepTracer:
             optimizer.apply(found, variables)
 
     def is_sum(self, variable: Variable) -> bool:
-        """Whether what workers put is added to a variable, as to those of metrics."""
+        """Test whether what workers put is added to a variable, as to those of metrics."""
         return variable in self._resets
 
     def _reduction(self, variable: Variable) -> str:
@@ -320,7 +320,7 @@ def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variab
 
 
 def _log_variable(name: str, value: Any) -> Variable:
-    """What holds the mean of a value that steps log: in its dtype if that has fractions."""
+    """Make the variable for the mean of a value that steps log: in its dtype if that has fractions."""
     dtype = value.spec.dtype if value.spec.differentiable else "float32"
     return Variable(0.0, dtype=dtype, name=f"logs/{name}", trainable=False)
 

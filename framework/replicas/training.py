@@ -2,7 +2,7 @@
 
 Each worker takes tickets, computes the gradients of the rows that these name, and puts them on the ps tasks. The chief
 (worker 0) does the same, and besides: a thread of it has the set of each step applied; it calls the callbacks, shows
-the progress, and tells the others at the end of an epoch what came of it.
+the progress, and announces the result of an epoch to the others at its end.
 
 When a ps task is lost, with what it held, the chief begins a new *generation*: it waits for the task to be back and
 restores all state from the last backup, which has an account of the rows that it contains. The others enrol again.
@@ -57,7 +57,7 @@ class _Current:
         first: how many steps of it were done before this generation.
         applied: how many steps of this generation were applied before it.
         seed: of the order of its rows.
-        told: how many of its steps callbacks have seen, of a chief before; None if they have seen `first`.
+        seen: how many of its steps callbacks have seen, of a chief before; None if they have seen `first`.
     """
 
     epoch: int
@@ -66,7 +66,7 @@ class _Current:
     first: int
     applied: int
     seed: list[int] = field(default_factory=list)
-    told: int | None = None
+    seen: int | None = None
 
 
 class ReplicaFit(ClusterFit):
@@ -293,7 +293,7 @@ class ReplicaFit(ClusterFit):
         return self.strategy.shares_of(len(self.programs.statistics()["members"]))
 
     def _note(self, epoch: int, done: int) -> None:
-        """Leave what a worker will have to know that takes over: callbacks saw so many steps of an epoch."""
+        """Leave what a worker will need that takes over: callbacks saw so many steps of an epoch."""
         assert self._run is not None
         state = {"callbacks": self._run.callbacks_state(), "stop_training": bool(self.model.stop_training)}
         self.programs.note(state_as_text({"epoch": epoch, "done": done, "generator": seed_now(), **state}))
@@ -345,7 +345,7 @@ class ReplicaFit(ClusterFit):
         if current is not None:
             self._seed, self._applied = current.seed, current.applied
             if note and note["epoch"] == current.epoch:
-                current.told = max(note["done"], current.first)
+                current.seen = max(note["done"], current.first)
         self._lead_epochs(run, range(begin, epochs.stop), current)
 
     def _settle(self, mark: int) -> None:
@@ -410,7 +410,7 @@ class ReplicaFit(ClusterFit):
         self._is_announced = True
 
     def _end_epoch(self, epoch: int, steps: int, progress: Progress) -> Logs:
-        """Have callbacks and the other workers know what came of an epoch; gives its logs."""
+        """Report the result of an epoch to callbacks and the other workers; return its logs."""
         self._pull(self.plan.variables)
         logs = self._logs() if steps else {}
         logs = dict(sorted({**logs, **self.validate(epoch)}.items()))
@@ -438,7 +438,7 @@ class ReplicaFit(ClusterFit):
         hooks, model, first, shares = self.hooks, self.model, current.first, current.shares
         wanted = hooks.wants_batches("train")
         self._parts, self._applied = shares.parts, current.applied
-        done = current.told if current.told is not None else first
+        done = current.seen if current.seen is not None else first
         while True:
             ticket = self.programs.take(current.number)
             while done - first < ticket.step - self._applied:

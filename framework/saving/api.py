@@ -65,7 +65,7 @@ def save_model(model: Model, filepath: PathLike, overwrite: bool = True, *, for_
         for_keras: whether to refuse a model with layers, ops or optimizers that Keras lacks, as Keras can't open it.
 
     Raises:
-        ValueError: the name ends otherwise, the model can't be written as a config, or not as one that Keras knows.
+        ValueError: the name ends otherwise, the model can't be written as a config, or not as one that Keras can read.
         FileExistsError: the file exists and `overwrite` is False.
 
     >>> import anabranch as ab, tempfile, pathlib
@@ -121,7 +121,7 @@ def reduce_model(model: Model) -> tuple[Any, ...]:
 
 
 def _restored(content: bytes, objects: dict[str, Any]) -> Model:
-    """What `reduce_model` took apart. Trusted: it is part of what runs code anyway, a pickle."""
+    """Restore what `reduce_model` took apart. Trusted: it is part of what runs code anyway, a pickle."""
     path = Path("a pickled model")
     return _load(path, read_archive_stream(io.BytesIO(content), path, True), objects, compile=True, safe_mode=False)
 

@@ -40,7 +40,7 @@ class SavedFileError(ValueError):
 
 @dataclass(frozen=True)
 class Archive:
-    """What is in a ``.keras`` file, checked against its checksums."""
+    """The contents of a ``.keras`` file, checked against its checksums."""
 
     config: dict[str, Any]
     weights: BinaryIO
@@ -138,7 +138,7 @@ def _name_in_config(child: Any) -> str | None:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether a file is HDF5 inside, as what Keras 2.12 saved to ``.keras`` files is."""
+    """Test whether a file is HDF5 inside, as what Keras 2.12 saved to ``.keras`` files is."""
     check_readable(path)
     with open(path, "rb") as stream:
         return stream.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE

@@ -26,7 +26,7 @@ def _layers_with_assets(model: Model) -> dict[str, Layer]:
 
 
 def collect_assets(model: Model) -> dict[str, bytes]:
-    """What the layers of a model keep in files, by the place in the archive below ``assets``."""
+    """Collect what the layers of a model keep in files, by the place in the archive below ``assets``."""
     found: dict[str, bytes] = {}
     for path, layer in _layers_with_assets(model).items():
         with tempfile.TemporaryDirectory() as folder:

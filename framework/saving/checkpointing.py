@@ -62,7 +62,7 @@ def stateful_parts(model: Any, with_averages: bool = True) -> dict[str, Variable
 
     Args:
         model: the model.
-        with_averages: also those of the compiled loss and metrics, which an epoch begins anew.
+        with_averages: also those of the compiled loss and metrics, which start from zero in each epoch.
     """
     found: dict[str, Variable | ShardedVariable | SeedGenerator] = {}
     visited: dict[int, Any] = {}  # keeps what it names, so that no other object gets its id
@@ -85,7 +85,7 @@ def _collect(item: Any, path: str, found: dict[str, Any], visited: dict[int, Any
 
 
 def _children(item: Any) -> Iterator[tuple[str, Any]]:
-    """What an object holds. Layers come before optimizers, which refer to their weights once they are built."""
+    """Yield what an object holds. Layers come before optimizers, which refer to their weights once they are built."""
     if isinstance(item, dict):
         yield from ((str(key), value) for key, value in item.items() if isinstance(key, (str, int)))
         return
@@ -146,7 +146,7 @@ def state_of_text(text: str) -> Any:
 
 
 def read_state(path: Path) -> State:
-    """What `write_state` wrote.
+    """Read what `write_state` wrote.
 
     Raises:
         SavedFileError: the file is damaged, or another one.
@@ -173,7 +173,7 @@ def _encoded(value: Any, arrays: dict[str, Any]) -> Any:
         return value
     array = np.asarray(value)
     name = f"array{len(arrays)}"
-    # Types that NumPy does not know, such as bfloat16, are written as bytes.
+    # Types that NumPy does not have, such as bfloat16, are written as bytes.
     arrays[name] = array if array.dtype.isbuiltin == 1 else np.frombuffer(array.tobytes(), "uint8")
     return {"__array__": name, "dtype": array.dtype.name, "shape": list(array.shape)}
 

@@ -43,7 +43,8 @@ def graph_config(graph: LayerGraph) -> dict[str, Any]:
 
 
 class _Written:
-    """What of a model is written: its layers, and for its ops the calls of public functions that Keras has, or the ops.
+    """The parts of a model that are written: its layers, and for its ops the calls of public functions that Keras has,
+    or the ops.
 
     Attributes:
         calls: the calls that are written whole, with the name of each.

@@ -336,7 +336,7 @@ def keras_call(call: PublicCall) -> KerasCall | None:
 
 
 def _fits(name: str, config: dict[str, Any], arguments: list[Any]) -> bool:
-    """Whether Keras's operation takes these arguments with each of its backends."""
+    """Test whether Keras's operation takes these arguments with each of its backends."""
     x = arguments[0]
     kind = x.dtype.kind if isinstance(x, (Tensor, np.ndarray)) else "f"
     if any(map(_closes_over_state, flatten(arguments))):
@@ -356,7 +356,7 @@ def _fits(name: str, config: dict[str, Any], arguments: list[Any]) -> bool:
 
 
 def _closes_over_state(leaf: Any) -> bool:
-    """Whether `leaf` is a function that takes tensors or variables from around it, which no file has."""
+    """Test whether `leaf` is a function that takes tensors or variables from around it, which no file has."""
     cells = getattr(leaf, "__closure__", None) or ()
     return any(isinstance(cell.cell_contents, (Tensor, Variable)) for cell in cells)
 

@@ -23,7 +23,7 @@ _EXPANDED = "as ops of Keras"  # an annotation: a second file holds the same nam
 
 
 def expand_operation(operation: Operation) -> list[Symbol] | None:
-    """What has the values of an operation's outputs, by ops that Keras has; None if that is not known.
+    """Return symbols with the values of an operation's outputs, by ops that Keras has; None if there are none.
 
     Args:
         operation: one for which Keras has no operation of its own.
@@ -35,7 +35,7 @@ def expand_operation(operation: Operation) -> list[Symbol] | None:
 
 
 def expand_call(call: PublicCall) -> list[Symbol] | None:
-    """What has the values of a call's outputs, by ops that Keras has; None if that is not known."""
+    """Return symbols with the values of a call's outputs, by ops that Keras has; None if there are none."""
     expand = _calls().get(call.function)
     return None if expand is None else _once(call.outputs, lambda: expand(*call.args, **call.kwargs))
 

@@ -44,14 +44,14 @@ class KerasOp:
     given: tuple[Any, ...] | None = None
 
     def arguments(self, inputs: Sequence[Any]) -> list[Any]:
-        """What it is called with."""
+        """Return the arguments of its call."""
         if self.given is not None:
             return list(self.given)
         taken = list(inputs[: self.count])
         return [taken] if self.is_list else taken
 
 
-# Ops without settings that Keras knows by the same name.
+# Ops without settings that Keras has by the same name.
 _PLAIN = {
     "numpy": """
         Abs Absolute Add Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh BitwiseAnd BitwiseNot BitwiseOr BitwiseXor
@@ -113,10 +113,10 @@ _SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def keras_op(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
-    """What computes the same in Keras; None if it has nothing of the kind."""
+    """Return the Keras op that computes the same; None if there is none."""
     kind = type(op).__name__
     if kind.startswith("Bitwise") and inputs[0].dtype.kind == "b":
-        return KerasOp(f"numpy.{kind.replace('Bitwise', 'Logical')}", {})  # TensorFlow knows no bits of bool
+        return KerasOp(f"numpy.{kind.replace('Bitwise', 'Logical')}", {})  # TensorFlow has no bitwise ops of bool
     if kind in _NAMES:
         return KerasOp(_NAMES[kind], {})
     if kind in _REDUCTIONS:

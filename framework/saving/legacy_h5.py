@@ -30,7 +30,7 @@ _OPTIMIZER = "optimizer_weights"
 
 
 def is_legacy(reader: WeightsReader) -> bool:
-    """Whether an HDF5 file is of the old format."""
+    """Test whether an HDF5 file is of the old format."""
     return _weights_group(reader) is not None
 
 

@@ -56,7 +56,7 @@ def load_named_weights(model: Model, path: Path, skip_mismatch: bool = False) ->
 
 
 def differences_between(weights: Mapping[str, Variable], arrays: Mapping[str, Any]) -> list[str]:
-    """How the arrays of a file differ from weights, in words."""
+    """Describe how the arrays of a file differ from weights."""
     found = [f"{name}: the model has no such weight" for name in arrays if name not in weights]
     return [text for name, weight in weights.items() if (text := _difference(name, weight, arrays))] + found
 

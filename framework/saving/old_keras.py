@@ -1,4 +1,4 @@
-"""What Keras wrote otherwise before 3.13, brought to today's form while a file is read."""
+"""Convert what Keras wrote otherwise before 3.13 to today's form while a file is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def modern_config(config: Any, keras_version: str) -> Any:
 
     Args:
         config: what the file holds; it stays as it is.
-        keras_version: of the Keras that wrote it, such as ``"2.12.0"``; empty if the file does not tell.
+        keras_version: of the Keras that wrote it, such as ``"2.12.0"``; empty if the file does not say.
     """
     parts = keras_version.split(".")[:2]
     if not all(part.isdigit() for part in parts):
@@ -95,7 +95,8 @@ def with_learning_rate(stored: Mapping[str, Any], expected: Mapping[str, Any]) -
 
 
 def in_order_of_variables(names: Sequence[str]) -> list[int]:
-    """Where an optimizer's arrays of a legacy file stand in it, in today's order: iteration, then each variable's.
+    """Return the positions of an optimizer's arrays in a legacy file, in today's order: iteration, then each
+    variable's.
 
     Up to Keras 2.10, and in ``optimizers.legacy`` after it, all first moments came before all second ones.
 

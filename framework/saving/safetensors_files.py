@@ -45,7 +45,7 @@ _NAMES = {name: code for code, name in _DTYPES.items()}
 
 @dataclass(frozen=True)
 class Entry:
-    """Where an array lies in a file.
+    """The place of an array in a file.
 
     Attributes:
         code: its dtype, as the format names it.
@@ -67,7 +67,7 @@ class SafetensorsFile(Mapping[str, Array]):
 
     Attributes:
         path: the file.
-        entries: shape and dtype of each array, and where it lies.
+        entries: shape and dtype of each array, and where it is.
         metadata: texts by name.
 
     Raises:
@@ -184,7 +184,7 @@ def _are_sizes(value: Any) -> bool:
 
 
 def _check_places(path: Path, entries: Mapping[str, Entry], begin: int, size: int) -> None:
-    """Check that the arrays lie one behind the other, up to the end of the file."""
+    """Check that the arrays are one behind the other, up to the end of the file."""
     at = begin
     for name, entry in sorted(entries.items(), key=lambda pair: (pair[1].start, pair[1].stop)):
         if entry.start != at:
@@ -221,7 +221,7 @@ def write_safetensors(
     target = Path(path)
     check_overwrite(target, overwrite)
     found = {name: _writable(name, array) for name, array in arrays.items()}
-    # By falling size of their elements, so that each lies at a multiple of that.
+    # By falling size of their elements, so that each is at a multiple of that.
     order = sorted(found, key=lambda name: (-found[name].dtype.itemsize, name))
     header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     at = 0

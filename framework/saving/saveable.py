@@ -24,7 +24,7 @@ _PLAIN = (bool, int, float, str)
 
 
 def check_saveable(model: Any, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True) -> None:
-    """Check that what `model.save` writes can be loaded again: each layer is written and made anew from its config.
+    """Check that what `model.save` writes can be loaded again: each layer is written and made again from its config.
 
     Args:
         model: the model; it is not changed.
@@ -46,7 +46,7 @@ def check_saveable(model: Any, custom_objects: Mapping[str, Any] | None = None, 
         warnings.simplefilter("ignore")  # what saving warns of, it warns of when it saves
         for layer in reversed(model._flatten_layers()):
             if _is_container(layer) or any(id(inner) in failed for inner in layer._flatten_layers(include_self=False)):
-                continue  # a container is what its layers are, and what is inside was told already
+                continue  # a container is what its layers are, and what is inside was listed already
             problem = _problem(layer, custom_objects, safe_mode)
             if problem:
                 failed[id(layer)] = f"\n  layer {layer.name!r} ({type(layer).__name__}): {problem}"
@@ -68,7 +68,7 @@ def _unnoticed() -> Generator[None]:
 
 
 def _is_container(layer: Layer) -> bool:
-    """Whether a model is nothing but its layers."""
+    """Test whether a model is nothing but its layers."""
     from ..models.functional import Functional
     from ..models.model import has_own_constructor
     from ..models.sequential import Sequential
@@ -77,7 +77,7 @@ def _is_container(layer: Layer) -> bool:
 
 
 def _problem(layer: Layer, custom_objects: Mapping[str, Any] | None, safe_mode: bool) -> str:
-    """Why a layer can't be loaded; empty if it can."""
+    """Return the reason why a layer can't be loaded; empty if it can."""
     try:
         written = _without_builds(serialize_keras_object(layer))
         text = to_json(written)
@@ -99,7 +99,7 @@ def _without_builds(config: Any) -> Any:
 
 
 def _difference(layer: Layer, written: dict[str, Any], found: dict[str, Any]) -> str:
-    """What a layer of the user's own loses on the way."""
+    """Describe what a layer of the user's own loses on the way."""
     if type(layer).__module__.startswith(__name__.partition(".")[0] + "."):
         return ""
     remedy = f"Let get_config() of {type(layer).__name__} return every argument of its constructor as it was given."

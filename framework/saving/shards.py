@@ -24,7 +24,7 @@ class ShardedArrays(Mapping[str, Array]):
     """The arrays of several files by name.
 
     Args:
-        index: the file that says which array lies where.
+        index: the file that says which array is where.
 
     Raises:
         SavedFileError: (a ValueError) the index is damaged, or names a file outside of its folder, or an array that
@@ -64,7 +64,7 @@ def open_arrays(path: str | os.PathLike[str]) -> SafetensorsFile | ShardedArrays
     """The arrays of a file, or of the files of an index.
 
     Args:
-        path: a name that ends in ``.safetensors``, of a file or, if there is none, of what an index lies beside; or
+        path: a name that ends in ``.safetensors``, of a file or, if there is none, of what an index is beside; or
             that of the index itself.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which objects of a model save weights, at which path: Keras's rules, so that files go both ways.
+"""Find the objects of a model that save weights, and their paths: Keras's rules, so that files go both ways.
 
 A model is walked depth first, each object counted once, at its first path:
 
@@ -104,7 +104,7 @@ def _kind(item: Saveable) -> type:
 
 @functools.cache
 def _names_to_skip(kind: type) -> frozenset[str]:
-    """What every layer, model or optimizer has; nothing that a user added is among it."""
+    """Return the names that every layer, model or optimizer has, without those that a user added."""
     if kind is Optimizer:
         return frozenset(dir(Optimizer(learning_rate=0.0, name="bare")))
     names = set(dir(Layer(name="bare")))
@@ -114,7 +114,7 @@ def _names_to_skip(kind: type) -> frozenset[str]:
 
 
 def collect(root: Saveable) -> Iterator[Group]:
-    """What is to be saved, object by object."""
+    """Yield what is to be saved, object by object."""
     for path, item in walk(root):
         yield Group(path, item.name, _arrays_of(item))
 
@@ -125,7 +125,7 @@ def _as_array(value: Any) -> Array:
 
 @dataclass
 class Match:
-    """How a file fits a model: what will be assigned, and every difference in words."""
+    """The match of a file with a model: what will be assigned, and every difference in words."""
 
     found: list[tuple[str, Saveable]] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
@@ -173,14 +173,14 @@ def _build_like(optimizer: Optimizer, root: Saveable, stored: dict[str, Stored])
 
 
 def _with_slots(optimizer: Optimizer, stored: dict[str, Stored]) -> dict[str, Stored]:
-    """What is stored, and the slots where the file has the iteration and the learning rate only."""
+    """Return what is stored, with the slots where the file has the iteration and the learning rate only."""
     if len(stored) > 2 or "0" not in stored:
         return stored
     return {**_present(optimizer), **stored}
 
 
 def _present(optimizer: Optimizer) -> dict[str, Stored]:
-    """What the optimizer holds, in the terms of a file."""
+    """Return what the optimizer holds, in the terms of a file."""
     return {key: Stored(array.shape, array.dtype) for key, array in _arrays_of(optimizer).items()}
 
 
@@ -207,7 +207,7 @@ def _compare(result: Match, differences: list[str], path: str, item: Saveable, s
 
 
 def _loads_itself(item: Saveable) -> bool:
-    """Whether the class has its own way to load, so that only it can say what fits."""
+    """Test whether the class has its own way to load, so that only it can say what fits."""
     own = type(item).load_own_variables
     return own is not Layer.load_own_variables and own is not Optimizer.load_own_variables
 
@@ -266,7 +266,7 @@ def _load(item: Saveable, arrays: dict[str, Array]) -> None:
 
 
 def _arrays_for(item: Saveable, path: str, reader: WeightsReader) -> dict[str, Array]:
-    """What the file has for an object; the slots of an optimizer saved before its first step stay as they are."""
+    """Return a file's arrays for an object; the slots of an optimizer saved before its first step stay as they are."""
     arrays = reader.read(path)
     if not isinstance(item, Optimizer):
         return arrays

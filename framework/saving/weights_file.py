@@ -40,7 +40,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Group:
-    """What one object (a layer, an optimizer) saves: its name, for the reader's eye, and its arrays by key."""
+    """The weights of one object (a layer, an optimizer): its name, for the reader's eye, and its arrays by key."""
 
     path: str
     name: str | None
@@ -119,7 +119,7 @@ def _crc32(stream: BinaryIO, size: int) -> int:
 
 
 def _end_of_hdf5(stream: BinaryIO, size: int) -> int:
-    """Where HDF5's part of a file ends, from the kind of superblock that `write_weights` makes; else its size."""
+    """Return where HDF5's part of a file ends, by the kind of superblock that `write_weights` makes; else its size."""
     stream.seek(0)
     block = stream.read(36)
     if len(block) < 36 or block[8] not in (2, 3) or block[9] != 8:
@@ -252,7 +252,7 @@ def _dtype_of(dataset: h5py.Dataset) -> DType | None:
 
 
 def _as_native(values: Array, dtype: DType) -> Array:
-    """What was read, in this machine's byte order and as bfloat16 where that is what the bytes mean."""
+    """Return what was read, in this machine's byte order and as bfloat16 where that is what the bytes mean."""
     if dtype.name == "bfloat16" and values.dtype.kind == "V":
         return np.frombuffer(values.tobytes(), dtype).reshape(values.shape)
     return values.astype(dtype)

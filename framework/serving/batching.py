@@ -20,7 +20,7 @@ from .statistics import BatchObserver
 
 @dataclass(frozen=True)
 class Batching:
-    """How a model server computes requests for a model together.
+    """Settings by which a model server computes requests for a model together.
 
     Requests are joined only where the model's graph shows that no row's answer depends on other rows
     (`Servable.why_alone`). Batches have a power of two of rows: they are filled up with copies of a row, so that few
@@ -105,7 +105,7 @@ class Batcher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch is being computed."""
+        """Test whether a batch is being computed."""
         return self._is_busy
 
     @property
@@ -115,7 +115,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of requests that wait."""
         return len(self._waiting)
 
     def configure(self, settings: Batching) -> None:

@@ -126,7 +126,7 @@ class Catalogue:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all models answer, but for those that clients have unloaded."""
+        """Test whether all models answer, but for those that clients have unloaded."""
         return self.is_open and all(entry.loaded or entry.is_unloaded for entry in self.models.values())
 
     async def load(self, name: str) -> None:

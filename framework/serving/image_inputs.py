@@ -85,7 +85,7 @@ def decoded(info: TensorInfo, value: Any) -> Any:
 
 
 class _NoImageError(Exception):
-    """What was sent is no image, or of another size; the message says why."""
+    """The bytes that were sent are no image, or one of another size; the message says why."""
 
 
 def _bytes(value: Any) -> bytes:

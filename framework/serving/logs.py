@@ -1,4 +1,4 @@
-"""What a server writes about itself on standard error: lines for people, or an object of JSON a line for machines."""
+"""Logs of a server on standard error: lines for people, or an object of JSON a line for machines."""
 
 from __future__ import annotations
 

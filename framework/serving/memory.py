@@ -23,7 +23,7 @@ class Memory:
 
     @property
     def held(self) -> int:
-        """How many bytes all of them take."""
+        """The bytes that all of them take."""
         return sum(self._held.values())
 
     def reserve(self, model: str, version: int, count: int) -> None:

@@ -1,4 +1,4 @@
-"""What a server counts, in the text form that Prometheus reads."""
+"""Metrics of a server, in the text form that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Metrics:
         return DecoderMetrics(self._tokens.labels(model), self._busy.labels(model))
 
     def of_model(self, model: str) -> ModelMetrics:
-        """What counts the batches of one model."""
+        """Return the metrics of one model's batches."""
         return ModelMetrics(*[each.labels(model) for each in self._of_batches()])
 
     def _of_batches(self) -> tuple[Histogram, Histogram, Histogram]:

@@ -13,7 +13,7 @@ _FLAGS = ("sequence_start", "sequence_end")
 
 
 class Step(NamedTuple):
-    """What a request says of its sequence: the parameters ``sequence_id``, ``sequence_start`` and ``sequence_end``."""
+    """A request's place in a sequence: the parameters ``sequence_id``, ``sequence_start`` and ``sequence_end``."""
 
     sequence: int | str
     is_first: bool

@@ -159,7 +159,7 @@ class Servable:
         return [(signature, [np.zeros(shape, dtype) for shape, dtype in arrays]) for signature, *arrays in kinds]
 
     def takes(self, signature: str, arrays: Sequence[Any]) -> bool:
-        """Whether there is such a signature, and its inputs have shapes and dtypes that arrays fit."""
+        """Test whether there is such a signature, and its inputs have shapes and dtypes that arrays fit."""
         found = self.signatures.get(signature)
         return (
             found is not None
@@ -225,7 +225,7 @@ def _feeds_and_fetches(graph: Graph, signature: Signature) -> tuple[list[Any], l
 
 
 def _is_computed_from(graph: Graph, operation: Operation, feeds: Sequence[Any]) -> bool:
-    """Whether these inputs are enough for an operation; others belong to other signatures."""
+    """Test whether these inputs are enough for an operation; others belong to other signatures."""
     return not any(each.type == "placeholder" for each in needed_operations(graph, [operation], feeds))
 
 

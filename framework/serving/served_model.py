@@ -104,7 +104,7 @@ class ServedModel:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a batch does not end, so that nobody gets an answer."""
+        """Test whether a batch does not end, so that nobody gets an answer."""
         return self._patience is not None and self._batcher.computing_seconds > self._patience
 
     def _check_queue(self) -> None:

@@ -166,7 +166,7 @@ class Server:
         return self._catalogue
 
     def announce(self, lines: Sequence[str]) -> None:
-        """Tell the supervisor of several processes that this one answers, with what it has to print."""
+        """Notify the supervisor of several processes that this one answers, with what it has to print."""
 
         async def tell() -> None:
             if self._member is not None:
@@ -198,7 +198,7 @@ class Server:
         return found.decoder.signature.inputs if isinstance(found, ServedDecoder) else found.servable.signature().inputs
 
     def is_decoder(self, name: str) -> bool:
-        """Whether what is served under a name is a decoder."""
+        """Test whether what is served under a name is a decoder."""
         return isinstance(self._served(name), ServedDecoder)
 
     def why_alone(self, name: str) -> str | None:
@@ -313,7 +313,7 @@ def _by_model(batching: Batching | Mapping[str, Batching] | None, models: Mappin
 
 
 def handlers_of(catalogue: Catalogue, inference: OpenInferenceBackend) -> dict[str, Handler]:
-    """What a process of several answers when all of them are asked."""
+    """Return the handlers of one process for requests that go to all of several."""
 
     async def metrics(value: Any) -> Any:
         return catalogue.metrics.text().decode()
@@ -325,7 +325,7 @@ def handlers_of(catalogue: Catalogue, inference: OpenInferenceBackend) -> dict[s
 
 
 def _look(catalogue: Catalogue) -> tuple[bool, list[str]]:
-    """Whether all models are ready, and those of which a version does not answer."""
+    """Test whether all models are ready, and those of which a version does not answer."""
     stuck = [
         name for name, entry in catalogue.models.items() if any(served.is_stuck for served in entry.loaded.values())
     ]
@@ -333,7 +333,7 @@ def _look(catalogue: Catalogue) -> tuple[bool, list[str]]:
 
 
 def metrics_route(catalogue: Catalogue, member: Member | None = None) -> Route:
-    """What is counted, for Prometheus, at the path that it looks at first and at TensorFlow Serving's."""
+    """Return the route of metrics for Prometheus, at the path that it looks at first and at TensorFlow Serving's."""
 
     async def answer(request: Request) -> Response:
         if member is None:

@@ -1,4 +1,4 @@
-"""What a servable takes and gives: named tensors with dtypes and shapes, and what protocols call these."""
+"""Inputs and outputs of a servable: named tensors with dtypes and shapes, and what protocols call these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT = "serving_default"  # the signature that a request means that names non
 
 @dataclass(frozen=True)
 class ImageForm:
-    """How PNG or JPEG bytes become an array for an input.
+    """The conversion of PNG or JPEG bytes to an array for an input.
 
     Attributes:
         resize: the interpolation by which an image becomes as large as the input; None for images that are.
@@ -52,7 +52,7 @@ class TensorInfo:
     """One input or output.
 
     Attributes:
-        name: the name by which requests know it.
+        name: its name in requests.
         dtype: the name of its dtype.
         shape: its sizes, None for what is open.
         tensor: the name of the tensor in the graph.
@@ -75,7 +75,7 @@ class TensorInfo:
         return [-1 if size is None else size for size in self.shape]
 
     def accepts(self, shape: Sequence[int]) -> bool:
-        """Whether an array of such a shape fits."""
+        """Test whether an array of such a shape fits."""
         sizes = zip(self.shape, shape, strict=False)
         return len(shape) == len(self.shape) and all(own is None or own == size for own, size in sizes)
 
@@ -142,7 +142,7 @@ class Signature:
 
     @property
     def takes_images(self) -> bool:
-        """Whether an input may come as images, which take time to be read."""
+        """Test whether an input may come as images, which take time to be read."""
         return any(info.image is not None for info in self.inputs)
 
     def to_json(self) -> dict[str, Any]:

@@ -39,7 +39,7 @@ _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
 
 
 class Contents(NamedTuple):
-    """What a version of a servable holds.
+    """The contents of a version of a servable.
 
     Attributes:
         graph: the inference graph.
@@ -259,7 +259,8 @@ def read_servable(folder: Path) -> Contents:
 
 
 def bytes_on_disk(folder: Path) -> int:
-    """How many bytes the weights, constants and operations of a version take on the disk: about as many as in memory.
+    """Return the bytes that weights, constants and operations of a version take on the disk: about as many as in
+    memory.
 
     Raises:
         ServableError: its manifest can't be read.
@@ -353,7 +354,7 @@ def _zeros(folder: Path, entry: Mapping[str, Any]) -> Any:
 
 
 def machine_bytes() -> int:
-    """How much memory this machine has."""
+    """Return the bytes of memory that this machine has."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # a system that does not say so

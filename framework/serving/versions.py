@@ -131,7 +131,7 @@ class ModelVersions:
             self.is_replacing = False
 
     def _has_failed(self, number: int) -> bool:
-        """Whether a version could not be loaded, and has not changed since."""
+        """Test whether a version could not be loaded, and has not changed since."""
         return self._tried.get(number, ()) == _stamp(Path(self._path, str(number), "manifest.json"))
 
     def _available(self) -> list[int]:

@@ -41,7 +41,7 @@ class StepGraph:
         self.variables: list[Variable] = list({id(variable): variable for variable in written}.values())
 
     def can_be_carried(self, count: int) -> bool:
-        """Whether all that the step does besides computing is to read and assign few, small variables.
+        """Test whether all that the step does besides computing is to read and assign few, small variables.
 
         Args:
             count: how many steps the loop makes: a short one is not worth a native function.

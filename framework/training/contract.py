@@ -1,4 +1,4 @@
-"""What a model checks on the first batch: mistakes that would run without an error, each with what mends it.
+"""Checks of a model on the first batch: mistakes that would run without an error, each with what mends it.
 
 Targets that would be broadcast and class numbers that are out of range are errors of the losses themselves. Here is
 what may be meant as it is, so that it is a warning, and class weights of which no sense can be made.
@@ -18,7 +18,7 @@ from ..data.adapters import Batch
 from ..losses import functions as losses_functions
 from ..losses.base import LossFunctionWrapper
 
-_ROWS = 1024  # so many rows tell whether labels are one-hot
+_ROWS = 1024  # so many rows decide whether labels are one-hot
 # What the losses that take logits apply to them.
 _ACTIVATIONS: dict[Any, str] = {
     losses_functions.binary_crossentropy: "sigmoid",
@@ -69,8 +69,8 @@ def check_probabilities(batch: Batch, loss_name: str) -> None:
 def check_not_applied_twice(loss: Any, prediction: Any, output: str) -> None:
     """Warn if a loss that takes logits is given what the softmax or the sigmoid that it applies itself has made.
 
-    Only the losses of this package are known well enough: what the code of another one does with its predictions, its
-    options don't tell.
+    Only the losses of this package are known well enough: the options of another one do not say what its code does with
+    predictions.
     """
     activation = _applied_by(loss)
     if activation is not None and isinstance(prediction, Symbol) and prediction.operation.type == activation:

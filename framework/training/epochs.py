@@ -40,7 +40,7 @@ class Epochs:
 
     @property
     def position(self) -> dict[str, Any]:
-        """How many passes were begun, how many batches the running one gave, and the random state before it."""
+        """The number of passes begun, the number of batches of the running one, and the random state before it."""
         return {"passes": self._passes, "batches": self._in_pass, "random": self._random_state}
 
     def go_to(self, batch: int, position: Mapping[str, Any]) -> Batch | None:
@@ -80,7 +80,7 @@ class Epochs:
         self._passes += 1
 
     def epoch(self) -> Generator[Batch]:
-        """The batches of one epoch. If data end that can't be started anew, `exhausted` is set."""
+        """The batches of one epoch. If data end that can't be started again, `exhausted` is set."""
         steps, first = self.steps_per_epoch, self.done_before
         self.done_before = 0
         self._handed_out = self._whole_pass() if steps is None else self._steps(first, steps)

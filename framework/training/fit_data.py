@@ -1,4 +1,4 @@
-"""What `fit`, `evaluate` and `predict` are given as data, in the form in which they use it."""
+"""Data that `fit`, `evaluate` and `predict` are given, in the form in which they use it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batch_size_of(data: Data, given: int | None) -> int | None:
 
 
 def validation_data_of(given: Any, batch_size: int | None) -> Data | None:
-    """What to validate on, from what `fit` got; None if it got nothing."""
+    """Return the data to validate on, from what `fit` got; None if it got nothing."""
     if given is None:
         return None
     if isinstance(given, (tuple, list)) and not is_batches(given):
@@ -41,5 +41,5 @@ def validation_data_of(given: Any, batch_size: int | None) -> Data | None:
 
 
 def is_batches(given: Any) -> bool:
-    """Whether a list is one of batches ``[(x, y), ...]``, not ``[x, y]``."""
+    """Test whether a list is one of batches ``[(x, y), ...]``, not ``[x, y]``."""
     return isinstance(given, list) and bool(given) and all(isinstance(item, tuple) for item in given)

@@ -14,7 +14,7 @@ class _Limits:
 
 
 def max_epochs() -> int | None:
-    """How many epochs a `fit` makes at most; None for no limit."""
+    """Return how many epochs a `fit` makes at most; None for no limit."""
     return _Limits.epochs
 
 
@@ -33,7 +33,7 @@ def set_max_epochs(max_epochs: int | None) -> None:
 
 
 def max_steps_per_epoch() -> int | None:
-    """How many steps an epoch of `fit`, `evaluate` and `predict` has at most; None for no limit."""
+    """Return how many steps an epoch of `fit`, `evaluate` and `predict` has at most; None for no limit."""
     return _Limits.steps_per_epoch
 
 
@@ -80,7 +80,7 @@ def disable_interactive_logging() -> None:
 
 
 def is_interactive_logging_enabled() -> bool:
-    """Whether progress is printed, and not logged."""
+    """Test whether progress is printed, and not logged."""
     return _Limits.interactive
 
 

@@ -36,7 +36,7 @@ class Config(MutableMapping[str, Any]):
 
     @property
     def frozen(self) -> bool:
-        """Whether it can't be changed."""
+        """Test whether it can't be changed."""
         return self._frozen
 
     def freeze(self) -> None:

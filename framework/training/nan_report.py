@@ -1,4 +1,4 @@
-"""Where a NaN came from: what the guard of `ab.debugging` says, with the layer, the epoch, the batch and the step."""
+"""Reports of where a NaN came from: the guard of `ab.debugging`, with the layer, the epoch, the batch and the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `compile` was given, made ready for use: one loss and a list of metrics for each output.
+"""Prepare what `compile` was given: one loss and a list of metrics for each output.
 
 `compile` checks that all names are known. They are resolved at the first batch, when the shapes of targets and
 predictions are known: ``"accuracy"`` becomes binary, categorical or sparse categorical accuracy, as in Keras.
@@ -49,7 +49,7 @@ def output_names(y_pred: Any, layer_names: Names | None) -> list[str]:
 
 
 def _items(structure: Any) -> list[tuple[Any, Any]]:
-    """What is directly inside, in flat order, by keys or positions; nothing for a leaf."""
+    """Return what is directly inside, in flat order, by keys or positions; nothing for a leaf."""
     if isinstance(structure, dict):
         return [(key, structure[key]) for key in sorted(structure)]
     return list(enumerate(structure)) if isinstance(structure, (list, tuple)) else []
@@ -69,7 +69,7 @@ def _paths(structure: Any, before: str, layer_names: Iterator[str]) -> Iterator[
 
 
 def _spread(value: Any, structure: Any) -> list[Any] | None:
-    """What a structure like that of the outputs has for each of them, None where nothing; None if it is not like it."""
+    """Return the item of a structure for each output, None where it has none; None if it is not like the outputs'."""
     if not (items := _items(structure)):
         return [value]
     if value is None:
@@ -124,7 +124,7 @@ def _by_name(value: dict[str, Any], names: Names, keys: Names | None, what: str)
 
 
 def _is_binary_or_sparse(y_true: Tensor, y_pred: Tensor) -> tuple[bool, bool]:
-    """Whether one unit tells two classes apart; whether the targets are class numbers."""
+    """Test whether one unit separates two classes; whether the targets are class numbers."""
     true: tuple[int | None, ...] = y_true.shape or ()
     pred: tuple[int | None, ...] = y_pred.shape or ()
     binary = pred[-1:] == (1,)
@@ -350,7 +350,7 @@ class CompiledMetrics:
 
     @property
     def is_given(self) -> bool:
-        """Whether `compile` got any metric at all."""
+        """Test whether `compile` got any metric at all."""
         return any(flatten(given) for given in self.given.values())
 
     @property

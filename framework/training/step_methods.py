@@ -225,7 +225,7 @@ class StepMethods:
         return {id(metric): name for name, metric in named.items()}
 
     def _metrics_and_names(self) -> tuple[list[Any], dict[int, str]]:
-        """`metrics`, with the names of compiled ones; looked for anew when a step was built or a method is called."""
+        """`metrics`, with the names of compiled ones; looked for again when a step was built or a method is called."""
         if self._is_building_step:
             return self.metrics, self._names_of_compiled()
         if self._found_metrics is None:
@@ -233,7 +233,7 @@ class StepMethods:
         return self._found_metrics
 
     def reset_metrics(self) -> None:
-        """Start all running averages anew."""
+        """Start all running averages again."""
         for metric in self._metrics_and_names()[0]:
             metric.reset_state()
 
@@ -258,7 +258,7 @@ class StepMethods:
         return self._cut_steps.build(mode, layout, tensors)
 
     def _remote(self) -> Any:
-        """What runs the steps of a model that lies on several tasks; None for other models."""
+        """Return what runs the steps of a model that is on several tasks; None for other models."""
         return None if self._cut_steps is None else self._cut_steps.remote
 
     def _build_plain_step(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
@@ -325,7 +325,7 @@ class StepMethods:
     # --- logs -----------------------------------------------------------------------------------------------
 
     def _logs(self, mode: str) -> Logs:
-        """What the latest step of a kind logged."""
+        """Return what the latest step of a kind logged."""
         layout_key, values = self._latest.get(mode, ("", ()))
         names = self._log_names.get((mode, layout_key))
         if names is None:

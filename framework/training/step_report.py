@@ -1,4 +1,4 @@
-"""What a model's compiled step is, and where its time goes, by layer: `Model.explain` and `Model.profile`.
+"""Reports on a model's compiled step and on its time by layer: `Model.explain` and `Model.profile`.
 
 While a step is traced, each operation notes the part of the model that it is built for: the layer whose call is
 running, the loss, the optimizer, the metrics; and of an operation of the gradient, the layer whose operation it is the
@@ -35,7 +35,7 @@ _WIDTH = 56  # of a line of the program in a listing
 
 @dataclass(frozen=True, slots=True)
 class LayerTime:
-    """What a layer took in a step, with the layers inside it.
+    """The time of a layer in a step, with the layers inside it.
 
     Attributes:
         name: the layer's name; "loss", "optimizer", "metrics", or "elsewhere" for what a step of your own computes.
@@ -82,7 +82,7 @@ class ModelProfile:
 
     @property
     def total(self) -> float:
-        """What a step takes with clocks around its operations, in seconds."""
+        """The seconds that a step takes with clocks around its operations."""
         return sum(line.seconds for line in self.layers) + self.between
 
     def __str__(self) -> str:
@@ -232,7 +232,7 @@ def _state_kept(model: Any) -> Generator[None]:
 
 @dataclass
 class _Sum:
-    """What a layer takes, as it is summed up: of its own operations, and by name of the layers inside."""
+    """The time of a layer, as it is summed up: of its own operations, and by name of the layers inside."""
 
     forward: float = 0.0
     backward: float = 0.0
@@ -248,7 +248,7 @@ class _Sum:
 
 
 def layer_times(model: Any, lines: Iterable[ProfiledLine]) -> tuple[LayerTime, ...]:
-    """What each layer took, from what each operation did.
+    """Return the time of each layer, from those of its operations.
 
     Args:
         model: the model.

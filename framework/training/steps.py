@@ -109,7 +109,7 @@ class StepPrograms:
         self._loops.clear()
 
     def count(self) -> int:
-        """How many programs were compiled."""
+        """Return the number of programs that were compiled."""
         return len({id(program) for program in (*self._programs.values(), *[loop for _, loop in self._loops.values()])})
 
     def _loop_of(self, key: Any, batches: Sequence[Batch]) -> Program | None:

@@ -96,7 +96,7 @@ class Trainer(StepMethods):
                 a step runs once for each kind of batch. To see values, fetch them or use `ab.debugging`.
             steps_per_execution: how many steps of training or testing are made in one call of the engine, as a loop in
                 the graph. Results are those of single steps; callbacks' batch methods are called once for each call.
-                It pays for small models, where what lies between two steps counts.
+                It pays for small models, where what is between two steps counts.
             jit_compile: accepted as in Keras, and kept for the config: steps are compiled either way.
             auto_scale_loss: put a `LossScaleOptimizer` around the optimizer where layers compute in float16 with
                 weights in float32 (the dtype policy ``"mixed_float16"``).
@@ -141,7 +141,7 @@ class Trainer(StepMethods):
         self._forget_programs()
 
     def _found_cut_steps(self) -> Any:
-        """What builds the steps of a model on several devices of this process; None for other models."""
+        """Return what builds the steps of a model on several devices of this process; None for other models."""
         strategy = self.distribute_strategy
         if isinstance(strategy, DataParallel) and strategy.of is not None:
             strategy = strategy.of
@@ -369,7 +369,7 @@ class Trainer(StepMethods):
         return done
 
     def _is_stopped(self, mode: str) -> bool:
-        """Whether a callback has set `stop_training`, or for other modes `stop_evaluating`."""
+        """Test whether a callback has set `stop_training`, or for other modes `stop_evaluating`."""
         return self.stop_training if mode == "train" else self.stop_evaluating
 
     def _batch_logs(self, mode: str, hooks: CallbackList) -> Logs:
@@ -380,7 +380,7 @@ class Trainer(StepMethods):
         if not numerics.is_enabled():
             self._latest[mode] = (key, self._steps[mode].run_together(group))
             return
-        for number, batch in enumerate(group, done):  # one by one, so that the guard tells the batch
+        for number, batch in enumerate(group, done):  # one by one, so that the guard names the batch
             try:
                 self._latest[mode] = (key, self._steps[mode].run(batch))
             except FloatingPointError as error:
@@ -402,7 +402,7 @@ class Trainer(StepMethods):
         return CallbackList(callbacks, add_history=True, model=self, **params)
 
     def _label_form(self) -> str:
-        """What the compiled loss says about labels: class numbers, one-hot rows, or nothing."""
+        """Return the form of labels that the compiled loss takes: class numbers, one-hot rows, or nothing."""
         name = self.loss if isinstance(self.loss, str) else object_name(self.loss) if self.loss is not None else ""
         if "sparse" in name:
             return "indices"
@@ -532,7 +532,7 @@ class Trainer(StepMethods):
         class_weight: Mapping[int, float] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """One training step on one batch. Running averages start anew, so that what is returned is of this batch.
+        """One training step on one batch. Running averages start again, so that what is returned is of this batch.
 
         Args:
             x, y, sample_weight: inputs, targets and weights, all rows of the batch.
@@ -588,7 +588,7 @@ def _converted(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
 
 
 def _needs_scaled_loss(model: Any) -> bool:
-    """Whether gradients of the model pass through float16, and its optimizer does nothing about it yet."""
+    """Test whether gradients of the model pass through float16, and its optimizer does nothing about it yet."""
     if model.optimizer is None or isinstance(model.optimizer, optim.LossScaleOptimizer):
         return False
     return any(layer.dtype_policy.name == "mixed_float16" for layer in model._flatten_layers())

@@ -36,7 +36,7 @@ Array = Fresh | Dense | Sequence
 
 
 def is_static(element: Any) -> bool:
-    """Whether the shape of an array's elements is known."""
+    """Test whether the shape of an array's elements is known."""
     return element.shape is not None and None not in element.shape
 
 
@@ -68,7 +68,7 @@ def as_sequence(w: Writer, array: Array) -> str:
     if isinstance(array, Fresh):
         rank = 0 if array.element.shape is None else len(array.element.shape)
         size = w.vector(array.size)
-        none = w.add("Sub", size, size)  # computed, for what shape inference knows it takes for all elements
+        none = w.add("Sub", size, size)  # computed: shape inference takes a known value for all elements
         whole = w.zeros(w.concat([size, *[none] * rank], 0), array.element.dtype)
     else:
         whole = array.name

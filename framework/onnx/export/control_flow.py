@@ -131,7 +131,7 @@ def refusal(operation: Operation, reason: str) -> OnnxError:
 
 
 def _acts(operation: Operation) -> bool:
-    """Whether an operation inside a loop or branch runs though nothing takes its result; checks are left out."""
+    """Test whether an operation inside a loop or branch runs though nothing takes its result; checks are left out."""
     return any(effect.writes and effect.resource is not OUTSIDE_WORLD for effect in operation.effects) or (
         operation.type == "numpy_function"
     )
@@ -206,7 +206,7 @@ class _scope:  # noqa: N801
 
 
 def _common_kind(values: Sequence[Any], spec: Any) -> type | None:
-    """How a value goes through a branch or loop: as a tensor (None), or as an array of one of two kinds."""
+    """Return how a value goes through a branch or loop: as a tensor (None), or as an array of one of two kinds."""
     if isinstance(spec, StoreSpec) or not isinstance(spec, (TensorSpec, ArraySpec)):
         raise ValueError("TensorStores and records have no counterpart in ONNX")
     if not isinstance(spec, ArraySpec):
@@ -308,7 +308,7 @@ class LoopExport:
         )
 
     def _is_even(self, k: int) -> bool:
-        """Whether all elements of an array have one shape: it is known, or they are stacked afterwards."""
+        """Test whether all elements of an array have one shape: it is known, or they are stacked afterwards."""
         write = self.body.results[k].operation
         if is_static(write.inputs[2].spec):
             return True
@@ -317,7 +317,7 @@ class LoopExport:
         return bool(users) and all(user.type in _STACKING for user in users)
 
     def _is_in_order(self, k: int) -> bool:
-        """Whether a variable is a new array, of which each iteration writes its own element and reads none."""
+        """Test whether a variable is a new array, of which each iteration writes its own element and reads none."""
         parameter, result = self.body.parameters[k], self.body.results[k]
         write = result.operation
         return (

@@ -370,5 +370,5 @@ _ERFC = [-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.2788680
 
 @exports("assert_true", "assert_relation", "assert_shape", "print", "no_op")
 def _not_written(w: Writer, node: Operation, *inputs: Any) -> list[Any]:
-    """What only checks or prints is left out, as the optimizers of runtimes do."""
+    """Leave out what only checks or prints, as the optimizers of runtimes do."""
     return []

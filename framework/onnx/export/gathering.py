@@ -219,7 +219,7 @@ def _rank_after(picks: list[Any], entries: list[str]) -> int:
 
 
 def _placed(w: Writer, found: str, depth: int, rest: int, entries: list[str]) -> str:
-    """What was picked moved from the front to where the first index stands, if all stand together; new axes."""
+    """Move what was picked from the front to the place of the first index, if all stand together; add new axes."""
     where = [k for k, entry in enumerate(entries) if entry == "pick"]
     together = where[-1] - where[0] == len(where) - 1
     before = entries[: where[0]] if together else []

@@ -23,8 +23,8 @@ from .registry import LOWEST
 
 HIGHEST, DEFAULT = 25, 21
 _LARGEST_PROTO = 2**31 - 2**16  # bytes; protobuf writes no more than 2 GiB
-_LARGEST_CONSTANT = 2**20  # bytes; others are initialisers, as weights are, and may lie beside the file
-_EXTERNAL_BYTES = 1024  # arrays from this size on lie beside the file, if weights do
+_LARGEST_CONSTANT = 2**20  # bytes; others are initialisers, as weights are, and may be stored beside the file
+_EXTERNAL_BYTES = 1024  # arrays from this size on are stored beside the file, if weights are
 
 
 def checked_opset(opset_version: Any) -> int:

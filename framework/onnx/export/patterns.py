@@ -1,4 +1,4 @@
-"""Patterns of operations: what a graph computes, told from its operations and not from the layer that built them."""
+"""Patterns of operations: what a graph computes, found from its operations and not from the layer that built them."""
 
 from __future__ import annotations
 

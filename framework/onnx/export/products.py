@@ -163,7 +163,7 @@ def _extremum_of(w: Writer, op_type: str, x: str, op: Any) -> str:
     if op.initial is None:
         return reduced(w, op_type, x, op.axes, op.keepdims)
     axes = op.axes
-    if axes is not None and len(axes) > 1:  # the elements behind would have to lie along all of the axes
+    if axes is not None and len(axes) > 1:  # the elements behind would have to extend along all of the axes
         inner = reduced(w, op_type, x, axes[:-1], True)
         result = _extremum_or(w, op_type, inner, axes[-1:], True, op.initial)
         return result if op.keepdims else w.squeeze(result, *axes)

@@ -114,7 +114,7 @@ def _recognised(loop: Any, states: list[int]) -> tuple[str, Bindings, list[int]]
 
 
 def _is_whole(bound: Bindings) -> bool:
-    """Whether the parts of a recurrent kernel, if there are such, are its gates z and r, and h."""
+    """Test whether the parts of a recurrent kernel, if there are such, are its gates z and r, and h."""
     if "first" not in bound:
         return True
     width = bound["?recurrent"].shape[1]
@@ -161,7 +161,7 @@ def _rows(loop: Any, x: Symbol) -> tuple[str, bool] | None:
 
 
 def _is_length(limit: Symbol, rows: Symbol) -> bool:
-    """Whether a loop's bound is the number of rows: the size of the axis of time, wherever it was asked."""
+    """Test whether a loop's bound is the number of rows: the size of the axis of time, wherever it was asked."""
     known = getattr(limit.operation.op, "value", None)
     if known is not None:
         return rows.shape is not None and rows.shape[0] == int(known)

@@ -1,4 +1,4 @@
-"""Why an op has no rule: the reason that errors and `supported_ops` give."""
+"""Reasons why ops have no rule, as errors and `supported_ops` give them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ Rule = Callable[..., Any]  # (writer, operation, *values of its inputs) -> the v
 
 
 class ExportRule(NamedTuple):
-    """How an op is written.
+    """The rule by which an op is written.
 
     Attributes:
         lowest: the lowest opset in which it can be.

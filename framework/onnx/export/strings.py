@@ -34,7 +34,7 @@ def _regex_full_match(w: Writer, node: Operation, x: str) -> str:
 
 @exports("string_split", opset=20)
 def _string_split(w: Writer, node: Operation, x: str) -> list[str]:
-    """Of an empty text a separator gives one empty part, where onnxruntime gives none."""
+    """Split texts; an empty one gives one empty part by a separator, where onnxruntime gives none."""
     op: Any = node.op
     most = None if op.maxsplit < 0 else op.maxsplit
     parts, counts = w.add_many("StringSplit", x, dtypes=[TEXT, LONG], delimiter=op.separator or "", maxsplit=most)
@@ -87,7 +87,7 @@ def position_in(w: Writer, node: Operation, table: str, x: str) -> str:
 
 
 def _is_lookup(node: Operation) -> bool:
-    """Whether what stands at each place that was found is compared with what was looked for."""
+    """Test whether what stands at each place that was found is compared with what was looked for."""
     table, x = node.inputs
     places = _users(node.outputs[0])
     if not places or any(user.type != "minimum" for user in places):

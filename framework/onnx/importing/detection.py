@@ -65,7 +65,7 @@ def _inside(place: Any, size: int, how: str, aligned: bool) -> Any:
 
 
 def _picked(x: Any, places: list[Any], sizes: list[int], how: str, aligned: bool) -> Any:
-    """The cells at whole places; zeros outside, or what lies at the border or its mirror."""
+    """The cells at whole places; zeros outside, or what is at the border or its mirror."""
     valid: Any = None
     index: Any = 0
     for place, size in zip(places, sizes, strict=True):

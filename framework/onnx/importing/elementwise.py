@@ -316,7 +316,7 @@ def _clip(node: Node, x: Any, low: Any = None, high: Any = None) -> Any:
 
 @imports("Dropout")
 def _dropout(node: Node, x: Any, ratio: Any = None, training: Any = None) -> Any:
-    """Of inference: the input, and a mask of which nothing is dropped. Draws of other runtimes can't be made again."""
+    """Return the input, and a mask that drops nothing, as in inference. Draws of other runtimes can't be made again."""
     rate = float(known(ratio)) if ratio is not None and known(ratio) is not None else node.get("ratio", 0.5)
     trains = training is not None and (known(training) is None or bool(known(training)))
     if trains and rate:

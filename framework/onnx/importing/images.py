@@ -243,7 +243,7 @@ def _max_pool(node: Node, x: Any) -> Any:
 
 
 def _places_of(node: Node, x: Any, best: Any, cells: Any, outs: Any, pads: Any) -> Any:
-    """Where the maxima lie in the whole input, flattened."""
+    """Return the positions of the maxima in the whole input, flattened."""
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
     batch, channels, *sizes = shape_of(x)
     offsets = np.array(cells, "int64")
@@ -281,7 +281,7 @@ def _average_pool(node: Node, x: Any) -> Any:
 
 
 def _seen_of(node: Node, padded: Any, x: Any, pads: Any) -> Any:
-    """How many ones each window of a padded plane sees."""
+    """Return the number of ones in each window of a padded plane."""
     kernel = [int(size) for size in node.get("kernel_shape")]
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
     total: Any = None
@@ -334,7 +334,7 @@ def _max_unpool(node: Node, x: Any, places: Any, shape: Any = None) -> Any:
 
 @imports("Col2Im")
 def _col2im(node: Node, x: Any, image: Any, block: Any) -> Any:
-    """Blocks added up where they lie in an image."""
+    """Add up blocks at their places in an image."""
     size, kernel = node.ints(image, "image shape"), node.ints(block, "block shape")
     rank = len(size)
     strides = list(node.get("strides") or [1] * rank)
@@ -421,7 +421,7 @@ def _applied(node: Node, x: Any, axis: int, weights: Any, outside: Any) -> Any:
 
 
 def _weights(node: Node, size: int, out: int, factor: float, edges: Any) -> tuple[Any, Any]:
-    """Places (of the nearest) or a matrix (out, size), and which results lie outside."""
+    """Places (of the nearest) or a matrix (out, size), and which results are outside."""
     how = node.get("coordinate_transformation_mode", "half_pixel" if node.version >= 11 else "asymmetric")
     places = np.arange(out, dtype="float64")
     if how == "align_corners":

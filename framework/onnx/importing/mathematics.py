@@ -147,7 +147,7 @@ def _running(node: Node, x: Any, axis: Any) -> Any:
 
 @imports("TopK")
 def _top_k(node: Node, x: Any, k: Any = None) -> Any:
-    """Of equal elements those with the lowest places, whichever end is asked for."""
+    """Return the largest or smallest elements; of equal ones those with the lowest places."""
     count = node.get("k") if k is None else node.ints(k, "k")[0]
     axis = node.get("axis", -1) % rank_of(x)
     largest = node.get("largest", 1)

@@ -1,4 +1,4 @@
-"""What layers and the backend share: a model's functions and opsets, operators that are missing, values of inputs."""
+"""Shared by layers and the backend: a model's functions and opsets, operators that are missing, values of inputs."""
 
 from __future__ import annotations
 

@@ -62,11 +62,11 @@ class Node:
 
     @property
     def outputs(self) -> int:
-        """How many outputs are named."""
+        """The number of outputs that are named."""
         return len(self.proto.output)
 
     def wants(self, position: int) -> bool:
-        """Whether an output is used."""
+        """Test whether an output is used."""
         return position < self.outputs and bool(self.proto.output[position])
 
     def ints(self, value: Any, what: str) -> list[int]:

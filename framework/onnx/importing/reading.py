@@ -19,7 +19,7 @@ _MOST_BYTES = 2**31  # of a message; protobuf reads no more
 
 
 def read_model(source: Any, given: Iterable[str] = ()) -> tuple[Any, dict[str, Any]]:
-    """Return a ModelProto and what lies beside it, arrays by the names of initialisers.
+    """Return a ModelProto and what is beside it, arrays by the names of initialisers.
 
     Args:
         source: a path, the bytes of a file, or a ModelProto.
@@ -78,7 +78,7 @@ def initializer_array(proto: Any) -> Any:
     """Return a TensorProto as an array; texts as strings.
 
     Raises:
-        OnnxError: its bytes do not fit its shape and type, or lie in another file.
+        OnnxError: its bytes do not fit its shape and type, or are in another file.
         NotImplementedError: its type is not computed with here.
     """
     onnx = load_onnx()

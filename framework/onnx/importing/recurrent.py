@@ -101,7 +101,7 @@ def _one_way(
 
 
 def _turned(x: Any, lengths: Any) -> Any:
-    """Each sequence in reverse order, what lies behind its end left in place."""
+    """Each sequence in reverse order, what is behind its end left in place."""
     if lengths is None:
         return ops.flip(x, 0)
     return ops.reverse_sequence(x, ops.cast(lengths, "int32"), seq_axis=0, batch_axis=1)

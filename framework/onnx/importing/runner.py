@@ -257,7 +257,7 @@ def _as_tensor(value: Any) -> Any:
 
 
 def _as_known(value: Any) -> Any:
-    """What was computed from arrays as an array."""
+    """Return what was computed from arrays as an array."""
     if isinstance(value, list):
         return [_as_known(each) for each in value]
     if isinstance(value, Value):

@@ -65,7 +65,7 @@ def _run_here(node: Node, body: Any, most: int | None, goes_on: bool, carried: l
 
 
 def _no_rows(info: Any) -> Any:
-    """What a scan output is of no iterations: no rows, and of other sizes those that are declared."""
+    """Return a scan output of zero iterations: no rows, and of other sizes those that are declared."""
     kind = info.type.tensor_type
     shape = (0, *[dim.dim_value if dim.HasField("dim_value") else 0 for dim in kind.shape.dim])
     return ops.zeros(shape, dtype=dtype_of(kind.elem_type or 1))
@@ -104,7 +104,7 @@ def _run_in_graph(node: Node, body: Any, trips: Any, condition: Any, carried: li
 
 
 def _never_ends(body: Any) -> bool:
-    """Whether the condition that a body gives is the one that it was given, or a constant."""
+    """Test whether the condition that a body gives is the one that it was given, or a constant."""
     name = body.output[0].name
     for node in reversed(body.node):
         if name in node.output:

@@ -99,7 +99,7 @@ class Decoder:
 
     @property
     def slots(self) -> int:
-        """How many sequences are computed at once."""
+        """The number of sequences that are computed at once."""
         return self.plan.slots
 
     @property
@@ -114,7 +114,7 @@ class Decoder:
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens."""
         return self.plan.vocabulary
 
     @property
@@ -203,7 +203,7 @@ class Decoder:
 
     @property
     def gives_text(self) -> bool:
-        """Whether there is a detokenizer."""
+        """Test whether there is a detokenizer."""
         return "detokenize" in self.plan.entries
 
     def text(self, tokens: Sequence[int]) -> str | None:

@@ -64,7 +64,7 @@ class Generation:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will come."""
+        """Test whether nothing more will come."""
         return self.finish_reason is not None or self.error is not None
 
     def append(self, token: int, end_token: int) -> None:

@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known of a decoder besides its graph.
+    """The facts about a decoder besides its graph.
 
     Attributes:
         slots: how many sequences are computed at once.
@@ -223,7 +223,7 @@ def _stepped(step: Step, first: Any, states: list[Variable], slots: int) -> tupl
 
 
 def _prefilled(prefill: Callable[..., Any], first: Any, states: list[Variable], slot: Symbol) -> dict[str, Entry]:
-    """What takes a chunk of one prompt, with states apart from those of the slots, and puts them into a slot."""
+    """Return entries that take a chunk of one prompt, with states of its own, and put these into a slot."""
     tokens, lengths = placeholder((1, CHUNK), "int32", "chunk"), placeholder((1,), "int32", "lengths")
     apart = [placeholder(_sizes(leaf), leaf.dtype, "row_state") for leaf in flatten(first)]
     result = prefill(tokens, lengths, pack_as(first, apart))
@@ -251,7 +251,7 @@ def _check_states(caller: str, found: list[Any], wanted: list[Any]) -> None:
 
 
 def _texts(tokenizer: Any, detokenizer: Any) -> dict[str, Entry]:
-    """What makes tokens of a text, and a text of tokens."""
+    """Return entries that make tokens of a text, and a text of tokens."""
     entries: dict[str, Entry] = {}
     if tokenizer is not None:
         text = placeholder((1,), "string", "text")

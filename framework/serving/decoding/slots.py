@@ -37,12 +37,12 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """How many further sequences can be admitted."""
+        """The number of further sequences that can be admitted."""
         return len(self._free)
 
     @property
     def busy(self) -> int:
-        """How many sequences are under way."""
+        """The number of sequences that are under way."""
         return self._plan.slots - len(self._free)
 
     def admit(self, generation: Generation) -> None:

@@ -53,7 +53,7 @@ class HeldText:
         return self._give(len(self._held))
 
     def _unsure(self) -> int:
-        """How many characters at the end may begin one of the texts."""
+        """Return how many characters at the end may begin one of the texts."""
         longest = max(map(len, self._stops), default=1) - 1
         for count in range(min(longest, len(self._held)), 0, -1):
             if any(stop.startswith(self._held[-count:]) for stop in self._stops):

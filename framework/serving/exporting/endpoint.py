@@ -38,7 +38,7 @@ class Endpoint(NamedTuple):
 
 
 class WritesVariablesError(ValueError):
-    """What is exported writes variables, and requests would change each other's state."""
+    """The exported function writes variables, so that requests would change each other's state."""
 
 
 def trace_endpoint(

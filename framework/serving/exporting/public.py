@@ -1,4 +1,4 @@
-"""What ``anabranch.export`` is: Keras's names for exporting models."""
+"""Contents of ``anabranch.export``: Keras's names for exporting models."""
 
 from __future__ import annotations
 

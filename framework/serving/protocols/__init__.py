@@ -1,1 +1,1 @@
-"""What a model server speaks: TensorFlow Serving's interfaces, the Open Inference Protocol, and Triton's extensions."""
+"""Protocols of a model server: TensorFlow Serving's, the Open Inference Protocol, and Triton's extensions."""

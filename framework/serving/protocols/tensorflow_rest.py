@@ -107,7 +107,7 @@ def _named(signature: Signature, inputs: Any) -> dict[str, Any]:
 
 
 def _is_object(value: Any) -> bool:
-    """Whether a value is an object of inputs; ``{"b64": ...}`` is a value."""
+    """Test whether a value is an object of inputs; ``{"b64": ...}`` is a value."""
     return isinstance(value, dict) and value.keys() != {"b64"}
 
 

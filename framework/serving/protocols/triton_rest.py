@@ -1,4 +1,4 @@
-"""What Triton's REST interface has besides the Open Inference Protocol: statistics, configurations, the repository."""
+"""Parts of Triton's REST interface besides the Open Inference Protocol: statistics, configurations, the repository."""
 
 from __future__ import annotations
 

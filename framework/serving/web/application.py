@@ -28,7 +28,7 @@ _HEADERS = {  # of errors
 
 
 class Request(NamedTuple):
-    """What a handler gets.
+    """A request, as a handler gets it.
 
     Attributes:
         parts: the named parts of the path; those that are not there are "".
@@ -48,7 +48,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What a handler gives. With a `stream`, its pieces are the body."""
+    """A response, as a handler gives it. With a `stream`, its pieces are the body."""
 
     body: bytes
     content_type: str = "application/json"
@@ -146,7 +146,7 @@ class Application:
             ) from None
 
     def _seconds(self, headers: Mapping[str, str]) -> float | None:
-        """How long an answer may take."""
+        """Return how many seconds an answer may take."""
         said = headers.get(_TIMEOUT)
         if said is None:
             return self._request_seconds

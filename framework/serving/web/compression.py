@@ -65,7 +65,7 @@ def accepted(headers: Mapping[str, str]) -> str:
 
 
 def is_worthwhile(body: bytes, content_type: str) -> bool:
-    """Whether an answer is of a kind and size that is compressed."""
+    """Test whether an answer is of a kind and size that is compressed."""
     return len(body) >= LEAST and content_type.startswith(_TEXTS)
 
 

@@ -68,7 +68,7 @@ class Member:
         start_among(self._tasks, self._watch(look))
 
     def announce(self, **facts: Any) -> None:
-        """Tell the supervisor that this process answers requests."""
+        """Notify the supervisor that this process answers requests."""
         self._send({"started": facts})
 
     async def ask(self, kind: str, value: Any = None) -> list[Any]:

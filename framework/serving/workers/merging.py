@@ -1,4 +1,4 @@
-"""What the processes of a server have counted, added up."""
+"""Add up the counts of the processes of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Supervisor`: starts the processes of a server, joins what they know, and replaces those that die."""
+"""`Supervisor`: starts the processes of a server, joins what they report, and replaces those that die."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Supervisor:
             worker.replies[message["reply"]].set_result(message["answer"])
 
     def _share(self) -> None:
-        """Let all processes know whether all are ready."""
+        """Notify all processes whether all are ready."""
         started = [each for each in self._workers if each.has_started]
         ready = self._all_started and bool(started) and all(each.ready for each in started)
         said = {"ready": ready, "stuck": sorted({name for each in started for name in each.stuck})}
