@@ -154,7 +154,7 @@ class MixtureOfExperts(Layer):
         return ops.reshape(ops.cast(mask, "bool"), (-1,))
 
     def _live_of_cell(self, inputs: Any) -> Any:
-        """Which tokens are of rows that take the step, ``(tokens,)``; None for all, as outside of a cell."""
+        """Return a mask of the tokens of rows that take the step, ``(tokens,)``; None for all, as outside of a cell."""
         rows, rank = live_rows(), len(inputs.shape)
         if rows is None:
             return None
@@ -238,7 +238,7 @@ class MixtureOfExperts(Layer):
         return ops.sum(made * ops.reshape(gates, (self.k, count, *[1] * (len(made.shape or ()) - 2))), axis=0)
 
     def _results(self, tokens: Tensor, places: Sequence[Tensor]) -> list[Tensor]:
-        """What each expert makes of its tokens, whose places are given."""
+        """Return the results of each expert for its tokens, whose places are given."""
         with rows_live(None, other_rows=True):
             results = [expert(ops.take(tokens, own, axis=0)) for expert, own in zip(self.experts, places, strict=True)]
         for number, result in enumerate(results):
@@ -252,7 +252,7 @@ class MixtureOfExperts(Layer):
         return results
 
     def _within_capacity(self, parts: list[Tensor], count: Any) -> tuple[list[Tensor], list[Tensor]]:
-        """Of each part what its expert takes, and what is left over."""
+        """Return what the expert of each part takes, and what is left over."""
         taken, dropped = parts, list[Tensor]()
         if self.capacity_factor is not None:
             capacity = self._capacity(count, self.capacity_factor * self.k)
@@ -263,7 +263,7 @@ class MixtureOfExperts(Layer):
         return taken, dropped
 
     def _capacity(self, count: Any, experts_a_token: float) -> Tensor:
-        """How many of so many tokens an expert takes, if each token is taken by so many experts on average."""
+        """Return how many of `count` tokens an expert takes, if each token goes to so many experts on average."""
         share = experts_a_token / self.num_experts
         return ops.cast(ops.ceil(ops.cast(count, "float64") * share), "int32")
 
@@ -312,7 +312,7 @@ class MixtureOfExperts(Layer):
 
 @dataclass(frozen=True)
 class _Routes:
-    """What the gate says of each token.
+    """The gate's choice for each token.
 
     Args:
         clean, logits: ``(tokens, experts)``, without and with noise.
@@ -362,7 +362,7 @@ def _counter(shape: tuple[int, ...], name: str) -> Variable:
 
 
 def _agree(one: Any, other: Any) -> bool:
-    """Whether outputs of these shapes can be of one shape, the number of tokens aside."""
+    """Test whether outputs of these shapes can be of one shape, the number of tokens aside."""
     if one is None or other is None:
         return True
     return len(one) == len(other) and all(

@@ -18,7 +18,7 @@ from .masks import as_mask
 
 
 class Memory(NamedTuple):
-    """What an `AttentionCell` attends to, as `AttentionCell.prepare` makes it."""
+    """The memory that an `AttentionCell` attends to, as `AttentionCell.prepare` makes it."""
 
     keys: Tensor  # (batch, sources, size of the scores)
     values: Tensor  # (batch, sources, features)
@@ -103,7 +103,7 @@ class AttentionCell(Layer):
         return [*first, ops.zeros((batch_size, self.units), self.compute_dtype)]
 
     def prepare(self, memory: Any, mask: Any = None) -> Memory:
-        """What does not change from step to step, to be computed once.
+        """Compute once what does not change from step to step.
 
         Args:
             memory: ``(batch, sources, features)``.
@@ -208,7 +208,7 @@ class AttentionRNN(RNN):
 
 
 def _remedy(cell: Any) -> str:
-    """What to give to an `AttentionRNN` in place of a cell that is no `AttentionCell`."""
+    """Say what to give to an `AttentionRNN` in place of a cell that is no `AttentionCell`."""
     inside = cell.sublayers() if isinstance(cell, Layer) else []
     for part in inside:
         if isinstance(part, AttentionCell):

@@ -87,7 +87,7 @@ class Attention(Layer):
         return (outputs, weights) if return_attention_scores else outputs
 
     def _calculate_scores(self, query: Tensor, key: Tensor) -> Tensor:
-        """How well each query matches each key: ``(batch, targets, sources)``. Subclasses may do it otherwise."""
+        """Return scores of each query with each key, ``(batch, targets, sources)``. Subclasses may do it otherwise."""
         if self.concat_score_weight is None:
             scores = ops.matmul(query, ops.swapaxes(key, -2, -1))
             return scores if self.scale is None else scores * self.scale

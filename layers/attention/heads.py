@@ -1,4 +1,4 @@
-"""What attention layers with several heads have in common: projections, masks, weights over the sources."""
+"""Shared by attention layers with several heads: projections, masks, weights over the sources."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class HeadsAttention(Layer):
     # --- building -------------------------------------------------------------------------------------------
 
     def _prepare(self, scores_equation: str, combine_equation: str, attended: int) -> None:
-        """What is needed beside the projections: equations over key and query, then weights and value."""
+        """Keep what is needed beside the projections: equations over key and query, then weights and value."""
         self._dot_product_equation = scores_equation
         self._combine_equation = combine_equation
         self._attended = attended
@@ -191,7 +191,7 @@ class HeadsAttention(Layer):
         training: Any = None,
         return_attention_scores: bool = False,
     ) -> tuple[Tensor, Any]:
-        """What each head gives, ``(batch, targets, heads, value size)``, and its weights if they are wanted.
+        """Return the output of each head, ``(batch, targets, heads, value size)``, and its weights if they are wanted.
 
         Subclasses may override it to attend in another way; the arguments are the projected ones.
         """

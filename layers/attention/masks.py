@@ -1,4 +1,4 @@
-"""What a query may look at: masks over pairs of places, True where it counts."""
+"""Masks over pairs of places: True where a query may look."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _places(targets: Any, sources: Any) -> tuple[Tensor, Tensor]:
 
 
 def both(first: Any, second: Any) -> Any:
-    """Where both masks hold; None holds everywhere."""
+    """Return a mask that is True where both masks are; None is True everywhere."""
     if first is None or second is None:
         return second if first is None else first
     return ops.logical_and(first, second)

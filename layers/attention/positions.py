@@ -1,4 +1,4 @@
-"""Where in a sequence a vector stands, for layers that can't tell: encodings of positions."""
+"""Encodings of positions: for layers that do not depend on the order of vectors in a sequence."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class RotaryEmbedding(Layer):
     def _angles(
         self, inputs: Tensor, sequence: int, feature: int, features: int, start_index: Any, positions: Any
     ) -> Tensor:
-        """Of each position and pair, with the axes of the inputs."""
+        """Return the angle of each position and pair, with the axes of the inputs."""
         places = _positions(inputs, sequence, start_index, positions)
         dtype = _wide(self.compute_dtype)
         exponents = ops.arange(0, features, 2, dtype=dtype) / features
@@ -372,7 +372,7 @@ class TokenAndPositionEmbedding(Layer):
         return embedded + self.position_embedding(embedded, start_index=start_index, positions=positions)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Where the token is not 0; None without `mask_zero`."""
+        """Return a mask, True where the token is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
     def get_config(self) -> dict[str, Any]:
@@ -395,7 +395,7 @@ def _positions(inputs: Tensor, axis: int, start_index: Any, positions: Any) -> T
 
 
 def _wide(dtype: str) -> str:
-    """In half precision large positions can't be told apart."""
+    """Return float32 for half precision, in which large positions are not distinct."""
     return dtype if dtype == "float64" else "float32"
 
 

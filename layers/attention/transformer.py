@@ -352,7 +352,7 @@ class TransformerDecoderCell(Layer):
         return [*self.decoder.initial_cache(batch_size, self.max_length), ops.zeros((batch_size,), "int32")]
 
     def prepare(self, encoder_sequence: Any, mask: Any = None) -> Memory:
-        """What does not change from place to place, to be computed once.
+        """Compute once what does not change from place to place.
 
         Args:
             encoder_sequence: ``(batch, sources, features)``.

@@ -1,4 +1,4 @@
-"""What the layers that convolve have in common."""
+"""Shared by the layers that convolve."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def _integers(value: Any) -> tuple[int, ...] | None:
 
 
 def axis_pairs(layer: str, name: str, value: Any, rank: int) -> tuple[tuple[int, ...], ...]:
-    """How many cells before and behind each of `rank` axes, as pairs.
+    """Return how many cells come before and behind each of `rank` axes, as pairs.
 
     Args:
         layer, name: the layer's class and the argument's name, for the message.

@@ -144,7 +144,7 @@ def _interpolated(x: Tensor, axis: int, factor: int, interpolation: str) -> Tens
     """`x` made `factor` times as long along an axis of unknown size.
 
     Far from the ends the weights repeat from cell to cell, so that a convolution with a filter for each new cell gives
-    them all. Near the ends, what lies outside does not count: the sum is divided by that of the weights inside.
+    them all. Near the ends, what is outside does not count: the sum is divided by that of the weights inside.
     """
     if factor == 1:
         return x

@@ -22,7 +22,7 @@ def note_losses_exist() -> None:
 
 
 def losses_exist() -> bool:
-    """Whether any layer of this process has added a loss."""
+    """Test whether any layer of this process has added a loss."""
     return _Process.has_losses
 
 
@@ -39,7 +39,7 @@ class LostLoss:
     place: Any
 
     def error(self) -> ValueError:
-        """What to raise where the losses are wanted."""
+        """Return the error to raise where the losses are wanted."""
         return ValueError(
             f"Layer {self.layer!r} added a loss (defined at {self.place}) inside a function that runs compiled, by "
             "vectorized_map, by dynamic_schedule, or by calling itself. It can't be had outside, where `losses` was "

@@ -40,7 +40,7 @@ class Masking(Layer):
         self._build_at_init()
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Tensor:
-        """Where any feature differs from `mask_value`, over all axes but the last."""
+        """Return a mask over all axes but the last, True where any feature differs from `mask_value`."""
         return ops.any(ops.not_equal(inputs, self.mask_value), axis=-1)
 
     def call(self, inputs: Any) -> Tensor:
@@ -116,7 +116,7 @@ class Lambda(Layer):
         return self.function(inputs, **given)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """What the `mask` argument gives."""
+        """Return what the `mask` argument gives."""
         return self.mask(inputs, mask) if callable(self.mask) else self.mask
 
     def get_config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a layer call needs beside the layer: its arguments, masks, and the calls around it."""
+"""Parts of a layer call beside the layer: its arguments, masks, and the calls around it."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def calls_around(graph: Graph) -> Generator[None]:
 
 
 def is_outermost() -> bool:
-    """Whether no layer's call or build is running around this point."""
+    """Test whether no layer's call or build is running around this point."""
     return not _calls.stack
 
 
@@ -162,7 +162,7 @@ def calling_layer() -> Any:
 
 
 def is_within_call_of(layer: Any) -> bool:
-    """Whether this point is in the call of `layer`, or in one that it makes."""
+    """Test whether this point is in the call of `layer`, or in one that it makes."""
     return any(active.layer is layer for active in _calls.stack)
 
 
@@ -223,12 +223,12 @@ def symbols_in(structure: Any) -> list[Symbol]:
 
 
 def is_symbolic(*values: Any) -> bool:
-    """Whether a call with these arguments adds to a graph: one is being built, or there is a symbol among them."""
+    """Test whether a call with these arguments adds to a graph: one is being built, or there is a symbol among them."""
     return in_explicit_graph() or bool(symbols_in(values))
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether `leaf` is a concrete array (of NumPy or another library), rather than a tensor or a setting."""
+    """Test whether `leaf` is a concrete array (of NumPy or another library), rather than a tensor or a setting."""
     if isinstance(leaf, (np.ndarray, np.generic)):
         return True
     return not isinstance(leaf, (Tensor, Variable)) and hasattr(leaf, "__array__") and hasattr(leaf, "dtype")

@@ -17,7 +17,7 @@ Rate = float | Tensor | Variable
 
 
 def acts(rate: Any) -> bool:
-    """Whether dropout by a rate does anything; if a tensor tells it, the graph finds out."""
+    """Test whether dropout by a rate does anything; a rate that is a tensor is tested when the graph runs."""
     return isinstance(rate, (Tensor, Variable)) or rate != 0
 
 
@@ -42,7 +42,7 @@ class Dropout(Layer):
     """In training, sets a random part of the elements to 0 and scales the others up (Srivastava et al., 2014).
 
     Args:
-        rate: the part, from 0 to 1: a number, or a scalar tensor or variable that tells it in each step.
+        rate: the part, from 0 to 1: a number, or a scalar tensor or variable that gives it in each step.
         noise_shape: the shape of the random mask, which broadcasts to that of the inputs; None in it for their size.
         seed: an integer, so that a new process draws the same masks.
 

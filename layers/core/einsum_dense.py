@@ -203,7 +203,7 @@ def _without_ellipsis(equation: str, rank: int) -> str:
 
 @dataclass(frozen=True)
 class _WeightShapes:
-    """What an equation and an input's shape make of the weights."""
+    """Shapes of the weights, by an equation and an input's shape."""
 
     kernel: Sizes
     bias: Sizes | None

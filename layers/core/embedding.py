@@ -88,7 +88,7 @@ class Embedding(QuantizableTable):
         return self._rows(inputs)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Where the input is not 0; None without `mask_zero`."""
+        """Return a mask, True where the input is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
     def get_config(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from .node import Node
 
 
 class InputLayer(Layer):
-    """What `Input` makes: a layer without weights whose only output is a placeholder of the current graph.
+    """The layer that `Input` makes: a layer without weights whose only output is a placeholder of the current graph.
 
     Args:
         shape: the shape without the batch.

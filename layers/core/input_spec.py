@@ -59,7 +59,7 @@ class InputSpec:
         return cls(**config)
 
     def violation(self, tensor: Tensor) -> str | None:
-        """What is wrong with `tensor`, as "expected ..., got ...", or None."""
+        """Describe what is wrong with `tensor`, as "expected ..., got ..."; None if nothing is."""
         shape = tensor.shape
         if self.dtype is not None and tensor.dtype != self.dtype:
             return f"expected dtype={self.dtype}, got dtype={tensor.dtype}"

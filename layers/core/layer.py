@@ -258,7 +258,7 @@ class Layer(StatelessCalls):
         leaves = flatten(outputs)
         own = type(self).compute_mask is not Layer.compute_mask
         masks = [*_mask_leaves(mask), *[None] * len(leaves)][: len(leaves)]  # a single mask is that of the first output
-        # What a layer inside has said of an output, it knows better than the mask of the input that is passed on.
+        # The mask that a layer inside gave to an output is better than that of the input, which is passed on.
         return [mask if own else _mask_of(leaf, mask) for leaf, mask in zip(leaves, masks, strict=True)]
 
     def _warn_of_lost_mask(self, previous: Any) -> None:

@@ -1,4 +1,4 @@
-"""How a layer is written to a config, and made again from one."""
+"""Configs of layers: a layer is written to one, and made again from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer holds: weights, the layers inside it, losses."""
+"""State of layers: weights, the layers inside it, losses."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ class LayerState:
 
     @property
     def trainable(self) -> bool:
-        """Whether optimizers update the weights. Setting it sets it on all layers inside, too."""
+        """Test whether optimizers update the weights. Setting it sets it on all layers inside, too."""
         return self._trainable
 
     @trainable.setter
@@ -434,7 +434,7 @@ class LayerState:
 
     @property
     def quantization_mode(self) -> str | None:
-        """How the weights are quantised, such as "int8"; None if they are not."""
+        """The mode in which the weights are quantised, such as "int8"; None if they are not."""
         return self.dtype_policy.quantization_mode
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
@@ -457,7 +457,7 @@ class LayerState:
 
     @property
     def dtype_policy(self) -> policies.DTypePolicy:
-        """Which dtypes the layer computes in and keeps its weights in. Set it before the layer is built."""
+        """The dtypes in which the layer computes and keeps its weights. Set it before the layer is built."""
         policy = self._dtype_policy
         return policy[self._path_here()] if isinstance(policy, policies.DTypePolicyMap) else policy
 
@@ -504,7 +504,7 @@ def _place(place: Any) -> AbstractContextManager[None]:
 
 
 def _holds_by_rows(regularizer: Any, constraint: Any) -> bool:
-    """Whether a penalty is the sum of those of a weight's rows, and a projection that of each row by itself."""
+    """Test whether a penalty is the sum of those of a weight's rows, and a projection that of each row by itself."""
     return type(regularizer) in _SUMS and type(constraint) in (type(None), constraints.NonNeg)
 
 

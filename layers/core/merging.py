@@ -128,7 +128,7 @@ def _aligned(inputs: Any, masks: Sequence[Tensor | None]) -> list[Tensor | None]
 
 
 def _of_rank(mask: Tensor, rank: int) -> Tensor:
-    """`mask` with axes of size 1 at its end: it tells of whole positions."""
+    """Return `mask` with axes of size 1 at its end: it masks whole positions."""
     for _ in range(rank - len(mask.shape or ())):
         mask = ops.expand_dims(mask, -1)
     return mask

@@ -16,7 +16,7 @@ _construction_graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
 
 
 class History(NamedTuple):
-    """Where a tensor comes from: output `tensor_index` of the layer's call number `node_index`."""
+    """The origin of a tensor: output `tensor_index` of the layer's call number `node_index`."""
 
     layer: Layer
     node_index: int
@@ -53,7 +53,7 @@ class Node:
 
     @property
     def is_input(self) -> bool:
-        """Whether nothing comes in: the node of an `Input`."""
+        """Test whether nothing comes in: the node of an `Input`."""
         return not self.input_tensors
 
     @property
@@ -67,10 +67,10 @@ class Node:
 
 
 def history_of(tensor: Tensor) -> History | None:
-    """Which layer call made `tensor`; None if it was no layer, or not in functional construction."""
+    """Return the layer call that made `tensor`; None if it was no layer, or not in functional construction."""
     return tensor.annotations.get("history")
 
 
 def is_construction_graph(graph: Graph) -> bool:
-    """Whether layer calls in `graph` are recorded: an `Input` was made in it."""
+    """Test whether layer calls in `graph` are recorded: an `Input` was made in it."""
     return graph in _construction_graphs

@@ -57,7 +57,7 @@ class ShapePrograms:
         try:
             program = self._trace(joined)()
         except (TypeError, ValueError):
-            return exact()  # it needs to know its sizes
+            return exact()  # it needs its sizes
         self._seen.append(specs)
         self._relaxed, self._relaxed_specs = program, joined
         return program
@@ -124,7 +124,7 @@ class ArrayFunction:
         return pack_as(result, recording.on_values(values))
 
     def count(self) -> int:
-        """How many programs were compiled."""
+        """Return the number of programs that were compiled."""
         return len({id(program) for program in self._found.values()})
 
     def _traced(self, specs: Specs) -> tuple[TraceGraph, list[Symbol], Any, list[Any], list[Operation]]:

@@ -1,4 +1,4 @@
-"""Which layers and variables an object's attributes hold, also inside lists, tuples and dicts."""
+"""Find the layers and variables that an object's attributes hold, also inside lists, tuples and dicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class TrackedMetric:
-    """What `Layer.metrics` looks for. Metrics lie above layers, so they are known here by this base alone."""
+    """The base of what `Layer.metrics` looks for. Metrics are above layers, so layers import this base alone."""
 
 
 def optional_metric(layer: str, argument: str, metric: Any) -> Any:

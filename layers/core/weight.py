@@ -12,7 +12,7 @@ from .calling import autocast_dtype, without_autocast
 
 
 class Weight(Variable):
-    """A variable with what layers and optimizers need to know of it.
+    """A variable with the settings that layers and optimizers need.
 
     Args:
         value: the initial value, an array.

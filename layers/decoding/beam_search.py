@@ -22,7 +22,7 @@ class _Best(NamedTuple):
 
 
 class _Beams(NamedTuple):
-    """What the search carries from step to step, of the rows that are not done."""
+    """The state that the search carries from step to step, of the rows that are not done."""
 
     rows: Tensor  # (rows,): which rows of the batch these are
     logs: Tensor  # (rows, width): log-probabilities, in descending order; -inf for beams that do not exist
@@ -34,7 +34,7 @@ class _Beams(NamedTuple):
 class _History(NamedTuple):
     """The candidates of all steps, one after the other, from which sequences are read at the end.
 
-    All beams have as many, and only beams tell what was before. The first are of no beam: sequences start there.
+    All beams have as many, and only beams record what was before. The first belong to no beam: sequences start there.
     """
 
     count: Tensor  # how many candidates there are
@@ -276,17 +276,17 @@ class _Search:
         return ops.reshape(sequences, (*shape, self.max_length)), best.scores, ops.reshape(lengths, shape)
 
     def _untouched(self, states: Any, new_states: Any) -> list[Tensor]:
-        """What the step returned just as it was given. It is the same for all beams of a row."""
+        """Return the states that the step returned just as they were given. Each is the same for all beams of a row."""
         pairs = zip(flatten(states), flatten(new_states), strict=True)
         return [old for old, new in pairs if new is old]
 
     def _of_rows(self, states: Any, new_states: Any, rows: Tensor) -> list[Tensor]:
-        """What is untouched, of some of the rows."""
+        """Return what is untouched, of some of the rows."""
         places = self._places(rows)
         return [ops.take(x, places, axis=0) for x in self._untouched(states, new_states)]
 
     def _places(self, rows: Tensor) -> Tensor:
-        """Where the beams of some rows lie among those of all, side by side."""
+        """Return the positions of the beams of some rows among those of all."""
         places = ops.expand_dims(rows * self.width, 1) + ops.arange(self.width, dtype="int32")
         return ops.reshape(places, (-1,))
 

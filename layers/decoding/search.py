@@ -146,7 +146,7 @@ def _draw(logits: Tensor, unit: Tensor, top_k: int | None = None, top_p: float |
 
 
 class _Live(NamedTuple):
-    """What the loop carries from step to step, of the rows that have not ended."""
+    """The state that the loop carries from step to step, of the rows that have not ended."""
 
     rows: Tensor  # (rows,): which rows of the batch these are
     tokens: Tensor  # (rows,): their latest tokens
@@ -154,7 +154,7 @@ class _Live(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What is known of all rows, once they have ended."""
+    """The results of all rows, once they have ended."""
 
     scores: Tensor  # (batch,)
     lengths: Tensor  # (batch,)
@@ -208,7 +208,7 @@ def _decode(
         checked.sums.zeros(batch),
     )
     *_, found, (places, tokens_written), totals = while_loop(
-        # That the last step leaves no rows is said once more: so the compiler knows how many steps there may be.
+        # That the last step leaves no rows is said once more: so the compiler has a bound on the number of steps.
         lambda position, live, *_: ops.logical_and(position < max_length, ops.shape(live.rows)[0] > 0),
         body,
         start,
@@ -229,7 +229,7 @@ def scheduled_sampling(
 ) -> tuple[Tensor, Any]:
     """Run a decoder over sequences that are known, now and then on tokens of its own instead (Bengio et al., 2015).
 
-    A decoder that was trained on true tokens alone meets its own mistakes for the first time when it is used. Here
+    A decoder that was trained on true tokens alone sees its own mistakes for the first time when it is used. Here
     each row at each step after the first takes, with some probability, a token drawn by the logits of the step before.
     Training starts with a probability near 0, which then grows.
 

@@ -1,4 +1,4 @@
-"""What the ways of decoding have in common: arguments, a step function's results, finished rows."""
+"""Shared by the ways of decoding: arguments, a step function's results, finished rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def first_values(caller: str, start_token: Any, states: Any) -> tuple[Tensor, An
     """The start token of each row, int32 ``(batch,)``, and the states as tensors.
 
     Raises:
-        ValueError: nothing tells the size of the batch, or the start tokens have more than one axis.
+        ValueError: nothing gives the size of the batch, or the start tokens have more than one axis.
     """
     states = map_structure(ops.convert_to_tensor, states)
     tokens = ops.cast(ops.convert_to_tensor(start_token), "int32")

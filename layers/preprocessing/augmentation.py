@@ -67,14 +67,14 @@ class RandomRotation(RandomWarp):
 
     Args:
         factor: the largest angle, or the range of angles, as a part of a full turn: 0.1 is 36 degrees.
-        fill_mode: what lies outside: "reflect", "wrap", "constant" or "nearest".
+        fill_mode: the values outside: "reflect", "wrap", "constant" or "nearest".
         interpolation: "bilinear" or "nearest".
         seed: an integer, so that a new process draws the same.
-        fill_value: what lies outside with "constant".
+        fill_value: the value outside with "constant".
         data_format: "channels_last" or "channels_first".
 
     Raises:
-        ValueError: the factor lies outside of [-1, 1], or a mode is unknown.
+        ValueError: the factor is outside of [-1, 1], or a mode is unknown.
 
     >>> import numpy as np
     >>> RandomRotation((0.25, 0.25))(np.arange(4.0).reshape(2, 2, 1))[..., 0].round(3)
@@ -117,7 +117,7 @@ class RandomZoom(RandomWarp):
         fill_mode, interpolation, seed, fill_value, data_format: as of `RandomRotation`.
 
     Raises:
-        ValueError: a factor lies outside of (-1, 1], or a mode is unknown.
+        ValueError: a factor is outside of (-1, 1], or a mode is unknown.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class RandomTranslation(RandomWarp):
         fill_mode, interpolation, seed, fill_value, data_format: as of `RandomRotation`.
 
     Raises:
-        ValueError: a factor lies outside of [-1, 1], or a mode is unknown.
+        ValueError: a factor is outside of [-1, 1], or a mode is unknown.
 
     >>> import numpy as np
     >>> RandomTranslation((0.5, 0.5), 0.0, fill_mode="constant")(np.ones((2, 2, 1)))[..., 0]
@@ -210,7 +210,7 @@ class RandomContrast(RandomImageLayer):
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: the factor lies outside of [0, 1].
+        ValueError: the factor is outside of [0, 1].
     """
 
     moves_pixels: ClassVar[bool] = False
@@ -247,7 +247,7 @@ class RandomBrightness(RandomImageLayer):
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: the factor lies outside of [-1, 1], or the range is no pair.
+        ValueError: the factor is outside of [-1, 1], or the range is no pair.
 
     >>> import numpy as np
     >>> RandomBrightness((0.2, 0.2), value_range=(0, 1))(np.array([[[0.5], [0.9]]]))[..., 0]

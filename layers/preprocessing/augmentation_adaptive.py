@@ -91,7 +91,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
         return (upper * (1.0 - down) + lower * down)[..., :height, :width]
 
     def _tables(self, levels: Tensor, high: int, wide: int) -> Tensor:
-        """What becomes of each value in each tile: ``(batch * channels * rows * columns, 256)``."""
+        """Return the new value of each value in each tile: ``(batch * channels * rows * columns, 256)``."""
         rows, columns = self.tile_grid_size
         batch, channels = ops.shape(levels)[:2]
         tiles = batch * channels * rows * columns

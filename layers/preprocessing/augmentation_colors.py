@@ -55,7 +55,7 @@ class RandomHue(RandomColorLayer):
     Input: images of three channels, red, green and blue.
 
     Raises:
-        ValueError: the factor lies outside of [0, 1], or the range is no pair.
+        ValueError: the factor is outside of [0, 1], or the range is no pair.
 
     >>> red = np.array([[[255.0, 0.0, 0.0]]])
     >>> RandomHue((1.0, 1.0), seed=0)(red).round(2).tolist()  # half a turn from red is cyan
@@ -90,7 +90,7 @@ class RandomSaturation(RandomColorLayer):
     Input: images of three channels, red, green and blue.
 
     Raises:
-        ValueError: the factor lies outside of [-1, 1], or the range is no pair.
+        ValueError: the factor is outside of [-1, 1], or the range is no pair.
 
     >>> RandomSaturation((0.0, 0.0))(np.array([[[200.0, 100.0, 50.0]]])).tolist()
     [[[200.0, 200.0, 200.0]]]
@@ -121,7 +121,7 @@ class RandomSharpness(RandomColorLayer):
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: the factor lies outside of [0, 1], the range is no pair, or the number of channels is unknown.
+        ValueError: the factor is outside of [0, 1], the range is no pair, or the number of channels is unknown.
     """
 
     def draw(self, images: Tensor) -> Transformation:
@@ -152,7 +152,7 @@ class RandomGrayscale(RandomImageLayer):
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: the factor lies outside of [0, 1].
+        ValueError: the factor is outside of [0, 1].
 
     >>> RandomGrayscale(1.0)(np.array([[[255.0, 0.0, 0.0]]])).astype(int).tolist()
     [[[76, 76, 76]]]
@@ -189,7 +189,7 @@ class RandomInvert(RandomColorLayer):
         data_format: "channels_last" or "channels_first".
 
     Raises:
-        ValueError: the factor lies outside of [0, 1], or the range is no pair.
+        ValueError: the factor is outside of [0, 1], or the range is no pair.
 
     >>> RandomInvert((1.0, 1.0))(np.array([[[0.0], [55.0]]]))[..., 0].tolist()
     [[255.0, 200.0]]
@@ -223,7 +223,7 @@ class RandomPosterization(RandomColorLayer):
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: the factor lies outside of [1, 8], or the range is no pair.
+        ValueError: the factor is outside of [1, 8], or the range is no pair.
 
     >>> RandomPosterization((1, 1))(np.array([[[127.0], [128.0]]]))[..., 0].tolist()
     [[0.0, 128.0]]
@@ -256,7 +256,7 @@ class RandomColorDegeneration(RandomColorLayer):
     Input: images of three channels, red, green and blue.
 
     Raises:
-        ValueError: the factor lies outside of [-1, 1], or the range is no pair.
+        ValueError: the factor is outside of [-1, 1], or the range is no pair.
     """
 
     bounds: ClassVar[tuple[float, float]] = (-1, 1)
@@ -281,7 +281,7 @@ class RandomColorJitter(RandomImageLayer):
         data_format: "channels_last" or "channels_first".
 
     Raises:
-        ValueError: a factor lies outside of what its layer takes, or the range is no pair.
+        ValueError: a factor is outside of what its layer takes, or the range is no pair.
     """
 
     moves_pixels: ClassVar[bool] = False

@@ -21,7 +21,7 @@ class Solarization(RandomImageLayer):
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: a factor lies outside of [0, 1], or the range is no pair.
+        ValueError: a factor is outside of [0, 1], or the range is no pair.
 
     >>> import numpy as np
     >>> Solarization()(np.array([[[0.0], [55.0]]]))[..., 0].tolist()
@@ -77,7 +77,7 @@ class Equalization(ImageLayer):
 
     Args:
         value_range: the range of the pixels.
-        bins: how many values are told apart.
+        bins: how many values are distinguished.
         data_format: "channels_last" or "channels_first".
 
     How often values occur is counted over all images of a batch together, as Keras does.

@@ -81,7 +81,7 @@ class CutMix(_Mixing):
     Labels are one-hot, or probabilities: ``{"images": ..., "labels": ...}``, ``(batch, classes)``.
 
     Raises:
-        ValueError: the factor lies outside of [0, 1].
+        ValueError: the factor is outside of [0, 1].
 
     Source: S. Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers" (ICCV 2019).
     """
@@ -124,6 +124,6 @@ class CutMix(_Mixing):
 
 
 def _between(size: Any, first: Tensor, last: Tensor) -> Tensor:
-    """Which places lie in the spans, ``(batch, size)``."""
+    """Return a mask of the places in the spans, ``(batch, size)``."""
     places = ops.cast(ops.arange(size), "float32")
     return ops.logical_and(places >= first[:, None], places < last[:, None])

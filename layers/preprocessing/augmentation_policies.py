@@ -83,7 +83,7 @@ class _Policy(RandomImageLayer):
         raise NotImplementedError(f"{type(self).__name__} does not define augment().")
 
     def _by_number(self, number: Any, batch: dict[str, Tensor], nothing: int = 0) -> dict[str, Tensor]:
-        """What the layer of that number makes of a batch; `nothing` further numbers leave it as it is."""
+        """Return what the layer of that number makes of a batch; `nothing` further numbers leave it as it is."""
         layers = [getattr(self, name) for name in self.names]
         branches = [_applying(layer) for layer in layers] + [_unchanged] * nothing
         return switch(number, branches, batch)
@@ -133,7 +133,7 @@ class RandAugment(_Policy):
     those that are drawn are computed.
 
     Raises:
-        ValueError: the factor lies outside of [0, 1], the range is no pair, or num_ops is no integer from 0 up.
+        ValueError: the factor is outside of [0, 1], the range is no pair, or num_ops is no integer from 0 up.
 
     >>> import numpy as np
     >>> RandAugment(seed=1)(np.full((2, 8, 8, 3), 100.0)).shape
@@ -178,7 +178,7 @@ class AugMix(_Policy):
         data_format: "channels_last" or "channels_first".
 
     Raises:
-        ValueError: a number lies outside of what is said above.
+        ValueError: a number is outside of what is said above.
 
     Source: D. Hendrycks et al., "AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty"
     (ICLR 2020).

@@ -24,13 +24,13 @@ class RandomShear(RandomWarp):
         x_factor: how far at most, as a part of the height, a pixel moves along the width; or a range from 0 to 1.
         y_factor: the same along the height.
         interpolation: "bilinear" or "nearest".
-        fill_mode: what lies outside: "reflect", "wrap", "constant" or "nearest".
-        fill_value: what lies outside with "constant".
+        fill_mode: the values outside: "reflect", "wrap", "constant" or "nearest".
+        fill_value: the value outside with "constant".
         data_format: "channels_last" or "channels_first".
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: a factor lies outside of [0, 1], or a mode is unknown.
+        ValueError: a factor is outside of [0, 1], or a mode is unknown.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class RandomPerspective(RandomImageLayer):
         factor: the largest probability, or the range that it is drawn from for each image.
         scale: how far the corners move at most, from 0 to 1.
         interpolation: "bilinear" or "nearest".
-        fill_value: what lies outside.
+        fill_value: the value outside.
         seed: an integer, so that a new process draws the same.
         data_format: "channels_last" or "channels_first".
 
     Raises:
-        ValueError: factor or scale lie outside of [0, 1], or the interpolation is unknown.
+        ValueError: factor or scale are outside of [0, 1], or the interpolation is unknown.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class RandomGaussianBlur(RandomImageLayer):
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: factor or sigma lie outside of [0, 1], the range is no pair, or a size is even.
+        ValueError: factor or sigma are outside of [0, 1], the range is no pair, or a size is even.
     """
 
     moves_pixels: ClassVar[bool] = False
@@ -212,14 +212,14 @@ class RandomElasticTransform(RandomImageLayer):
             this part of the larger side. Pixels within a twentieth of the largest scale's part of the smaller side move
             alike.
         interpolation: "bilinear" or "nearest".
-        fill_mode: what lies outside: "reflect", "wrap", "constant", "nearest" or "mirror".
-        fill_value: what lies outside with "constant".
+        fill_mode: the values outside: "reflect", "wrap", "constant", "nearest" or "mirror".
+        fill_value: the value outside with "constant".
         value_range: the range of the pixels, which they are clipped to.
         seed: an integer, so that a new process draws the same.
         data_format: "channels_last" or "channels_first".
 
     Raises:
-        ValueError: factor or scale lie outside of [0, 1], a mode is unknown, or the images' size is.
+        ValueError: factor or scale are outside of [0, 1], a mode is unknown, or the images' size is.
     """
 
     def __init__(

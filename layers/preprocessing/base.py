@@ -1,4 +1,4 @@
-"""What preprocessing layers share: data as arrays, the batches that `adapt` sees, the output modes of categories."""
+"""Shared by preprocessing layers: data as arrays, the batches that `adapt` sees, the output modes of categories."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def encode(indices: Tensor, output_mode: str, depth: int, dtype: Any, weights: T
 
 
 def _counts(indices: Tensor, depth: int, dtype: Any, weights: Tensor | None) -> Tensor:
-    """How often each index occurs along the last axis: memory for the result only, none for one-hot rows."""
+    """Count each index along the last axis, with memory for the result only, none for one-hot rows."""
     *leading, size = ops.shape(indices)
     rows = 1
     for length in leading:

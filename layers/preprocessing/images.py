@@ -45,7 +45,7 @@ class ImageLayer(Layer):
     # --- what subclasses define -----------------------------------------------------------------------------
 
     def draw(self, images: Tensor) -> Transformation:
-        """What is drawn at random for a batch of images."""
+        """Draw the random transformation of a batch of images."""
         return {}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
@@ -57,7 +57,7 @@ class ImageLayer(Layer):
         return labels
 
     def is_active(self, training: Any) -> bool:
-        """Whether images are transformed: random layers do it in training."""
+        """Test whether images are transformed: random layers do it in training."""
         return bool(training)
 
     # --- calling --------------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class RandomImageLayer(ImageLayer):
         return random.uniform(shape, low, high, seed=self.generator)
 
     def _chosen(self, images: Tensor, low: float, high: float) -> Tensor:
-        """Which images are transformed, ``(batch, 1, 1, 1)``, by probabilities from `low` to `high`."""
+        """Draw which images are transformed, ``(batch, 1, 1, 1)``, by probabilities from `low` to `high`."""
         likely = self._uniform(images, low, high)
         return self._uniform(images, 0.0, 1.0) < likely
 
@@ -435,7 +435,7 @@ def factor_pair(layer: Layer, factor: Any, name: str, bounds: tuple[float, float
     """A factor, one number or two, as a range.
 
     Raises:
-        ValueError: it is none, or lies outside of the bounds.
+        ValueError: it is none, or is outside of the bounds.
     """
     low, high = bounds
     if isinstance(factor, (int, float)) and low <= factor <= high:
@@ -461,7 +461,7 @@ class RandomErasing(RandomImageLayer):
         data_format: "channels_last" or "channels_first".
 
     Raises:
-        ValueError: a range lies outside of [0, 1].
+        ValueError: a range is outside of [0, 1].
     """
 
     moves_pixels: ClassVar[bool] = False
@@ -495,7 +495,7 @@ class RandomErasing(RandomImageLayer):
         return start, start + share * whole
 
     def _inside(self, down: Any, across: Any, height: Any, width: Any) -> Tensor:
-        """Which pixels lie in the rectangles, ``(batch, height, width, 1)``."""
+        """Return a mask of the pixels in the rectangles, ``(batch, height, width, 1)``."""
         rows, columns = ops.cast(ops.arange(height), "float32"), ops.cast(ops.arange(width), "float32")
         in_rows = ops.logical_and(rows >= down[0][:, None], rows < down[1][:, None])
         in_columns = ops.logical_and(columns >= across[0][:, None], columns < across[1][:, None])

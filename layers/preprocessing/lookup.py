@@ -1,7 +1,8 @@
 """Layers that look values up in a vocabulary: `StringLookup` and `IntegerLookup`.
 
-The vocabulary lies in the graph as sorted keys, and a lookup is a binary search (`ops.searchsorted`) and a comparison.
-Both tables are variables of unknown length, so that a vocabulary that is set or adapted later needs no new program.
+The vocabulary is stored in the graph as sorted keys, and a lookup is a binary search (`ops.searchsorted`) and a
+comparison. Both tables are variables of unknown length, so that a vocabulary that is set or adapted later needs no new
+program.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class _Table:
 
 
 class IndexLookup(PreprocessingLayer):
-    """What `StringLookup` and `IntegerLookup` have in common; see there."""
+    """The base of `StringLookup` and `IntegerLookup`; see there."""
 
     untracked: ClassVar[frozenset[str]] = PreprocessingLayer.untracked | {"idf_weights", "_tokens"}
 

@@ -136,7 +136,7 @@ class Normalization(PreprocessingLayer):
 
     @property
     def mean(self) -> Any:
-        """What is subtracted, given or learnt, with an axis for each of the inputs; None before the layer is built."""
+        """The mean that is subtracted, given or learnt, with an axis for each of the inputs; None before the build."""
         return self._along_inputs(self.input_mean, "adapt_mean")
 
     @property
@@ -180,10 +180,10 @@ class Normalization(PreprocessingLayer):
 
 
 class Discretization(PreprocessingLayer):
-    """Numbers as the bins that they lie in.
+    """Gives each number the index of its bin.
 
     Args:
-        bin_boundaries: the rising boundaries; a number on one lies in the bin above. n boundaries make n + 1 bins.
+        bin_boundaries: the rising boundaries; a number on one is in the bin above. n boundaries make n + 1 bins.
         num_bins: instead, the number of bins of equal weight that `adapt` finds.
         epsilon: how exactly `adapt` finds them: quantiles are right within this part of the data.
         output_mode: "int", "one_hot", "multi_hot" or "count".

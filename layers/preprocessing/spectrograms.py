@@ -177,7 +177,7 @@ class MelSpectrogram(Layer):
 
     Args:
         fft_length: the length of the transforms.
-        sequence_stride: how many samples lie from one frame to the next.
+        sequence_stride: the number of samples from one frame to the next.
         sequence_length: how many samples a frame has; by default `fft_length`.
         window: the weights of a frame's samples: "hann", "hamming", an array, or None for none.
         sampling_rate: samples a second.
@@ -266,7 +266,8 @@ class MelSpectrogram(Layer):
         upper_edge_hertz: float = 3800.0,
         dtype: Any = "float32",
     ) -> NDArray[Any]:
-        """What a spectrogram is multiplied by to give mel bands: a triangle of height 1 for each band.
+        """Return the matrix by which a spectrogram is multiplied to give mel bands: a triangle of height 1 for each
+        band.
 
         Args:
             num_mel_bins: how many bands there are.

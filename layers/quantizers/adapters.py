@@ -170,7 +170,7 @@ class AdaptableLayer(Layer):
         return [merged.get(id(variable), variable.numpy()) for variable in self.stored_variables()]
 
     def _after_loading(self) -> None:
-        """Files hold the sum: adapters start anew."""
+        """Reset adapters, of which files hold the sum with the weights."""
         if self.lora_enabled:
             factors = self._lora_factors()
             assign_values(self.name, factors, [np.zeros(factor.shape, "float32") for factor in factors])

@@ -30,7 +30,7 @@ def quantize_by_data(model: Any, config: GPTQConfig | AWQConfig, chosen: list[Qu
     Args:
         model: has ``get_quantization_layer_structure(mode)``, unless the config has the structure.
         config: how, and by what data.
-        chosen: the layers that may be quantised; those that lie in no block stay as they are.
+        chosen: the layers that may be quantised; those that are in no block stay as they are.
 
     Raises:
         ValueError: there is no structure, or no data.
@@ -117,7 +117,7 @@ class _Seen:
 
 
 def is_supported(layer: Layer) -> bool:
-    """Whether the terms of a layer's kernel come first, and last in its inputs: as in `Dense` and in attention."""
+    """Test whether the terms of a layer's kernel come first, and last in its inputs: as in `Dense` and in attention."""
     if not isinstance(layer, QuantizableKernel):
         return False
     axes = layer._reduced_axes()
@@ -193,7 +193,8 @@ def gptq(weight: Array, hessian: Array, config: GPTQConfig) -> tuple[Array, Arra
         errors = np.zeros((len(weight), end - start))
         for term in range(start, end):
             if term % size == 0:
-                # Terms of the group that lie behind the block have their share of its errors not yet; as in the paper.
+                # Terms of the group that are behind the block do not have their share of its errors yet, as in the
+                # paper.
                 found = scales_of(weight[:, term : term + size], bits, config.symmetric, config.per_channel)
                 scales.append(found[0])
                 zeros.append(found[1])

@@ -1,4 +1,4 @@
-"""How a layer is to be quantised: mode and quantizers, as an object that files hold."""
+"""Configs of quantisation of a layer: mode and quantizers, as an object that files hold."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Int4QuantizationConfig(QuantizationConfig):
 
     @property
     def has_groups(self) -> bool:
-        """Whether some of a sum's terms share a scale and a zero point, rather than all a scale."""
+        """Test whether some of a sum's terms share a scale and a zero point, rather than all a scale."""
         return self.block_size is not None and self.block_size > 0
 
     def get_config(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Subscripts:
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a product of matrices: each label of the inputs is a row's, or a term's that the kernel has."""
+        """Test whether it is a product of matrices: each label of the inputs is a row's, or a term's of the kernel."""
         rows = set(self.inputs) - set(self.terms)
         return set(self.terms) == set(self.kernel) - set(self.columns) and not rows & set(self.kernel)
 

@@ -124,7 +124,7 @@ class GPTQConfig(_DataConfig):
 
 
 class AWQConfig(_DataConfig):
-    """Weights of four bits, of which those that large inputs meet are scaled up before they are rounded.
+    """Weights of four bits, of which those for large inputs are scaled up before they are rounded.
 
     Args:
         dataset, tokenizer, num_samples, sequence_length, group_size, quantization_layer_structure: see `GPTQConfig`.

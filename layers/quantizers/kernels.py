@@ -20,7 +20,7 @@ INT4_RANGE = (-8, 7)
 class QuantizableKernel(QuantizableLayer):
     """Base of layers with a `kernel` that inputs are multiplied by.
 
-    A class defines the shape of the kernel as a matrix, where the scales of int8 lie, and the product.
+    A class defines the shape of the kernel as a matrix, the place of the scales of int8, and the product.
 
     Attributes:
         kernel_shape: of the float kernel.

@@ -28,7 +28,7 @@ def policy_map(layer: Any, own: policies.DTypePolicy) -> policies.DTypePolicy:
 
 
 def describe(layer: Any) -> dict[str, Any] | None:
-    """What `follow` needs, by the place of each quantised layer among those inside; None where none is quantised."""
+    """Return what `follow` needs, by the place of each quantised layer among those inside; None if there is none."""
     inner = layer._flatten_layers(include_self=False)
     return {
         str(place): {

@@ -1,4 +1,4 @@
-"""What a model computes of data, layer by layer: fixed scales of activations, and errors of quantised models."""
+"""Observe what a model computes, layer by layer: fixed scales of activations, and errors of quantised models."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def report(model: Layer, quantised: Layer, data: Any, batches: int | None = None
 
     Args:
         model: of floats.
-        quantised: a copy of it, quantised: its layers have the same paths, or lie in the same places.
+        quantised: a copy of it, quantised: its layers have the same paths, or are in the same places.
         data: as for `calibrate`.
         batches: how many batches are looked at; all by default.
 
@@ -179,7 +179,7 @@ def report(model: Layer, quantised: Layer, data: Any, batches: int | None = None
 
 
 def _outputs(root: Layer, layers: Sequence[Layer], batch: Any) -> list[list[Array]]:
-    """What each layer gives in a call of the model, in its order of calls."""
+    """Return the outputs of each layer in a call of the model, in its order of calls."""
     found: dict[int, list[Array]] = {id(layer): [] for layer in layers}
     with ExitStack() as stack:
         for layer in layers:

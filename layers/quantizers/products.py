@@ -22,7 +22,7 @@ def int8_product(
         inputs: floating.
         kernel: int8.
         scale: of the columns.
-        transpose: the kernel lies as (columns, terms).
+        transpose: the kernel is stored as (columns, terms).
         dtype: of the result; by default that of the inputs.
     """
     quantizer = layer.inputs_quantizer

@@ -131,7 +131,7 @@ class QuantizableLayer(AdaptableLayer):
             )
 
     def _is_own_class(self) -> bool:
-        """Whether the layer's class is one of anabranch, not derived from one by a user."""
+        """Test whether the layer's class is one of anabranch, not derived from one by a user."""
         return type(self).__module__.startswith(__name__.partition(".layers")[0] + ".")
 
     def _policy_label(self, mode: str, config: Any) -> str:
@@ -167,14 +167,14 @@ class QuantizableLayer(AdaptableLayer):
             raise NotImplementedError("lora is not currently supported with GPTQ quantization.")
 
     def _merged_values(self) -> dict[str, Array]:
-        """The values of the saved weights that adapters change, with these added, and rounded anew."""
+        """The values of the saved weights that adapters change, with these added, and rounded again."""
         mode = self.quantization_mode
         return (
             super()._merged_values() if mode is None else self._round(mode, self._float_weight() + self._lora_delta())
         )
 
     def _own_config(self) -> dict[str, Any]:
-        """What is written of quantisation and adapters, where there are any."""
+        """Return the config of quantisation and adapters, where there are any."""
         from ...engine.objects.registry import serialize_keras_object
 
         found: dict[str, Any] = {}

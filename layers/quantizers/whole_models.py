@@ -77,7 +77,7 @@ def check_filters(filters: Filters) -> None:
 
 
 def is_wanted(layer: Layer, filters: Filters) -> bool:
-    """Whether filters let a layer through: a pattern by its name, a function by the layer."""
+    """Test whether filters let a layer through: a pattern by its name, a function by the layer."""
     if filters is None:
         return True
     if isinstance(filters, str):

@@ -1,4 +1,4 @@
-"""What cells have in common, whatever class they are; and the base of those here."""
+"""Shared by cells of any class; the base class of those here."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def state_form(cell: Any) -> list[Any]:
 
 
 def has_bare_state(cell: Any) -> bool:
-    """Whether the state of this cell, as a part of others, is a tensor and no list of one."""
+    """Test whether the state of this cell, as a part of others, is a tensor and no list of one."""
     return isinstance(cell.state_size, int) and not hasattr(cell, "get_initial_state") and not hasattr(cell, "cells")
 
 

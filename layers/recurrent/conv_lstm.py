@@ -33,7 +33,7 @@ class ConvLSTMCell(RecurrentCell):
         rank: the number of spatial axes, 1 to 3.
         filters: the number of channels of the states h and c, and of the output h.
         kernel_size: the size of the windows: an int, or one for each spatial axis.
-        strides: cells of the input from one window to the next: likewise. Windows over h lie side by side.
+        strides: cells of the input from one window to the next: likewise. Windows over h are side by side.
         padding: of the input: ``"valid"`` or ``"same"``; h is always padded to stay as large.
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
         dilation_rate: of the input, from one cell of a window to the next; an int, or one for each spatial axis.

@@ -47,7 +47,7 @@ class RNN(Layer):
     stay as they are; ``training``; ``sequence_length``, ints ``(batch,)``: the number of each row's steps. Past its
     end a row's states stay as they are and its outputs are 0; the loop ends with the longest row, and the last output
     is that of each row's last step. Lengths are no mask that is handed on: give them to each layer. ``reset``, bools
-    ``(batch,)``, for stateful layers: the rows that begin anew rather than where the batch before ended.
+    ``(batch,)``, for stateful layers: the rows that begin again rather than where the batch before ended.
 
     Returns:
         The last output, ``(batch, output_size)``, or all, ``(batch, steps, output_size)``; with `return_state` a tuple
@@ -314,7 +314,7 @@ class RNN(Layer):
             "stateful": self.stateful,
             "unroll": self.unroll,
             "zero_output_for_mask": self.zero_output_for_mask,
-            **({"time_major": True} if self.time_major else {}),  # an option that Keras 3 does not know
+            **({"time_major": True} if self.time_major else {}),  # an option that Keras 3 does not have
             "cell": serialize_keras_object(self.cell),
         }
 
@@ -335,7 +335,7 @@ class _Loop:
         self.steps = steps
         self.training = training
         self.live_steps = steps  # the loop's
-        self.within: Any = None  # (steps, batch), whether a step lies before the end of its row
+        self.within: Any = None  # (steps, batch), whether a step is before the end of its row
         self.inputs = [TensorArray(x.dtype, steps).unstack(self._step_major(x)) for x in flatten(sequences)]
         self.zeroes = rnn.zero_output_for_mask and mask is not None
         keep = None if mask is None else self._step_major(ops.cast(mask, "bool"))
@@ -383,7 +383,7 @@ class _Loop:
 
     @property
     def _carries_last(self) -> bool:
-        """Whether the latest output is a loop variable of its own."""
+        """Test whether the latest output is a loop variable of its own."""
         if self.zeroes:  # then it differs from the state
             return not self.rnn.return_sequences
         if self.state_position is not None:
@@ -422,7 +422,7 @@ class _Loop:
         return output, pack_as(new, kept)
 
     def _probe(self) -> tuple[TensorSpec, int | None, StepSums]:
-        """What the cell's output is like, which of the new states it is, if any, and what it sums over the steps.
+        """Return the spec of the cell's output, which of the new states it is, if any, and what it sums over the steps.
 
         One step is built in a region that is then thrown away.
         """

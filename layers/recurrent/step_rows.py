@@ -1,8 +1,8 @@
-"""Which rows of the batch take the step of a loop: what layers inside a cell may ask for.
+"""Find the rows of the batch that take the step of a loop, for layers inside a cell.
 
 A loop computes a step for all rows, and throws away what it made of those whose sequence has ended, that are masked, or
-that have halted. For most layers that is the end of it, as rows do not meet. A layer in which they do (one that counts
-them, gives each a share of something, or takes means over them) has to leave them out itself.
+that have halted. Most layers need no more, as they compute each row by itself. A layer that combines rows (it counts
+them, gives each a share of something, or takes means over them) has to leave those rows out itself.
 """
 
 from __future__ import annotations

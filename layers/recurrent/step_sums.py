@@ -27,7 +27,7 @@ class _Summand:
 
 @dataclass
 class StepSums:
-    """What layers inside one step of a loop have handed out."""
+    """The values that layers inside one step of a loop have handed out."""
 
     graph: Graph
     summands: list[_Summand] = field(default_factory=list[_Summand])
@@ -62,7 +62,7 @@ class StepSums:
         return found
 
     def zeros(self, batch: Any) -> list[Tensor]:
-        """What the sums begin with."""
+        """Return the initial values of the sums."""
         return [
             ops.zeros((batch,) if summand.by_row else value.shape or (), value.dtype)
             for summand in self.summands
@@ -104,7 +104,7 @@ def collect_step_sums() -> Generator[StepSums]:
 
 
 def collects(values: Sequence[Tensor]) -> bool:
-    """Whether a loop around this point collects, and can carry these values out."""
+    """Test whether a loop around this point collects, and can carry these values out."""
     return bool(_open.stack) and all(_open.stack[-1].graph.sees(value) for value in values)
 
 

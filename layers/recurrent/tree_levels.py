@@ -1,4 +1,4 @@
-"""Batches of trees as levels: which nodes lie how deep, and where their children are among those of the level below."""
+"""Batches of trees as levels: which nodes are how deep, and where their children are among those of the level below."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def trees_of(children: Any, mask: Any, name: str) -> Trees:
 
 
 def _parents_and_depths(numbers: Tensor, width: int, total: Any, name: str) -> tuple[Tensor, Tensor]:
-    """Of each node; by doubling the way that is looked up, so that deep trees take few rounds."""
+    """Return parent and depth of each node, by pointer doubling, so that deep trees take few rounds."""
     flat, owners = ops.reshape(numbers, (-1,)), ops.repeat(ops.arange(total), width)
     counts = ops.segment_sum(ops.ones_like(flat), flat, num_segments=total + 1)[:total]
     ops.assert_true(counts <= 1, [], f"{name}: a node is the child of two nodes. Trees are needed, not graphs.")

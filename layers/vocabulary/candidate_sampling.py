@@ -21,7 +21,7 @@ Law = Callable[[Tensor], Tensor]  # the probability of each class, float64
 
 
 class Candidates(NamedTuple):
-    """What a sampler gives; TensorFlow's tuple of three.
+    """The result of a sampler; TensorFlow's tuple of three.
 
     Args:
         sampled_candidates: int64 ``(num_sampled,)``, the classes.
@@ -216,7 +216,7 @@ def _different(draw: Draw, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _expected(probability: Tensor, num_sampled: int, tries: Tensor) -> Tensor:
-    """How often classes are expected among the sampled ones: as TensorFlow has it, without rounding for small ones."""
+    """Return expected counts of classes among the sampled ones, as TensorFlow does, without rounding for small ones."""
     once = -ops.expm1(ops.cast(tries, "float64") * ops.log1p(-probability))
     return ops.cast(ops.where(ops.equal(tries, num_sampled), probability * num_sampled, once), "float32")
 

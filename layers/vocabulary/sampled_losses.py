@@ -54,7 +54,7 @@ def sampled_softmax_loss(
         ``(batch,)``, a loss for each example. Gradients of weights and biases are `IndexedSlices`.
 
     Raises:
-        IndexError: a label lies outside of the classes (when the graph runs).
+        IndexError: a label is outside of the classes (when the graph runs).
         TypeError, ValueError: arguments do not fit.
 
     Jean, Cho, Memisevic and Bengio, "On Using Very Large Target Vocabulary for Neural Machine Translation", ACL 2015.
@@ -95,7 +95,7 @@ def nce_loss(
     subtract_log_q: bool = True,
     partition_strategy: str = "mod",
 ) -> Tensor:
-    """Noise-contrastive estimation: tell true classes from sampled ones, each by a sigmoid (``tf.nn.nce_loss``).
+    """Noise-contrastive estimation: separate true classes from sampled ones, each by a sigmoid (``tf.nn.nce_loss``).
 
     Args:
         weights, biases, labels, inputs, num_sampled, num_classes, num_true: see `sampled_softmax_loss`.
@@ -105,7 +105,7 @@ def nce_loss(
         ``(batch,)``, a loss for each example: a sum over the true and the sampled classes.
 
     Raises:
-        IndexError: a label lies outside of the classes (when the graph runs).
+        IndexError: a label is outside of the classes (when the graph runs).
         TypeError, ValueError: arguments do not fit.
 
     Gutmann and Hyvärinen, "Noise-contrastive estimation: A new estimation principle for unnormalized statistical

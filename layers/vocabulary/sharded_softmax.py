@@ -1,6 +1,6 @@
 """The softmax over all classes, with weights that are cut into shards.
 
-Each shard's logits are computed where its weights lie, and stay there: what leaves a device is a number or two for each
+Each shard's logits are computed where its weights are, and stay there: what leaves a device is a number or two for each
 example, or its few best classes (Abadi et al., "TensorFlow: A System for Large-Scale Machine Learning", OSDI 2016,
 section 4.2).
 """
@@ -24,17 +24,17 @@ def sharded_softmax_loss(
 
     Args:
         weights: ``(classes, dim)``, a `ShardedVariable`, or a list of shards of it (see `ops.embedding_lookup`).
-        biases: ``(classes,)``, in shards as the weights are, which lie where those of the weights do.
+        biases: ``(classes,)``, in shards as the weights are, each on the device of that shard of the weights.
         labels: integers ``(batch,)``.
         inputs: ``(batch, dim)``.
         partition_strategy: "mod" or "div": how shards are cut.
 
     Returns:
-        ``(batch,)``, a loss for each example. A shard tells the logarithm of the sum of its classes' exponentials and,
+        ``(batch,)``, a loss for each example. A shard gives the logarithm of the sum of its classes' exponentials and,
         if it has it, the logit of the true class.
 
     Raises:
-        IndexError: a label lies outside of the classes (when the graph runs).
+        IndexError: a label is outside of the classes (when the graph runs).
         TypeError, ValueError: arguments do not fit.
 
     >>> import anabranch as ab
