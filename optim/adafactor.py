@@ -11,7 +11,7 @@ from .optimizer import LearningRate, Optimizer, OptimizerOptions
 
 
 class AdafactorStep(NamedTuple):
-    """What all variables share in a step."""
+    """The values that all variables share in a step."""
 
     relative_size: Tensor
     kept: Tensor

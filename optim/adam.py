@@ -132,7 +132,7 @@ class AdamW(Adam):
 
 
 class NadamStep(NamedTuple):
-    """What all variables share in a step of `Nadam`."""
+    """The values that all variables share in a step of `Nadam`."""
 
     of_momentum: Tensor
     of_gradient: Tensor
@@ -195,7 +195,7 @@ class Adamax(Moments):
 
 
 class LambStep(NamedTuple):
-    """What all variables share in a step of `Lamb`."""
+    """The values that all variables share in a step of `Lamb`."""
 
     learning_rate: Tensor
     of_momentum: Tensor

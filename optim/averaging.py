@@ -39,7 +39,7 @@ class _Copies(Wrapper):
 
     @abstractmethod
     def is_due(self, number: Tensor) -> Any:
-        """Whether the copies change after this step; steps count from 1."""
+        """Test whether the copies change after this step; steps count from 1."""
 
     @abstractmethod
     def mix(self, number: Tensor) -> None:
@@ -56,7 +56,7 @@ class _Copies(Wrapper):
         """The copy of a variable: its slow weights or its average.
 
         Raises:
-            ValueError: the optimizer does not know the variable.
+            ValueError: the optimizer was not built with the variable.
         """
         self._check_known([variable])
         return self._copies[self._indices[variable]]

@@ -21,7 +21,7 @@ def on_values(gradient: Gradient, change: Callable[[Tensor], Tensor]) -> Gradien
 
 @dataclass(frozen=True)
 class Clipping:
-    """How gradients are clipped; at most one of the three is set.
+    """Settings by which gradients are clipped; at most one of the three is set.
 
     Attributes:
         clipnorm: the largest norm of each gradient.

@@ -224,7 +224,7 @@ class _Run:
     def _remembered(
         self, steps: Tensor, changes: Tensor, count: Tensor, step: Tensor, change: Tensor, is_stuck: Tensor
     ) -> list[Tensor]:
-        """The history with one more pair, if that tells of positive curvature; nothing of it where a search failed."""
+        """Return the history with one more pair, if that has positive curvature; an empty one where a search failed."""
         is_curved = ops.sum(step * change) > 1e-10 * ops.sum(ops.square(change))
         place = (count % self.size, 0)
 

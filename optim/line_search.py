@@ -1,4 +1,4 @@
-"""How far to go in a direction: a line search as a `while_loop`, one evaluation of loss and gradient an iteration."""
+"""Find the step in a direction: a line search as a `while_loop`, one evaluation of loss and gradient an iteration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..engine.control_flow import while_loop
 from ..engine.graph import Tensor
 
 GROWTH = 2.0  # of the step, as long as no end of an interval is known
-MARGIN = 0.1  # a new step lies within the interval by this share of it
+MARGIN = 0.1  # a new step is within the interval by this share of it
 
 
 class Point(NamedTuple):
@@ -23,7 +23,7 @@ class Point(NamedTuple):
 
 
 class End(NamedTuple):
-    """The other end of the interval in which a good step lies."""
+    """The other end of the interval in which a good step is."""
 
     step: Tensor
     value: Tensor
@@ -59,7 +59,7 @@ class LineSearch(NamedTuple):
             first: the step that is tried first.
 
         Returns:
-            The point that was found. Where no condition was met in time it is the best one so far, maybe `start`.
+            The point that was found. Where no condition held in time it is the best one so far, maybe `start`.
         """
 
         def unfinished(count: Any, step: Any, low: Any, high: Any, is_bracketed: Any, is_found: Any) -> Any:
@@ -112,7 +112,7 @@ class LineSearch(NamedTuple):
 
 
 def _cubic_minimum(low: Point, high: End) -> Tensor:
-    """Where the cubic through two values and slopes is least; NaN where it has no minimum."""
+    """Return the minimum of the cubic through two values and slopes; NaN where it has no minimum."""
     width = high.step - low.step
     first = low.slope + high.slope - 3.0 * (low.value - high.value) / (low.step - high.step)
     inside = ops.square(first) - low.slope * high.slope

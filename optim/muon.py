@@ -14,7 +14,7 @@ from .optimizer import LearningRate, Optimizer, path_of
 
 
 class MuonStep(NamedTuple):
-    """What all variables share in a step."""
+    """The values that all variables share in a step."""
 
     learning_rate: Tensor
     of_adam: Tensor
@@ -96,7 +96,7 @@ class Muon(Optimizer):
                 self._velocities[variable] = self.add_variable_from_reference(variable, "velocity")
 
     def is_left_to_adam(self, variable: Variable) -> bool:
-        """Whether Adam changes this variable: all but matrices, embeddings, and what `exclude_layers` names."""
+        """Test whether Adam changes this variable: all but matrices, embeddings, and what `exclude_layers` names."""
         path = path_of(variable)
         if variable.numpy().ndim != 2 or (self.exclude_embeddings and "embedding" in path.lower()):
             return True

@@ -47,7 +47,7 @@ LearningRate = float | LearningRateSchedule | Callable[[], Any]
 
 
 class OptimizerOptions(TypedDict, total=False):
-    """What every optimizer takes, beside its own hyperparameters. See `Optimizer`."""
+    """The options of every optimizer, beside its own hyperparameters. See `Optimizer`."""
 
     weight_decay: float | None
     clipnorm: float | None
@@ -168,7 +168,7 @@ class Optimizer(SavedState, StatelessSteps, Updates):
         self.built = True
 
     def begin_step(self, learning_rate: Tensor) -> Any:
-        """What all variables share in a step, computed once: `update_step` gets it as its third argument."""
+        """Compute once what all variables share in a step: `update_step` gets it as its third argument."""
         return learning_rate
 
     def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:

@@ -12,7 +12,7 @@ from .optimizer import LearningRate, Optimizer, OptimizerOptions
 
 
 class _Shared(NamedTuple):
-    """What all variables share in a step."""
+    """The values that all variables share in a step."""
 
     learning_rate: Tensor
     correction: Tensor  # of the running means of squares

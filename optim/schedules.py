@@ -164,7 +164,7 @@ class PolynomialDecay(LearningRateSchedule):
         decay_steps: the number of steps until `end_learning_rate` is reached.
         end_learning_rate: what is left at the end.
         power: of the polynomial; 1 is linear.
-        cycle: begin anew at the end, each time with twice, three times ... as many steps behind.
+        cycle: start again at the end, each time with twice, three times ... as many steps behind.
         name: of the schedule.
     """
 

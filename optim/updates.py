@@ -39,7 +39,7 @@ class Updates(Clips):
 
     @property
     def _is_guarded(self) -> bool:
-        """Whether variables may stand still, so that all that changes them has to wait for that."""
+        """Test whether variables may stand still, so that all that changes them has to wait for that."""
         return bool(self._guards) or self._least_norm is not None or self._least_norm_of_each is not None
 
     def _update(self, found: Sequence[Gradient], variables: list[Variable]) -> Tensor | None:
@@ -113,7 +113,7 @@ class Updates(Clips):
         return self._guarded(variable, square, lambda: ops.zeros((), _wide(variable.dtype)))
 
     def _change(self, gradient: Gradient, variable: Variable, learning_rate: Tensor, shared: Any) -> Tensor:
-        """What a step would add to a variable, or to the rows of it that it touches."""
+        """Return what a step would add to a variable, or to the rows of it that it touches."""
         is_plain = not self._is_decayed(variable) and getattr(variable, "constraint", None) is None
         with StatelessScope() as scope, colocate_with(variable):
             if isinstance(gradient, IndexedSlices) and self.updates_rows and is_plain:

@@ -95,7 +95,7 @@ class Wrapper(Optimizer):
             self._compiled.clear()  # steps at once were built with the old one
 
     def scale_loss(self, loss: Any) -> Any:
-        """What the inner optimizer makes of `loss`."""
+        """Return what the inner optimizer makes of `loss`."""
         scaled = self.inner_optimizer.scale_loss(loss)
         if has_scaled(self.inner_optimizer):
             note_scaled(self)
