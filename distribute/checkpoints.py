@@ -34,7 +34,7 @@ class CheckpointManager:
 
     Each checkpoint is a folder ``step-N`` with shards and a manifest, which is written last: a run that is killed while
     it saves leaves the checkpoints before. Without a session the values of this process are saved. With one, the tasks
-    on which the variables lie each write their own, to a folder that all share.
+    that hold variables each write their own, to a folder that all share.
 
     Args:
         directory: where the checkpoints are. It is made if there is none.

@@ -158,7 +158,7 @@ def resolved(host: str) -> str:
     """Look up a host: its address, of IPv4 if it has one.
 
     Raises:
-        OSError: nobody knows the host.
+        OSError: the host has no address.
 
     >>> resolved("127.0.0.1")
     '127.0.0.1'
@@ -172,7 +172,7 @@ def resolved(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host is an address of this machine that no other machine can reach.
+    """Test whether a host is an address of this machine that no other machine can reach.
 
     >>> is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, False)

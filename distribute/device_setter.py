@@ -23,7 +23,7 @@ def replica_device_setter(
     worker_device: str = "/job:worker",
     ps_strategy: Callable[[Any], int] | None = None,
 ) -> Callable[[Any], str | None]:
-    """Make a device function: variables and queues lie on the ps tasks, operations on a worker.
+    """Make a device function: variables and queues are on the ps tasks, operations on a worker.
 
     Each variable goes to the ps task that has the fewest bytes so far, of two alike to the first. The shards of a
     `ShardedVariable` are spread in the same way. Two clients that make the same variables in the same order find the

@@ -1,4 +1,4 @@
-"""`TLS`: certificates by which tasks and clients know each other, and by which all that leaves a host is encrypted."""
+"""`TLS`: certificates by which tasks and clients authenticate each other, and encrypt all that leaves a host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TLS:
     Raises:
         OSError: a file can't be read.
 
-    Tasks need the names in the cluster's addresses in their certificates. All still have to know the token, too.
+    Tasks need the names in the cluster's addresses in their certificates. All need the token as well.
     """
 
     certificate: str

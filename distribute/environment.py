@@ -46,7 +46,7 @@ _RANKS = (  # of torchrun, Open MPI and SLURM: the number of the process, and ho
 
 
 def rendezvous_from_environment(environment: Mapping[str, str] | None = None) -> Rendezvous | None:
-    """Read what torchrun, ``mpirun`` or ``srun`` tell a process; None if they have not started it.
+    """Read what torchrun, ``mpirun`` or ``srun`` set for a process; None if they have not started it.
 
     Process 0 waits at ``MASTER_ADDR`` and at the port behind ``MASTER_PORT``, which torchrun's agent holds. Where there
     is no such variable: at port 29501 of this machine.
@@ -96,7 +96,7 @@ def restarts_allowed(environment: Mapping[str, str] | None = None) -> int:
 
 
 def tell_launcher(chief: int) -> None:
-    """Have the launcher know, by the file ``ANABRANCH_CHIEF_FILE`` that it names, which worker is the chief now."""
+    """Notify the launcher, by the file ``ANABRANCH_CHIEF_FILE`` that it names, which worker is the chief now."""
     path = os.environ.get("ANABRANCH_CHIEF_FILE", "")
     if path:
         with open(f"{path}.{chief}", "w", encoding="ascii") as stream:

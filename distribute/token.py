@@ -1,4 +1,4 @@
-"""The job token: what tasks and clients of one job know, and prove to each other without sending it."""
+"""The job token: a secret that tasks and clients of one job share, and prove to each other without sending it."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def _of_user() -> str:
 
 
 def proof(token: bytes, side: str, *parts: str) -> str:
-    """Prove to know the token: a digest of it, of the side that proves, and of what both sides have said."""
+    """Return a proof of having the token: a digest of it, of the side that proves, and of what both sides have said."""
     text = "\0".join([side, *parts]).encode()
     return hmac.new(token, text, hashlib.sha256).hexdigest()
 
 
 def is_proof(given: object, expected: str) -> bool:
-    """Compare proofs, in a time that tells nothing."""
+    """Compare proofs, in a time that does not depend on them."""
     return isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())

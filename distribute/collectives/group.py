@@ -374,7 +374,7 @@ def _bytes(array: Any) -> memoryview:
 
 
 def _host() -> bytes:
-    """Tells one running host from another."""
+    """Return bytes that differ between hosts, and between starts of one."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     text = boot.read_text() if boot.exists() else ""
     return hashlib.sha256(f"{text} {socket.gethostname()}".encode()).digest()[:16]

@@ -25,7 +25,7 @@ _PORT = struct.Struct("<I")
 
 
 class Links:
-    """The connections of one member to all others, once each has proved that it knows the token.
+    """The connections of one member to all others, once each has proved that it has the token.
 
     Args:
         names: the members' names, by rank.
@@ -37,7 +37,7 @@ class Links:
 
     Raises:
         TimeoutError: members are absent; the message names them.
-        RefusedError: a member does not know the token.
+        RefusedError: a member does not have the token.
         OSError: this process can't listen at its address.
     """
 

@@ -47,7 +47,7 @@ def joined(place: Place | None, timeout: float = CONNECT_SECONDS) -> Group | Non
 
 
 def join_at(address: str, rank: int, size: int, timeout: float = CONNECT_SECONDS) -> Group:
-    """Join the group of processes that know their numbers, and where process 0 waits.
+    """Join a group of processes, each of which is given its number and the address at which process 0 waits.
 
     Raises:
         TimeoutError: some are absent.

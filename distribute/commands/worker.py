@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until the process is interrupted or terminated.
 
-    The first line that it prints tells who serves where.
+    The first line that it prints says who serves where.
     """
     if options.modules:
         sys.path.insert(0, "")  # where it was started, as for python -m

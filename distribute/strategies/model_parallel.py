@@ -217,7 +217,7 @@ class ModelParallel(Strategy):
         return [axis for axis, name in enumerate(layout.axes) if name in names and self._mesh.size_of(str(name)) > 1]
 
     def statistics(self) -> dict[str, Any]:
-        """Tell how the model that was trained or run last was cut.
+        """Return how the model that was trained or run last was cut.
 
         Returns:
             ``parts``: for each weight that is cut, by path, the device of each part, of the first replica;

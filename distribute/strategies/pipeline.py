@@ -11,7 +11,7 @@ from .strategy import Strategy
 
 
 class Pipeline(Strategy):
-    """Trains a model that lies on several devices, a stage on each, with the microbatches of a batch in flight.
+    """Trains a model in stages on several devices, with the microbatches of a batch in flight.
 
     A training step is one loop in the graph. Its body is forward *and* backward of one microbatch; gradients are
     carried as sums, and the optimizers make their updates behind it. Each device works on another microbatch:
@@ -89,10 +89,10 @@ class Pipeline(Strategy):
         return self.stages if isinstance(self.stages, int) else len(self.stages)
 
     def statistics(self) -> dict[str, Any]:
-        """Tell how the model that was trained last was cut.
+        """Return how the model that was trained last was cut.
 
         Returns:
-            ``stages``: the names of the layers of each stage; ``devices``: where each stage lies, empty if all are on
+            ``stages``: the names of the layers of each stage; ``devices``: where each stage is, empty if all are on
             one CPU. Both are empty before the first step.
         """
         return {"stages": [list(each) for each in self.names], "devices": list(self.places)}

@@ -1,7 +1,7 @@
-"""`SpreadTasks`: the processes of a strategy whose model lies on several of them; the first one runs the steps.
+"""`SpreadTasks`: the processes of a strategy whose model is on several of them; the first one runs the steps.
 
 All processes run the script up to the strategy. From there on the others serve as tasks: they hold the variables that
-lie with them, and compute what is placed there. The first process builds the steps, and is the client and the master.
+are with them, and compute what is placed there. The first process builds the steps, and is the client and the master.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ class SpreadTasks:
         return str(DeviceName.parse(place).of_task()) != self.own
 
     def settle(self, places: Iterable[tuple[Variable, str]]) -> None:
-        """Have variables lie on the devices of other tasks for good: values are there from the first step on."""
+        """Place variables on the devices of other tasks for good: values are there from the first step on."""
         for variable, place in places:
             if not variable.device and self.is_elsewhere(place):
                 variable.device = place
 
     def _places(self, resource: Any) -> dict[str, Any]:
-        """Describe state for tasks: what lies in this process is the same object for its task."""
+        """Describe state for tasks: what is in this process is the same object for its task."""
         is_here = isinstance(resource, SeedGenerator) or (
             isinstance(resource, Variable) and not (resource.device and self.is_elsewhere(resource.device))
         )

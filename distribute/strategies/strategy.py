@@ -231,7 +231,7 @@ class ParameterServer(Strategy):
 
     @property
     def incarnation(self) -> int:
-        """The number that tells this process from one that was started before or after it as the same task."""
+        """The number that distinguishes this process from one that was started as the same task before or after it."""
         return 0 if self._server is None else self._server.incarnation
 
     def statistics(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def connect(target: str, timeout: float | None = None) -> Client:
     Raises:
         ValueError: the target can't be read.
         TaskFailedError: no task answers there.
-        ConnectionError: the task does not know the same token.
+        ConnectionError: the task has another token.
     """
     address = target.removeprefix("grpc://").rstrip("/")
     host, _ = split_address(address)
@@ -82,7 +82,7 @@ class Client:
     Attributes:
         tasks_of_latest: how many tasks take part in the step that was prepared last.
         exact: have steps prepared with rewrites alone that keep the interpreter's bits.
-        places: gives what tasks are to know of state otherwise than it says of itself: "device", "path", "container"
+        places: gives what tasks are to use for state in place of its own values: "device", "path", "container"
             and the like.
     """
 
@@ -99,9 +99,9 @@ class Client:
         self._preparing = threading.Lock()
         self._numbers = itertools.count(1)
         self._sent = b""  # the digest of the graph that was sent
-        self._homes_of_state: tuple[int, Homes] | None = None  # as the start of the master knows them
-        self._paths: dict[Any, str] = {}  # of variables and generators, by which tasks know them
-        self._homes: dict[tuple[str, str, str], int] = {}  # as the master has told, for one that is started anew
+        self._homes_of_state: tuple[int, Homes] | None = None  # as this start of the master has them
+        self._paths: dict[Any, str] = {}  # of variables and generators in tasks
+        self._homes: dict[tuple[str, str, str], int] = {}  # as the master has reported, for one that is started again
         self._is_closed = False
         self._greeter = Greeter(tls)
         self._asking = threading.Lock()
@@ -111,7 +111,7 @@ class Client:
         self._idle.append(self._open())
 
     def _open(self) -> Channel:
-        """Connect to the master, which may have been started anew."""
+        """Connect to the master, which may have been started again."""
         try:
             return self._open_to_known()
         except (ConnectionError, TimeoutError):
@@ -125,7 +125,7 @@ class Client:
         return self._open_to_known()
 
     def reached(self) -> TaskInfo:
-        """Return what the master says of itself, which may have been started anew.
+        """Return what the master says of itself, which may have been started again.
 
         Raises:
             TaskFailedError: it does not answer within a second.
@@ -291,7 +291,7 @@ class Client:
         return RemoteProgram(self, graph, document)
 
     def prepare(self, graph: Graph, document: dict[str, Any]) -> None:
-        """Have a step prepared, or prepared anew by a master that does not have it any more.
+        """Have a step prepared, or prepared again by a master that does not have it any more.
 
         Raises:
             Exception: why it can't be.
@@ -343,7 +343,7 @@ class Client:
         return channel.receive()
 
     def _describe_state(self, given: tuple[Any, list[Any], list[Any]]) -> None:
-        """Add to a graph's document by which names tasks know its state, and where that lies."""
+        """Add to a graph's document the names of its state in tasks, and where that is."""
         described, _, resources = given
         has_others = any(getattr(resource, "home", None) is None for resource in resources)
         for description, resource in zip(described["resources"], resources, strict=True):
@@ -379,7 +379,7 @@ class Client:
         return {"graph": described, "arrays": written, "homes": homes}, found
 
     def _path_of(self, resource: Any) -> str:
-        """The name by which tasks know a variable or generator: its own, with a number if the graph has others."""
+        """Return the name of a variable or generator in tasks: its own, with a number if the graph has others."""
         known = self._paths.get(resource)
         if known is not None:
             return known

@@ -1,7 +1,7 @@
 """Clocks of tasks: how they are read over the control channel, and how times of one become times of another.
 
-Who wants to know another clock asks for its time, and notes its own before and after. The other clock was read in
-between: so half of the round trip bounds the error, and of several round trips the shortest one tells most.
+To read another clock, a process asks for its time, and notes its own before and after. The other clock was read in
+between: so half of the round trip bounds the error, and of several round trips the shortest one is the most exact.
 
 Source: Mills, "Internet time synchronization: the Network Time Protocol" (1991).
 """
@@ -43,7 +43,7 @@ class Reading(NamedTuple):
 
 
 def read_once(sent: float, other: float, back: float) -> Reading:
-    """Return the reading of one round trip, of which the other clock tells a moment.
+    """Return the reading of one round trip, of which the other clock gives a moment.
 
     >>> read_once(1.0, 51.25, 1.5)
     Reading(own=1.25, other=51.25, error=0.25)
@@ -61,7 +61,7 @@ class Alignment:
 
     Clocks of machines differ by less than half a millisecond a second. So of two readings the one with the smaller
     error holds for what happened in between, a little less well the longer that took. Where the other reading
-    contradicts it, or the two together say more, what lies between them is moved in proportion instead.
+    contradicts it, or the two together say more, what is between them is moved in proportion instead.
 
     Args:
         before, after: readings before and after what happened; None for one that is missing.

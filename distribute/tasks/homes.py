@@ -67,8 +67,8 @@ class TaskHome(Home):
 
     Args:
         holder: the task.
-        container, path: the names by which the task knows it.
-        device: where it lies in the task.
+        container, path: its names in the task.
+        device: its device in the task.
     """
 
     def __init__(self, holder: Holder, container: str, path: str, device: str) -> None:
@@ -124,7 +124,7 @@ class Homes:
     """The addresses of the tasks of a session's cluster, and the state of the client that they hold.
 
     Args:
-        addresses: of the tasks, by name, as the master knows them.
+        addresses: of the tasks, by name, as the master has them.
         connect: connects to the task at an address.
     """
 

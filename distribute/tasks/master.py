@@ -435,7 +435,7 @@ class Master:
         return [name for name, digest in program.digests.items() if digest != own]
 
     def _take_text(self, task: Identity, document: dict[str, Any]) -> None:
-        """A task tells to what it has lowered a step of which the digests differ."""
+        """Take from a task the text of a lowered step of which the digests differ."""
         program = self._programs.get(int(document["program"]))
         if program is None or not program.is_preparing:
             return
@@ -508,7 +508,7 @@ class Master:
         self._clocks.read(self._others(step.traces, step.program), read)
 
     def _fail(self, step: MasterStep, error: Exception) -> None:
-        """End a step on all tasks, and tell the client why."""
+        """End a step on all tasks, and send the reason to the client."""
         if step.number not in self._steps:
             return
         if step.error is not None:  # it ends already, for another reason
@@ -560,7 +560,7 @@ class Master:
     # --- others that are gone ---------------------------------------------------------------------------------------
 
     def lost_task(self, task: Identity, reason: str) -> None:
-        """A task is gone: steps that need it fail, and programs with it are prepared anew when they are next run."""
+        """A task is gone: steps that need it fail, and programs with it are prepared again when they are next run."""
         self._resets.lost_task(task.name, task_failed(task.name, reason))
         known = self._infos.get(task.name)
         if known is not None and known.incarnation == task.incarnation:

@@ -41,20 +41,20 @@ class Resources:
         return len(self._held)
 
     def made(self, description: Any, array: Callable[[int], Any]) -> Any:
-        """Find or make what a graph's document describes; what lies in another task is made without its value.
+        """Find or make what a graph's document describes; what is in another task is made without its value.
 
-        Its name is the path by which tasks know it: clients may name it differently, but all tasks have to lower their
+        Its name is its path in tasks: clients may name it differently, but all tasks have to lower their
         steps to the same program, in which that name stands.
 
         Raises:
-            ValueError: something else lies under that path.
+            ValueError: something else is under that path.
         """
         description = {**description, "name": description["path"]}
         if str(DeviceName.parse(description["device"]).of_task()) != self.task:
             return _elsewhere(description)
         key = (description["container"], description["path"])
         held = self._held.get(key)
-        # A lost variable stays lost until it is assigned. A queue is begun anew: by a client that asks for a new one.
+        # A lost variable stays lost until it is assigned. A queue is begun again: by a client that asks for a new one.
         if held is None or (_is_lost(held) and (key in self._reset or not isinstance(held, Variable))):
             why = self._why_lost(description)
             if held is not None and why:
@@ -105,7 +105,7 @@ class Resources:
         self._held[container, path] = resource
 
     def task_lost(self, task: str, incarnation: int) -> None:
-        """Have what lies here take note that a task is gone."""
+        """Notify what is held here that a task is gone."""
         for held in list(self._held.values()):
             if isinstance(held, NamedResource):
                 held.task_lost(task, incarnation)
@@ -122,7 +122,7 @@ class Resources:
     def clear(self, containers: Collection[str] | None = None) -> int:
         """Give up what some containers hold, or all; gives how many things that were.
 
-        Programs that refer to it find it lost. Who asks for it by name from now on makes it anew.
+        Programs that refer to it find it lost. Who asks for it by name from now on makes it again.
         """
         keys = [key for key in self._held if containers is None or key[0] in containers]
         for container, path in keys:
@@ -188,7 +188,7 @@ def _kind_of(held: Any) -> str:
 
 
 class _Lost:
-    """Stands for the value of a variable whose task was started anew: whatever is done with it is an error."""
+    """Stands for the value of a variable whose task was started again: whatever is done with it is an error."""
 
     shape = ()  # of what has open dimensions, where bytes are counted
 
@@ -248,7 +248,7 @@ def _together(operation: Operation, devices: dict[str, str]) -> str:
     """Return the device of an operation that touches several states, by what these are called.
 
     Raises:
-        PlacementError: they lie in several tasks.
+        PlacementError: they are in several tasks.
     """
     tasks = {name: str(DeviceName.parse(device).of_task()) for name, device in devices.items()}
     if len(set(tasks.values())) > 1:

@@ -40,10 +40,10 @@ class Server:
         devices: of this task: how many of a kind, by default ``{"cpu": 1}``.
         config: how it behaves.
         start: begin at once; otherwise `start` does.
-        token: the secret that all tasks and clients of the job know; by default the one in ``ANABRANCH_TOKEN``, or
+        token: the secret that all tasks and clients of the job share; by default the one in ``ANABRANCH_TOKEN``, or
             for tasks that nobody but this machine can reach the one in the user's file (mode 0600).
-        tls: certificates by which tasks and clients know each other (mTLS); by default those of the environment. Then
-            nothing leaves this host but by gRPC, encrypted.
+        tls: certificates by which tasks and clients authenticate each other (mTLS); by default those of the
+            environment. Then nothing leaves this host but by gRPC, encrypted.
         bind: the address of this machine at which to listen, where others are to reach it ("0.0.0.0": all). Without
             it nobody but this machine can.
 

@@ -38,7 +38,7 @@ class SentGraph:
     """A graph as a client has sent it.
 
     Attributes:
-        number: by which tasks know it.
+        number: its number in tasks.
         sent: the tasks that have it.
     """
 
@@ -88,7 +88,7 @@ class MasterProgram:
     """A program, as the master sees it.
 
     Attributes:
-        number: by which tasks know it.
+        number: its number in tasks.
         document: what the client wants.
         asked: the tasks that its operations ask for, besides the master; None before that is known.
         devices: on which it was placed.
@@ -144,7 +144,7 @@ class MasterStep:
     """A step under way.
 
     Attributes:
-        number: by which tasks know it.
+        number: its number in tasks.
         connection: of the client.
         waiting: the tasks that have not ended it; empty before it has begun.
         values: what was fetched, by position.

@@ -258,7 +258,7 @@ class Task:
         return is_busy
 
     def _acknowledge(self) -> None:
-        """Tell those whose shared memory is free again."""
+        """Notify those whose shared memory is free again."""
         found: dict[Connection, list[int]] = {}
         while self._released:
             connection, slab = self._released.popleft()

@@ -14,7 +14,7 @@ class ConnectionStatus:
     """One connection of a task.
 
     Attributes:
-        task: who is on the other side; of a client a text that tells which one.
+        task: who is on the other side; of a client a text that says which one.
         plane: how values travel: "shared_memory", "unix", "tcp" or "grpc".
         connected_by: "this task", which sends values by it, or "the other side".
         bytes_sent, bytes_received: by the socket or stream.

@@ -1,4 +1,4 @@
-"""Connections: sockets that carry frames, once both sides have proved that they know the job's token.
+"""Connections: sockets that carry frames, once both sides have proved that they have the job's token.
 
 The one who accepts says who it is and gives a challenge; the one who connects answers with a proof and a challenge of
 its own; the one who accepts proves itself, too. Before that a connection takes small frames without arrays only.
@@ -41,7 +41,7 @@ class Identity:
     """Who speaks.
 
     Attributes:
-        name: of a task; of a client some text that tells which one.
+        name: of a task; of a client some text that says which one.
         incarnation: drawn when it started.
     """
 
@@ -57,7 +57,7 @@ class Handshake:
 
     Args:
         own: who speaks here.
-        token: what both sides know.
+        token: the secret that both sides share.
         accepts: whether the other side has connected.
         expected: of the one who connects: who is to answer.
 
@@ -93,7 +93,7 @@ class Handshake:
         """Take a frame; gives what to answer.
 
         Raises:
-            RefusedError: the other side does not know the token, speaks another version, or is somebody else.
+            RefusedError: the other side does not have the token, speaks another version, or is somebody else.
         """
         document = frame.document()
         if frame.kind == Kind.REFUSED:
@@ -295,7 +295,7 @@ class Connection:
             self._outbox[self] = None
 
     def _share(self, array: Any) -> tuple[int, int] | None:
-        """Lay an array into a slab, and tell the other side of that slab before."""
+        """Lay an array into a slab, of which the other side is notified before."""
         assert self.pool is not None, "the plane is shared memory"
         if array.nbytes <= self._inline or array.dtype.byteorder == ">":
             return None
@@ -310,7 +310,7 @@ class Connection:
         return found.slab.number, found.offset
 
     def acknowledge(self, slabs: Sequence[int]) -> None:
-        """Tell the other side that arrays in these slabs are gone."""
+        """Notify the other side that arrays in these slabs are gone."""
         if not self.is_closed:
             self._put(encode_document(Kind.TAKEN, {"slabs": list(slabs)}))
 
@@ -329,7 +329,7 @@ class Connection:
             self.loop.watch(self._sock, self._ready, self._writes)
 
     def _write(self) -> int:
-        """Write some buffers; a descriptor goes with the first byte of the frame that tells of it."""
+        """Write some buffers; a descriptor goes with the first byte of the frame that announces it."""
         most = min(len(self._buffers), _MOST_BUFFERS)
         if not self._descriptors:
             return self._sock.sendmsg([self._buffers[k] for k in range(most)])
@@ -442,7 +442,7 @@ class Connection:
             raise FrameError(f"what was said of slabs is damaged: {type(error).__name__}: {error}") from None
 
     def _refuse(self, reason: str) -> None:
-        """Tell the other side why this is over."""
+        """Send the other side the reason why this is over."""
         self._put(encode_document(Kind.REFUSED, {"message": reason}))
         self.flush()
         self.close(reason)

@@ -42,7 +42,7 @@ def process_at(sock: socket.socket) -> PeerProcess | None:
             return None
         try:
             return PeerProcess(sock.getsockopt(socket.SOL_SOCKET, _PEER_PROCESS))
-        except OSError:  # an older Linux: the number may belong to another process by now, which a socket tells, too
+        except OSError:  # an older Linux: the number may belong to another process by now, which a socket detects, too
             return PeerProcess(os.pidfd_open(process))
     except OSError:
         return None

@@ -36,7 +36,7 @@ class Slab:
     """Memory that this process writes.
 
     Attributes:
-        number: by which the other side knows it.
+        number: its number on the other side.
         size: bytes.
         uses: arrays in it that have not been acknowledged.
         filled: bytes.
@@ -63,7 +63,7 @@ class Laid(NamedTuple):
 
     Attributes:
         slab, offset: where.
-        is_new: whether the other side has to be told of the slab.
+        is_new: whether the other side has to be notified of the slab.
         dropped: slabs that were given up for it.
     """
 

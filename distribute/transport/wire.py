@@ -2,8 +2,9 @@
 
 A frame is a prefix (`PREFIX`: the kind, the bytes of the head, the bytes of the table, how many arrays), the head, the
 table (of each array its dtype's name, its rank and its dimensions), and the bytes of the arrays in turn, little endian.
-An array may lie in shared memory instead: then the table has the place there, and no bytes follow.
-Nothing here waits or touches a socket: `Decoder` says where bytes are to go, and is told how many have come.
+An array may be in shared memory instead: then the table has the place there, and no bytes follow.
+Nothing here waits or touches a socket: `Decoder` says where bytes are to go, and is given the number of those that have
+come.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MOST_HEAD = 1 << 30
 _MOST_ARRAYS = 1 << 20
 _MOST_RANK = 64
 _HUGE = 1 << 46  # bytes of an array that no task can hold
-_SHARED = 0x80  # of the rank: the array lies in shared memory
+_SHARED = 0x80  # of the rank: the array is in shared memory
 
 _PLACE = struct.Struct("<QQ")  # the slab, and the first byte there
 
@@ -154,7 +155,7 @@ class Decoder:
         most_arrays: the most arrays of a frame.
         shared: gives arrays in shared memory; None if the other side has none.
 
-    Read into `buffer()`, and tell `advance` how many bytes there are; it gives the frames that are complete.
+    Read into `buffer()`, and call `advance` with the number of bytes; it gives the frames that are complete.
     """
 
     def __init__(
@@ -186,7 +187,7 @@ class Decoder:
         return rest if self._is_direct else self._scratch
 
     def advance(self, count: int) -> Iterator[Frame]:
-        """Take in `count` bytes that lie in what `buffer` gave; gives the frames that are complete.
+        """Take in `count` bytes that are in what `buffer` gave; gives the frames that are complete.
 
         Raises:
             FrameError: the bytes are no frame, or one that is larger than is allowed.
