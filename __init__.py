@@ -256,7 +256,7 @@ def _import(target: str) -> ModuleType:
 
     with importing:
         module = without_collector(importlib.import_module)(target, __name__)
-    if target == ".engine.session":  # which lies below what runs sessions elsewhere, and knows it by name only
+    if target == ".engine.session":  # which is below what runs sessions elsewhere, and refers to it by name only
         module.register_scheme("grpc", f"{__name__}.distribute.tasks.client")
     return module
 

@@ -35,7 +35,7 @@ Random = np.random.Generator
 
 
 def normal_window(random: Random) -> np.ndarray:
-    """What the sensors say of a pump that works, [STEPS, SENSORS], about between -1 and 1."""
+    """Draw readings of the sensors of a pump that works, [STEPS, SENSORS], about between -1 and 1."""
     time = np.arange(STEPS)
     speed, phase = random.uniform(0.25, 0.45), random.uniform(0, 2 * np.pi)
     strength = random.uniform(0.6, 1.0)
@@ -134,7 +134,7 @@ def make_scorer(model: ab.Model) -> Callable[[np.ndarray], np.ndarray]:
 
 
 class Quality(NamedTuple):
-    """How good a detector is: of the windows that it reports, and of those that it should."""
+    """The quality of a detector: of the windows that it reports, and of those that it should."""
 
     precision: float
     recall: float

@@ -185,7 +185,7 @@ def _grams(text: np.ndarray, size: int) -> np.ndarray:
 
 
 def _find(table: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where `values` are in the sorted `table`, and whether they are there."""
+    """Return the positions of `values` in the sorted `table`, and whether they are there."""
     place = np.minimum(np.searchsorted(table, values), len(table) - 1)
     return place, table[place] == values
 

@@ -40,7 +40,7 @@ BLOCK = 1024  # of interactions, whose random numbers for exploring are drawn at
 
 
 class Environment(Protocol):
-    """What an agent interacts with.
+    """The environment with which an agent interacts.
 
     Attributes:
         features: the length of a state.
@@ -143,7 +143,7 @@ class Gymnasium:
 
 @dataclass(frozen=True)
 class Settings:
-    """What an agent is like.
+    """The settings of an agent.
 
     Attributes:
         units: of each of the two hidden layers.
@@ -209,7 +209,7 @@ class Agent:
         self.stored.assign_add(1)
 
     def plan(self, count: Any) -> Any:
-        """Where to explore in the BLOCK interactions from number `count` on: an action, or -1 for the best one."""
+        """Draw the actions of the BLOCK interactions from number `count` on: -1 stands for the best one."""
         settings = self.settings
         numbers = ab.random.uniform((2, BLOCK), seed=self.dice)
         done = ops.cast(count + ops.arange(BLOCK), "float32") / settings.explore_for

@@ -137,7 +137,7 @@ def kinds_of(text: str) -> np.ndarray:
 
 
 def shares_by_kind(chosen: np.ndarray, texts: Sequence[str], experts: int) -> np.ndarray:
-    """Of the characters of each kind, which share is sent to each expert, [kinds, experts]."""
+    """Return the share of each kind's characters that is sent to each expert, [kinds, experts]."""
     shares = np.zeros((len(KINDS), experts))
     for row, text in zip(chosen, texts, strict=True):
         np.add.at(shares, (kinds_of(text)[:, None], row), 1.0)
@@ -146,7 +146,7 @@ def shares_by_kind(chosen: np.ndarray, texts: Sequence[str], experts: int) -> np
 
 
 def draw_choices(path: str, shares: np.ndarray) -> None:
-    """Which experts get which characters, as SVG."""
+    """Draw which experts get which characters, as SVG."""
     from drawing import table
 
     columns = [f"expert {number}" for number in range(shares.shape[1])]

@@ -64,7 +64,7 @@ def make_windows(series: np.ndarray, context: int, batch_size: int, shuffle: boo
 
 
 def seasonal_naive(known: np.ndarray, horizon: int, season: int = WEEK) -> np.ndarray:
-    """What was the case a season before, [batch, horizon], over and over if the horizon is longer.
+    """Return the values of a season before, [batch, horizon], over and over if the horizon is longer.
 
     >>> seasonal_naive(np.array([[5, 1, 2, 3]]), 5, season=3)
     array([[1, 2, 3, 1, 2]])
@@ -125,10 +125,10 @@ class Decoder(layers.Layer):
 
 
 def build_model(history: np.ndarray, units: int) -> ab.Model:
-    """What is known, [batch, CONTEXT], to forecasts, [batch, HORIZON]; both in the units of the series.
+    """Build a model from known values, [batch, CONTEXT], to forecasts, [batch, HORIZON], in the units of the series.
 
     What the network sees is how much values differ from the mean of their window, so that a trend leads nowhere new;
-    the history tells how much that is as a rule. It reads the last week, with what came a step later in the two weeks
+    the history gives the usual size of that. It reads the last week, with what came a step later in the two weeks
     before, and so does the decoder go on.
     """
     windows = np.lib.stride_tricks.sliding_window_view(history, CONTEXT)
@@ -147,7 +147,7 @@ def build_model(history: np.ndarray, units: int) -> ab.Model:
 
 
 def draw_forecast(path: str, past: np.ndarray, following: dict[str, np.ndarray]) -> None:
-    """What is known, and what the two days after it were thought to bring, and did."""
+    """Draw the known values, and those of the two days after: the forecast and what came."""
     from drawing import line_chart
 
     lines = {"known": (list(range(1 - len(past), 1)), past)}

@@ -56,7 +56,7 @@ def trained_model(epochs: int) -> ab.Model:
 
 
 def run_in_onnxruntime(path: Path, x: Any) -> Any:
-    """What onnxruntime computes from a file."""
+    """Return what onnxruntime computes from a file."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -50,7 +50,7 @@ class Experts:
         return [*self.first, *self.second]
 
     def one(self, number: int, tokens: Any) -> Any:
-        """What expert `number` makes of some tokens, [tokens, units]."""
+        """Return the results of expert `number` for some tokens, [tokens, units]."""
         return ops.relu(tokens @ self.first[number]) @ self.second[number]
 
     def __call__(self, tokens: Any, chosen: Any) -> Any:
@@ -110,7 +110,7 @@ def draw(random: np.random.Generator, maps: np.ndarray, count: int) -> tuple[np.
     shares = 1.0 / np.arange(1, kinds + 1)
     kind = random.choice(kinds, count, p=shares / shares.sum())
     tokens = random.normal(scale=0.5, size=(count, units))
-    tokens[np.arange(count), kind] += 3.0  # tells the kind
+    tokens[np.arange(count), kind] += 3.0  # gives the kind
     return tokens.astype("float32"), np.einsum("ti,tij->tj", tokens, maps[kind]).astype("float32")
 
 

@@ -1,8 +1,8 @@
 """Plain graph code: a loop in a loop, its gradient, and the gradient of that.
 
 The outer loop runs over numbers. The inner one improves a square root by Newton's method until it is good enough, which
-takes more steps for some numbers than for others, and nobody knows how many before it runs. The gradient goes back
-through all of it, and is a graph with loops itself, so that it has a gradient too.
+takes more steps for some numbers than for others; how many, is found only when it runs. The gradient goes back through
+all of it, and is a graph with loops itself, so that it has a gradient too.
 
     python examples/nested_loops.py
 """

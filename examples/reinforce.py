@@ -58,7 +58,7 @@ def move(state: Any, action: Any) -> Any:
 
 
 def has_fallen(state: Any) -> Any:
-    """Which episodes are over, [episodes]: the cart has left the track, or the pole is too steep."""
+    """Return which episodes are over, [episodes]: the cart has left the track, or the pole is too steep."""
     return ops.logical_or(ops.abs(state[:, 0]) > FARTHEST, ops.abs(state[:, 2]) > STEEPEST)
 
 
@@ -66,7 +66,7 @@ def has_fallen(state: Any) -> Any:
 
 
 class Episodes(NamedTuple):
-    """What was played, by step: arrays [steps, episodes].
+    """Episodes as they were played, by step: arrays [steps, episodes].
 
     Attributes:
         log_chances: of the actions that were chosen, logarithms.
@@ -123,7 +123,7 @@ def returns_of(rewards: Any, discount: float) -> Any:
 
 
 def advantages_of(episodes: Episodes, discount: float) -> Any:
-    """How much more than the baseline came after each step, in units of its spread, [steps, episodes].
+    """Return the rewards after each step minus the baseline, in units of their spread, [steps, episodes].
 
     The baseline of a step is the mean over the episodes: it does not depend on the actions of the one it is taken from
     but for that one's share, and those that are over count with 0, for they get no more reward.

@@ -1,6 +1,6 @@
 """Train a small model with a cell of its own, export it, serve it, and ask for predictions by each protocol.
 
-The server is a process that knows nothing of this file. What it answers is compared with `predict`.
+The server is a process that does not use this file. What it answers is compared with `predict`.
 
     python examples/serving.py [--output FOLDER]
 """

@@ -1,6 +1,6 @@
 """Training as a loop in the graph: K steps of input, gradient, update and logging are one call of one program.
 
-The loop's body draws a batch, computes the loss and its gradient, updates the weights where they lie, and writes the
+The loop's body draws a batch, computes the loss and its gradient, updates the weights in place, and writes the
 loss into a `TensorArray`. So Python is asked once in K steps, which is what small models spend most of their time on;
 the results are those of single steps, bit for bit. `fit` does the same with `compile(steps_per_execution=K)`.
 
@@ -27,7 +27,7 @@ GOAL = 0.005  # mean squared error
 
 
 def target(x: Any) -> Any:
-    """What the model learns: a sine over six radians."""
+    """Return what the model learns: a sine over six radians."""
     return ops.sin(3.0 * x)
 
 

@@ -2,7 +2,7 @@
 
 A grammar makes sentences of something like English, and their translations. Those have another word order (the verb
 comes last, relative clauses first), agreement (of adjectives and articles in gender and number, of participles with
-nouns that come later), and words that English does not tell apart: "mouse" is one word if someone feeds it and another
+nouns that come later), and words that English does not distinguish: "mouse" is one word if someone feeds it and another
 if someone repairs it, "old", "runs" and "with" depend on the noun, and "cut" is past or present with "yesterday" or
 "today". The model sees pairs of sentences and nothing else, and is tested on sentences that it has not seen.
 
@@ -344,7 +344,7 @@ def bleu(found: Sequence[Sequence[Any]], wanted: Sequence[Sequence[Any]], most: 
 
 
 def draw_attention(path: str, translator: Translator, pair: tuple[Words, Words], x: np.ndarray, y: np.ndarray) -> None:
-    """Where the decoder looked while it wrote a translation, as a table."""
+    """Draw where the decoder looked while it wrote a translation, as a table."""
     from drawing import table
 
     source, target = pair

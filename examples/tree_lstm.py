@@ -44,7 +44,7 @@ class Tree:
 
     @property
     def value(self) -> bool:
-        """What the expression is worth."""
+        """The value of the expression."""
         if not self.children:
             return bool(self.symbol)
         left, right = self.children
@@ -189,7 +189,7 @@ class TreeLSTM:
         return ops.sum(is_root * ops.cast(right, "float32")) / ops.sum(is_root)
 
     def feeds(self, trees: Sequence[Tree]) -> dict[Any, Any]:
-        """What is fed for a batch of these trees."""
+        """Return what is fed for a batch of these trees."""
         batch = Batch.of(trees)
         return {
             self.keys: batch.keys,
