@@ -1,4 +1,4 @@
-"""Settings of hypothesis; seeds; runs without passes or kernels; counts that tests tell, printed at the end."""
+"""Settings of hypothesis; seeds; runs without passes or kernels; counts that tests report, printed at the end."""
 
 import os
 import random
@@ -62,7 +62,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture(autouse=True)
 def same_seeds() -> None:
-    """What draws without a seed draws the same in every run, whichever tests ran before in the process."""
+    """Give draws without a seed the same values in every run, whichever tests ran before in the process."""
     from anabranch.engine.ops.random.keys import set_global_seed
 
     random.seed(0)
@@ -87,7 +87,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def few_kernels(request: pytest.FixtureRequest) -> None:
-    """Of the tests in some files one in ten compiles kernels, and those marked `kernels`; in `make test-all` all do.
+    """Compile kernels in one of ten tests of some files, and in those marked `kernels`; in `make test-all` in all.
 
     Compiling takes half the time of these tests, and no result depends on it.
     """

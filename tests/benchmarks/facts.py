@@ -1,4 +1,4 @@
-"""Where and with what a run was made: versions and the class of the machine, for the head of the report."""
+"""Facts about a run for the head of the report: versions and the class of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line of the benchmarks must reach: figures in, a verdict out."""
+"""Goals of the lines of the benchmarks: figures in, a verdict out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verdict:
-    """A goal held against the figures: the figure in words, and whether the goal is met."""
+    """A goal held against the figures: the figure in words, and whether the goal is reached."""
 
     figure: str
     met: bool
@@ -25,7 +25,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a line must reach. `judge` returns None where the row that it compares with was not measured."""
+    """The goal that a line must reach. `judge` returns None where the row that it compares with was not measured."""
 
     text: str
     judge: Callable[[Figures], Verdict | None]

@@ -48,7 +48,7 @@ class Interpreters:
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run: rounds, seconds' scale, threads, and whether real-time priority is to be had."""
+    """Settings of a run: rounds, seconds' scale, threads, and whether real-time priority is to be had."""
 
     rounds: int = 3
     budget: float = 1.0
@@ -77,7 +77,7 @@ class Measured:
 
 
 def can_run_realtime() -> bool:
-    """Whether `chrt -r 1` is there and allowed."""
+    """Test whether `chrt -r 1` is there and allowed."""
     if shutil.which("chrt") is None:
         return False
     return subprocess.run(["chrt", "-r", "1", "true"], capture_output=True, check=False).returncode == 0
@@ -163,7 +163,7 @@ def measure(
     lines: tuple[Line, ...],
     interpreters: Interpreters,
     settings: Settings,
-    tell: Callable[[Line, str, int, Record | None, str], None],
+    report: Callable[[Line, str, int, Record | None, str], None],
 ) -> list[Measured]:
     """Measure `lines`: within a line, rows take turns (A B C, A B C), so that a slow spell of the machine hits all.
 
@@ -171,7 +171,7 @@ def measure(
         lines: What to measure.
         interpreters: Where the peers live.
         settings: Rounds (a line may want fewer) and limits.
-        tell: Called after each process with (line, row, round, record or None, failure).
+        report: called after each process with (line, row, round, record or None, failure).
 
     Returns:
         One `Measured` a line. A row that failed once is not run again.
@@ -181,7 +181,7 @@ def measure(
         for index, result in enumerate(results):
             rounds = min(settings.rounds, result.line.most_rounds)
             for number in range(rounds):
-                _run_round(result, interpreters, settings, number, cache, tell)
+                _run_round(result, interpreters, settings, number, cache, report)
             for number in range(rounds if result.line.trains else 0):
                 _run_first_steps(result, settings, f"{cache}/first-{index}-{number}")
     return results
@@ -214,7 +214,7 @@ def _run_round(
     settings: Settings,
     number: int,
     cache: str,
-    tell: Callable[[Line, str, int, Record | None, str], None],
+    report: Callable[[Line, str, int, Record | None, str], None],
 ) -> None:
     for row, python in rows_of(result.line, interpreters, settings, number):
         if row in result.failures:
@@ -224,4 +224,4 @@ def _run_round(
             result.failures[row] = failure
         else:
             result.records.setdefault(row, []).append(record)
-        tell(result.line, row, number, record, failure)
+        report(result.line, row, number, record, failure)

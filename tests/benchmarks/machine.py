@@ -34,7 +34,7 @@ Run = Callable[..., Record]  # of (module, function, parameters): one process
 
 @dataclass
 class Section:
-    """What an experiment has given: a table, whether its goals are met, and its figure."""
+    """The result of an experiment: a table, whether its goals are reached, and its figure."""
 
     title: str
     about: str
@@ -269,7 +269,7 @@ EXPERIMENTS: dict[str, Callable[[Run, bool], Section]] = {
 
 
 def runner(settings: harness.Settings, cache: str) -> Run:
-    """What runs one measurement in a process of its own."""
+    """Return what runs one measurement in a process of its own."""
 
     def run(module: str, function: str, **params: Any) -> Record:
         threads = settings.threads if module == "machine_unrolling" else 1

@@ -1,4 +1,4 @@
-"""What is measured: which rows make a line of the table, and what the line's goal is.
+"""The plan of what is measured: which rows make a line of the table, and what the line's goal is.
 
 A *line* is one workload with one set of parameters. Its rows are ours, the peers (other frameworks: the best one is the
 measure) and floors (hand-written NumPy or numba, shown for orientation, not counted as peers). Only the peers that were
@@ -57,7 +57,7 @@ class Line:
 
     @property
     def trains(self) -> bool:
-        """Whether a first step, compilation included, can be told from the others."""
+        """Test whether a first step, compilation included, can be distinguished from the others."""
         return bool(self.losses)
 
 

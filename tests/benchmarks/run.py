@@ -6,10 +6,10 @@
     python tests/benchmarks/run.py W2 --only anabranch jax_scan --rounds 1
     python tests/benchmarks/run.py machine --write    the dataflow machine (see machine.py)
 
-Ours also tells its first step, compilation included, with an empty kernel cache and with what that run left there.
+Ours also reports its first step, compilation included, with an empty kernel cache and with what that run left there.
 The peers live in environments that `peers/make_env.sh` builds (or PEERS_PY and PEERS_PY_TORCH name). Without them ours
 and the NumPy floors run alone. Exit status: 1 if a row of ours failed or does other work than the peers, else 0; a
-missed goal is told, not an error (a shared machine would make it one at random), unless `--check` asks for it.
+missed goal is reported, not an error (a shared machine would make it one at random), unless `--check` asks for it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def choose(names: list[str], only: list[str] | None) -> tuple[plan.Line, ...]:
 def teller(log: Path | None):
     """A function that prints each process's figure as it comes and appends its record to `log`."""
 
-    def tell(line: plan.Line, row: str, number: int, record: harness.Record | None, failure: str) -> None:
+    def report(line: plan.Line, row: str, number: int, record: harness.Record | None, failure: str) -> None:
         figure = f"{table.show(record['median_ms'])} ms" if record else f"failed: {failure}"
         print(f"{line.title:20} round {number + 1}  {row:22} {figure}", file=sys.stderr, flush=True)
         if log is None:
@@ -83,7 +83,7 @@ def teller(log: Path | None):
         with log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
-    return tell
+    return report
 
 
 def main(arguments: list[str]) -> int:

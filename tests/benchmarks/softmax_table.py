@@ -25,7 +25,7 @@ WORDS = 512  # a step
 
 
 def words_a_second(kind: str, params: dict[str, Any]) -> float:
-    """Of one process."""
+    """Return the words a second of one process."""
     worker = [sys.executable, str(harness.HERE / "worker.py"), "ours", "softmax", kind, json.dumps(params)]
     done = subprocess.run(worker, capture_output=True, text=True, check=False)
     records = [text for text in done.stdout.splitlines() if text.startswith("@@")]

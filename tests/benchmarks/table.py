@@ -42,7 +42,7 @@ class Row:
     loss_check: tuple[float, ...]
 
     def figure(self, measure: Measure) -> float:
-        """What the line compares: milliseconds or megabytes."""
+        """Return the figure that the line compares: milliseconds or megabytes."""
         return self.median if measure == "time" else self.peak_mb
 
 
@@ -95,7 +95,7 @@ def _row(name: str, role: str, records: Sequence[Record]) -> Row:
 
 
 def _differs(row: Row, losses: Sequence[float], tolerance: float) -> bool:
-    """Whether a row that should train as `losses` tell does not."""
+    """Test whether a row that should train with these `losses` does not."""
     if len(row.loss_check) != len(losses):
         return True
     return not all(abs(a - b) <= tolerance * abs(b) for a, b in zip(row.loss_check, losses, strict=True))  # or NaN

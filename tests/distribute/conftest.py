@@ -10,7 +10,7 @@ import anabranch as ab
 
 @pytest.fixture(autouse=True)
 def _token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All tasks and clients of these tests know one token; the user's own file is left alone."""
+    """Give all tasks and clients of these tests one token; the user's own file is left alone."""
     monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
 
 

@@ -172,7 +172,7 @@ def trained(make: Any, x: Any, strategy: Any, batches: Any = (5,)) -> Any:
 
 @pytest.mark.parametrize(("make", "x"), [(dense, X), pytest.param(table, IDS, marks=pytest.mark.slow)])
 def test_replicas_on_several_devices_find_what_one_device_finds(make: Any, x: Any) -> None:
-    """Of 5 rows one has 2 and one 3."""
+    """One device gets 2 of 5 rows and one gets 3."""
     expected = trained(make, x, None)
     ab.config.set_devices(cpu=2)
     found = trained(make, x, DataParallel())

@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happens to tasks does not depend on kernels, and compiling them takes most of the time."""
+    """Run without kernels: these tests do not depend on them, and compiling takes most of the time."""
     monkeypatch.setenv("ANABRANCH_KERNELS", "0")
 
 
@@ -53,7 +53,7 @@ def assert_same(mine: Any, expected: Any) -> None:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What two workers find to whom nothing happens."""
+    """Train with two workers to whom nothing happens."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     (folder / "was here").touch()
     with pytest.MonkeyPatch.context() as patch:

@@ -31,7 +31,7 @@ def plain(without_kernels: None) -> Iterator[None]:
 
 
 def trained(name: str, floatx: str, strategy: Any = None) -> dict[str, Any]:
-    """What two passes come to; of 10 rows the batches have 7 and 3, so that not all of four replicas have rows."""
+    """Return results of two passes; of 10 rows the batches have 7 and 3, so that not all of 4 replicas have rows."""
     ab.config.set_floatx(floatx)
     ab.utils.set_random_seed(5)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
@@ -82,7 +82,7 @@ def test_stages(name: str) -> None:
 
 
 def test_counts_are_those_of_all_rows() -> None:
-    """What a layer notes of a batch with ``aggregation="sum"``, as mixtures of experts do, over replicas and stages."""
+    """Values with ``aggregation="sum"``, as of mixtures of experts, are summed over replicas and stages."""
     rows = np.random.default_rng(0).normal(size=(7, 4))
 
     def counts(strategy: Any) -> Any:

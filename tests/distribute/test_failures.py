@@ -1,4 +1,4 @@
-"""What happens when a part fails: {master, worker, ps, client, storage} x {killed, stopped, slow, absent, cut, ...}.
+"""Failures of each part: {master, worker, ps, client, storage} x {killed, stopped, slow, absent, cut, ...}.
 
 Each test here is a row of docs/failures.md. After a change:
 ``ANABRANCH_WRITE_GOLDEN=1 pytest tests/distribute/test_failures.py -k page``.
@@ -35,7 +35,7 @@ LARGE = 4_000_000  # elements of a value that takes a while to cross
 
 
 class Row(NamedTuple):
-    """What a test shows."""
+    """One row of the table: what a test shows."""
 
     fault: str
     part: str
@@ -116,7 +116,7 @@ class Lab:
             assert time.monotonic() < until, "it did not come to that"
 
     def restart(self, task: str) -> TaskProcess:
-        """Start a task anew, at its address; it ends with the others."""
+        """Start a task again, at its address; it ends with the others."""
         job, index = task.split(":")[1].partition("/")[0], int(task.rpartition(":")[2])
         addresses = {name: each.address for name, each in self.running.items()}
         cluster = {"ps": [addresses[PS]], "worker": [addresses[MASTER], addresses[OTHER]]}

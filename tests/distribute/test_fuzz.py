@@ -215,7 +215,7 @@ def of_tasks(incarnation: int) -> list[tuple[int, Any, list[Any]]]:
 
 
 def answers(server: Any, name: str, sends: list[tuple[int, Any, list[Any]]]) -> list[Frame]:
-    """What a task answers to somebody who sends these, until it has answered what is asked in the end, or refuses."""
+    """Return a task's answers to these frames, until it has answered what is asked in the end, or refuses."""
     info = server.task.information()
     where = (info.host, info.port)
     identity = Identity(name, secrets.randbits(60))

@@ -58,7 +58,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 @pytest.fixture(scope="module")
 def alone() -> Any:
-    """What one process finds."""
+    """Return the results of one process."""
     done = subprocess.run(
         [sys.executable, SCRIPT, "/no/such/folder"], stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE
     )

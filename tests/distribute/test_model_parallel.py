@@ -176,7 +176,7 @@ def test_products_of_parts_are_on_their_devices() -> None:
 
 
 def test_devices_hold_their_parts_alone() -> None:
-    """Of weights and of what the optimizer keeps for them; no step makes a whole of them."""
+    """Devices hold parts of weights and of what the optimizer keeps; no step makes a whole of them."""
     ab.config.set_devices(cpu=2)
     strategy = strategy_of((1, 2), DENSE)
     with strategy.scope():

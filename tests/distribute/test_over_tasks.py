@@ -1,4 +1,4 @@
-"""Models that lie on several tasks, in parts or in stages, find what one device finds."""
+"""Models that are on several tasks, in parts or in stages, find what one device finds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def assert_same(path: Path) -> None:
     ],
 )
 def test_training_over_tasks_finds_what_one_device_finds(names: list[str], elsewhere: Any, tmp_path: Path) -> None:
-    """Also evaluate, predict and the weights; as many variables as belong there lie with the other task."""
+    """Also evaluate, predict and the weights; the other task holds as many variables as belong there."""
     text = launched("train_over_tasks.py", str(tmp_path / "found.npz"), *names)
     assert text.split() == [word for count in elsewhere for word in ("elsewhere:", str(count))]
     assert_same(tmp_path / "found.npz")

@@ -41,7 +41,7 @@ def launch(workers: int, ps: int, script: str, *arguments: str, status: int = 0,
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What one process finds."""
+    """Return the results of one process."""
     output = tmp_path_factory.mktemp("alone") / "found"
     run(str(SCRIPTS / "train_models.py"), "ParameterServer", str(output))
     return np.load(f"{output}-0.npz")

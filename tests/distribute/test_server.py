@@ -1,4 +1,4 @@
-"""Tasks that start, tell who they are, let in who knows the token, and end; in this process and as processes."""
+"""Tasks that start, report who they are, accept those with the token, and end; in this process and as processes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def two(request: pytest.FixtureRequest) -> Generator[Running]:
 
 
 def lowered(graph: ab.Graph, targets: Any) -> str:
-    """What all tasks run, as text."""
+    """Return what all tasks run, as text."""
     named = [DeviceName.parse(f"{task}/device:CPU:0") for task in (*PS, WORKER)]
     devices = [Device(name, bandwidth=2e9, latency=2e-5) for name in named]
 
@@ -48,7 +48,7 @@ def lowered(graph: ab.Graph, targets: Any) -> str:
 
 
 def crossing(text: str) -> list[int]:
-    """How many elements each tensor has that goes from one device to another; those of open shapes count as 0."""
+    """Return the sizes of tensors that go from one device to another; those of open shapes count as 0."""
     found: list[int] = []
     for line in text.splitlines():
         if "= recv() @" in line:

@@ -35,7 +35,7 @@ Request = tuple[int, Any, list[Any]]
 
 @pytest.fixture(scope="module")
 def requests() -> dict[int, Request]:
-    """What a session sends, by kind: its graph's step counts on a ps what a loop over both tasks has computed."""
+    """Return the requests of a session, by kind. Its step counts on a ps what a loop over both tasks has computed."""
     found: dict[int, Request] = {}
     send = Channel.send
 
@@ -117,7 +117,7 @@ class Simulation:
         else:
             assert answer.kind == Kind.ERROR, answer
             self.outcomes.append(type(read_error(answer.document()["error"])).__name__)
-            if self.outcomes[-1] == "StateLostError":  # another session makes it anew
+            if self.outcomes[-1] == "StateLostError":  # another session makes a new one
                 assert self.client.connection is not None
                 self.client.connection.close("the client begins anew")
 
@@ -177,7 +177,7 @@ def check(seed: int, requests: dict[int, Request]) -> list[Any]:
         made.step()
         for outcome in made.outcomes[known:]:
             if isinstance(outcome, float):
-                # What failed counts once or never; what succeeded counts once; a new start begins anew.
+                # What failed counts once or never; what succeeded counts once; a new start begins again.
                 is_later = last + 1 <= outcome <= last + 1 + failed
                 if not is_later:
                     assert made.tasks[PS].task.identity.incarnation != incarnation, made.outcomes

@@ -1,4 +1,4 @@
-"""What plain Python does with variables and queues that tasks hold is done there."""
+"""Plain Python's operations on variables and queues that tasks hold are done there."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_another_incarnation_is_another_task():
 
 @given(st.lists(st.floats(0, 10_000), max_size=6))
 def test_who_was_stopped_accuses_nobody(gaps: list[float]):
-    """Each gap is one in which this process did not run; the answer lies there afterwards."""
+    """Each gap is one in which this process did not run; the answer is there afterwards."""
     pulse, now = Pulse(7, Patience()), 0.0
     for gap in gaps:
         now += gap

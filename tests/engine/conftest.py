@@ -1,4 +1,4 @@
-"""Thousands of generated tests: what they went through is told, and collecting them stays cheap."""
+"""Thousands of generated tests: their coverage is reported, and collecting them stays cheap."""
 
 import gc
 from collections.abc import Callable

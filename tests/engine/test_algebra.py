@@ -41,14 +41,14 @@ def special(dtype: str, shape: tuple[int, ...] = (12,)) -> Any:
 
 
 def types_of(targets: Any, feeds: Any, exact: bool = True) -> Counter[str]:
-    """How many operations of each type a step has, but for placeholders and constants."""
+    """Count the operations of each type in a step, but for placeholders and constants."""
     step = prepare(targets[0].graph, targets, feeds, reassociate=not exact)
     found = [operation.type for operation in all_operations(step.operations)]
     return Counter(name for name in found if name not in ("placeholder", "constant", "parameter"))
 
 
 def same_bits(value: Any, other: Any) -> bool:
-    """Whether two values are the same, signs of zeros included; of NaN it is enough to be NaN."""
+    """Test whether two values are the same, signs of zeros included; of NaN it is enough to be NaN."""
     value, other = np.asarray(value), np.asarray(other)
     if value.dtype != other.dtype or value.shape != other.shape:
         return False

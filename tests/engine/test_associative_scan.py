@@ -94,7 +94,7 @@ def test_several_dtypes_and_axes_counted_from_the_end():
     flags = ab.constant([False, True, False, False, True])
 
     def last_flagged(a: Any, b: Any) -> Any:
-        """A sum that begins anew at each flag."""
+        """A sum that begins again at each flag."""
         (total_a, start_a), (total_b, start_b) = a, b
         return ops.where(start_b, total_b, total_a + total_b), ops.logical_or(start_a, start_b)
 

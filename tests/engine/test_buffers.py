@@ -1,4 +1,4 @@
-"""Where fused results are written: memory that is shared, and memory that must not be."""
+"""Memory of fused results: memory that is shared, and memory that must not be."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def x(graph: Graph) -> Tensor:
 
 
 def in_place(program: Program, name: str = "v") -> bool:
-    """Whether a kernel writes straight into the value of the variable."""
+    """Test whether a kernel writes straight into the value of the variable."""
     lines = program.source.splitlines()
     written = {line.split(" = ")[0].strip() for line in lines if line.endswith(f"= {name}._value")}
     return any("kernel" in line and any(f", ({target}," in line for target in written) for line in lines)
@@ -173,7 +173,7 @@ def test_two_variables_are_assigned_one_value(x: Tensor):
 
 
 def test_the_second_of_two_variables_is_updated_in_place(x: Tensor):
-    """The first keeps its old value for the caller, so it needs a copy of what lies in the second."""
+    """The first keeps its old value for the caller, so it needs a copy of what is in the second."""
     v, w = variable(1, "v"), variable(2, "w")
     old = v.value
     value = x * 2 + 1
@@ -226,7 +226,7 @@ def test_constants_are_not_overwritten(x: Tensor):
 
 
 def test_an_assignment_that_fails_later_in_the_step(graph: Graph, x: Tensor):
-    """What comes before the failing operation has happened, as everywhere."""
+    """Effects before the failing operation have happened, as everywhere."""
     v = variable(1)
     write = v.assign(v * 2 + 1).operation
     with ab.control_dependencies([write]):

@@ -1,4 +1,4 @@
-"""Loops and branches under stress: effects, memory, depth, size, and what users are told when they go wrong.
+"""Loops and branches under stress: effects, memory, depth, size, and the errors when they go wrong.
 
 Each value is computed by the compiled step and by the reference interpreter.
 """

@@ -1,4 +1,4 @@
-"""What ops call of CuPy is there and takes these arguments: by a table of its signatures."""
+"""Functions of CuPy that ops call exist and take these arguments: by a table of its signatures."""
 
 import warnings
 from typing import Any

@@ -358,7 +358,7 @@ def test_recomputation_in_the_gradient():
 
 
 def test_cotangent_of_rows():
-    """What `gradients` gives for a table of which rows are taken may be passed on."""
+    """The gradient of a table of which rows are taken may be passed on."""
     table = ab.Variable(np.ones((3, 2)), dtype="float64", name="table")
 
     @ab.custom_gradient

@@ -11,7 +11,7 @@ from anabranch.engine.common.deadlines import deadline, waits
 
 
 class Clock:
-    """A time that passes as it is told."""
+    """A time that passes as tests set it."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -25,7 +25,7 @@ Build = Callable[[Tensor, int], Tensor]
 
 @pytest.fixture(params=[1, pytest.param(4, marks=pytest.mark.slow)], ids=["quarter", "whole"])
 def scale(request: pytest.FixtureRequest) -> int:
-    """How many quarters of the whole depth a test takes."""
+    """Return how many quarters of the whole depth a test takes."""
     return request.param
 
 
@@ -251,7 +251,7 @@ def test_assignments(depth: int):
 
 
 def test_tables_in_loops(scale: int):
-    """Whether a captured value is a table is found by following what it is passed on to."""
+    """Test whether a captured value is a table is found by following what it is passed on to."""
     table = ab.placeholder((3, 2), "float32", "table")
 
     def body(i: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
@@ -267,7 +267,7 @@ def test_tables_in_loops(scale: int):
 
 
 def test_other_roads(scale: int):
-    """Functions, forward derivatives, partial runs and what lies inside loops."""
+    """Functions, forward derivatives, partial runs and what is inside loops."""
     value = start_of(vectors)
     for _ in range(500 * scale):
         value = np.sin(value)

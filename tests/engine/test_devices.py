@@ -346,7 +346,7 @@ MAKE_STRINGS = {"as_string", "string_format"}
 
 
 def runs_on_device_arrays(sample: Sample) -> bool:
-    """Whether `run` computes with a device's arrays alone. The keys of random ops are values on the host."""
+    """Test whether `run` computes with a device's arrays alone. The keys of random ops are values on the host."""
     inputs = [np.asarray(value) for value in sample.inputs]
     if sample.op.type_name.startswith("random_"):
         given = [inputs[0], *[to_device(value) for value in inputs[1:]]]

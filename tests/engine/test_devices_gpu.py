@@ -113,7 +113,7 @@ def test_what_is_on_the_device_is_an_array_of_cupy(machines: Any) -> None:
 
 
 def test_elements_are_put_together_before_they_have_come(machines: Any) -> None:
-    """What is copied to the device is not touched by kernels that do not wait for it."""
+    """Copies to the device are not touched by kernels that do not wait for them."""
     machine = machines()
     machine.cupy.goes_on = False
     value = ArrayValue.empty(3).write(0, array(1)).write(2, array(2))

@@ -396,7 +396,7 @@ def test_reads_that_jump_ahead_bring_back_what_follows_there() -> None:
     assert read(device, record, 5, last=True) == 5
     found = record.next_far()
     assert found is not None
-    assert found[0] == 1  # 4, and not what lies between
+    assert found[0] == 1  # 4, and not what is between
 
 
 def test_a_value_whose_step_was_aborted_is_told_and_moves_nowhere() -> None:

@@ -1,4 +1,4 @@
-"""Devices that know the end of everything when it is enqueued: the same times as those that find out as time passes."""
+"""Devices that compute the end of everything when it is enqueued: with the same times as those that find out later."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_copies_that_come_soon_stand_in_line() -> None:
 
 
 def test_an_observer_is_told_of_every_copy() -> None:
-    """By the way that tells: what is given at once tells nobody."""
+    """Copies go through `submit`: what is given at once notifies nobody."""
     _, first, second = pair()
     (x,) = first.launch(lambda: np.arange(4.0), [], 1, 0.0, "range")
 

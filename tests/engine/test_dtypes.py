@@ -46,7 +46,7 @@ STRONG_OF_WEAK = {"i*": "int32", "f*": "float32", "c*": "complex64"}
 
 
 def operand(code: str) -> Any:
-    """What `result_type` is given for a type of the table."""
+    """Return the operand that `result_type` is given for a type of the table."""
     return WEAK[code] if code in WEAK else as_dtype(NAMES[code])
 
 
@@ -84,8 +84,8 @@ def test_promotion_is_that_of_jax(first: str, second: str):
 
 
 def test_promotion_is_associative():
-    # Weak results are named before they meet a strong type only where there are two of them: three at once are joined
-    # in the lattice itself, so that any grouping over strong types gives one result.
+    # Weak results are named before they are joined with a strong type only where there are two of them: three at once
+    # are joined in the lattice itself, so that any grouping over strong types gives one result.
     strong = [operand(code) for code in NAMES]
     for a, b, c in itertools.product(strong, repeat=3):
         if {a.name, b.name, c.name} >= {"uint64"} and {x.kind for x in (a, b, c)} & {"i"}:

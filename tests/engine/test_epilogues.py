@@ -207,7 +207,7 @@ def test_write_between_keeps_them_apart():
 
 @any_size
 def test_product_for_which_others_wait_stays():
-    """What waits for the product may give an operand of what follows: joined, they would wait for each other."""
+    """An operation that waits for the product may give an operand of the next: joined, both would wait."""
     (x, x_value), (w, w_value) = feed(9, 5), feed(5, 21)
     product = x @ w
     counter = ab.Variable(np.float32(1))

@@ -40,7 +40,7 @@ def line_of_caller() -> int:
 
 
 def section(text: str, name: str) -> list[str]:
-    """What is told of one pass."""
+    """Return the lines about one pass."""
     lines = text.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(f"{name}: "))
     rest = lines[start + 1 :]
@@ -280,7 +280,7 @@ def test_a_profile_counts_operands_that_are_laid_out_anew():
     matrix, wide = np.ones((90, 80), "float32"), np.ones((80, 180), "float32")
     with ab.Graph().as_default():
         x, y = ab.placeholder((90, 80), "float32"), ab.placeholder((80, 180), "float32")
-        found = ab.profile(x @ y[:, 90:], {x: matrix, y: wide}, runs=2)  # rows may lie apart
+        found = ab.profile(x @ y[:, 90:], {x: matrix, y: wide}, runs=2)  # rows may have gaps between them
         assert found.refits == 0
         assert "laid out anew" not in str(found)
         if library.usable:

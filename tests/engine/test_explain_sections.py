@@ -1,4 +1,4 @@
-"""What `explain(passes=True)` says of native code, memory, invariants, live rows and gradients, word by word."""
+"""Words of `explain(passes=True)` about native code, memory, invariants, live rows and gradients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def line() -> int:
 
 
 def section(fetches: Any, name: str) -> list[str]:
-    """What is told of one pass, without how often it applied and how long it took."""
+    """Return the lines about one pass, without how often it applied and how long it took."""
     told = ab.explain(fetches, passes=True).split(f"\n{name}: ")[1].split("\n")[1:]
     lines = [each.strip() for each in told[: next(k for k, each in enumerate([*told, ""]) if each[:1] != " ")]]
     return [each for each in lines if not re.fullmatch(r"\d+ changes?(, [\d.]+ ms)?", each)]

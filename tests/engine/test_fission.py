@@ -208,7 +208,7 @@ TWICE: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 @pytest.mark.parametrize("output", TWICE.values(), ids=TWICE)
 def test_gradients_of_weights_that_outputs_share_with_the_recurrence_are_products_after_the_loop(output: Any):
-    """What outputs alone would do is batched before the backward loop, as an array of matrices that it adds up."""
+    """The products of outputs alone are batched before the backward loop, as an array of matrices that it adds up."""
     steps, rows, width = 20, 3, 32
     x, u = ab.placeholder((steps, rows, width), "float64"), ab.placeholder((width, width), "float64")
     b = ab.placeholder((width,), "float64")

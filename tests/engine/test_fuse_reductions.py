@@ -122,7 +122,7 @@ def test_a_large_gradient_of_a_bias_is_a_kernel():
 
 
 def test_rows_of_two_lengths():
-    """Of two kinds of rows one is that of the kernel."""
+    """One of two kinds of rows is that of the kernel."""
     x = ab.placeholder((8, 6, 5), "float32")
     y = o.softmax(x * 2, axis=-1)
     z = o.softmax(o.reshape(y, (8, 30)) + 1, axis=-1)
@@ -215,7 +215,7 @@ def test_results_are_not_written_over_rows_that_are_read_again():
 
 
 def test_a_sum_of_all_is_used_beside_sums_of_columns():
-    """No kernel has rows of both kinds; the pass is told so and fuses less."""
+    """No kernel has rows of both kinds; the pass finds that out and fuses less."""
     x, y = (ab.placeholder((2, 3), "float64", name) for name in "xy")
     scaled = (o.sum(x * y) * 2 + 1) * y
     total = o.sum(scaled, axis=0)

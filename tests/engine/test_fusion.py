@@ -76,7 +76,7 @@ def test_unsupported_ops_split_groups(x: Symbol):
 
 
 def test_shapes_split_groups():
-    """What is computed for one row would be computed again for each."""
+    """Values computed for one row would be computed again for each."""
     x, row = ab.placeholder((6, 4), "float32", "x"), ab.placeholder((4,), "float32", "row")
     y = (row * 2 + 1) * x + x
     assert groups([y], [x, row]) == ["multiply add", "multiply add"]
@@ -84,7 +84,7 @@ def test_shapes_split_groups():
 
 
 def test_a_column_joins_rows():
-    """What is computed once a row is so in the kernel of the rows, too."""
+    """Values computed once a row are so in the kernel of the rows, too."""
     x, column = ab.placeholder((6, 4), "float32", "x"), ab.placeholder((6, 1), "float32", "column")
     y = (column * 2 + 1) * x + x
     assert groups([y], [x, column]) == ["multiply add multiply add"]
@@ -328,7 +328,7 @@ def test_effects_stay_where_only_a_shape_is_used(graph: Graph):
 
 
 def test_control_dependencies_of_what_is_simplified(graph: Graph):
-    """Where the shapes agree, summing to a shape is no work, but what waits for it still happens first."""
+    """Summing to a shape is no work if the shapes agree, but what it waits for still happens first."""
     v = variable(1)
     fed = ab.placeholder((None, 4), "float32", "fed")
     factor = ab.placeholder((None, 4), "float32", "factor")
@@ -488,7 +488,7 @@ def test_random_transcendental_chains(data: st.DataObject):
 
 
 def test_one_program_is_fused_in_one_way():
-    """Where sets have a say, addresses must not: else a resumed run would not repeat its bits."""
+    """Addresses must not decide the order of sets: else a resumed run would not repeat its bits."""
 
     def source() -> str:
         rng = np.random.default_rng(3)

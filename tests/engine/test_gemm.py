@@ -319,7 +319,7 @@ def test_operands_that_are_views_are_left_to_numpy(is_open: bool):
 
 @pytest.fixture
 def no_refits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels take all operands as they lie."""
+    """Kernels take all operands in their own layout."""
 
     def refuse(kernel: BoundKernel, *given: Any) -> None:
         raise AssertionError(f"{kernel.spec.operands} were laid out anew")

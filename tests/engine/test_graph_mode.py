@@ -1,4 +1,4 @@
-"""What TensorFlow 1.4 documents of graphs and sessions, at the edges: each case has one expected result."""
+"""Edge cases of graphs and sessions that TensorFlow 1.4 documents: each case has one expected result."""
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
@@ -94,7 +94,7 @@ HOLDERS = [in_a_branch, in_a_loop, in_a_branch_in_a_loop]
 def test_what_only_an_unused_operation_waits_for_does_not_run(
     flag: Tensor, x: Tensor, holder: Callable[..., Tensor], used: bool, taken: bool
 ):
-    """If it is used, what it waits for lies outside, and runs whichever branch is taken."""
+    """If it is used, what it waits for is outside, and runs whichever branch is taken."""
     counter = ab.Variable(0.0, name="counter")
     write = counter.assign_add(1.0)
     y = holder(flag, lambda: waiting_and_not(write, x)[0 if used else 1])
@@ -338,7 +338,7 @@ def test_branches_for_effects_run_in_loops_and_functions():
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_what_a_branch_returns_from_outside_runs_in_any_case(flag: Tensor, grouped: bool):
-    """As what any operation of a branch waits for and what lies outside does."""
+    """It runs like anything outside for which an operation of a branch waits."""
     counter = ab.Variable(0.0, name="counter")
     write = counter.assign_add(1.0).operation
     noted = ab.cond(flag, lambda: ab.group(write) if grouped else write, ab.no_op)

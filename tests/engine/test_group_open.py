@@ -1,4 +1,4 @@
-"""What reads the same arrays of unknown sizes becomes one kernel: several results, and sums."""
+"""Operations that read the same arrays of unknown sizes become one kernel: several results, and sums."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_values(count: int, width: int, is_open: bool) -> None:
 
 
 def test_many_shapes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels are bound anew for each, and forgotten once there are too many."""
+    """Kernels are bound again for each, and forgotten once there are too many."""
     monkeypatch.setattr(open_sizes, "_MOST_KEYS", 2)
     graph, fetches, feeds = _gated()
     program = Program(graph, fetches, feeds)
@@ -124,7 +124,7 @@ def test_rows_that_turn_out_to_be_one() -> None:
 
 
 def test_no_operation_waits_for_itself() -> None:
-    """What takes a result of a group by way of something outside is no part of it."""
+    """An operation that takes a result of a group by way of something outside is no part of it."""
     with ab.Graph().as_default() as graph:
         x = ab.placeholder((None, 32), "float32")
         first = ab.ops.exp(x)

@@ -1,4 +1,4 @@
-"""How the work of preparing a step grows with its program: twice the program, about twice the calls of functions.
+"""Growth of the work of preparing a step with its program: twice the program, about twice the calls of functions.
 
 Calls are counted, not time: they are the same in each run. What would be quadratic makes four times as many.
 """
@@ -31,7 +31,7 @@ SIZES = {
 
 
 def calls_of_preparing(build: Callable[[int], Built], size: int) -> int:
-    """How many functions, of Python and of C, are called from a graph to the program of its step."""
+    """Count the calls of functions, of Python and of C, from a graph to the program of its step."""
     count = 0
 
     def note(frame: Any, event: str, argument: Any) -> None:

@@ -58,7 +58,7 @@ def _values(shapes: Sequence[Any], seed: int = 0, dtype: Any = "float32") -> lis
 
 
 def _joined(graph: ab.Graph, targets: Sequence[Any], feeds: Sequence[Any] = ()) -> list[int]:
-    """How many members each operation has that updates several variables."""
+    """Return the number of members of each operation that updates several variables."""
     step = prepare(graph, targets, feeds, rule=fusion_rule())
     found = [operation.op for operation in all_operations(step.operations)]
     return [op.count for op in found if isinstance(op, HorizontallyFused)]
@@ -341,7 +341,7 @@ def test_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_meaning() -> None:
-    """What runs where no kernel can be compiled: the members, one after the other."""
+    """The definition, which runs where no kernel can be compiled: the members, one after the other."""
     op = Fused(2, ((Multiply(), (0, 1)),), (2,))
     joined = HorizontallyFused(op, 2, (1,))
     first, second = np.array([1.0, 2.0]), np.array([[3.0], [4.0]])

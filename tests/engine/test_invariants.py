@@ -1,4 +1,4 @@
-"""What leaves a loop because it is the same in each iteration: which operations, what they cost, and what is told."""
+"""Loop-invariant code motion: which operations leave a loop, what they cost, and what is logged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OF_SHAPES = {"sum_to_shape", "broadcast_to_shape", "broadcast_reduced", "reshap
 
 
 def _is_safe(sample: Sample) -> bool:
-    """Whether an op says that it can't fail for the shapes of a sample, as before a loop that has no iteration."""
+    """Test whether an op says that it can't fail for the shapes of a sample, as before a loop that has no iteration."""
     arrays = [np.asarray(value) for value in sample.inputs]
     if not arrays or sample.op.type_name in _OF_SHAPES or any(array.dtype.kind not in (*_ODD, "V") for array in arrays):
         return False

@@ -76,7 +76,7 @@ def buffers(specs: Sequence[TensorSpec]) -> list[Any]:
 
 
 def call(kernel: BoundKernel, values: Sequence[Any], outputs: Sequence[Any]) -> int:
-    """What the printed code does, but for the refit: 0 if the kernel ran."""
+    """Call a kernel as the printed code does, but for the refit: 0 if the kernel ran."""
     return kernel.entry(kernel.table, *map(id, values), *map(id, outputs))
 
 
@@ -110,7 +110,7 @@ def elementwise_ops() -> list[Op]:
 
 
 def _is_plain(cls: type[Op]) -> bool:
-    """Whether it is one of the package, without attributes."""
+    """Test whether it is one of the package, without attributes."""
     return cls.__module__.startswith("anabranch.") and dataclasses.is_dataclass(cls) and not dataclasses.fields(cls)
 
 
@@ -143,7 +143,7 @@ def _kind(names: Sequence[str]) -> str:
 
 
 SUPPORTED = supported()
-APPROXIMATE = [  # test_kernel_functions.py tells how far
+APPROXIMATE = [  # test_kernel_functions.py says how far
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "softplus"),
     *("sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc", "erfinv"),
     *("arcsin", "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh"),

@@ -1,4 +1,5 @@
-"""What only one branch needs runs only when that branch is taken, wherever it was written; effects run where they were.
+"""Operations that only one branch needs run only when that is taken, wherever they were written; effects run where they
+were.
 
 How often an operation ran is counted by an op of the test's own.
 """

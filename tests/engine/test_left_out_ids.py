@@ -54,7 +54,7 @@ NUMPYS: dict[str, Function] = {
 
 
 def run(function: Function, ids: Any, known: bool) -> Any:
-    """What `function` gives for ids that are known before, or by the run only."""
+    """Return what `function` gives for ids that are known before, or in the run only."""
     array = np.array(ids, "int32")
     with ab.Graph().as_default():
         if known:

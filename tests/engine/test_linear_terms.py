@@ -23,7 +23,7 @@ def draw(*shape: int, dtype: str = "float32") -> Any:
 
 
 def products_in_loops(source: str) -> int:
-    """How many products stand in the loops of a program."""
+    """Count the products in the loops of a program."""
     inside = [line for line in source.splitlines() if line.startswith("        ")]
     return sum(" @ " in line or " = run_contraction" in line for line in inside)
 
@@ -180,7 +180,7 @@ def test_number_of_iterations_known_when_it_runs(trips: int):
 
 
 def test_nested_loops():
-    """What leaves the inner loop leaves the outer one, too."""
+    """Terms that leave the inner loop leave the outer one, too."""
     a = ab.placeholder((3, 3), "float32")
 
     def inner(t: Any, h: Any, total: Any) -> Any:

@@ -22,7 +22,7 @@ from anabranch.engine.runtime.program import Program
 
 ops = ab.ops
 PLACES = 3  # of the memory
-EDGE = 0.137  # compared with, and met by no value that is zero but for rounding
+EDGE = 0.137  # compared with, and far from values that are zero but for rounding
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ ROADS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 
 
 class Plan(NamedTuple):
-    """How often the loop runs, over what, in which order."""
+    """The plan of a loop: how often it runs, over what, in which order."""
 
     steps: int
     rows: int
@@ -174,7 +174,7 @@ KINDS = [name for name, member in vars(Step).items() if not name.startswith("_")
 
 
 def losses(recipe: Sequence[Any], plan: Plan, number: int) -> tuple[list[Any], dict[Any, Any]]:
-    """What a loop over a recipe's cell is judged by (loss, states, gradients, those of second order), and its feeds."""
+    """Return what is compared for a loop over a recipe's cell (loss, states, gradients of two orders), and feeds."""
     weights = Weights(plan, number)
     feeds, rows, units = weights.feeds, weights.rows, plan.units
     steps = None if plan.is_open else plan.steps

@@ -1,4 +1,4 @@
-"""What is left in loops, gate by gate cells, masks, lengths, directions and nestings included."""
+"""The operations left in loops: gate by gate cells, masks, lengths, directions and nestings included."""
 
 from __future__ import annotations
 

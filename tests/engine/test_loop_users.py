@@ -1,4 +1,4 @@
-"""What rewriting loops notes of the users of tensors is what a walk through the graph finds."""
+"""Users of tensors that rewriting loops notes are those that a walk through the graph finds."""
 
 from __future__ import annotations
 

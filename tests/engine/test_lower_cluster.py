@@ -53,7 +53,7 @@ def node_of(machine: Machine, kind: str) -> Node:
 
 
 def test_that_several_that_are_joined_have_run_crosses_once(x: Symbol):
-    """What waits for one of them, and what waits for another, waits for the same: that is joined, too."""
+    """Operations that wait for one of them or for another wait for the same: they are joined, too."""
     first, second = ab.Variable(1.0, name="first"), ab.Variable(2.0, name="second")
     with ab.device("cpu:1"):
         updates = [first.assign(x), second.assign(x * 2.0)]
@@ -111,7 +111,7 @@ def test_a_counter_is_not_joined_with_what_it_counts(x: Symbol):
 
 
 def test_what_is_sent_does_not_wait_for_what_is_received(x: Symbol):
-    """Merely convex clusters would: `there` and `after` lie on the same device, and nothing between them."""
+    """Merely convex clusters would: `there` and `after` are on the same device, and nothing between them."""
     log = Log()
     with ab.device("cpu:0"):
         there = ops.sin(x)

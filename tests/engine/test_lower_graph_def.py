@@ -101,7 +101,7 @@ GraphDef = message_class()
 
 
 def parsed(machine: Machine) -> dict[str, Any]:
-    """The nodes of a machine's GraphDef by name; nothing may be left that the messages do not know."""
+    """The nodes of a machine's GraphDef by name; nothing may be left that the messages have no field for."""
     data = to_graph_def(machine)
     graph = GraphDef.FromString(data)
     assert graph.SerializeToString() == data

@@ -1,4 +1,4 @@
-"""What the dataflow machine does when an operation fails or nothing can go on, and what is left of a step then."""
+"""The dataflow machine when an operation fails or nothing can go on, and what is left of a step then."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_random_programs_on_a_real_gpu(chunk: int, exact: bool) -> None:
 
 
 class Watched(DeviceArray):
-    """Tells when the host looks at its values."""
+    """Notifies a test when the host looks at its values."""
 
     def __init__(self, held: Any, looked: list[int], position: int) -> None:
         super().__init__(held)

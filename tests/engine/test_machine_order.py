@@ -104,7 +104,7 @@ def _refuse_negative(x: Any) -> Any:
 @given(programs(), settings_of_machines())
 @settings(max_examples=examples(4, 10), suppress_health_check=LARGE)
 def test_a_step_is_lowered_and_printed_in_one_way(program: Program, setting: Setting):
-    """So that a seed draws one order, wherever in memory things lie."""
+    """So that a seed draws one order, wherever in memory things are."""
     case = MachineCase(program, 1)
     first, second = (case.machine(setting, exact=True) for _ in range(2))
     assert first.source == second.source

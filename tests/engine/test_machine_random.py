@@ -42,7 +42,7 @@ CHUNKS = 5
 QUICK_CHUNKS = 1  # of each kind in `make test`
 PROGRAMS_A_CHUNK = examples(8, 16)
 STREAM_PROGRAMS_A_CHUNK = examples(7, 14)
-LARGE_SAMPLE = 90  # programs in which everything below is met at least once
+LARGE_SAMPLE = 90  # programs in which everything below occurs at least once
 
 CONSTRUCTS = {
     "TensorArray that crosses",
@@ -102,7 +102,7 @@ def _four_devices() -> Generator[None]:
 
 @pytest.fixture(scope="module")
 def coverage() -> Generator[Coverage]:
-    """What the programs of this module held, and what became of it."""
+    """Yield what the programs of this module held, and what became of it."""
     found: Coverage = Counter()
     yield found
     if found["programs"] >= LARGE_SAMPLE:

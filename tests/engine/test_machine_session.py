@@ -1,4 +1,4 @@
-"""Steps that span devices, as users run them: `Session`, `function`, partial runs, and what they tell."""
+"""Steps that span devices, as users run them: `Session`, `function`, partial runs, and what they report."""
 
 from __future__ import annotations
 

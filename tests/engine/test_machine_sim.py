@@ -291,7 +291,7 @@ def chained(count: int, kind: str = "feeds") -> tuple[Tensor, dict[Symbol, Any]]
 @pytest.mark.parametrize("kind", ["feeds", "other device"])
 @pytest.mark.parametrize("slow", [0.1, 0.45, 1, 3])
 def test_what_is_used_late_arrives_late(kind: str, clusters: bool, slow: float, monkeypatch: pytest.MonkeyPatch):
-    """Operands used one after the other: a few of them lie on the device at a time, and nothing waits for them.
+    """Operands used one after the other: a few of them are on the device at a time, and nothing waits for them.
 
     Args:
         slow: how long a copy takes beside a kernel. A link that is the slower one is used all the time.
@@ -460,7 +460,7 @@ def test_any_order_of_the_streams_is_legal():
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 def test_a_variable_on_a_device(seed: int | None):
-    """Gradient descent on what lies there: each iteration reads what the one before has written."""
+    """Gradient descent on what is there: each iteration reads what the one before has written."""
     declare(2, seed=seed)
     x, n = ab.placeholder((COUNT,), "float32", "x"), ab.placeholder((), "int32", "n")
     start = vector(1)

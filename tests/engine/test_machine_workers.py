@@ -113,7 +113,7 @@ def test_an_error_on_a_worker_tells_operation_device_and_iteration():
 
 
 def test_a_step_that_fails_does_not_wait_for_what_is_under_way():
-    """What comes of it later is dropped."""
+    """Its later results are dropped."""
     x, large = ab.placeholder((), "float32", "x"), ab.placeholder((SIDE, SIDE), "float32", "large")
     may_end, has_begun, has_ended = threading.Event(), threading.Event(), threading.Event()
 

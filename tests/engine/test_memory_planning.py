@@ -1,4 +1,4 @@
-"""What loops hold at a time: which values lie in shared memory, are computed again, or stay where they are used."""
+"""Memory that loops hold: which values are in shared memory, are computed again, or stay where they are used."""
 
 from __future__ import annotations
 

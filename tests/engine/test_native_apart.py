@@ -1,4 +1,4 @@
-"""Elementwise kernels over rows that lie apart, such as the columns of a wider matrix, against NumPy."""
+"""Elementwise kernels over rows with gaps between them, such as the columns of a wider matrix, against NumPy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDTH = 24
 
 
 def gates(dtype: str) -> Program:
-    """What a recurrent cell does with the parts of a product: the new cell state and output."""
+    """Build what a recurrent cell does with the parts of a product: the new cell state and output."""
     with ab.Graph().as_default() as graph:
         z, c = ab.placeholder((None, 3 * WIDTH), dtype), ab.placeholder((None, WIDTH), dtype)
         row, number = ab.placeholder((WIDTH,), dtype), ab.placeholder((), dtype)

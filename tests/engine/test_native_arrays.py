@@ -254,7 +254,7 @@ def test_gradients_of_a_recurrence():
 
 
 def test_what_is_prepared_once_lies_apart():
-    """What is made before a loop lies where no value of an iteration does, be it printed before or after it."""
+    """Values made before a loop share memory with no value of an iteration, be it printed before or after them."""
     function = Function()
     function.outside.add("%d0")
 

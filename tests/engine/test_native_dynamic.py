@@ -50,7 +50,7 @@ def test_values(dtype: str, rows: int) -> None:
 
 
 def test_many_shapes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels are bound anew for each, and forgotten once there are too many."""
+    """Kernels are bound again for each, and forgotten once there are too many."""
     monkeypatch.setattr(open_sizes, "_MOST_KEYS", 2)
     graph, fetches, feeds = _step()
     program = Program(graph, fetches, feeds)
@@ -131,7 +131,7 @@ def test_values_of_chains(rows: int, width: int, is_open: bool) -> None:
 
 
 def test_rows_that_turn_out_to_be_one() -> None:
-    """What is of unknown length may be broadcast when it runs."""
+    """An axis of unknown length may be broadcast when it runs."""
     graph, fetches, feeds = _chain()
     rng = np.random.default_rng(0)
     one, many = rng.uniform(0, 1, (1, 8)).astype("f"), rng.uniform(0, 1, (5000, 8)).astype("f")

@@ -146,7 +146,7 @@ def test_gradient_inside_a_loop():
 
 
 def test_three_loops():
-    """What three loops in one another record is left to Python, and the two inner ones run as one function."""
+    """Records of three loops in one another are left to Python, and the two inner ones run as one function."""
 
     def build(x: Any, n: Any) -> Any:
         def middle(j: Any, h: Any) -> Any:
@@ -190,7 +190,7 @@ def test_index_out_of_range_in_the_inner_loop():
 
 
 def test_records_that_python_reads():
-    """What a native loop records of a loop inside is a TensorArray of TensorArrays to what is not native."""
+    """The record that a native loop makes of a loop inside is a TensorArray of TensorArrays elsewhere."""
 
     def build(x: Any, n: Any) -> Any:
         def outer(i: Any, h: Any) -> Any:
@@ -291,7 +291,7 @@ def test_short_loops_are_compiled_once_the_steps_have_done_enough(monkeypatch: p
 
 
 def test_short_loops_of_steps_that_write_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
-    """What stays must not depend on how often this process has run the step."""
+    """The choice must not depend on how often this process has run the step."""
     monkeypatch.setattr(rule, "WORK_OF_STEPS", 1000)
     graph = ab.Graph()
     with graph.as_default():

@@ -164,7 +164,7 @@ def test_updates_that_do_not_fit() -> None:
 def test_rows_in_other_layouts() -> None:
     program, _ = written(2, 2, "float32", "int32")
     x, updates = values_of((6, 4), "float32", 0), values_of((4, 2), "float32", 1)
-    indices = np.array([[5, 9], [0, 9]], "int32")[:, :1]  # whose elements lie apart
+    indices = np.array([[5, 9], [0, 9]], "int32")[:, :1]  # whose elements are not contiguous
     expected = one_after_the_other(x, indices, updates.T)
     np.testing.assert_array_equal(program(x, indices, updates.T)[0], expected)
     np.testing.assert_array_equal(program(np.asfortranarray(x), indices, updates.T)[0], expected)

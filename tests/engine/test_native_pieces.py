@@ -146,7 +146,7 @@ def test_branches_and_loops_between_pieces(plans: list[Plan]):
 
 @pytest.mark.usefixtures("small_pieces")
 def test_element_out_of_bounds_in_a_piece_is_told(plans: list[Plan]):
-    """The piece says that it failed; the loop runs anew where the error is raised."""
+    """The piece says that it failed; the loop runs again where the error is raised."""
     with ab.Graph().as_default() as graph:
         x = ab.placeholder((5,), "float32")
         rows = ab.TensorArray("float32", size=5, element_shape=()).unstack(x)

@@ -110,7 +110,7 @@ def _written(start: Any, positions: Any, rows: Any) -> Any:
 
 @pytest.mark.parametrize("is_sorted", [True, False])
 def test_writing_rows(is_sorted: bool) -> None:
-    """Of rows that are named twice the last one counts; those in order are written by several threads."""
+    """The last one counts of rows that are named twice; those in order are written by several threads."""
     rng = np.random.default_rng(0)
     start, rows = rng.uniform(-1, 1, (3000, 48)).astype("f"), rng.uniform(-1, 1, (1500, 48)).astype("f")
     positions = rng.permutation(3000)[:1500] if is_sorted else rng.integers(-3000, 3000, 1500)

@@ -26,7 +26,7 @@ needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be 
 
 
 def by_sorting(x: np.ndarray, k: int) -> np.ndarray:
-    """What top_k means: NaNs before all, of equals the first."""
+    """Compute top_k by its definition: NaNs before all, of equals the first."""
     order = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1][..., :k]
     return (x.shape[-1] - 1 - order).astype(np.int32)
 

@@ -34,7 +34,7 @@ def built(build: Build, values: Sequence[Any], whole: bool) -> tuple[ab.Graph, l
 
 
 def run_of(program: Program, variables: Sequence[Any], first: Sequence[Any], values: Sequence[Any], times: int) -> Any:
-    """What several runs give, with the variables' values after each."""
+    """Return the results of several runs, with the variables' values after each."""
     for variable, value in zip(variables, first, strict=True):
         variable.assign(value)
     runs: list[Any] = []
@@ -246,7 +246,7 @@ def test_branches_that_assign(first: bool, second: bool):
 @pytest.mark.parametrize("place", [0, 5, -1, -6])
 @pytest.mark.parametrize("rows", [6, 40_000])
 def test_rows_that_are_written(place: int, rows: int):
-    """Of a small variable and of one that is too large to be kept aside as a whole; in place in both."""
+    """Rows of a small variable and of one that is too large to be kept aside as a whole are both written in place."""
     memory = variable(np.arange(rows * 2.0).reshape(rows, 2))
     picked = place if place >= 0 else place + rows
 

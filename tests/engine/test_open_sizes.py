@@ -1,4 +1,4 @@
-"""Kernels for other sizes, told by their numbers alone, are those that would be bound for these sizes afresh."""
+"""Kernels for other sizes, given by their numbers alone, are those that would be bound for these sizes afresh."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def run(road: str, graph: Graph, fetches: list[Any], feeds: dict[Symbol, Any] | 
 
 
 def printed(*args: Any, **options: Any) -> str:
-    """What `print` writes of values."""
+    """Return what `print` writes of values."""
     out = io.StringIO()
     with Graph().as_default() as graph:
         Session(graph).run(ops.print(*args, output_stream=out, **options))

@@ -105,7 +105,7 @@ def test_gradients_of_eigenvectors_whatever_their_phase(dtype: str):
 
 
 def test_gradient_of_eigenvalues_that_coincide():
-    """The sum of all eigenvalues is the trace, however they lie; that of their squares is the norm squared."""
+    """The sum of all eigenvalues is the trace, however they are placed; that of their squares is the norm squared."""
     x = symbol((3, 3))
     values = ops.eigh(x)[0]
     slopes = gradients(ops.sum(values), [x]) + gradients(ops.sum(values * values), [x])
@@ -169,7 +169,7 @@ def test_gradients_of_singular_values(dtype: str):
 
 @REAL_AND_COMPLEX
 def test_gradient_of_a_product_put_together_again(dtype: str):
-    """Of U diag(s) V^H the gradient is that of the matrix, with equal singular values, too."""
+    """The gradient of U diag(s) V^H is that of the matrix, with equal singular values, too."""
     x = symbol((3, 3), dtype)
     u, s, vh = ops.svd(x)
     again = ops.matmul(u * ops.cast(s, dtype), vh)

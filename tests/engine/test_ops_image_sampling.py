@@ -290,7 +290,7 @@ def test_elastic_transform_of_one_image_and_refusals():
 
 
 def correlated(x: Any, kernel: Any) -> Any:
-    """[batch, height, width, channels] with a kernel [rows, columns], where it lies inside."""
+    """Convolve [batch, height, width, channels] with a kernel [rows, columns], where that is inside."""
     rows, columns = kernel.shape
     height, width = x.shape[1] - rows + 1, x.shape[2] - columns + 1
     result = np.zeros((x.shape[0], height, width, x.shape[3]))

@@ -63,7 +63,7 @@ def our_function(name: str) -> Any:
 
 
 def differs(name: str) -> bool:
-    """Whether our function takes other parameters; further ones, which have defaults, may follow Keras's."""
+    """Test whether our function takes other parameters; further ones, which have defaults, may follow Keras's."""
     wanted = keras_parameters(TABLE[name])
     ours = list(inspect.signature(our_function(name)).parameters.values())
     same = [(parameter.name, parameter.kind, parameter.default) for parameter in ours[: len(wanted)]] == wanted

@@ -22,7 +22,7 @@ SAMPLES = (np.array([[-2, -0.25, 3], [0.75, -1.5, 0.25]], "float32"), np.zeros((
 
 @pytest.fixture(autouse=True)
 def own_ops() -> Iterator[None]:
-    """What is registered here is forgotten at the end: other tests list all ops."""
+    """Forget at the end what is registered here: other tests list all ops."""
     before = dict(_registry)
     _registry.update({"softshrink": Softshrink, "sorted_rows": SortedRows})
     yield

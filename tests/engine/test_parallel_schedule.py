@@ -64,7 +64,7 @@ def step(build: Callable[..., Any], *values: Any) -> tuple[Program, Callable[[],
 
 
 def groups(program: Program) -> list[int]:
-    """How many pieces each group has."""
+    """Return the number of pieces of each group."""
     lines = [line for line in program.source.splitlines() if "= parallel_schedule" in line]
     return [line.partition(" = ")[0].count(",") + 1 for line in lines]
 

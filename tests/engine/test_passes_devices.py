@@ -1,4 +1,4 @@
-"""Passes of a placed step: every operation keeps its device, and what lies on several devices is not made one."""
+"""Passes of a placed step: every operation keeps its device, and what is on several devices is not made one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed is shown in tracebacks while its program is there; and programs go while `linecache` is looked at."""
+"""Printed code is shown in tracebacks while its program is there; and programs go while `linecache` is looked at."""
 
 from __future__ import annotations
 

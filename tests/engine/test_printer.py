@@ -1,4 +1,4 @@
-"""Printed programs: their text, the lifetimes of values, names, depth, and what errors tell."""
+"""Printed programs: their text, the lifetimes of values, names, depth, and their errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ops = ab.ops
 
 @pytest.fixture(autouse=True)
 def no_native_regions() -> Iterator[None]:
-    """What is printed here is Python; loops as machine code have tests of their own."""
+    """Print Python only: loops as machine code have tests of their own."""
     with without("native"):
         yield
 
@@ -373,7 +373,7 @@ TABLE = np.ones((3, 4), "float32")
 
 
 def notes_of(fetch: Any, feeds: dict[Symbol, Any]) -> tuple[list[str], str]:
-    """The notes of the IndexError of a run, and its traceback as text. The interpreter tells the same."""
+    """The notes of the IndexError of a run, and its traceback as text. The interpreter's are the same."""
     feeds = {tensor: np.asarray(value, tensor.dtype)[()] for tensor, value in feeds.items()}
     with pytest.raises(IndexError) as expected:
         Interpreter().run(fetch.graph, [fetch], feeds)

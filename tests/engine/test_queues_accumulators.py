@@ -117,7 +117,7 @@ def test_gradients_of_a_table_go_through_as_rows():
 @pytest.mark.parametrize("shape", [None, (None, 2), (4, None), (None, None)])
 @pytest.mark.parametrize("told", [None, (4, 2)])
 def test_rows_of_a_table_of_open_shape(do: Any, shape: Any, told: Any):
-    """TensorFlow's take gives -1 for a number of rows that it does not know."""
+    """TensorFlow's take gives -1 for an unknown number of rows."""
     accumulator = SparseConditionalAccumulator("float32", shape, reduction_type="SUM")
     do(lambda: accumulator.apply_grad([3, 1], [[1.0, 2.0], [3.0, 4.0]], grad_shape=told))
     do(lambda: accumulator.apply_grad([3], [[1.0, 1.0]]))

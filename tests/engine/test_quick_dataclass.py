@@ -69,7 +69,7 @@ ARGUMENTS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 
 
 def _outcome(call: Any) -> Any:
-    """What `call` gives, or the error that it raises; names of classes without the place that they stand in."""
+    """Return what `call` gives, or the error that it raises; names of classes without the place that they stand in."""
     try:
         result = call()
     except (TypeError, AttributeError) as error:

@@ -84,7 +84,7 @@ def loops(fetches: Sequence[Any], feeds: Sequence[Any], **options: Any) -> list[
 
 
 def why_not(fetches: Sequence[Any], feeds: Sequence[Any]) -> str:
-    """Why a loop was left as it is."""
+    """Return why a loop was left as it is."""
     with recording() as log:
         prepare(ab.get_default_graph(), fetches, feeds)
     changes, kept = log.of("ragged_batches")
@@ -330,7 +330,7 @@ def test_what_padding_holds_takes_no_part(backward: bool) -> None:
 
 
 def test_captured_rows_and_weights_that_look_like_rows() -> None:
-    rows = UNITS * 4  # as many rows as there are units: only how a matrix is used tells
+    rows = UNITS * 4  # as many rows as there are units: only the use of a matrix shows which is meant
     square, scale = draw(rows, rows), draw(rows, rows, seed=1)
     x, lengths = ab.placeholder((STEPS, rows, rows), "float32"), ab.placeholder((rows,), "int32")
     weight, factor = ops.convert_to_tensor(square) * 0.2, ops.convert_to_tensor(scale)

@@ -64,7 +64,7 @@ def stacked() -> list[Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """What is computed, and from what.
+    """A generated case: what is computed, and from what.
 
     Attributes:
         cell: which cell.
@@ -124,7 +124,7 @@ def in_parts(layer: Any, x: Any, mask: Any) -> Any:
 
 
 def build(case: Case, order: int = 1) -> tuple[list[Any], dict[Any, Any]]:
-    """What is fetched: gradients of a loss, and the loss if it is not linear; with what to feed."""
+    """Return what is fetched: gradients of a loss, and the loss if it is not linear; with what to feed."""
     layer, rows = case.layer(), len(case.lengths)
     layer.build((rows, STEPS, FEATURES))
     layer.set_weights([random(*weight.shape) for weight in layer.get_weights()])

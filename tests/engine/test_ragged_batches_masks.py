@@ -84,7 +84,7 @@ class Problem:
 
 
 class Names:
-    """What a spelling may take, by name."""
+    """The values that a spelling may take, by name."""
 
     def __init__(self, **values: Any) -> None:
         self.__dict__.update(values)
@@ -477,7 +477,7 @@ def test_why_a_loop_computes_all_rows(name: str) -> None:
 @pytest.mark.parametrize("name", _ARITHMETIC)
 @pytest.mark.parametrize("mask", ["(t < L)[:, None]", "not t >= L", "M[t][:, None]"])
 def test_arithmetic_is_no_choice(name: str, mask: str) -> None:
-    """Values that are not finite spread into rows that have ended: these are computed, and it is told why."""
+    """Values that are not finite spread into rows that have ended: these are computed, and the reason is logged."""
 
     def spelled(v: Any, t: Any, new: Any, h: Any) -> Any:
         return _ARITHMETIC[name](ops.cast(_COLUMN[mask](v, t, h), "float32"), new, h)

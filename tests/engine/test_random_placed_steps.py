@@ -65,7 +65,7 @@ class RandomCase:
 
 
 def has_unread_variables(step: Step) -> bool:
-    """Whether a loop's body does not read one of its variables."""
+    """Test whether a loop's body does not read one of its variables."""
     running = set(running_operations(step.operations))
     loops = [operation.op for operation in running if isinstance(operation.op, While)]
     return any(parameter.operation not in running for loop in loops for parameter in loop.body.parameters)

@@ -53,7 +53,7 @@ Coverage = Counter[str]
 
 
 LARGE_SAMPLE = 120  # programs from which shares of constructs are asserted
-WHOLE_SAMPLE = 1000  # programs in which each construct is met at least once; so it is in those of `make test`
+WHOLE_SAMPLE = 1000  # programs in which each construct occurs at least once; so it is in those of `make test`
 
 # Beside those of the primitives.
 CONSTRUCTS = {
@@ -100,7 +100,7 @@ CONSTRUCTS = {
 
 @pytest.fixture(scope="module")
 def coverage() -> Iterator[Coverage]:
-    """What the programs of this module held."""
+    """Yield what the programs of this module held."""
     found: Coverage = Counter()
     yield found
     if found["programs"] >= LARGE_SAMPLE:
@@ -359,7 +359,7 @@ def assert_own_memory(built: Built, values: Sequence[Any], fed: list[Any]) -> No
 
 
 def constructs(program: Program) -> set[str]:
-    """What a program holds, for the coverage table."""
+    """Return what a program holds, for the coverage table."""
     found = {*program.notes, program.precision}
     if program.open_shapes:
         found.add("open shapes")

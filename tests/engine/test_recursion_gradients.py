@@ -245,7 +245,7 @@ def test_deeply_nested_branches_inside():
 
 
 def test_recursions_inside_recursions():
-    """`inner` calls itself and, at its end, `outer`, in which it lies."""
+    """`inner` calls itself and, at its end, `outer`, in which it is defined."""
     with Graph().as_default() as graph:
         x = ab.placeholder((), "float64")
 
@@ -271,7 +271,7 @@ def test_recursions_inside_recursions():
 
 
 def test_loops_and_branches_inside_that_share_work():
-    """What is computed before two branches with one choice belongs to one of them each."""
+    """Values computed before two branches with one choice belong to one of them each."""
 
     @ab.function
     def f(x: Any, n: Any) -> Any:

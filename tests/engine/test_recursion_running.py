@@ -120,7 +120,7 @@ def test_nothing_is_saved_without_a_gradient():
 
 
 def test_only_what_is_needed_is_saved():
-    """Of a sum nothing is needed but the way through the branches."""
+    """The gradient of a sum needs nothing but the way through the branches."""
 
     @ab.function
     def total(x: Any, n: Any) -> Any:

@@ -359,7 +359,7 @@ def test_an_epoch_may_have_another_number_of_shares():
 class Simulation:
     """Workers that take, commit, end and come back in any order; sets are applied in between.
 
-    Now and then all state is lost. Then training begins anew from a backup, which is taken at any time. Leaders are
+    Now and then all state is lost. Then training begins again from a backup, which is taken at any time. Leaders are
     lost, too, also while they apply a set: nothing of it is written then, all or a part.
     """
 

@@ -124,7 +124,7 @@ def test_rows_that_are_wanted_besides() -> None:
 
 @needs_kernels
 def test_an_earlier_value_is_kept() -> None:
-    """Where the value from before is fetched, rows are written into a copy."""
+    """Rows are written into a copy where the value from before is fetched."""
     start, ids = _table(), np.array([1, 1, 2], "int32")
     variable, optimizer = ab.Variable(start.copy()), ab.optimizers.Adagrad(0.5)
     with ab.Graph().as_default() as graph:
@@ -190,7 +190,7 @@ def test_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_meaning() -> None:
-    """What runs where the native code can't: rows, scalars and positions from behind."""
+    """The definition, which runs where the native code can't: rows, scalars and positions from behind."""
     first, second = ab.Variable(np.arange(6.0).reshape(3, 2)), ab.Variable(np.ones((3, 2)))
     change = Fused(4, ((Add(), (0, 2)), (Multiply(), (4, 3)), (Add(), (1, 4))), (5, 6))
     op, rows = UpdateRows([first, second], change), np.array([[10.0, 20.0], [30.0, 40.0]])

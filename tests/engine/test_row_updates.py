@@ -195,7 +195,7 @@ def test_in_a_loop() -> None:
 @pytest.mark.parametrize("repeats", [1, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_many_rows_in_parts(dtype: str, repeats: int) -> None:
-    """Where parts share the work, the rows of a table are added to as NumPy does."""
+    """Parts that share the work add to the rows of a table as NumPy does."""
     rng = np.random.default_rng(0)
     start, rows = rng.uniform(-1, 1, (300, 24)).astype(dtype), rng.uniform(-1, 1, (2000, 24)).astype(dtype)
     ids = np.minimum(*rng.integers(0, 300, (2, 2000 * repeats)))
@@ -332,7 +332,7 @@ def test_single_rows_of_a_whole(places: list[int], size: int, is_joined: bool) -
 @needs_kernels
 @pytest.mark.parametrize(("count", "is_fused"), [(8, True), (9, False)])
 def test_an_update_by_joined_rows(count: int, is_fused: bool) -> None:
-    """The kernel that updates a stack of few matrices reads the gradient of each where it lies."""
+    """The kernel that updates a stack of few matrices reads the gradient of each in place."""
     variable = ab.Variable(np.ones((count, 4, 3), "f"))
     with ab.Graph().as_default() as graph:
         feeds = [ab.placeholder((1, 4, 3), "float32") for _ in range(count)]

@@ -395,7 +395,7 @@ def test_where_there_is_one_cpu_nothing_is_scheduled():
 
 
 class Anything:
-    """What is asked for in these tests: any of some devices."""
+    """The request of these tests: any of some devices."""
 
     def __init__(self, targets: Sequence[str]) -> None:
         self.site = self

@@ -1,4 +1,4 @@
-"""Shapes as arguments: what may stand for the size of an axis, and what is told about the rest."""
+"""Shapes as arguments: what may stand for the size of an axis, and the errors about the rest."""
 
 from collections.abc import Callable
 from typing import Any

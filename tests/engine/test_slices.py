@@ -43,7 +43,7 @@ def prepared(fetches: Sequence[Any], feeds: Sequence[Any]) -> list[Operation]:
 
 
 def kinds(fetches: Sequence[Any], feeds: Sequence[Any]) -> Counter[str]:
-    """How many operations there are of the types that are about slices."""
+    """Count the operations of the types that are about slices."""
     found = Counter(operation.type for operation in prepared(fetches, feeds))
     return Counter({name: count for name, count in found.items() if name in KINDS})
 

@@ -44,7 +44,7 @@ def specialised(targets: Sequence[Tensor | Operation], feeds: dict[Symbol, tuple
 
 
 def count(targets: Sequence[Tensor | Operation], feeds: dict[Symbol, tuple[int, ...]] | None = None) -> Counter[str]:
-    """How many operations of each type a step has."""
+    """Count the operations of each type in a step."""
     return Counter(operation.type for operation in specialised(targets, feeds or {}))
 
 
@@ -355,7 +355,7 @@ def test_results_of_branches_that_nothing_needs():
 
 
 def test_a_gradient_alone_needs_no_results():
-    """Of the forward branch only what the backward one takes is left."""
+    """The forward branch keeps only what the backward one takes."""
     x = ab.placeholder((3,), "float32", "x")
     z = ab.cond(ops.sum(x) > 0, lambda: ops.exp(ops.sin(x)) * ops.tan(x), lambda: x)
     (gradient,) = ab.gradients(ops.sum(z), [x])
@@ -386,7 +386,7 @@ def test_variables_of_loops_that_nothing_needs():
 
 @pytest.mark.parametrize("trips", [0, 3])
 def test_arrays_of_unknown_elements_learn_them_from_loops(trips: int):
-    """What a loop writes says what a new array holds, from the start; two loops that share one each tell their own."""
+    """The elements that a loop writes give the spec of a new array; two loops that share one each give their own."""
     x = ab.placeholder((trips, 2), "float32")
     fresh, rows = ab.TensorArray("float32", trips), ab.TensorArray("float32", trips).unstack(x)
 

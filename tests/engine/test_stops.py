@@ -109,7 +109,7 @@ class Running:
             self.error = error
 
     def ended(self) -> BaseException | None:
-        """What it raised."""
+        """Return what it raised."""
         self._thread.join(_LONG)
         assert not self._thread.is_alive(), "the step hangs"
         return self.error

@@ -330,7 +330,7 @@ def test_scan_and_map(graph: Graph):
 
 
 def test_equal_texts_stay_different_constants(graph: Graph):
-    # Long strings lie outside of their array, so that its bytes alone do not tell them apart.
+    # Long strings are outside of their array, so that its bytes alone do not distinguish them.
     first, second = ["a" * 50, "b" * 50], ["c" * 50, "d" * 50]
 
     values = Session(graph).run([ops.constant(first) + "", ops.constant(second) + ""])

@@ -240,7 +240,7 @@ def test_loops_in_vectorized_maps(x: ab.Tensor):
 
 
 def test_recursion(x: ab.Tensor):
-    """What calls write is read by their callers; the leaves of the tree are rows of `x`."""
+    """Callers read what calls write; the leaves of the tree are rows of `x`."""
     left, right = ab.constant([1, 3, -1, -1, -1]), ab.constant([2, 4, -1, -1, -1])
 
     @ab.function
@@ -337,7 +337,7 @@ def program() -> TreeProgram:
 @settings(max_examples=25, deadline=None)
 @given(st.lists(trees(3), max_size=4), st.integers(0, 2**16))
 def test_batches_of_trees(program: TreeProgram, batch: list[Tree], seed: int):
-    """Nodes of all trees lie in one store, under (tree, node)."""
+    """Nodes of all trees are in one store, under (tree, node)."""
     random = np.random.default_rng(seed)
     table, w = random.normal(size=(3, 2)), random.normal(size=(4, 2))
     roots, d_table, d_w, dd_table, dd_w = program(batch, table, w)
@@ -349,7 +349,7 @@ def test_batches_of_trees(program: TreeProgram, batch: list[Tree], seed: int):
     def squares(table: np.ndarray, w: np.ndarray) -> float:
         return sum(float(np.sum(part**2)) for part in program(batch, table, w)[1:3])
 
-    u, v = random.normal(size=table.shape), random.normal(size=w.shape)  # a direction: few values tell enough
+    u, v = random.normal(size=table.shape), random.normal(size=w.shape)  # a direction: few values are enough
     for value, found in ((loss, (d_table, d_w)), (squares, (dd_table, dd_w))):
         along = [value(table + step * u, w + step * v) for step in (1e-6, -1e-6)]
         wanted = (along[0] - along[1]) / 2e-6
@@ -361,7 +361,7 @@ def test_batches_of_trees(program: TreeProgram, batch: list[Tree], seed: int):
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_loops_copy_a_store_a_bounded_number_of_times(order: int, monkeypatch: pytest.MonkeyPatch):
-    """What is copied or walked through grows with the number of keys, and not with its square."""
+    """The work of copies and walks grows with the number of keys, and not with its square."""
     n, x = ab.placeholder((), "int32", "n"), ab.placeholder((), "float64", "x")
     start = ab.TensorStore("float64", ()).write(0, x)
     store = repeat(n, lambda i, s: s.write(i + 1, ops.sin(s.read(i)) * s.read(i // 2)), start)

@@ -37,7 +37,7 @@ def fails(error: type[Exception], match: str, fetch: Any, feeds: Any = None) -> 
 
 
 def held(store: ab.TensorStore, feeds: Any = None) -> dict[Any, Any]:
-    """What a store holds, as lists; both roads have to agree."""
+    """Return what a store holds, as lists; both roads have to agree."""
     found = ab.Session().run(store, feeds)
     (interpreted,) = Interpreter().run(ab.get_default_graph(), [symbol_of(store.flow)], feeds)
     assert {key: np.shape(value) for key, value in found.items()} == {k: np.shape(v) for k, v in interpreted.items()}

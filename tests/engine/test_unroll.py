@@ -41,7 +41,7 @@ def repeated(times: Any, function: Callable[[Any], Any], start: Any) -> Any:
 
 
 def ran(fetches: Sequence[Any]) -> list[Operation]:
-    """What runs of a step of which nothing is fused."""
+    """Return the operations that run of a step of which nothing is fused."""
     return list(running_operations(prepare(ab.get_default_graph(), fetches, []).operations))
 
 

@@ -591,7 +591,7 @@ def test_random_programs(chunk: int):
         kinds = {type(statement) for statement, _ in program.statements()}
         assume(SetVariable not in kinds)
         lengths_differ = kinds & {ByRow, Grow, Split, Write}
-        assume(not (program.open_shapes and lengths_differ))  # which nothing tells before the run
+        assume(not (program.open_shapes and lengths_differ))  # which is not known before the run
         examples = [{name: _varied(value, k) for name, value in program.inputs.items()} for k in range(3)]
         with ab.Graph().as_default() as graph:
             single = {name: building._Builder(program).placeholder(name, v) for name, v in program.inputs.items()}

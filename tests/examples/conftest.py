@@ -1,4 +1,4 @@
-"""How the tests get at the scripts of `examples/`, which belong to no package."""
+"""Load the scripts of `examples/`, which belong to no package."""
 
 import importlib.util
 import sys

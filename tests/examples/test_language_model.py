@@ -19,7 +19,7 @@ def test_docstrings(example: ModuleType) -> None:
 
 
 def test_baselines(example: ModuleType) -> None:
-    """Of a language whose next word is known, and of one whose words are independent."""
+    """Baselines of a language whose next word is known, and of one whose words are independent."""
     cycle = np.tile(np.arange(10), 200)
     assert example.unigram_perplexity(cycle, cycle, 10) == pytest.approx(10)
     assert example.bigram_perplexity(cycle, cycle, 10) < 1.01

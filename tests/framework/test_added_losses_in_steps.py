@@ -83,7 +83,7 @@ def test_groups_give_the_bits_of_single_steps(kind: str) -> None:
 def test_the_losses_are_part_of_the_loss(kind: str) -> None:
     model = made(kind, 2)
     logs = model.evaluate(X[:8], Y[:8], batch_size=4, verbose=0, return_dict=True)
-    if kind == "autoencoder":  # which draws anew each time
+    if kind == "autoencoder":  # which draws again each time
         return
     added = []
     for begin in (0, 4):

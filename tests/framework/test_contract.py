@@ -1,4 +1,4 @@
-"""What a model says of its first batch before it trains on nonsense."""
+"""Errors and warnings about a model's first batch before it trains on nonsense."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _focal(y_true: object, y_pred: object, from_logits: bool = False) -> object:
     [
         lambda y_true, y_pred: ab.ops.mean(ab.ops.square(y_true - y_pred), axis=-1),  # its config would be bytecode
         _focal,
-        ab.losses.LossFunctionWrapper(_focal, from_logits=True),  # what it makes of it, nobody knows
+        ab.losses.LossFunctionWrapper(_focal, from_logits=True),  # its use of the option is not known
         ab.losses.CategoricalCrossentropy(from_logits=True),  # applies a softmax, not a sigmoid
     ],
 )

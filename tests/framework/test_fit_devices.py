@@ -1,4 +1,4 @@
-"""Models whose layers lie on different devices train as on one."""
+"""Models whose layers are on different devices train as on one."""
 
 from __future__ import annotations
 

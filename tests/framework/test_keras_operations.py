@@ -59,7 +59,7 @@ def tensors_in(value: Any) -> int:
 
 
 def unknown_to_keras(entry: dict[str, Any]) -> str:
-    """Why Keras could not make this op of a config; empty if it could."""
+    """Return why Keras could not make this op of a config; empty if it could."""
     package, _, module = entry["module"].partition("keras.src.ops.")
     signature = golden()["signatures"].get(f"{module}.{entry['class_name']}")
     if package or signature is None:
@@ -200,7 +200,7 @@ def test_each_op_has_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     for sample in (samples(ab.ops) | own_samples(ab.ops)).values():
         model_of(sample)
     missing = {name for name, function in functions.items() if function not in seen}
-    # What is drawn anew by each library has no common result.
+    # What is drawn again by each library has no common result.
     assert missing - {*NO_OPS.split()} == {*NOT_IN_KERAS.split(), "image.elastic_transform"}
 
 

@@ -1,4 +1,4 @@
-"""What scripts written for Keras expect of models, optimizers and callbacks, beyond the numbers."""
+"""Expectations of scripts written for Keras on models, optimizers and callbacks, beyond the numbers."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ EXTREMES = np.array([[0, 0, 0], [1, -2, 3], [30, 0, -30], [-80, 80, 0], [12, 0, 
 
 
 def values_and_gradients(loss_function, target, activation):
-    """What the loss gives for ``activation(x)`` as the output of that op, and hidden behind a multiplication by 1."""
+    """Return the loss for ``activation(x)`` as the output of that op, and hidden behind a multiplication by 1."""
     found = []
     for hide in (False, True):
         with ab.Graph().as_default():

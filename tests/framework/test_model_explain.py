@@ -171,7 +171,7 @@ def test_times_add_up_to_the_step(profiled: tuple[ab.Model, ModelProfile]):
 
     assert of_layers == pytest.approx(of_lines)
     assert found.total == pytest.approx(of_lines + found.between)
-    assert 0 <= found.between < found.total  # 0 where clocks, told apart by what one takes, were all that there was
+    assert 0 <= found.between < found.total  # 0 where clocks, subtracted by the time of one, were all that there was
     assert found.between + found.steps.clocks > 0
     for each in flat(found.layers):
         assert each.seconds + 1e-12 >= sum(inner.seconds for inner in each.inside)

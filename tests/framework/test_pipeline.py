@@ -82,14 +82,14 @@ def compiled(make: Any, strategy: Pipeline | None, optimizer: Any = None, **opti
 
 
 def trained(make: Any, strategy: Pipeline | None, **options: Any) -> Any:
-    """What two steps log, and the weights and the optimizer's variables behind them; the second batch is uneven."""
+    """Return the logs of two steps, and then the weights and optimizer's variables; the second batch is uneven."""
     model = compiled(make, strategy, **options)
     found = [model.train_on_batch(X[:rows], Y[:rows], WEIGHTS[:rows]) for rows in (8, 6)]
     return found, model.get_weights(), [variable.numpy() for variable in model.optimizer.variables]
 
 
 def fitted(make: Any, strategy: Pipeline | None, x: Any = X, **options: Any) -> Any:
-    """What fit, evaluate and predict find."""
+    """Return what fit, evaluate and predict find."""
     model = compiled(make, strategy, **options)
     is_own = isinstance(model, OwnStep)
     weights = None if is_own else WEIGHTS
@@ -136,7 +136,7 @@ def test_a_step_of_a_users_own_is_that_of_one_device() -> None:
     "microbatches", [4, pytest.param(1, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.slow)]
 )
 def test_any_number_of_microbatches_will_do(microbatches: int) -> None:
-    """Of 6 rows each has 2, of 8 they are uneven. Clipping is of the whole gradient; optimizers have the same state."""
+    """Each has 2 of 6 rows; 8 rows are uneven. Clipping is of the whole gradient; optimizers have the same state."""
     optimizer = {"class_name": "Adam", "config": {"learning_rate": 0.01, "global_clipnorm": 0.1, "epsilon": 1e-3}}
     expected = trained(dense, None, optimizer=optimizer)
     assert_same(trained(dense, Pipeline(3, microbatches), optimizer=optimizer), expected)

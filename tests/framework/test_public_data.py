@@ -45,7 +45,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def python_data(value: Any) -> bytes:
-    """What Python's pickle writes for plain data in its protocol 2, as the data sets' files have it."""
+    """Return what Python's pickle writes for plain data in its protocol 2, as the data sets' files have it."""
     return b"\x80\x02" + _written(value) + b"."
 
 

@@ -43,7 +43,7 @@ EPOCHS, STEPS = 3, 6  # of 4 rows, the last of 2
 
 
 class InterruptionError(Exception):
-    """What a test ends a run with."""
+    """The error with which a test ends a run."""
 
 
 def functional(optimizer: Any = None) -> ab.Model:

@@ -121,7 +121,7 @@ def test_values_that_are_not_of_their_dtype_are_refused(tmp_path: Path):
 
 
 def _fuzz(content: bytes, path: Path) -> None:
-    """A damaged file is refused by a ValueError, or gives arrays that lie in it."""
+    """A damaged file is refused by a ValueError, or gives arrays that are in it."""
     path.write_bytes(content)
     try:
         found = ab.saving.read_safetensors(path)

@@ -24,7 +24,7 @@ MOST_BYTES = 200 << 20  # beside 4 times the file
 
 
 def models() -> list[Any]:
-    """Models with the parts that files can lie about."""
+    """Return models with the parts that files describe."""
     inputs = ab.Input((4, 3), batch_size=2)
     hidden = layers.Conv1D(4, 2, activation="relu", kernel_regularizer="l2")(inputs) * 2.0
     functional = ab.Model(inputs, layers.SimpleRNN(1, stateful=True)(layers.LayerNormalization()(hidden)))
@@ -152,7 +152,7 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
 
 
 def peak_beyond_now(action: Callable[[], None]) -> int:
-    """How many bytes of memory the process had at most, beyond those that it has when the action begins."""
+    """Return the most bytes of memory that the process had beyond those when the action began."""
     try:
         CLEAR.write_text("5")
         text = STATUS.read_text()

@@ -151,7 +151,7 @@ def test_saves_the_same_tree(name, tmp_path):
 
 
 def says_nothing(value: Any) -> bool:
-    """Whether Keras takes the value for granted where the key is missing."""
+    """Test whether Keras takes the value for granted where the key is missing."""
     return (
         value is None
         or value is False
@@ -160,7 +160,7 @@ def says_nothing(value: Any) -> bool:
 
 
 def unlike(ours: Any, theirs: Any, place: str = "") -> list[str]:
-    """Where our config says something else than Keras's, or leaves out what it says."""
+    """List where our config says something else than Keras's, or leaves out what it says."""
     if isinstance(theirs, dict) and theirs.get("class_name") == "DTypePolicy":
         theirs = theirs["config"]["name"]
     if isinstance(theirs, dict) and isinstance(ours, dict):

@@ -1,4 +1,4 @@
-"""What can't be loaded, or saved, is one clear error and changes nothing."""
+"""Models that can't be loaded, or saved: one clear error, and nothing changes."""
 
 import warnings
 from typing import Any
@@ -167,7 +167,7 @@ def test_lambdas_are_refused_unless_trusted(tmp_path):
 
 
 class Odd(layers.Layer):
-    """A layer whose config holds what it is told to."""
+    """A layer whose config holds what the test gives."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(name="odd")

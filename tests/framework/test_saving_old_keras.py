@@ -87,7 +87,7 @@ def test_weights_alone(folder: Path, name: str, weights: str):
 
 
 def parts(path: Path) -> tuple[Any, list[Any], list[Any]]:
-    """What a legacy file says that another must say, too: class names, layers with shapes, shapes of slots."""
+    """Return what a legacy file says that another must say, too: class names, layers with shapes, shapes of slots."""
     with h5py.File(path) as opened:
         file: Any = opened
         config = json.loads(file.attrs["model_config"])

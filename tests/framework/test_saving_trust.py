@@ -1,4 +1,4 @@
-"""What a saved model may not do to whoever loads it, unless they say that they trust it."""
+"""Actions that a saved model may not take when it is loaded, unless the user says that they trust it."""
 
 import io
 import json

@@ -34,7 +34,7 @@ VALIDATION = X[:7], Y[:7]
 
 
 class InterruptionError(Exception):
-    """What a test ends a run with."""
+    """The error with which a test ends a run."""
 
 
 def regression(optimizer: Any = None) -> ab.Model:
@@ -64,7 +64,7 @@ def steps_of(history: Any) -> list[int]:
 
 
 class Noting(Callback):
-    """Notes what it is told, in order."""
+    """Notes the calls that it gets, in order."""
 
     def __init__(self) -> None:
         super().__init__()

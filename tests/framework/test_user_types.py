@@ -1,5 +1,5 @@
 # pyright: strict
-"""What users write, as they would type it: `make types` checks it strictly, and it runs."""
+"""Code as users write it: `make types` checks it strictly, and it runs."""
 
 from __future__ import annotations
 

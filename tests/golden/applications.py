@@ -70,7 +70,7 @@ def digest(lines: Iterable[str]) -> str:
 
 
 def structure(model: Any) -> dict[str, Any]:
-    """What is recorded of a model: counts, and hashes of its layers and of its weights, in their order."""
+    """Return what is recorded of a model: counts, and hashes of its layers and of its weights, in their order."""
     layers = [f"{layer.name} {type(layer).__name__}" for layer in model.layers]
     # Keras leaves the one weight of ConvNeXt's LayerScale without a name.
     paths = [re.sub(r"layer_scale/\w+$", "layer_scale/gamma", weight.path) for weight in model.weights]

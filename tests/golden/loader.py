@@ -68,7 +68,7 @@ def find(name: str, *namespaces: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """What all kinds have: a name (the test's id), the class or function under test and its constructor arguments."""
+    """The fields of all kinds: a name (the test's id), the class or function under test, constructor arguments."""
 
     name: str
     target: str
@@ -201,7 +201,7 @@ class FitCase(Case):
 
 @dataclass(frozen=True)
 class PenaltyCase(Case):
-    """What a regularizer or a constraint makes of an array."""
+    """A case of a regularizer or a constraint applied to an array."""
 
     x: Array
     output: Array
@@ -211,7 +211,7 @@ class PenaltyCase(Case):
 
 @dataclass(frozen=True)
 class ImageCase(Case):
-    """What an image layer makes of a batch of images."""
+    """A case of an image layer applied to a batch of images."""
 
     inputs: Array
     outputs: Array

@@ -44,7 +44,7 @@ class AskedError(Exception):
 
 
 def files() -> list[str]:
-    """Which files Keras fetches: name, address, hash."""
+    """Return the files that Keras fetches: name, address, hash."""
 
     def ask(fname: str, origin: str, cache_subdir: str, file_hash: str | None = None) -> Any:
         assert cache_subdir == "models"

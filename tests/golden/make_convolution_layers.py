@@ -25,7 +25,7 @@ def make(versions: dict[str, str]) -> None:
 
 
 def config_of(target: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What Keras writes into files for the layer, but for its name and dtype policy."""
+    """Return what Keras writes into files for the layer, but for its name and dtype policy."""
     layer = find(target, keras.layers)(**kwargs)
     config = keras.saving.serialize_keras_object(layer)["config"]
     return {name: value for name, value in config.items() if name not in ("name", "dtype")}

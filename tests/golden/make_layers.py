@@ -121,7 +121,7 @@ def changed(layer: Any, before: list[np.ndarray], after: list[Any]) -> list[np.n
 
 
 def mask_of(pack: Pack, layer: Any, args: list[Any], previous: np.ndarray | None) -> str:
-    """What ``compute_mask`` gives for the inputs."""
+    """Return what ``compute_mask`` gives for the inputs."""
     return pack.array(np.asarray(layer.compute_mask(*args, previous)))
 
 

@@ -21,7 +21,7 @@ def make(versions: dict[str, str]) -> None:
 
 
 def signatures() -> dict[str, Any]:
-    """What the constructor and the call of each operation take, by ``module.class``."""
+    """Return what the constructor and the call of each operation take, by ``module.class``."""
     found: dict[str, Any] = {}
     for name in MODULES:
         module = importlib.import_module(f"keras.src.ops.{name}")

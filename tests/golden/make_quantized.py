@@ -96,7 +96,7 @@ def randomised(maker: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
 
 
 def with_zero_points(layer: Any) -> tuple[Any, Any, Any]:
-    """What Keras 3.15.1 forgets to save for GPTQ and AWQ, and expects when it loads."""
+    """Return what Keras 3.15.1 forgets to save for GPTQ and AWQ, and expects when it loads."""
     if layer.quantization_mode in ("gptq", "awq"):
         return layer.kernel, None, layer.kernel_zero
     return _merged(layer)

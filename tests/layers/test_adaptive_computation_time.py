@@ -109,7 +109,7 @@ def test_all_masked() -> None:
 
 @pytest.mark.parametrize("kind", [layers.SimpleRNNCell, layers.LSTMCell])
 def test_gradients_against_finite_differences(kind: Any) -> None:
-    """Of outputs and ponder cost, by the input and by each weight."""
+    """Check gradients of outputs and ponder cost by the input and by each weight."""
     layer, x = built(kind, ponder_cost=0.5)
 
     for gradient in check_layer_gradients(layer, x, rtol=1e-6):

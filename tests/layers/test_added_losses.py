@@ -171,7 +171,7 @@ def test_a_mixture_in_a_branch_is_trained_with_its_losses(taken: bool, is_traced
 
 
 def test_a_branch_inside_the_step_of_a_cell() -> None:
-    """Of the five steps, those with a positive input pay."""
+    """The steps with a positive input, of five, add a loss."""
 
     class Cell(layers.Layer):
         state_size = 1

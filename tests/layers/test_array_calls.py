@@ -16,7 +16,7 @@ RNG = np.random.default_rng(0)
 
 
 def compilations(layer: Any) -> list[int]:
-    """How many programs each layer with loops has been compiled into."""
+    """Return how many programs each layer with loops has been compiled into."""
     return [function.count() for each in layer._flatten_layers() for function in each._functions.values()]
 
 
@@ -66,7 +66,7 @@ def test_a_layer_that_needs_its_sizes_keeps_those_that_never_vary() -> None:
 
 
 class Rows(layers.Layer):
-    """Needs to know the number of its rows."""
+    """Needs the number of its rows."""
 
     has_loops: ClassVar[bool] = True
 

@@ -147,7 +147,7 @@ def test_the_same_seed_gives_the_same_classes() -> None:
 
     assert draws(3) == draws(3)
     assert draws(3) != draws(4)
-    assert len({tuple(each) for each in draws(3)}) == 3  # each run draws anew
+    assert len({tuple(each) for each in draws(3)}) == 3  # each run draws again
 
 
 @pytest.mark.parametrize(

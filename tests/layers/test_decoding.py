@@ -223,7 +223,7 @@ def test_generated_searches_are_those_of_plain_python(
 
 
 def stepped_rows(states: Any, vocabulary: int, **options: Any) -> tuple[int, list[np.ndarray]]:
-    """How many rows the steps of a search have in all, and what it finds."""
+    """Return how many rows the steps of a search have in all, and what it finds."""
     counter = ab.Variable(0, trainable=False)
     bias = np.random.default_rng(0).standard_normal((vocabulary, vocabulary))
 

@@ -1,4 +1,4 @@
-"""Dropout by rates that tensors and variables tell in each step, as TensorFlow's keep_prob may be a placeholder."""
+"""Dropout by rates that tensors and variables give in each step, as TensorFlow's keep_prob may be a placeholder."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Sequences of different lengths: `sequence_length`, `time_major`, rows that begin anew, `dynamic_rnn`."""
+"""Sequences of different lengths: `sequence_length`, `time_major`, rows that begin again, `dynamic_rnn`."""
 
 from typing import Any
 
@@ -224,7 +224,7 @@ def test_convolutional_lstms(kind: Any) -> None:
     np.testing.assert_allclose(dropped, np.repeat(dropped[:, :1], 5, axis=1), rtol=1e-6)
 
 
-# --- rows that begin anew -------------------------------------------------------------------------------------------
+# --- rows that begin again -------------------------------------------------------------------------------------------
 
 
 def test_rows_begin_anew_within_a_call() -> None:

@@ -14,7 +14,7 @@ CASES = [*load_cases("layers"), *load_cases("attention_layers"), *load_cases("co
 
 
 def rounding(case: LayerCase) -> float:
-    """How far values may be off beside a share of themselves: decibels near 0 are logarithms of rounded numbers."""
+    """Return the absolute error beside the relative one: decibels near 0 are logarithms of rounded numbers."""
     return 5e-5 if case.target == "MelSpectrogram" else 2e-6
 
 

@@ -90,7 +90,7 @@ def check(decoder: Any, losses: Any, inputs: Any, lengths: Any) -> None:
 
 
 def shifted(sequences: Any, start: int) -> Any:
-    """What the step was given: the start token, then all tokens but the last."""
+    """Return what the step was given: the start token, then all tokens but the last."""
     return np.concatenate([np.full((len(sequences), 1), start), sequences[:, :-1]], axis=1).astype("int32")
 
 

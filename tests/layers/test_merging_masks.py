@@ -1,4 +1,4 @@
-"""What layers that merge inputs do at masked positions: the numbers are those of Keras 3.15."""
+"""Layers that merge inputs at masked positions: the numbers are those of Keras 3.15."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ C = np.array([[[-3, 1], [7, 2], [0, 0]]], "float32")
 
 
 def merged(layer: Any, *inputs: tuple[np.ndarray, bool]) -> tuple[Any, Any]:
-    """What `layer` gives for arrays, some of them masked where they are 0; and the mask of that."""
+    """Return what `layer` gives for arrays, some of them masked where they are 0, and the mask of that."""
     with ab.Graph().as_default():
         tensors = [layers.Masking()(ops.constant(array)) if masked else ops.constant(array) for array, masked in inputs]
         output = layer(tensors)

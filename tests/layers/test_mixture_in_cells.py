@@ -214,7 +214,7 @@ def test_rows_that_are_not_those_of_the_cell_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_against_finite_differences(kind: Any) -> None:
-    """Of outputs and losses, through all steps, by the input and by each weight; 0 where nothing was read."""
+    """Check gradients of outputs and losses, through all steps, by input and weights; 0 where nothing was read."""
     mixed = mixture(**kind)
     layer = recurrent(mixed)
     x = data(9, 5, FEATURES)

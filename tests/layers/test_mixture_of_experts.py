@@ -129,7 +129,7 @@ def test_no_tokens(noisy: bool, live: Any) -> None:
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("capacity_factor", [None, 0.75])
 def test_gradients_against_finite_differences(k: int, noisy: bool, capacity_factor: Any) -> None:
-    """Of outputs and losses, by the input and by each weight."""
+    """Check gradients of outputs and losses by the input and by each weight."""
     layer, x = mixture(k=k, noisy=noisy, capacity_factor=capacity_factor), data(6, FEATURES)
 
     found = check_layer_gradients(layer, x, rtol=1e-5, atol=1e-8)

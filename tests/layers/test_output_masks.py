@@ -1,4 +1,4 @@
-"""Which output of a layer gets which mask."""
+"""Masks of the outputs of layers."""
 
 from __future__ import annotations
 

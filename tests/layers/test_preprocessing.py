@@ -277,7 +277,7 @@ def test_lookups_refuse_inputs_of_another_kind() -> None:
 
 
 class Batches:
-    """What a map-style dataset looks like."""
+    """A map-style dataset."""
 
     def __init__(self, *batches: Any) -> None:
         self.batches = batches

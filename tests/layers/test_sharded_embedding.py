@@ -185,7 +185,7 @@ def test_half_precision() -> None:
 
 
 def test_shards_on_devices() -> None:
-    """Rows are gathered where their shard lies, and the numbers are those of one device."""
+    """Rows are gathered where their shard is, and the numbers are those of one device."""
     ab.config.set_devices(sim=2)
     try:
         layer = layers.ShardedEmbedding(9, 4, 2, devices=["sim:0", "sim:1"])

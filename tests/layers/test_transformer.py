@@ -288,7 +288,7 @@ class Writer:
 
 
 def log_probability_of_all(writer: Writer, row: int, length: int) -> dict[tuple[int, ...], float]:
-    """Of each sequence that ends with token 0 or has `length` tokens."""
+    """Return the log-probability of each sequence that ends with token 0 or has `length` tokens."""
     found = {}
     for tokens in itertools.product(range(VOCABULARY), repeat=length):
         end = tokens.index(0) + 1 if 0 in tokens else length

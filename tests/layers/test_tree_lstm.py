@@ -89,7 +89,7 @@ def draw(rng: np.random.Generator, batch: int, nodes: int, width: int, share: fl
 
 
 def built(arity: int | None, width: int = 3, seed: int = 0, **options: Any) -> Any:
-    """A layer of 4 units for 2 features, with weights large enough to tell."""
+    """A layer of 4 units for 2 features, with weights large enough to make a difference."""
     layer, rng = layers.TreeLSTM(4, arity, dtype="float64", **options), np.random.default_rng(seed)
     layer.build((None, None, 2), (None, None, width))
     layer.set_weights([rng.normal(size=weight.shape) for weight in layer.get_weights()])
@@ -261,7 +261,7 @@ def test_masks_of_the_input_and_of_the_output() -> None:
 
 
 def test_it_learns_and_is_saved(tmp_path: Any) -> None:
-    """Whether a tree has more leaves on the left, by a model that is saved and loaded."""
+    """Test whether a tree has more leaves on the left, by a model that is saved and loaded."""
     rng = np.random.default_rng(0)
     children, x = np.full((64, 7, 2), -1, "int32"), rng.normal(size=(64, 7, 3)).astype("float32")
     labels = rng.integers(0, 2, 64)

@@ -1,4 +1,4 @@
-"""What tests of kernels for single operations share: programs with and without them."""
+"""Shared by tests of kernels for single operations: programs with and without them."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Decoding(ab.Model):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_decoding_whose_rows_end_one_by_one(beams: int, tmp_path: Path) -> None:
-    """What it writes in each step has as many rows as go on: sequences, and no scan outputs."""
+    """The values written in each step have as many rows as go on: sequences, and no scan outputs."""
     ab.utils.set_random_seed(6)
     model = Decoding(beams)
     model(batch_of((2, 5)))

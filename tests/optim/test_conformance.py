@@ -388,7 +388,7 @@ def test_several_steps_in_one_execution(row: Row) -> None:
 
 def test_every_public_optimizer_has_a_row() -> None:
     public = {name for name in optim.__all__ if isinstance(getattr(optim, name), type)}
-    # The base; what holds other optimizers by variable, and has Keras's numbers to meet; and `LBFGS`, which computes
+    # The base; what holds other optimizers by variable, and has to give Keras's numbers; and `LBFGS`, which computes
     # losses at points of its own: it can't be given gradients, as the tests of a row do, nor options that change them.
     # What can be tested with loss functions is in test_lbfgs_conformance.py.
     others = {"Optimizer", "LBFGS", "OptimizerMap", "MultiOptimizer"}

@@ -47,7 +47,7 @@ def test_rosenbrock(line_search: str, size: int) -> None:
 
 
 def test_first_steps_against_numpy() -> None:
-    """Where the first trial step is always taken, the iterates are those of the dense BFGS formula."""
+    """The iterates are those of the dense BFGS formula if the first trial step is always taken."""
     matrix, vector = np.diag([1.0, 1.5, 2.0]), np.array([1.0, -2.0, 0.5])
     x = ab.Variable(np.zeros(3))
     optimizer = optim.LBFGS(max_iterations=1, line_search="backtracking", tolerance_gradient=0.0)

@@ -39,7 +39,7 @@ def test_the_scale_doubles_after_enough_finite_steps():
 
 
 def test_minimize_scales_and_unscales():
-    """The step is built once, before the optimizer knows its variables, and goes on with scales that change."""
+    """The step is built once, before the optimizer has its variables, and goes on with scales that change."""
     w, optimizer = ab.Variable(2.0), scaled(growth=1)
     with ab.Graph().as_default():
         step = optimizer.minimize(w * w * 0.25, [w])

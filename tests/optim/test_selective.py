@@ -45,7 +45,7 @@ def weights(cls: type[ab.Variable] = ab.Variable) -> list[Any]:
 
 
 def gradients(steps: int = 9) -> list[list[Any]]:
-    """Of sizes that differ from step to step and from weight to weight."""
+    """Return gradients of sizes that differ from step to step and from weight to weight."""
     rng = np.random.default_rng(1)
     sizes = [np.exp(rng.normal(scale=1.5, size=2)) for _ in range(steps)]
     return [[a * rng.normal(size=(ROWS, WIDTH)), b * rng.normal(size=WIDTH)] for a, b in sizes]
@@ -56,7 +56,7 @@ def state(optimizer: Any, variables: Any) -> list[Any]:
 
 
 class TriedAndTakenBack:
-    """What `Selective` is to do, in Python: make the step of the optimizer, look at it, and undo it if it is small."""
+    """`Selective`'s definition in Python: make the step of the optimizer, look at it, and undo it if it is small."""
 
     def __init__(self, optimizer: Any, least_norm: float) -> None:
         self.optimizer = optimizer
@@ -154,7 +154,7 @@ def test_all_variables_together_or_each(per_variable: bool) -> None:
 
 
 def test_each_keeps_its_own_slots() -> None:
-    """What is left out is missing in the running means, and only there."""
+    """Gradients that are left out are missing in the running means, and only there."""
     kernel, bias = weights()
     selective = optim.Selective(optim.SGD(0.5, momentum=0.9, weight_decay=0.1), 4.0, per_variable=True)
     plain = [TriedAndTakenBack(optim.SGD(0.5, momentum=0.9, weight_decay=0.1), 4.0) for _ in range(2)]

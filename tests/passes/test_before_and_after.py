@@ -99,7 +99,7 @@ def test_a_folder_has_three_programs_one_of_them_left_alone(name: str):
 
 
 def update(names: Sequence[str]) -> None:
-    """Write the files of some passes anew, or all."""
+    """Write the files of some passes again, or all."""
     for path in [path for path in FILES if not names or path.parent.name in names]:
         path.write_text(written(path.parent.name, program_of(path.read_text())))
 

@@ -85,7 +85,7 @@ def build(program: Program) -> Built:
 
 @dataclass
 class Computed:
-    """What a program gives when it is run op by op, without a graph.
+    """The results of a program that is run op by op, without a graph.
 
     Attributes:
         sources: the float inputs, and the variables for which a gradient is defined, by name.

@@ -130,7 +130,7 @@ def _prefix_products(x: Jet, factor: Jet) -> Jet:
 
 
 def _last_states(x: Jet, y: Jet) -> Jet:
-    """What ``h = x[k] * h + y[k]`` is from k = 2 down to 0, in each of two rows."""
+    """Compute ``h = x[k] * h + y[k]`` from k = 2 down to 0, in each of two rows."""
     columns = [[jets.linear(lambda u, k=k: u[:, k], jet) for jet in (x, y)] for k in (2, 1, 0)]
     found = _prefixes(lambda a, b: (jets.multiply(a[0], b[0]), jets.add(jets.multiply(b[0], a[1]), b[1])), columns)
     return jets.linear(lambda *xs: np.stack(xs, 1), *[state for _, state in reversed(found)])

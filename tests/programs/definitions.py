@@ -1,4 +1,4 @@
-"""What a primitive of random programs is, and the table of them."""
+"""Primitives of random programs, and the table of them."""
 
 from __future__ import annotations
 

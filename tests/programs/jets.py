@@ -31,7 +31,7 @@ class Jet:
         return self.parts.get(mask, np.zeros_like(self.value))
 
     def along(self, bit: int) -> Jet:
-        """What stands beside `bit`: the derivative along it, with all other parts."""
+        """Return what stands beside `bit`: the derivative along it, with all other parts."""
         found = {mask ^ bit: part for mask, part in self.parts.items() if mask & bit}
         return Jet({0: np.zeros_like(self.value), **found})
 

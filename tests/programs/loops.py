@@ -1,4 +1,4 @@
-"""What tests of single loops and branches share: running on both roads, unrolling, derivatives."""
+"""Shared by tests of single loops and branches: running on both roads, unrolling, derivatives."""
 
 from __future__ import annotations
 

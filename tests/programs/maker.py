@@ -1,4 +1,4 @@
-"""What draws names and expressions of random programs."""
+"""Draw names and expressions of random programs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Maker:
         variables: those that may be read and written here.
         made: the variables that the program makes itself.
         protected: names that statements may use but not assign.
-        notes: what is told of the program in the coverage table.
+        notes: what the coverage table says of the program.
     """
 
     def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:

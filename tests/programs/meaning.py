@@ -1,4 +1,4 @@
-"""What a program means: a naive evaluator over NumPy float64 jets. It knows nothing of graphs."""
+"""The meaning of a program: a naive evaluator over NumPy float64 jets, which uses no graphs."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Evaluation:
                 scope[statement.name] = self._call(statement, limit, self._value(statement.start, scope), scope)
 
     def _inside(self, block: Block, scope: Scope) -> None:
-        """Run `block` in a scope of its own; what it assigns and `scope` knows is changed there too."""
+        """Run `block` in a scope of its own; names of `scope` that it assigns are changed there, too."""
         inner = dict(scope)
         self._block(block, inner)
         scope.update({name: inner[name] for name in scope})

@@ -1,4 +1,4 @@
-"""What draws statements without blocks of their own."""
+"""Draw statements without blocks of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What draws loops, branches and other statements that hold blocks."""
+"""Draw loops, branches and other statements that hold blocks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Structures(Statements):
         if kind in ("grow", "pieces") and self._in_examples:
             kind = "update"  # examples of different lengths are no batch
         if kind == "by_row" and self._in_examples and self.open_shapes:
-            kind = "update"  # nothing tells before the run that lengths will differ
+            kind = "update"  # before the run it is not known that lengths will differ
         if kind == "write" and not self.assignable(SCALARS, VECTORS, PIECES):
             kind = "array"
         found = getattr(self, f"_{kind}")(depth, sure)
@@ -233,7 +233,7 @@ class Structures(Statements):
         return Gradient(name, source, inner, (*body, *used), y)
 
     def _target(self, inner: str, in_branch: int) -> tuple[Block, Expression]:
-        """What is differentiated with respect to `inner`, and a branch before, if nothing else is to use `inner`."""
+        """Return what is differentiated with respect to `inner`, and a branch before, if nothing else may use it."""
         type_, targets = self.scope[inner], [name for name in self.assignable(*FLOATS)[:4] if name != inner]
         if in_branch and targets:
             self.notes.add("gradient of what one branch uses")

@@ -1,7 +1,7 @@
 """The syntax of structured random programs: typed expressions and statements that print as pseudocode.
 
 A program has a few float inputs, one integer and one bool input, and variables. Names are assigned again and again, as
-in Python: what a loop body or branch assigns and the scope around it knows is carried. `building` makes an anabranch
+in Python: names of the scope around that a loop body or branch assigns are carried. `building` makes an anabranch
 graph of a program, `meaning` evaluates it with NumPy.
 """
 
@@ -267,9 +267,9 @@ class Program:
         weights: output name -> weights with which the loss sums it.
         directions: two directions in the space of inputs and variables, for derivatives.
         precision: "float32" or "float64", the dtype of the graph.
-        open_shapes: placeholders do not tell their sizes.
+        open_shapes: placeholders do not give their sizes.
         kernels: the program is also run with fused kernels, which takes long to compile.
-        notes: what is told of the program in the coverage table, and is not to be seen in its statements.
+        notes: what the coverage table says of the program that is not seen in its statements.
     """
 
     body: Block

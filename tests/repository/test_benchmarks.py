@@ -1,4 +1,4 @@
-"""The benchmarks' plan and report: every row exists, other work is told, first losses are the peers'."""
+"""The benchmarks' plan and report: every row exists, other work is reported, first losses are the peers'."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def line(load: Any) -> Any:
 
 
 def record(median: float, peak: int = 100, losses: tuple[float, ...] = (1.0, 0.5, 0.25)) -> dict[str, Any]:
-    """What a process tells of one row."""
+    """Return what a process reports about one row."""
     return {"median_ms": median, "peak_rss_mb": peak, "compile_or_first_step_s": 1.0, "loss_check": list(losses)}
 
 

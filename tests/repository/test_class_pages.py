@@ -38,7 +38,7 @@ This page is made from the docstrings, by `tests/repository/test_class_pages.py`
 | loss | |
 |---|---|
 """
-# The sections of docs/layers.md: pages that tell more, and the modules whose classes are listed, in this order.
+# The sections of docs/layers.md: pages that say more, and the modules whose classes are listed, in this order.
 SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "The base": ("", ("core.layer", "core.input_layer", "core.input_spec", "core.wrapper", "core.basic")),
     "Dense layers and tables": (

@@ -1,4 +1,4 @@
-"""What a user installs is what the folders hold: nothing missing, nothing beside it."""
+"""The installed package is what the folders hold: nothing missing, nothing beside it."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Editors know the types of what users write: right lines are accepted, mistakes are reported, nothing is `Any`.
+"""Editors find the types of what users write: right lines are accepted, mistakes are reported, nothing is `Any`.
 
 The same with mypy, and with the wheel in place of the folders, is in test_packaging.
 """
@@ -28,7 +28,7 @@ FIRST = type_checks.IMPORTS.count("\n") + 1
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int, str, str]]:
-    """What pyright says, with the folders of this repository as the installed package."""
+    """Return what pyright says, with the folders of this repository as the installed package."""
     folder = tmp_path_factory.mktemp("script")
     packages = type_checks.site_packages(folder / "environment")
     (packages / "anabranch").symlink_to(ROOT)

@@ -1,4 +1,4 @@
-"""What the HTTP front refuses, whichever protocol is spoken."""
+"""Requests that the HTTP front refuses, whichever protocol is used."""
 
 import socket
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which graphs compute each row for itself: those of models do, those that mix rows are found, by the operation."""
+"""Graphs that compute each row for itself: those of models do, those that mix rows are found, by the operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Triton adds to the Open Inference Protocol: the repository, statistics, configurations, and streams."""
+"""Triton's additions to the Open Inference Protocol: the repository, statistics, configurations, and streams."""
 
 import json
 import subprocess

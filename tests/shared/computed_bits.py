@@ -20,7 +20,7 @@ ops = ab.ops
 
 
 class Case(NamedTuple):
-    """What is computed, one result or a list, and the arrays that it is computed from: shapes, or `Indices`."""
+    """One case: what is computed, a result or a list, and the arrays that it is computed from: shapes, or `Indices`."""
 
     function: Callable[..., Any]
     arrays: tuple[Any, ...]

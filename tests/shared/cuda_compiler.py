@@ -93,7 +93,7 @@ def _nvrtc() -> Nvrtc | None:
 
 
 def _roots() -> list[Path]:
-    """Where NVRTC and headers of the same release may lie: NVIDIA's wheels, a folder each release, and toolkits."""
+    """Return places of NVRTC and headers of the same release: NVIDIA's wheels, a folder each release, and toolkits."""
     spec = importlib.util.find_spec("nvidia")
     wheels = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec is not None else []
     releases = [folder for wheel in wheels for folder in sorted(wheel.glob("cu[0-9]*"), reverse=True)]

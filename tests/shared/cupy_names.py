@@ -1,4 +1,4 @@
-"""What cupy has, by the table that `make_cupy_signatures` wrote: calls that it would refuse are refused without one."""
+"""Names of cupy, by the table that `make_cupy_signatures` wrote: calls that it would refuse are refused without it."""
 
 import functools
 import inspect

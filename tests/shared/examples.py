@@ -1,4 +1,4 @@
-"""How many examples hypothesis draws for tests that take long for each."""
+"""Numbers of examples that hypothesis draws for tests that take long for each."""
 
 from hypothesis import settings
 

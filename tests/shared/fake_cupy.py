@@ -208,7 +208,7 @@ class FakeCupy:
         return DeviceArray(held)
 
     def asarray(self, value: Any, dtype: Any = None) -> DeviceArray:
-        """Of a host's array, a copy."""
+        """Return a copy of a host's array."""
         if isinstance(value, DeviceArray):
             return value if dtype in (None, value.dtype) else value.astype(dtype)
         return DeviceArray(np.array(value, dtype))

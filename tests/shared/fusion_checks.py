@@ -1,4 +1,4 @@
-"""What the tests of fusion and of shared buffers have in common."""
+"""Shared by the tests of fusion and of shared buffers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Check:
                 self._compare(value, other, f"value {what} of run {run}\n{self.program.source}")
 
     def _runs(self, run: Callable[[dict[Symbol, Any]], Sequence[Any]], mutate: bool = False) -> list[list[Any]]:
-        """What three runs in a row fetch, and the variables behind each."""
+        """Return what three runs in a row fetch, and the variables behind each."""
         for v, value in zip(self.variables, self.initial, strict=True):
             v.write_value(value.copy())
         found: list[list[Any]] = []

@@ -1,4 +1,4 @@
-"""Programs that grow: eight kinds, each as large as it is told. Preparing one twice as large is to take twice as long.
+"""Programs that grow: eight kinds, each of any size. Preparing one twice as large is to take twice as long.
 
 Each builds into the graph that is current, and returns (fetches, what is fed).
 """

@@ -77,7 +77,8 @@ def fed(dtype: str, name: str, shape: tuple[int, ...] = ()) -> Any:
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a step runs, and in which order. One more kind of device, or a budget of memory, is one more field.
+    """The devices on which a step runs, and its order. One more kind of device, or a budget of memory, is one more
+    field.
 
     Attributes:
         devices: those among which operations are spread.
@@ -103,7 +104,7 @@ class Setting:
 
     @property
     def has_streams(self) -> bool:
-        """Whether devices with memory of their own take part."""
+        """Test whether devices with memory of their own take part."""
         return not set(self.devices) <= set(CPUS)
 
     def declare(self) -> None:
@@ -124,7 +125,7 @@ class Setting:
         return (legally if self.has_streams else at_random)(self.places, self.devices)
 
     def options(self) -> dict[str, Any]:
-        """What `MachineProgram` is told."""
+        """Return the arguments of `MachineProgram`."""
         return {
             "assign": self.assign(),
             "seed": self.order,
@@ -198,7 +199,7 @@ def idle_step(program: MachineProgram) -> Step:
 def latest_step(program: MachineProgram) -> Step:
     """The state as the latest run left it.
 
-    A program that was printed anew after a run, since its Python functions took long, has no idle state of that run.
+    A program that was printed again after a run, since its Python functions took long, has no idle state of that run.
     """
     step = program.statistics.latest  # type: ignore[attr-defined]
     assert step is not None, "the program has not run"
@@ -210,7 +211,7 @@ def is_idle(program: MachineProgram, step: Step) -> bool:
 
 
 def stream_engines(step: Step) -> list[StreamEngine]:
-    """What runs operations on devices with memory of their own."""
+    """Return what runs operations on devices with memory of their own."""
     return [engine for engine in step.engines.values() if isinstance(engine, StreamEngine)]
 
 
@@ -294,7 +295,8 @@ class MachineCase:
         """The same bits.
 
         Where devices have memory of their own, but for roundings of sums: NumPy and BLAS add in an order that depends
-        on how an array lies in memory, and a view of rows that lie apart is a copy in one piece once it has crossed.
+        on how an array is laid out in memory, and a view of rows with gaps is a copy in one piece once it has
+        crossed.
         """
         agree = _assert_same_but_for_order if setting.has_streams else assert_same_bits
         for tensor, value, wanted in zip(self.fetches, found[0], expected[0], strict=True):
@@ -337,7 +339,7 @@ def of_kind(machine: Machine, *kinds: str) -> list[Node]:
 
 
 def is_of_branch(node: Node) -> bool:
-    """Whether a Merge ends a branch, and does not begin a loop."""
+    """Test whether a Merge ends a branch, and does not begin a loop."""
     return node.kind == "merge" and not any(value.node.kind in ("enter", "next_iteration") for value in node.inputs)
 
 
@@ -356,7 +358,7 @@ def _is_inside(operation: Operation, branches: Sequence[Operation]) -> bool:
 
 
 def structure(machine: Machine) -> set[str]:
-    """What was lowered, for the coverage table."""
+    """Return what was lowered, for the coverage table."""
     return {name for name, occurs in _structure(machine) if occurs}
 
 
@@ -395,7 +397,7 @@ def _structure(machine: Machine) -> Iterator[tuple[str, bool]]:
 
 
 def behaviour(step: Step) -> set[str]:
-    """What the latest run did, for the coverage table."""
+    """Return what the latest run did, for the coverage table."""
     loops = [plan for plan in plans(step) if plan.name != "step"]
     names = {
         "loop that ran": any(plan.iterations > plan.frames > 0 for plan in loops),
@@ -439,7 +441,7 @@ def assert_crosses_once(machine: Machine) -> None:
 
 
 def assert_local(machine: Machine) -> None:
-    """Once it is cut, everything takes what lies on its own device (constants are everywhere)."""
+    """Once it is cut, everything takes what is on its own device (constants are everywhere)."""
     for node in machine.nodes:
         for value in node.sources:
             assert value.node.device in (None, node.device), f"{node!r} takes {value}"
@@ -501,7 +503,7 @@ def late_values(machine: Machine) -> dict[Node, frozenset[Any]]:
 
 
 def is_alone(node: Node) -> bool:
-    """Whether a node is an operation that contains a loop or branch, or takes long."""
+    """Test whether a node is an operation that contains a loop or branch, or takes long."""
     if node.kind != "op":
         return False
     if node.operations[0].op.regions:
@@ -523,7 +525,7 @@ def assert_joined(machine: Machine) -> None:
 
 
 class Log:
-    """What ran, in the order in which it did."""
+    """A log of what ran, in the order in which it did."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, int]] = []
@@ -558,7 +560,7 @@ def chain(x: Any, length: int) -> Any:
 
 
 def step_of(machine: Machine, seed: int | None = None) -> Step:
-    """What runs a machine that was built, or changed, by hand."""
+    """Return what runs a machine that was built, or changed, by hand."""
     printer = Printer()
     printer.bindings["copied"] = copied_value
     printer.bindings["stats"] = Statistics()

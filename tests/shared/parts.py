@@ -30,7 +30,7 @@ class Parts:
     """The same step in all tasks, as each of them has prepared it.
 
     Args:
-        assign: makes what says where operations run, anew for each task.
+        assign: makes what says where operations run, again for each task.
     """
 
     def __init__(

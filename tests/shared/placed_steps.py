@@ -183,7 +183,7 @@ def verify_fused(operation: Operation, assigned: Assigned, of_ops: Mapping[int, 
 
 
 def run(step: Step, values: Sequence[Any]) -> tuple[Any, ...]:
-    """What a step gives when it is printed; where it runs does not matter to a printed program."""
+    """Return what a step gives when it is printed; where it runs does not matter to a printed program."""
     printer = Printer()
     source = printer.print_step(step.operations, step.feeds, step.fetches, set())
     namespace = {**printer.bindings, "stats": Statistics(), "copied": copied_value}

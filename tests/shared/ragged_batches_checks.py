@@ -37,7 +37,7 @@ def loops(fetches: list[Any], feeds: Any) -> list[Operation]:
 
 
 def why_not(fetches: list[Any], feeds: Any) -> str:
-    """Why a loop was left as it is."""
+    """Return why a loop was left as it is."""
     with recording() as log:
         prepare(ab.get_default_graph(), fetches, list(feeds))
     changes, kept = log.of("ragged_batches")

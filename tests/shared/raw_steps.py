@@ -21,7 +21,7 @@ Tag = tuple[int, ...]  # the number of the iteration in each frame, the outermos
 
 
 class Rules:
-    """What each value of a machine is in each iteration, found by asking."""
+    """Rules for each value of a machine in each iteration, found by running it."""
 
     def __init__(self, machine: Machine, fed: dict[Node, Any]) -> None:
         self.fed = fed
@@ -104,7 +104,7 @@ def run(fetches: Sequence[Tensor], feeds: Mapping[AnyTensor, Any] | None = None)
 
 
 def check_frames(machine: Machine) -> None:
-    """All that a node takes lies in its own frame, and before it but for what closes a loop."""
+    """All that a node takes is in its own frame, and before it but for what closes a loop."""
     seen = set[Node]()
     for node in machine.nodes:
         where = node.frame.parent if node.kind == "enter" else node.frame

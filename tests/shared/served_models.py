@@ -8,7 +8,7 @@ import anabranch as ab
 
 
 class LeakyCell(ab.layers.Layer):
-    """A recurrent cell that no server knows."""
+    """A recurrent cell that no server has."""
 
     def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)

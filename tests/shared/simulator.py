@@ -48,7 +48,7 @@ class Network:
         heapq.heappush(self._events, (self.now + seconds, next(self._numbers), function))
 
     def delay(self) -> float:
-        """How long something travels: mostly not long."""
+        """Return how long something travels: mostly not long."""
         return self.random.expovariate(1 / SMALL) * self.random.choice([1, 1, 1, 1, 20, 400])
 
     def is_cut(self, one: str, other: str) -> bool:
@@ -266,7 +266,7 @@ class Node:
 
 
 class SimulatedSystem:
-    """What a task takes from its process and machine."""
+    """The functions of process and machine that a task uses."""
 
     is_encrypted = False
 
@@ -310,7 +310,7 @@ class SimulatedSystem:
         return one, Plane.TCP
 
     def process_at(self, sock: Any) -> None:
-        """Sockets alone tell of an end here."""
+        """Return None: sockets alone report an end here."""
 
     def forget(self, address: str) -> None:
         pass
@@ -320,7 +320,7 @@ class SimulatedSystem:
 
 
 class TaskNode(Node):
-    """A task, at the address by which the network knows it."""
+    """A task, at its address in the network."""
 
     def __init__(self, network: Network, address: str, cluster: ClusterSpec, name: str, config: ServerConfig) -> None:
         super().__init__(network, address)
@@ -358,7 +358,7 @@ class ClientNode(Node):
         return False
 
     def connect(self, master: TaskNode) -> None:
-        """Connect to a master, anew."""
+        """Connect to a master, again."""
         one, two = self.pipe_to(master)
         identity = Identity(self.name, self.network.random.randrange(2**62))
         master.later(self.network.delay(), lambda: master.task.accept(two, Plane.TCP))  # type: ignore[arg-type]

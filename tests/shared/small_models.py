@@ -238,7 +238,7 @@ SYNCHRONIZED: dict[str, Callable[[], Case]] = {
 
 
 def results_of(case: Case, history: Any) -> dict[str, Any]:
-    """What training came to: weights, logs, and the optimizer's variables, by name."""
+    """Return the results of training: weights, logs, and the optimizer's variables, by name."""
     found = {f"weight {number}": weight for number, weight in enumerate(case.model.get_weights())}
     found |= {name: np.array(values) for name, values in history.history.items()}
     slots = case.model.optimizer.saved_variables

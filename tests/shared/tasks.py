@@ -82,7 +82,7 @@ Running = dict[str, TaskProcess]
 
 @contextlib.contextmanager
 def tasks(*options: str, ps: int = 1, workers: int = 1, all_with: tuple[str, ...] = ()) -> Generator[Running]:
-    """Workers and ps tasks, by name; clients address the first worker, which knows where the others are.
+    """Workers and ps tasks, by name; clients address the first worker, which has the addresses of the others.
 
     Args:
         options: of the first worker.
@@ -106,6 +106,6 @@ def tasks(*options: str, ps: int = 1, workers: int = 1, all_with: tuple[str, ...
 
 
 def restarted(task: TaskProcess, **cluster: Any) -> TaskProcess:
-    """The same task started anew, at the address that it had."""
+    """The same task started again, at the address that it had."""
     job = task.name.split(":")[1].partition("/")[0]
     return TaskProcess({job: [task.address], **cluster}, job)

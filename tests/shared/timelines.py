@@ -34,7 +34,7 @@ class ReadSlice:
 
 @dataclass
 class Timeline:
-    """What a viewer shows."""
+    """A timeline, as a viewer shows it."""
 
     slices: list[ReadSlice] = field(default_factory=list)
     arrows: list[tuple[ReadSlice, ReadSlice]] = field(default_factory=list)

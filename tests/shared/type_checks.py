@@ -1,4 +1,4 @@
-"""What pyright and mypy say of scripts that use the package as it is installed: what users see in their editors."""
+"""Run pyright and mypy over scripts that use the package as it is installed: what users see in their editors."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def site_packages(environment: Path) -> Path:
 
 
 def pyright(folder: Path, environment: Path, scripts: Mapping[str, str]) -> list[tuple[str, int, str, str]]:
-    """What pyright reports with its default rules: script, line from 1, rule ("" for a revealed type), message."""
+    """Return pyright's reports with its default rules: script, line from 1, rule ("" for a revealed type), message."""
     write(folder, scripts)
     configuration = {"include": sorted(scripts), "venvPath": str(environment.parent), "venv": environment.name}
     (folder / "pyrightconfig.json").write_text(json.dumps(configuration))
@@ -147,7 +147,7 @@ def pyright(folder: Path, environment: Path, scripts: Mapping[str, str]) -> list
 
 
 def mypy(folder: Path, environment: Path, scripts: Mapping[str, str]) -> list[tuple[str, int, str, str]]:
-    """What mypy reports with its default rules, in the same form."""
+    """Return what mypy reports with its default rules, in the same form."""
     write(folder, scripts)
     python = ["--python-executable", str(environment / "bin" / "python")]
     options = ["--config-file=", "--no-error-summary", "--hide-error-context", "--cache-dir", str(folder / "cache")]

@@ -1,4 +1,4 @@
-"""What the tests of values have in common."""
+"""Shared by the tests of values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refused(function: Callable[[], Any], *kinds: type[Exception], saying: tuple[
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether `value` waits for a graph to run."""
+    """Test whether `value` waits for a graph to run."""
     assert isinstance(value, ab.Tensor)
     try:
         np.asarray(value)

@@ -13,7 +13,7 @@ from anabranch import layers, ops
 
 
 def left_behind() -> Any:
-    """What a traced function puts aside."""
+    """Return what a traced function puts aside."""
     kept: list[Any] = []
 
     @ab.function

@@ -14,7 +14,7 @@ PARAMS = [dict(softmax="full"), dict(softmax="sampled")]
 
 
 def probability(words):
-    """Of each word, by Zipf's law as the samplers of all have it."""
+    """Return the probability of each word, by Zipf's law as the samplers of all have it."""
     return np.log1p(1 / (words + 1.0)) / np.log1p(V)
 
 

@@ -1,4 +1,4 @@
-"""How quickly graphs are built and made ready to run.
+"""Measure how quickly graphs are built and made ready to run.
 
 `anabranch_operations`: operations a second through the public functions and operators, one after the other.
 

@@ -1,8 +1,8 @@
-"""How the time to prepare a step, and to run it, grows with its program: eight kinds of program at doubled sizes.
+"""Measure how the time to prepare and run a step grows with its program: eight kinds of program at doubled sizes.
 
 `scalar_loop`: a loop of 100 iterations over two scalars whose body has as many operations as the size says, with its
 gradient; a step is measured. `nested_conds`: conditions inside conditions, in both branches, as deep as the size says,
-with the gradient. `chains`: so many independent chains of five operations that meet in one. `loops_in_a_row`: so many
+with the gradient. `chains`: so many independent chains of five operations that end in one. `loops_in_a_row`: so many
 loops, each of which takes the result of the one before, with the gradient. `scalar_chain`: so many operations on one
 scalar, with the gradient. `layer_stack`: so many dense layers, with the gradient and its updates. `variables`: so many
 variables under one optimizer with moments. `nested_loops`: loops in loops, so many deep, with the gradient. Of these
@@ -31,7 +31,7 @@ def _fed(x: Any) -> Any:
 
 
 def _step(of: str, size: int) -> Record:
-    """Milliseconds of a step; the first one, compilation included, is told apart."""
+    """Milliseconds of a step; the first one, compilation included, is reported by itself."""
     with ab.Graph().as_default(), ab.Session() as session:
         fetches, x = PROGRAMS[of](size)
         step, value = session.make_callable(fetches, [x]), _fed(x)

@@ -1,4 +1,5 @@
-"""What the executor itself needs: tokens a second without clusters and fused kernels, and loops between two CPUs.
+"""Measure what the executor itself needs: tokens a second without clusters and fused kernels, and loops between two
+CPUs.
 
 A token visit is a token that arrives at a node: each is counted in the plan of its frame, once an iteration.
 """
@@ -19,7 +20,7 @@ Record = dict[str, Any]
 
 
 def _visits(program: MachineProgram) -> int:
-    """How many tokens the last run took."""
+    """Return the number of tokens that the last run took."""
     (step,) = program._idle  # pyright: ignore[reportPrivateUsage]
     return sum([plan.arrivals * plan.iterations for plan in step.plans.values()])
 

@@ -112,25 +112,25 @@ def _declare(count: int, speed: float, **options: Any) -> None:
 
 
 def _kernel_seconds(program: MachineProgram) -> float:
-    """What the kernels of one time step take, forward and backward, on whatever device."""
+    """Return the seconds of the kernels of one time step, forward and backward, on whatever device."""
     nodes = program.machine.nodes
     return sum([node.seconds for node in nodes if node.kind == "op" and node.frame.parent is not None])
 
 
 def _busy_seconds(program: MachineProgram) -> float:
-    """How long all kernels have taken that the program has run until now."""
+    """Return the seconds of all kernels that the program has run until now."""
     (step,) = program._idle  # pyright: ignore[reportPrivateUsage]
     return sum([engine.kernel_seconds for engine in step.engines.values()])
 
 
 def _speed(values: Sequence[np.ndarray[Any, Any]], batch: int, wanted: float) -> float:
-    """How fast devices have to be for a time step of `wanted` seconds."""
+    """Return how fast devices have to be for a time step of `wanted` seconds."""
     _declare(1, 1.0)
     return _kernel_seconds(_program(values, batch, 1, False)) / wanted
 
 
 def _reference(values: Sequence[np.ndarray[Any, Any]], batch: int, steps: int) -> list[Any]:
-    """What the compiled program of one CPU computes."""
+    """Return what the compiled program of one CPU computes."""
     graph, fetched, n = _training(values, batch, 0, False)
     with ab.Session(graph) as session:
         return session.run(fetched, {n: np.int32(steps)})
@@ -180,7 +180,7 @@ def swapping(params: dict[str, Any]) -> Record:
 
 
 def _bytes_a_step(values: Sequence[np.ndarray[Any, Any]]) -> float:
-    """How much a time step saves: the slope of the memory's peak."""
+    """Return the bytes that a time step saves: the slope of the memory's peak."""
     peaks: list[int] = []
     for length in (20, 60):
         ab.config.set_devices(sim={"count": 1, "flops": 1e15, "memory_bandwidth": 1e15, "memory_limit": 2**40})
@@ -195,7 +195,7 @@ def _bytes_a_step(values: Sequence[np.ndarray[Any, Any]]) -> float:
 
 
 def layers(params: dict[str, Any]) -> Record:
-    """Seconds of a training step of 8 layers, which lie on some devices."""
+    """Seconds of a training step of 8 layers, which are placed on some devices."""
     devices, length = params["devices"], params.get("length", 100)
     values = weights(_LAYERS, _FEW_UNITS)
     speed = _speed(values, _FEW_ROWS, _LAYERS * _ITERATION)

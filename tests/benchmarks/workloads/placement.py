@@ -100,7 +100,7 @@ def _single_device(layout: Layout) -> float:
 
 
 def _round_robin(layout: Layout) -> float:
-    """What may be on simulated devices on these in turn, in program order."""
+    """Place what may be on simulated devices on these in turn, in program order."""
     simulated = [number for number, device in enumerate(layout.devices) if device.kind == "sim"]
     places, turn = on_one_device(layout, 0), 0
     for group in dict.fromkeys(task.group for task in layout.tasks):

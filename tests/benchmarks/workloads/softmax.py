@@ -1,8 +1,8 @@
 """A language model with a softmax over 40,000 words against one over a sample of 512 of them.
 
 Source: Abadi et al., "TensorFlow: A System for Large-Scale Machine Learning", OSDI 2016, section 6.4, figure 9: an
-LSTM of 512 units whose words, 512 numbers each, and whose softmax lie in shards on other machines. The full softmax
-computes logits for all words where the shards lie; the sampled one fetches the rows of 512 words and of the true ones.
+LSTM of 512 units whose words, 512 numbers each, and whose softmax are in shards on other machines. The full softmax
+computes logits for all words where the shards are; the sampled one fetches the rows of 512 words and of the true ones.
 
 ``{"shards": 1}`` without ``devices``: steps of training are run, on this machine's processors. With ``devices`` nothing
 is run: the time is that of `anabranch.engine.place.simulate`, for a worker and a device for each shard, of 1 TFLOP/s
@@ -34,7 +34,7 @@ def _variable(rng: np.random.Generator, *shape: int) -> Any:
 
 
 def _shards(rng: np.random.Generator, count: int, devices: bool) -> tuple[list[Any], list[Any], list[Any]]:
-    """Words, weights and biases of the softmax; the k-th shards of all three lie together."""
+    """Words, weights and biases of the softmax; the k-th shards of all three are together."""
     tables: list[list[Any]] = [[], [], []]
     for shard in range(count):
         with ab.device(f"sim:{shard + 1}") if devices else nullcontext():
@@ -53,7 +53,7 @@ def _updated(variable: Any, gradient: Any) -> Any:
 
 
 def _step(kind: str, count: int, devices: bool) -> tuple[list[Any], list[Any]]:
-    """What a step of training fetches, and the placeholders: words, and the words that come next."""
+    """Return what a step of training fetches, and the placeholders: words, and the words that come next."""
     rng = np.random.default_rng(0)
     words, weights, biases = _shards(rng, count, devices)
     with ab.device("sim:0") if devices else nullcontext():

@@ -1,7 +1,7 @@
 """W1, our side: one LSTM layer of 512 units, gradients of weights and input, SGD.
 
 `anabranch` calls `layers.LSTM`, batch-major as the Keras peers do; `anabranch_loop` writes the cell by hand in a
-`while_loop`, the input's product inside, as a user's own cell would. Nothing in the engine knows either of them.
+`while_loop`, the input's product inside, as a user's own cell would. The engine has no special case for either of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""W14, our side: a binary Tree-LSTM by `layers.TreeLSTM`; how the nodes lie in levels is found in the step."""
+"""W14, our side: a binary Tree-LSTM by `layers.TreeLSTM`; how the nodes are laid out in levels is found in the step."""
 
 from __future__ import annotations
 

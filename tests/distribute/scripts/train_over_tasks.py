@@ -1,4 +1,4 @@
-"""Trains models that lie on several tasks, and the same alone; the first process writes both results."""
+"""Trains models that are on several tasks, and the same alone; the first process writes both results."""
 
 from __future__ import annotations
 

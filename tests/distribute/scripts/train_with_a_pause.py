@@ -1,4 +1,4 @@
-"""Trains one model; the chief says after two steps that it has come so far, and goes on when it is told to.
+"""Trains one model; the chief says after two steps that it has come so far, and goes on at a signal.
 
     train_with_a_pause.py FOLDER [BACKUP_WORKERS [fail|both]]
 
