@@ -57,6 +57,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "take": ("gather.rows", "take_runner"),
     "take_along_axis": ("gather.picks", "along_runner"),
     "top_k": ("gather.top_k", "bind_top_k"),
+    "winograd_then": ("convolution.winograd_bind", "bind_winograd_then"),
     "winograd": ("convolution.winograd_bind", "bind_winograd"),
 }
 

@@ -12,6 +12,7 @@ from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..ops.internal.fused import Fused
 from ..ops.internal.packed import Layout
+from ..ops.internal.product_then import WinogradThen
 from ..ops.linear_algebra.linalg import MatMul
 from ..ops.math.reduction import LogSumExp
 from ..ops.neural.softmax import LogSoftmax, Softmax
@@ -49,6 +50,10 @@ class KernelRule(FusionRule):
         return _bound(operation) is not None
 
     def can_follow(self, operation: Operation) -> bool:
+        if isinstance(operation.op, WinogradThen):
+            from .convolution.winograd_bind import bind_winograd_then
+
+            return bind_winograd_then(operation) is not None
         from .matmul.epilogues import pays  # loaded where there is a product
 
         return pays(operation)

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
+from ..expression.llvm import KernelSpec
+from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from .correlation import Fields, print_parallel, print_share
@@ -33,6 +34,32 @@ WINOGRAD_FIELDS = (
     *("weights_address", "weights_place", "parts_address", "part_size", "input_place", "product_place"),
 )
 _COUNTER, _NUMBERS = 4, 3  # where in a task's context; the addresses of the arrays come first
+_FOLLOWING = 5  # and from there on, those of the operands of what follows
+
+
+@dataclass(frozen=True)
+class Following:
+    """An elementwise kernel that is run on each block of the result while that is in the cache.
+
+    Attributes:
+        body: over pixels and filters; its first operand is the result of the convolution.
+        taken: how many operands the convolution has.
+        keeps: whether that result is an output of its own.
+        target: the output in whose memory it is written, where it is none itself.
+    """
+
+    body: KernelSpec
+    taken: int
+    keeps: bool
+    target: int
+
+    def operands(self) -> tuple[str, list[str]]:
+        """Return the parameters of a run function: the convolution's result, and the operands of the body."""
+        first = self.taken + len(self.body.inputs) - 1
+        results = first + self.keeps
+        out = f"%d{first if self.keeps else results + self.target}"
+        others = [f"%d{self.taken + k}" for k in range(len(self.body.inputs) - 1)]
+        return out, [out, *others, *[f"%d{results + k}" for k in range(len(self.body.outputs))]]
 
 
 @dataclass(frozen=True)
@@ -46,6 +73,7 @@ class WinogradKernel:
         tile: results of a tile along each axis.
         rows: tiles that are summed at once.
         vectors: filters of a panel, in vectors.
+        following: what is computed of each block of the result.
     """
 
     operands: tuple[Operand, ...]
@@ -54,6 +82,7 @@ class WinogradKernel:
     tile: int
     rows: int
     vectors: int
+    following: Following | None = None
 
     effort = Effort.LARGE
 
@@ -78,6 +107,7 @@ class WinogradKernel:
             print_input(tiles, f"{name}_input", tiles.transforms.input),
             print_product(f"{name}_product", self.element, self.lanes, self.rows, self.vectors),
             _print_back(self, name),
+            self.following.body.print_body(name, SHORT_LOOP) if self.following else "",
             _print_task(self, name),
             _print_run(self, name),
         ]
@@ -308,9 +338,8 @@ def _print_few(code: Builder, kind: str, lanes: int, value: str, target: str, co
 
 def print_task_head(code: Builder, names: tuple[str, ...]) -> tuple[list[str], Fields]:
     """The arrays and the numbers that a task finds in its context."""
-    found = [code.load("i64", "%context", position) for position in range(_NUMBERS + 1)]
-    arrays = [code.let(f"inttoptr i64 {number} to ptr") for number in found[:_NUMBERS]]
-    return arrays, Fields(code, code.let(f"inttoptr i64 {found[_NUMBERS]} to ptr"), names)
+    *arrays, numbers = (code.load("ptr", "%context", position) for position in range(_NUMBERS + 1))
+    return arrays, Fields(code, numbers, names)
 
 
 def print_counter(code: Builder) -> str:
@@ -446,7 +475,37 @@ def _print_task(kernel: WinogradKernel, name: str) -> str:
             source = code.at(kind, products, code.mul(code.sub(tile, first), kernel.width))
             sizes = (fields["filters"], panels, code.mul(block, kernel.width), product_place)
             print_call(code, f"{name}_back", (source, base, table), sizes)
+        if kernel.following:
+            _print_following(code, kernel.following, kernel.tile, name, fields, (first, last))
     return code.text()
+
+
+def _print_following(
+    code: Builder, following: Following, tile: int, name: str, fields: Fields, tiles: tuple[Size, Size]
+) -> None:
+    """Compute what follows on the pixels of some tiles: on all rows of a row of tiles at once, or on parts of rows."""
+    body, filters = following.body, fields["filters"]
+    pointers = [code.load("ptr", "%context", _FOLLOWING + k) for k in range(len(body.operands))]
+    numbers = code.slot(f"[{body.number_count} x i64]")
+    steps = [filters if body.operands[k].steps[1] else 1 for k, _ in body.strided]
+    for position, value in enumerate([filters, *steps]):
+        code.store("i64", value, numbers, 1 + position)  # behind the pixels, which the call gives
+    down, across, tile_rows, tile_columns = (fields[name] for name in ("rows", "columns", "tile_rows", "tile_columns"))
+    first, last = tiles
+    rows = code.div(first, tile_columns), code.add(code.div(code.sub(last, 1), tile_columns), 1)
+    with code.loop(*rows) as row:
+        start = code.mul(row, tile_columns)
+        left = code.mul(code.sub(code.greatest(first, start), start), tile)
+        right = code.least(across, code.mul(code.sub(code.least(last, code.add(start, tile_columns)), start), tile))
+        image = code.div(row, tile_rows)
+        top = code.mul(code.sub(row, code.mul(image, tile_rows)), tile)
+        lines, width = code.least(code.sub(down, top), tile), code.sub(right, left)
+        is_whole = code.compare("eq", width, across)
+        count = code.choose(is_whole, code.mul(lines, across), width)
+        begin = code.add(code.mul(code.add(code.mul(image, down), top), across), left)
+        with code.loop(0, code.choose(is_whole, 1, lines)) as line:
+            pixel = code.add(begin, code.mul(line, across))
+            print_call(code, f"{name}_body", (*pointers, numbers), (pixel, code.add(pixel, count)))
 
 
 def _print_products(
@@ -472,12 +531,14 @@ def _print_products(
             print_call(code, f"{name}_product", pointers, (vectors, code.mul(block, kernel.lanes)))
 
 
-def print_head(code: Builder, operands: int) -> str:
-    """Print a context for tasks: the addresses of the first two operands, the last one and the numbers, a counter."""
-    context = code.slot(f"[{_COUNTER + 1} x i64]")
-    for position, array in enumerate(("%d0", "%d1", f"%d{operands - 1}", "%numbers")):
-        code.store("i64", code.let(f"ptrtoint ptr {array} to i64"), context, position)
+def print_head(code: Builder, out: str, others: Sequence[str] = ()) -> str:
+    """Print a context for tasks: two operands, the result and the numbers, a counter, and further operands."""
+    context = code.slot(f"[{_FOLLOWING + len(others)} x i64]")
+    for position, array in enumerate(("%d0", "%d1", out, "%numbers")):
+        code.store("ptr", array, context, position)
     code.store("i64", 0, context, _COUNTER)
+    for position, array in enumerate(others):
+        code.store("ptr", array, context, _FOLLOWING + position)
     return context
 
 
@@ -496,7 +557,8 @@ def print_zeros(code: Builder, kind: str, fields: Fields) -> None:
 def _print_run(kernel: WinogradKernel, name: str) -> str:
     parameters = [f"ptr %d{k}" for k in range(len(kernel.operands))]
     code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
-    context = print_head(code, len(kernel.operands))
+    out, others = kernel.following.operands() if kernel.following else (f"%d{len(kernel.operands) - 1}", [])
+    context = print_head(code, out, others)
     fields = Fields(code, "%numbers", WINOGRAD_FIELDS)
     print_zeros(code, kernel.element, fields)
     print_parallel(code, f"{name}_weights", context, fields["parts"])

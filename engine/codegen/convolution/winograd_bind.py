@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
 from typing import NamedTuple
 
 from ...common.dtypes import name_of
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
+from ...ops.internal.product_then import WinogradThen
 from ...ops.internal.winograd import Winograd
 from ...ops.neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
 from ...ops.neural.window_geometry import Window
-from ..elementwise.bound import BoundKernel
-from ..expression.expression import llvm_type
+from ..elementwise.bound import BoundKernel, kernel_spec
+from ..expression.expression import UnsupportedError, llvm_type
+from ..expression.llvm import KernelSpec
 from ..host.threads import thread_count
 from ..llvm.builder import BYTES
 from ..llvm.entry import Operand
@@ -21,7 +25,7 @@ from ..llvm.registers import Registers, registers_of
 from ..llvm.scratch import scratch
 from .numbers import aligned
 from .transforms import TAPS, TRANSFORMS
-from .winograd import WINOGRAD_FIELDS, WinogradKernel
+from .winograd import WINOGRAD_FIELDS, Following, WinogradKernel
 from .winograd_filter import WINOGRAD_FILTER_FIELDS, WinogradFilterKernel
 
 Shape = tuple[int, ...]
@@ -88,14 +92,77 @@ def bind_winograd(operation: Operation) -> BoundKernel | None:
     inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
     operands = _operands(inputs, outputs)
+    if not isinstance(op.convolution, ConvFilterGrad):
+        return _bound(op, images, operands, inputs, outputs)
     kind = llvm_type(outputs[0].dtype)
     registers = registers_of(library.host, kind)
-    if isinstance(op.convolution, ConvFilterGrad):
-        rows, vectors = _filter_tile(images.filters, registers)
-        spec = WinogradFilterKernel(operands, kind, registers.lanes, op.tile, rows, vectors)
-        return BoundKernel(spec, inputs, outputs, _filter_numbers(spec, images))
+    rows, vectors = _filter_tile(images.filters, registers)
+    spec = WinogradFilterKernel(operands, kind, registers.lanes, op.tile, rows, vectors)
+    return BoundKernel(spec, inputs, outputs, _filter_numbers(spec, images))
+
+
+def bind_winograd_then(operation: Operation) -> BoundKernel | None:
+    """The kernel of a `WinogradThen`; None for filters' gradients, and where kernels can't compute what follows."""
+    op = operation.op
+    assert isinstance(op, WinogradThen)
+    assert isinstance(op.product, Winograd)
+    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    if isinstance(op.product.convolution, ConvFilterGrad) or not all(spec.is_static for spec in (*inputs, *outputs)):
+        return None
+    result, results = op.product.infer(*inputs[: op.taken]), outputs[op.keeps :]
+    images = _images_of_shapes([*map(_static, inputs[:2]), _static(result)], result, op.product.convolution)
+    target = next((k for k, spec in enumerate(results) if spec == result), None)
+    if images is None or (target is None and not op.keeps):
+        return None
+    specs = [_of_pixels(spec, result) for spec in (result, *inputs[op.taken :], *results)]
+    known = [spec for spec in specs if spec is not None]
+    count = len(inputs) - op.taken + 1
+    if len(known) < len(specs) or any(spec != known[0] for spec in known[count:] if spec.dtype == known[0].dtype):
+        return None
+    try:
+        body = kernel_spec(op.then, known[:count], known[count:], has_loop_for_each_axis=True)
+    except UnsupportedError:
+        return None
+    following = Following(body, op.taken, op.keeps, target or 0)
+    others = [
+        replace(operand, rank=len(spec.shape or ()) or None) for operand, spec in _ranked(body, inputs, outputs, op)
+    ]
+    operands = (*_operands(inputs[: op.taken], []), *others)
+    return _bound(op.product, images, operands, inputs, outputs, following)
+
+
+def _ranked(
+    body: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], op: WinogradThen
+) -> list[tuple[Operand, TensorSpec]]:
+    """The operands behind those of the convolution, with the specs of the arrays that they are."""
+    kept = [(Operand(llvm_type(spec.dtype), 4, (), True), spec) for spec in outputs[: op.keeps]]
+    made = zip([operand for operand, _ in body.outputs], outputs[op.keeps :], strict=True)
+    return [*zip(body.inputs[1:], inputs[op.taken :], strict=True), *kept, *made]
+
+
+def _of_pixels(spec: TensorSpec, result: TensorSpec) -> TensorSpec | None:
+    """The spec of an operand as a matrix of pixels and filters; None if it has some for each image, row or column."""
+    shape, whole = _static(spec), _static(result)
+    if shape == whole:
+        return TensorSpec((prod(whole[:-1]), whole[-1]), spec.dtype)
+    if any(size != 1 for size in shape[:-1]):
+        return None
+    return TensorSpec(shape[-1:], spec.dtype)
+
+
+def _bound(
+    op: Winograd,
+    images: Images,
+    operands: tuple[Operand, ...],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    following: Following | None = None,
+) -> BoundKernel:
+    kind = operands[0].type
+    registers = registers_of(library.host, kind)
     rows, vectors = _register_tile(images.filters, registers)
-    spec = WinogradKernel(operands, kind, registers.lanes, op.tile, rows, vectors)
+    spec = WinogradKernel(operands, kind, registers.lanes, op.tile, rows, vectors, following)
     steps = _weight_steps(images, isinstance(op.convolution, ConvInputGrad))
     return BoundKernel(spec, inputs, outputs, _numbers(spec, images, steps))
 
@@ -111,10 +178,15 @@ def _operands(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tu
 def images_of(operation: Operation, op: object) -> Images | None:
     """The convolution to compute: for a gradient in the input, that of the cotangent. None if it is another kind."""
     shapes = [_static(tensor.spec) for tensor in (*operation.inputs[:2], *operation.outputs)]
+    return _images_of_shapes(shapes, operation.outputs[0].spec, op)
+
+
+def _images_of_shapes(shapes: Sequence[Shape], spec: object, op: object) -> Images | None:
+    """The convolution of arrays of these shapes: the first two operands, and the result, which has a spec."""
     if len(shapes) != 3 or not all(len(shape) == 4 and 0 not in shape for shape in shapes):
         return None
     first, second, result = shapes
-    if name_of(operation.outputs[0].dtype) != "float32":
+    if not isinstance(spec, TensorSpec) or name_of(spec.dtype) != "float32":
         return None
     if isinstance(op, Conv):
         x, kernel, y = first, second, result

@@ -280,7 +280,7 @@ def _print_sum(kernel: WinogradFilterKernel, name: str) -> str:
 def _print_run(kernel: WinogradFilterKernel, name: str) -> str:
     parameters = [f"ptr %d{k}" for k in range(len(kernel.operands))]
     code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
-    context = print_head(code, len(kernel.operands))
+    context = print_head(code, f"%d{len(kernel.operands) - 1}")
     fields = Fields(code, "%numbers", WINOGRAD_FILTER_FIELDS)
     print_zeros(code, kernel.element, fields)
     print_parallel(code, f"{name}_task", context, fields["parts"])

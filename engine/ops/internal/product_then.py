@@ -13,6 +13,7 @@ from ..base import Op
 from ..linear_algebra.linalg import MatMul
 from .fused import Fused
 from .packed import PackedMatMul
+from .winograd import Winograd
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class ProductThen(Op):
     """
 
     no_samples: ClassVar[str] = "is made by a pass out of products and `Fused`: test_epilogues"
-    product: MatMul | PackedMatMul
+    product: MatMul | PackedMatMul | Winograd
     taken: int
     then: Fused
     keeps: bool = False
@@ -62,3 +63,10 @@ class ProductThen(Op):
             return (result, *results)
         first, *others = results
         return results if others else first
+
+
+@dataclass(frozen=True)
+class WinogradThen(ProductThen):
+    """A convolution by transforms, and what is computed of each element of its result."""
+
+    no_samples: ClassVar[str] = "is made by a pass out of convolutions and `Fused`: test_winograd_epilogues"

@@ -112,7 +112,7 @@ _CUBIC = (
 _PRODUCTS: dict[str, Rule] = {
     **dict.fromkeys(["matmul", "packed_mat_mul", "product_then", "batch_matmul", "contraction"], _matmul),
     "sampled_product": _matmul,
-    **dict.fromkeys(["conv", "conv_input_grad", "conv_filter_grad"], _convolution),
+    **dict.fromkeys(["conv", "conv_input_grad", "conv_filter_grad", "winograd", "winograd_then"], _convolution),
     **dict.fromkeys(_CUBIC, _cubic),
 }
 _RULES: dict[str, Rule] = {

@@ -1,8 +1,8 @@
 """Fuse elementwise epilogues into products: they are computed tile by tile, while the product is in the cache.
 
-A `MatMul` or `PackedMatMul`, and the elementwise operation, fused or single, that is the first one to take its result,
-become a `ProductThen`: biases, activations, their gradients' masks, residual sums, in loops too. Of a product whose
-size is known there may be several results, and it may be needed besides.
+A `MatMul`, `PackedMatMul` or `Winograd`, and the elementwise operation, fused or single, that is the first one to take
+its result, become a `ProductThen`: biases, activations, their gradients' masks, residual sums, in loops too. Of a
+product whose size is known there may be several results, and it may be needed besides.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ...graph.variable import Assign
 from ...ops.arrays.axes import Transpose
 from ...ops.internal.fused import Fused
 from ...ops.internal.packed import PackedMatMul
-from ...ops.internal.product_then import ProductThen
+from ...ops.internal.product_then import ProductThen, WinogradThen
+from ...ops.internal.winograd import Winograd
 from ...ops.linear_algebra.linalg import MatMul
 from ..framework.driver import Change, Rule
 from ..framework.log import note_kept
@@ -48,7 +49,8 @@ def rules_for(kernels: FusionRule) -> tuple[Rule, ...]:
         step.merge(joined, (product, user), joined.outputs)
         return Change(joined, f"is computed on tiles of {product.name!r}: {listed}")
 
-    return (Rule("fuse epilogues into products", op(MatMul, PackedMatMul, name="product", may_wait=True), join),)
+    pattern = op(MatMul, PackedMatMul, Winograd, name="product", may_wait=True)
+    return (Rule("fuse epilogues into products", pattern, join),)
 
 
 def _obstacle(step: Rewriter, product: Operation, user: Operation) -> str:
@@ -99,9 +101,10 @@ def _joined(product: Operation, user: Operation, keeps: bool) -> Operation | Non
         values.append(len(values) + shift)
         steps.append((part, tuple(values[k] for k in arguments)))
     results = tuple(values[k] for k in user.op.results) if isinstance(user.op, Fused) else (values[-1],)
-    assert isinstance(product.op, (MatMul, PackedMatMul))
+    assert isinstance(product.op, (MatMul, PackedMatMul, Winograd))
     then = Fused(1 + len(others), tuple(steps), results)
-    both = ProductThen(product.op, len(product.inputs), then, keeps, (product.name, product.location))
+    kind = WinogradThen if isinstance(product.op, Winograd) else ProductThen
+    both = kind(product.op, len(product.inputs), then, keeps, (product.name, product.location))
     inputs = (*product.inputs, *others)
     location = location_of_several([product.location, user.location])
     joined = Operation(product.graph, both, inputs, (), user.name, user.device, (), location)
