@@ -7,13 +7,13 @@ TensorFlow's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ..common import dtypes
 from ..common.dtypes import as_dtype, is_differentiable, name_of
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..graph.op import Effect, Op, as_scalar_or_array
 from ..graph.resource import NamedResource

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..common import dtypes
 from ..common.nest import flatten, is_sequence, pack_as
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation, get_default_graph, graph_for
 from ..graph.op import Effect
 from ..graph.spec import Shape, TensorSpec

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..common import dtypes
+from ..common.quick_dataclass import dataclass
 from ..graph.op import Effect, Op
 from ..graph.spec import TensorSpec
 from .attempts import Course, WaitingOp

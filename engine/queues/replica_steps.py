@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from ..common import dtypes
 from ..common.dtypes import as_dtype
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import get_default_graph
 from ..graph.op import Effect, Op
 from ..graph.resource import NamedResource

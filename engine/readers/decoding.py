@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..common import dtypes
 from ..common.dtypes import DType, as_dtype, name_of
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation
 from ..graph.op import as_scalar_or_array
 from ..graph.spec import shape_text

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ..common import dtypes
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation, get_default_graph
 from ..graph.op import Effect, Op
 from ..graph.resource import NamedResource

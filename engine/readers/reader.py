@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from ..common import dtypes
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import get_default_graph, in_explicit_graph
 from ..graph.op import Effect, as_scalar_or_array
 from ..graph.resource import NamedResource
