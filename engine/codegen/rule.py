@@ -28,7 +28,10 @@ from .natives import Runner, bind_native, calls_products
 
 
 class KernelRule(FusionRule):
-    """Fuse what kernels can compute."""
+    """Fuse what kernels can compute: the rule of one step."""
+
+    def __init__(self) -> None:
+        self._has_kernel: dict[Any, bool] = {}
 
     def can_fuse(self, op: Op, inputs: Sequence[TensorSpec], output: TensorSpec) -> bool:
         try:
@@ -44,7 +47,13 @@ class KernelRule(FusionRule):
 
     def has_kernel(self, operation: Operation) -> bool:
         assert isinstance(operation.op, Fused)
-        return not operation.op.layouts or _bound(operation) is not None
+        if not operation.op.layouts:
+            return True
+        key = _kernel_key(operation)
+        known = self._has_kernel.get(key)
+        if known is None:
+            known = self._has_kernel[key] = _bound(operation) is not None
+        return known
 
     def can_run_together(self, operation: Operation) -> bool:
         return _bound(operation) is not None
@@ -148,15 +157,18 @@ def _bind_all(operations: Iterable[Operation]) -> dict[Operation, BoundKernel | 
     known: dict[Any, BoundKernel | Runner | None] = {}
     bound: dict[Operation, BoundKernel | Runner] = {}
     for operation in operations:
-        inputs = tuple(tensor.spec for tensor in operation.inputs)
-        outputs = tuple(tensor.spec for tensor in operation.outputs)
-        key = (operation.op, inputs, outputs)
+        key = _kernel_key(operation)
         if key not in known:
             known[key] = _bound(operation)
         kernel = known[key]
         if kernel is not None:
             bound[operation] = kernel
     return bound
+
+
+def _kernel_key(operation: Operation) -> Any:
+    """Return what the kernel of an operation depends on."""
+    return operation.op, tuple([t.spec for t in operation.inputs]), tuple([t.spec for t in operation.outputs])
 
 
 def _bound(operation: Operation) -> BoundKernel | Runner | None:

@@ -8,6 +8,7 @@ from typing import Protocol
 from .device import settle_operation
 from .graph import Graph, Operation, Parameter, ReadVariable
 from .op import Effect
+from .provenance import Location
 from .spec import Spec
 from .tensor import Symbol, Tensor
 from .value import Value
@@ -61,9 +62,9 @@ class Region(Graph):
     def parent(self) -> Graph:
         return self._parent
 
-    def add_parameter(self, spec: Spec, name: str) -> Symbol:
-        """Append an explicit input."""
-        parameter = self._append(Parameter(spec), (), (spec,), name).outputs[0]
+    def add_parameter(self, spec: Spec, name: str, location: Location | None = None) -> Symbol:
+        """Append an explicit input, of a line that is looked for on the stack unless it is given."""
+        parameter = self._append(Parameter(spec), (), (spec,), name, location).outputs[0]
         self.parameters.append(parameter)
         return parameter
 

@@ -17,6 +17,9 @@ def reorder(graph: Graph, replaced: Mapping[Operation, Operation]) -> None:
         graph: the graph; operations keep to their former places as far as possible.
         replaced: operations that others have taken the place of.
     """
+    if not replaced and _is_in_order(graph.operations):
+        _number(graph, graph.operations)
+        return
     operations = list(dict.fromkeys(replaced.get(operation, operation) for operation in graph.operations))
     position = {operation: operation.index for operation in operations}
     users: dict[Operation, list[Operation]] = {operation: [] for operation in operations}
@@ -43,6 +46,26 @@ def reorder(graph: Graph, replaced: Mapping[Operation, Operation]) -> None:
                 serial += 1
                 heapq.heappush(ready, (position[user], serial, user))
     assert len(order) == len(operations), "This is a bug in anabranch: a pass made a cycle."
+    _number(graph, order)
+
+
+def _is_in_order(operations: Sequence[Operation]) -> bool:
+    """Test whether each operation stands where its number says, behind all that it waits for: so it stays there."""
+    graph = operations[0].graph if operations else None
+    latest = -1
+    for operation in operations:
+        index = operation.index
+        if index <= latest or operation.control_inputs:
+            return False
+        for tensor in operation.inputs:
+            source = tensor.operation
+            if source.index >= index and source.graph is graph:
+                return False
+        latest = index
+    return True
+
+
+def _number(graph: Graph, order: list[Operation]) -> None:
     graph.operations = order
     if isinstance(graph, Region):
         graph.needed = None

@@ -41,6 +41,7 @@ class Options:
         memory_budget: how many bytes of loop state may be saved, about.
         can_swap: state beyond the budget may be moved to the host.
         sizes: the sizes of results that are known at run time only.
+        is_on_one_host: whether all of the step was found to be on one CPU.
     """
 
     rule: FusionRule | None = None
@@ -49,6 +50,13 @@ class Options:
     memory_budget: int | None = None
     can_swap: bool = False
     sizes: KnownSizes = field(default_factory=KnownSizes)
+
+    is_on_one_host: bool = False
+
+    def runs_on_one_host(self, step: Rewriter) -> bool:
+        """Test whether all of a step is on one CPU: passes behind the one that places it add no devices."""
+        self.is_on_one_host = self.is_on_one_host or is_on_one_host(step.operations)
+        return self.is_on_one_host
 
     @property
     def fusion_rule(self) -> FusionRule:
@@ -116,7 +124,7 @@ def is_on_one_host(operations: Sequence[Operation]) -> bool:
 NOT_PLACED = Requirement(lambda _, options: options.assign is None, "the step is placed on devices")
 NO_BUDGET = Requirement(lambda _, options: options.memory_budget is None, "the step keeps to a memory budget")
 KERNELS = Requirement(lambda _, options: options.rule is not None, "no kernels are compiled for the step")
-ONE_HOST = Requirement(lambda step, _: is_on_one_host(step.operations), "the step spans devices")
+ONE_HOST = Requirement(lambda step, options: options.runs_on_one_host(step), "the step spans devices")
 OPEN_SIZES = Requirement(lambda _, options: options.sizes.is_open, "all sizes are known")
 FUSION = Requirement(lambda _, __: is_on("fuse"), "the pass `fuse` is turned off")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from ...control_flow.call import Body, Recorded, Recursion
@@ -16,6 +16,7 @@ from ...graph.spec import FrameSpec
 from ...graph.tensor import Symbol
 
 _FRAME_TAKERS = (History, Recorded, Saved)
+_op_of: Callable[[Operation], Op] = attrgetter("op")
 
 
 def needed_operations(
@@ -31,12 +32,13 @@ def needed_operations(
     stopped = {tensor.operation for tensor in given if given.issuperset(tensor.operation.outputs)}
     needed: set[Operation] = set()
     holders: list[Operation] = []
+    is_cut = any(tensor.operation not in stopped for tensor in given)  # of an operation some outputs are fed, not all
     pending = [_producer(target) for target in targets if not (isinstance(target, Symbol) and target in given)]
     while pending:
         operation = pending.pop()
         if operation not in needed and operation not in stopped:
             needed.add(operation)
-            if given:
+            if is_cut:
                 pending += [tensor.operation for tensor in operation.inputs if tensor not in given]
             else:
                 pending += [tensor.operation for tensor in operation.inputs]
@@ -198,12 +200,16 @@ def all_operations(operations: Iterable[Operation]) -> Iterator[Operation]:
 def kinds_of(operations: Iterable[Operation]) -> set[type[Op]]:
     """Return the ops of `operations` and of all in regions inside, needed or not: a step without a pass's is left."""
     found: set[type[Op]] = set()
+    plain: set[type[Op]] = set()  # those without regions
     pending = [list(operations)]
     while pending:
         block = pending.pop()
-        kinds = {type(operation.op) for operation in block}
+        kinds: set[type[Op]] = set(map(type, map(_op_of, block)))
         found |= kinds
-        if any(issubclass(kind, RegionOp) for kind in kinds):
+        if kinds <= plain:
+            continue
+        plain.update([kind for kind in kinds if not issubclass(kind, RegionOp)])
+        if not kinds <= plain:
             pending += [region.operations for operation in block for region in operation.op.regions]
     return found
 
@@ -303,7 +309,7 @@ def _producer(target: Symbol | Operation) -> Operation:
 def frame_users(needed: Iterable[Operation]) -> dict[Symbol, list[Operation]]:
     """For the frame of a loop or branch the operations among `needed` that take values from it."""
     users: dict[Symbol, list[Operation]] = {}
-    taken = [(tensor, user) for user in needed for tensor in user.inputs if isinstance(tensor.spec, FrameSpec)]
+    taken = [(tensor, user) for user in needed for tensor in user.inputs if type(tensor.spec) is FrameSpec]
     for tensor, user in taken:
         users.setdefault(tensor, []).append(user)
     return users

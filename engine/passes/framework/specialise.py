@@ -392,7 +392,8 @@ class Specialised:
         demanded: Sequence[Symbol],
     ) -> Region:
         for parameter, spec in parameters.items():
-            self.tensors[parameter] = new.add_parameter(spec, parameter.operation.name)
+            source = parameter.operation
+            self.tensors[parameter] = new.add_parameter(spec, source.name, source.location)
         outers = {parameter: outer for outer, parameter in region.captures if not is_among(parameter, parameters)}
         needed = needed_in_region(region, demanded, results)
         for operation in needed:

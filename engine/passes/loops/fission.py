@@ -131,8 +131,10 @@ def _rewrite(loop: LoopView, reassociate: bool) -> None:
     for rewrite in REWRITES:
         if not (reassociate or rewrite.is_exact) or not is_on(rewrite.name) or not may_rewrite():
             continue
+        loop.is_finished = False
         if rewrite.apply(loop):
-            loop.finish()
+            if not loop.is_finished:
+                loop.finish()
             count_rewrite()
     if is_recording():
         _tell_kept(loop)

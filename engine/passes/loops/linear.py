@@ -35,6 +35,8 @@ class Linear:
     terms: frozenset[tuple[Symbol, int]] = frozenset()
 
     def plus(self, other: Linear, factor: int = 1) -> Linear:
+        if not self.terms and not other.terms:
+            return Linear(self.steps + factor * other.steps, self.constant + factor * other.constant)
         terms = dict(self.terms)
         for tensor, times in other.terms:
             terms[tensor] = terms.get(tensor, 0) + factor * times

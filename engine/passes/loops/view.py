@@ -50,6 +50,7 @@ class LoopView:
         shared: what was built outside from values of all iterations, for several rewrites to take.
         parts: what is known of matrices that are put together in the body.
         tested: loop variables (of the condition) and others on which the end of the loop depends.
+        is_finished: whether `finish` was called, and nothing was changed since by a rewrite that calls it itself.
     """
 
     def __init__(
@@ -68,13 +69,14 @@ class LoopView:
         self._trips: Symbol | None = None
         self.shared: dict[Any, Symbol] = {}
         self.parts: dict[Any, bool] = {}
+        self.is_finished = False
+        self._counted: Linear | None = None
         self.refresh()
 
     def refresh(self) -> None:
         """Look at the loop again, after it was changed."""
         frame = self.node.outputs[-1]
-        self._counted: Linear | None = None
-        self._has_counted = False
+        self._has_counted = self._counted is not None and self._counted.known is not None  # that stays
         takers = self.takers(frame)
         self.histories = {user.op.inner: user for user in takers if isinstance(user.op, History)}
         self.demanded = list(self.histories)
@@ -389,6 +391,7 @@ class LoopView:
             reorder(self.graph, {})
         self._touch(self.node)
         self.needed.sort(key=attrgetter("index"))
+        self.is_finished = True
 
 
 @contextmanager
