@@ -5,8 +5,10 @@ from __future__ import annotations
 import linecache
 import weakref
 from collections import deque
+from collections.abc import Mapping
 from itertools import count
 from types import CodeType
+from typing import Any
 
 _FEWEST_RETIRED = 256  # names: a traceback that somebody keeps shows no lines rather than those of another program
 _GONE: tuple[int, None, list[str], str] = (0, None, [], "")  # the lines of a program that is gone
@@ -15,7 +17,13 @@ _retired: dict[str, deque[str]] = {}
 _numbers = count(1)
 
 
-def compiled(source: str, kind: str, owner: object) -> tuple[CodeType, str]:
+def compiled(
+    source: str,
+    kind: str,
+    owner: object,
+    rare: Mapping[str, tuple[int, int]] | None = None,
+    scope: dict[str, Any] | None = None,
+) -> tuple[CodeType, str]:
     """Compile the source of a module.
 
     `linecache` looks for all its files and then looks them up one by one, so none of them must go meanwhile; but
@@ -26,16 +34,35 @@ def compiled(source: str, kind: str, owner: object) -> tuple[CodeType, str]:
         source: the text.
         kind: what it is, for its file name: ``<anabranch step 5>`` of a ``"step"``.
         owner: once nobody refers to it, the lines are let go.
+        rare: functions that hardly ever run, by name, with their lines: the first, and that behind the last, from 0.
+        scope: where the code is going to run; it gets the functions that are rare, each compiled once it is called.
 
     Returns:
         The code, and its file name.
     """
     retired = _retired.setdefault(kind, deque())
     filename = retired.popleft() if len(retired) > _FEWEST_RETIRED else f"<anabranch {kind} {next(_numbers)}>"
-    code = compile(source, filename, "exec")
+    lines = source.split("\n")
+    if rare and scope is not None:
+        for name, (first, end) in rare.items():
+            scope[name] = _Rare(name, "\n".join(lines[first:end]), first, filename, scope)
+            lines[first:end] = [""] * (end - first)  # the others keep their numbers
+    code = compile("\n".join(lines), filename, "exec")
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     weakref.finalize(owner, _retire, retired, filename).atexit = False
     return code, filename
+
+
+class _Rare:
+    """A function that hardly ever runs, such as a stand-in for machine code: it is compiled once it is called."""
+
+    def __init__(self, name: str, text: str, first: int, filename: str, scope: dict[str, Any]) -> None:
+        self._name, self._text, self._first, self._filename, self._scope = name, text, first, filename, scope
+
+    def __call__(self, *values: Any) -> Any:
+        if self._scope[self._name] is self:
+            exec(compile("\n" * self._first + self._text, self._filename, "exec"), self._scope)
+        return self._scope[self._name](*values)
 
 
 def _retire(retired: deque[str], filename: str) -> None:

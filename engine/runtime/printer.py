@@ -99,6 +99,7 @@ class Printer:
         self.plan = plan or {}
         self.bindings: dict[str, Any] = {"np": np}
         self.origins: dict[int, Origin] = {}
+        self.rare: dict[str, tuple[int, int]] = {}  # functions that hardly ever run, with their lines
         self.bodies = PrintedBodies()
         self.stored: set[Symbol] = set()  # values that variables hold without a copy
         self.first_write: Operation | None = None  # of several, between which no interrupt is raised
@@ -167,14 +168,17 @@ class Printer:
         return any(operation in self.natives and self.natives[operation].plan.is_whole for operation in operations)
 
     def assemble(self) -> str:
-        """The source of all functions; `origins` is known from then on."""
+        """The source of all functions; `origins` and `rare` are known from then on."""
         lines: list[str] = []
         for function in self._functions:
+            first = len(lines)
             lines.append(f"def {function.name}({', '.join(function.arguments)}):")
             for text, origin in function.lines:
                 lines.append(text)
                 if origin is not None:
                     self.origins[len(lines)] = origin
+            if function.is_rare:
+                self.rare[function.name] = (first, len(lines))
             lines.append("")
         return "\n".join(lines)
 
@@ -187,6 +191,7 @@ class Function:
         self.name = name
         self.arguments: list[str] = []
         self.lines: list[tuple[str, Origin | None]] = []
+        self.is_rare = False  # whether it hardly ever runs: machine code does the same
 
 
 class Block:
@@ -260,6 +265,7 @@ class Block:
         known = {tensor: self.names[tensor] for tensor in taken if tensor in self.names}
         arguments = {tensor: name for tensor, name in known.items() if name not in printer.bindings}
         inside = self.function_block(printer.fresh("on_numpy"), arguments)
+        inside.function.is_rare = True
         inside.names.update(known)
         natives, printer.natives = printer.natives, {}
         inside.print_operations(plan.run, plan.outputs)

@@ -31,12 +31,13 @@ from ..passes.framework.prepare import Step, prepare
 from ..passes.framework.prune import all_blocks, all_operations, holds
 from ..passes.framework.switches import is_on, turned_off
 from ..passes.fusion.fuse import FusionRule
-from ..passes.memory.memory_budget import memory_budget
+from ..passes.memory.memory_budget import memory_budget, within_memory_budget
 from ..passes.memory.storage import is_fresh, plan_buffers, tell_buffers
 from ..place.constraints import check_step
 from ..queues.writing import Writing, locks_of
 from ..tracing import active
 from . import numerics
+from .beside import Beside
 from .code import compiled
 from .collector import without_collector
 from .deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
@@ -129,7 +130,8 @@ class Program:
         of: the program in whose place this one runs; what it does counts as done by that one.
         prepared: the step, where it was prepared already, by `fusion_rule_of` the graph and the budget that holds.
         runs_often: it runs so often that short loops are worth compiling, too. (A program without is replaced by such
-            a one after as many runs: after the same number each time, so that results do not depend on the clock.)
+            a one after as many runs, beside the second half of which it is made: after the same number each time, so
+            that results do not depend on the clock.)
     """
 
     @without_collector
@@ -156,6 +158,8 @@ class Program:
         self._others: dict[Any, Program] = {}  # by guard, clocks, budget and passes
         self._often: Program | None = None  # what runs in its place after many runs
         self._left = 0  # how many runs those still are; 0: none are waited for
+        self._begins_at = 0  # how many are left when it begins to be compiled
+        self._beside: Beside[Program] | None = None
         step = prepared or self._prepare()
         operations, fetches = step.operations, step.fetches
         self._owned = OwnMemory(effect for o in all_operations(operations) for effect in o.effects)
@@ -168,6 +172,7 @@ class Program:
             options = graph.compiles_whole, runs_often
             if not exact and not timed and of is None:
                 self._left = _runs_until_native(operations, *options)
+                self._begins_at = self._left // 2
             printer, operations = _printer(operations, fetches, self._timing, exact, *options)
             is_native = printer.is_native(operations)
             if is_native:
@@ -182,7 +187,7 @@ class Program:
         if not exact and not is_native and needs_whole_cores(operations):
             self._memory = on_one_thread(self._memory)
         self._locks = locks_of(written_variables(operations))
-        code, self.filename = compiled(self.source, "step", self)
+        code, self.filename = compiled(self.source, "step", self, printer.rare, namespace)
         exec(code, namespace)
         self._step = namespace["step"]
         note_compiled(began, self._describe)
@@ -198,9 +203,7 @@ class Program:
         if self._often is not None:
             return self._often(*values)
         if self._left > 0:
-            self._left -= 1
-            if self._left <= 0:
-                self._often = Program(*self._origin, self._exact, of=self, runs_often=True)
+            self._count_down()
         if active.recorder is not None and self._timing is None:
             return self._run_timed(values)
         if numerics.looks_at_operations() and not self._guards:
@@ -225,6 +228,20 @@ class Program:
                 self._annotate(error)
                 raise
         raise failure from None  # without the traceback of a hundred thousand calls
+
+    def _count_down(self) -> None:
+        """Count one run less until native loops run instead. They are compiled beside the second half of these runs."""
+        left, beside = self._left - 1, self._beside
+        if beside is None and left <= self._begins_at:
+            beside = self._beside = Beside(self._with_native_loops, "anabranch native loops")
+        if beside is not None and left <= 0:
+            self._often = beside.result()
+            self._beside = None
+        self._left = left
+
+    def _with_native_loops(self) -> Program:
+        with within_memory_budget(self._budget):
+            return Program(*self._origin, self._exact, of=self, runs_often=True)
 
     def listing(self) -> str:
         """The source, and behind each line the operation that it computes and the user's line that built it."""

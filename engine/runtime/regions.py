@@ -69,6 +69,7 @@ class _RegionPrinter:
         extra += [self.frame.trips] if self.frame.trips else []
         returned = [*results, *extra]
         self.block.line(f"return ({', '.join(returned)}{',' if len(returned) == 1 else ''})")
+        self.block.function.is_rare = native is not None
         printer.add_function(self.block.function)
         targets = [self.outer.output_name(tensor) for tensor in self.operation.outputs[:-1]] + extra
         call = f"{name}({', '.join(passed)})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -288,6 +289,27 @@ def test_short_loops_are_compiled_once_the_steps_have_done_enough(monkeypatch: p
     assert program.statistics.runs == len(found)
     for values in found:
         np.testing.assert_allclose(values, found[0], rtol=1e-6)
+
+
+def test_short_loops_are_compiled_beside_the_second_half_of_these_steps(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rule, "WORK_OF_STEPS", 1000)
+    by: list[str] = []
+    make = Program._with_native_loops
+    monkeypatch.setattr(
+        Program, "_with_native_loops", lambda self: (by.append(threading.current_thread().name), make(self))[1]
+    )
+    graph, targets, feeds = built(
+        lambda x: ab.while_loop(lambda i, _: i < 40, lambda i, y: (i + 1, ops.sqrt(y) + x), (0, x)), np.float32(1)
+    )
+    with least_work(LEAST_WORK):
+        program = Program(graph, targets, feeds)
+        count = program._left
+        assert count > 4
+        for number in range(1, count + 1):
+            program(np.float32(2))
+            assert (program._beside is not None) == (count - count // 2 <= number < count)
+            assert (program._often is not None) == (number == count)
+    assert by == ["anabranch native loops"]
 
 
 def test_short_loops_of_steps_that_write_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
