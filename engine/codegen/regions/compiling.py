@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -137,6 +137,13 @@ def plan_loop(operation: Operation, users: Sequence[Operation], vector: int) -> 
     return _planned(vector, [operation], list(operation.outputs[:-1]), histories, body)
 
 
+def plan_alike(plan: Plan, operation: Operation) -> Plan:
+    """Return the plan of a loop that has the form of another one, whose plan is given."""
+    inputs = _inputs_of([operation])
+    constants = _arrays_of(_constants_inside([operation], inputs))
+    return replace(plan, inputs=inputs, constants=constants, outputs=list(operation.outputs[:-1]))
+
+
 def plan_block(operations: Sequence[Operation], outputs: Sequence[Symbol], vector: int, is_whole: bool = False) -> Plan:
     """Operations in a row as a native region.
 
@@ -227,7 +234,7 @@ class _Planner:
         return Plan(
             text,
             self.inputs,
-            [np.ascontiguousarray(_value_of(tensor)) for tensor in constants],
+            _arrays_of(constants),
             self.outputs,
             [self.context.records[tensor].number for tensor in self.histories],
             self.operands,
@@ -482,6 +489,10 @@ def _constants_inside(operations: Sequence[Operation], known: Sequence[Symbol]) 
             if isinstance(tensor.operation.op, Constant) and tensor.shape != () and not is_among(tensor, known):
                 found[tensor] = None
     return list(found)
+
+
+def _arrays_of(constants: Sequence[Symbol]) -> list[Any]:
+    return [np.ascontiguousarray(_value_of(tensor)) for tensor in constants]
 
 
 def _value_of(tensor: Symbol) -> Any:

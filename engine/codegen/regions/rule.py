@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,8 @@ from ..expression.expression import UnsupportedError
 from ..llvm.compiler import Effort
 from ..llvm.library import library
 from ..llvm.registers import vector_bytes
-from .compiling import FREE, Plan, module_text, plan_block, plan_loop
+from .alike import form_of
+from .compiling import FREE, Plan, module_text, plan_alike, plan_block, plan_loop
 from .function import TooLargeError
 from .region import NativeRegion, entries, free_text
 from .scalars import has_form
@@ -105,7 +106,7 @@ def native_regions(
     if whole is not None:
         plans[whole.run[0]] = whole
     elif runs_often or _is_worth_it(operations):
-        _find(operations, set(fetches), plans)
+        _find(operations, set(fetches), plans, {})
     outermost = set(operations)
     regions: dict[Operation, NativeRegion] = {}
     for operation, plan in plans.items():
@@ -144,7 +145,7 @@ def steps_until_worth(operations: Sequence[Operation]) -> int:
     """
     if any(operation.writes for operation in operations):
         return 0
-    work = _work([operation for operation in operations if operation.op.regions])
+    work = _work([operation for operation in operations if operation.op.regions], _least.work)
     if not library.usable or work is None or not LEAST_OF_STEP <= work < _least.work or _has_run(operations):
         return 0
     return -(-WORK_OF_STEPS // work)
@@ -155,7 +156,7 @@ def _is_worth_it(operations: Sequence[Operation]) -> bool:
     if _has_run(operations):
         return True
     loops = [operation for operation in operations if operation.op.regions]
-    work = _work(loops)
+    work = _work(loops, _least.work)
     if work is None or work >= _least.work:
         return True
     for loop in loops:
@@ -165,14 +166,21 @@ def _is_worth_it(operations: Sequence[Operation]) -> bool:
     return False
 
 
-def _work(operations: Iterable[Operation]) -> int | None:
-    """Return the number of operations run: loops in each iteration, branches in the longest; None: unknown."""
+def _work(operations: Iterable[Operation], enough: float = math.inf) -> int | None:
+    """Return the number of operations run: loops in each iteration, branches in the longest; None: unknown.
+
+    Args:
+        operations: which; those that follow on `enough` are not counted.
+        enough: that many are all that the caller asks for.
+    """
     total = 0
     for operation in operations:
         work = _own_work(operation)
         if work is None:
             return None
         total += work
+        if total >= enough:
+            break
     return total
 
 
@@ -211,8 +219,17 @@ def _seconds(operation: Operation) -> float:
     return machine_profile().array_seconds + flops_of(operation) * machine_profile().flop_seconds
 
 
-def _find(operations: Sequence[Operation], kept: set[Symbol], plans: dict[Operation, Plan]) -> None:
-    """Plan the outermost loops that can be native, and long runs of scalars, here and in regions inside."""
+def _find(
+    operations: Sequence[Operation], kept: set[Symbol], plans: dict[Operation, Plan], by_form: dict[Hashable, Plan]
+) -> None:
+    """Plan the outermost loops that can be native, and long runs of scalars, here and in regions inside.
+
+    Args:
+        operations: of the step, or of a region.
+        kept: what is wanted of them.
+        plans: gets the plans.
+        by_form: those of loops by their form (see `alike`).
+    """
     users = frame_users(operations)
     runs = _runs(operations)
     used = _used_elsewhere(runs, operations, kept)
@@ -225,14 +242,14 @@ def _find(operations: Sequence[Operation], kept: set[Symbol], plans: dict[Operat
         if isinstance(operation.op, While) and _shows_what_is_missing(operation, users, kept):
             note_kept("native", operation, "runs in Python: what a branch in it saves is wanted outside")
         elif isinstance(operation.op, While):
-            plan = _planned(operation, users.get(operation.outputs[-1], ()))
+            plan = _planned(operation, users.get(operation.outputs[-1], ()), by_form)
             if plan is not None:
                 plans[operation] = plan
                 continue
         if isinstance(operation.op, Recursion):
             continue  # frames of calls record what loops inside gather
         for inner, outliving in demanded_blocks(operation, users):
-            _find(inner, outliving, plans)
+            _find(inner, outliving, plans, by_form)
 
 
 def _shows_what_is_missing(
@@ -340,12 +357,18 @@ def _planned_run(run: Sequence[Operation], outputs: Sequence[Symbol]) -> Plan | 
     return plan
 
 
-def _planned(operation: Operation, users: Sequence[Operation]) -> Plan | None:
+def _planned(operation: Operation, users: Sequence[Operation], by_form: dict[Hashable, Plan]) -> Plan | None:
+    form = form_of(operation, users)
+    if form in by_form:
+        return plan_alike(by_form[form], operation)
     try:
-        return plan_loop(operation, users, vector_bytes(library.host))
+        plan = plan_loop(operation, users, vector_bytes(library.host))
     except (UnsupportedError, TooLargeError) as error:
         note_kept("native", operation, f"runs in Python: {_reason(error)}")
         return None
+    if form is not None:
+        by_form[form] = plan
+    return plan
 
 
 def _reason(error: UnsupportedError | TooLargeError) -> str:
