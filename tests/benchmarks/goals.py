@@ -74,6 +74,16 @@ def at_most_plus(factor: float, extra_ms: float, against: str) -> Goal:
     return Goal(f"at most {factor:g} x {against} + {extra_ms:g} ms", judge)
 
 
+def both(*goals: Goal) -> Goal:
+    """Ours meets each of `goals`; those that compare with a row that was not measured are left out."""
+
+    def judge(figures: Figures) -> Verdict | None:
+        found = [verdict for verdict in (goal.judge(figures) for goal in goals) if verdict is not None]
+        return Verdict(", ".join(v.figure for v in found), all(v.met for v in found)) if found else None
+
+    return Goal(" and ".join(goal.text for goal in goals), judge)
+
+
 def less_than(*others: str) -> Goal:
     """Ours takes less time than each of those rows."""
 

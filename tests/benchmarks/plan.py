@@ -7,12 +7,12 @@ fastest, or close to it, in a run of all of them are listed; `peers/run.py` runs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-from goals import FOR_COMPARISON, Goal, at_least_operations, at_most, at_most_plus, at_most_seconds, less_than
+from goals import FOR_COMPARISON, Goal, at_least_operations, at_most, at_most_plus, at_most_seconds, both, less_than
 
 Measure = Literal["time", "memory"]
 HIDDEN = ("n", "runs", "inter", "parallel", "budget", "reps")  # parameters that don't change the work
@@ -62,6 +62,19 @@ class Line:
 
 
 ITERATIONS = 100_000
+
+
+def _growing(sizes: Sequence[int], seconds: float | None) -> dict[str, Goal]:
+    """The goals of rows of doubled sizes: each at most 2.6 times the one before, the last within a time."""
+    goals = {f"anabranch_{sizes[0]}": FOR_COMPARISON}
+    for before, size in pairwise(sizes):
+        goals[f"anabranch_{size}"] = at_most(2.6, against=f"anabranch_{before}")
+    if seconds is not None:
+        last = f"anabranch_{sizes[-1]}"
+        goals[last] = both(goals[last], at_most_seconds(seconds))
+    return goals
+
+
 STARTS = 2  # processes a round, after a first one that is reported apart
 OPERATIONS = 20_000
 
@@ -352,18 +365,12 @@ LINES = (
     ),
     *[
         Line(
-            "cliffs",
+            "W26",
             what,
             {"of": of, "measured": measured},
             "none",
-            "cliffs",
-            {
-                f"anabranch_{sizes[0]}": FOR_COMPARISON,
-                **{
-                    f"anabranch_{size}": at_most(2.6, against=f"anabranch_{before}") for before, size in pairwise(sizes)
-                },
-                **({f"anabranch_{sizes[-1]}": at_most_seconds(limit)} if limit else {}),
-            },
+            "w26",
+            _growing(sizes, limit),
             (),
         )
         for of, measured, sizes, limit, what in (

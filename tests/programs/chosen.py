@@ -344,8 +344,8 @@ _WORKLOADS: dict[str, tuple[str, dict[str, Any]]] = {
     "w06": ("anabranch", {"B": 32}),
     "w12": ("anabranch", {}),
     "w14": ("anabranch", {}),
-    "cliffs, conds": ("anabranch_5", {"of": "nested conds", "measured": "preparing"}),
-    "cliffs, loops": ("anabranch_75", {"of": "loops in a row", "measured": "preparing"}),
+    "w26, conds": ("anabranch_5", {"of": "nested conds", "measured": "preparing"}),
+    "w26, loops": ("anabranch_75", {"of": "loops in a row", "measured": "preparing"}),
 }
 for _name, (_row, _params) in _WORKLOADS.items():
     _module = _name.partition(" ")[0].partition(",")[0]
