@@ -1,4 +1,4 @@
-"""What is made in another thread: it is waited for, its errors are the caller's, and a lost thread is no loss."""
+"""Work in another thread: it is waited for, its errors are raised in the caller, and a lost thread is no loss."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class _Form:
     """The facts of operations in the order in which they stand, with numbers for tensors.
 
     Attributes:
-        is_common: whether loops may share the form: none reads or writes a variable, or has an op that can't be told.
+        is_common: whether loops may share the form: none reads or writes a variable, or has an op that can't be compared.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Form:
         except TypeError:
             self.is_common = False
             return None
-        return op, repr(op)  # which tells 0.0 from -0.0, and 1 from True
+        return op, repr(op)  # 0.0 differs from -0.0, and 1 from True
 
     def _add_region(self, region: Region) -> None:
         needed = None if region.needed is None else set(region.needed)
