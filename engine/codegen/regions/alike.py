@@ -34,7 +34,7 @@ class _Form:
     """The facts of operations in the order in which they stand, with numbers for tensors.
 
     Attributes:
-        is_common: whether loops may share the form: none reads or writes a variable, or has an op that can't be compared.
+        is_common: whether loops may share the form: none reads or writes a variable, and all ops can be compared.
     """
 
     def __init__(self) -> None:
