@@ -43,8 +43,9 @@ test-all: lint types imports docs ## the same with the slow tests, many more ran
 	-$(MAKE) --no-print-directory --keep-going clients # tests of those that can't be installed are skipped
 	$(PYTEST) -m "" --hypothesis-profile=all $(ARGS)
 
-sweep: $(DEV) ## 100,000 simulations of the protocol of tasks; a failing seed is named, and replays exactly
-	ANABRANCH_SIMULATIONS=100000 $(PYTEST) -m slow tests/distribute/test_simulation.py -k many_simulations $(ARGS)
+sweep: $(DEV) ## 100,000 simulations each of the protocols of tasks and of replicas; a failing seed is named, and replays exactly
+	ANABRANCH_SIMULATIONS=100000 $(PYTEST) -m slow -k "many_simulations or at_length" tests/distribute/test_simulation.py \
+		tests/engine/test_replica_state.py $(ARGS)
 
 bench: $(DEV) ## run the benchmarks, beside the peers where `make peers` has installed them
 	$(BIN)/python tests/benchmarks/run.py $(ARGS)

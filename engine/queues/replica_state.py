@@ -81,6 +81,7 @@ class ReplicaStepsState(ReplicaAccounts):
         self._is_running = False
         self._closed: str | None = None
         self._has_ended = False
+        self._is_served: bool | None = None  # whether workers that have a share of the step are to have no other one
         self._next_ticket = 0
         self._chosen = 0  # how many sets were chosen
         self._receipts: dict[int, collections.Counter[Receipt]] = {}
@@ -499,12 +500,13 @@ class ReplicaStepsState(ReplicaAccounts):
         self._appoint()
         again = True
         while again:
-            again = False
+            again, self._is_served = False, None
             for take in list(self._takes):
                 attempt, worker, _, epoch = take
                 ticket = self._ticket_for(worker, epoch)
                 if ticket is not None:
                     self._takes.remove(take)
+                    self._is_served = None
                     attempt.finish(ticket)
                     again = True
 
@@ -562,10 +564,9 @@ class ReplicaStepsState(ReplicaAccounts):
         """
         has_done = self._synchronous and self._has_contributed(worker)
         if has_done:
-            to_come = sum(not self._has_contributed(n) and n not in self._retiring for n in self._workers)
-            to_come += sum(out.worker in self._retiring and out.step == self.step for out in self._out.values())
-            again = sum(self._has_contributed(out.worker) for out in self._out.values())
-            if len(self._counted) + to_come + again >= min(self._shares, len(self._undone)):
+            if self._is_served is None:  # the same for all who ask, until one has got something
+                self._is_served = self._has_enough()
+            if self._is_served:
                 return None
         if self._pool:
             batch = self._pool[0] // self._shares
@@ -577,6 +578,13 @@ class ReplicaStepsState(ReplicaAccounts):
         has = {out.share for out in self._out.values() if out.worker == worker}
         rest = sorted(self._undone - self._counted.keys() - has)
         return rest[0] if rest and self._synchronous and not has_done else None
+
+    def _has_enough(self) -> bool:
+        """Test whether the step gets its gradients from workers that have not had a share of it, or are at one."""
+        to_come = sum(not self._has_contributed(n) and n not in self._retiring for n in self._workers)
+        to_come += sum(out.worker in self._retiring and out.step == self.step for out in self._out.values())
+        again = sum(self._has_contributed(out.worker) for out in self._out.values())
+        return len(self._counted) + to_come + again >= min(self._shares, len(self._undone))
 
     def _has_contributed(self, worker: int) -> bool:
         known = self._workers.get(worker)

@@ -4,6 +4,7 @@ The simulator lets workers take, commit, stop, end and come back in an order tha
 `ReplicaGradients` would, and checks after each event what has to hold.
 """
 
+import os
 import random
 
 import pytest
@@ -12,6 +13,8 @@ from anabranch.engine.queues.attempts import Attempt
 from anabranch.engine.queues.errors import CancelledError, StateLostError
 from anabranch.engine.queues.replica_state import ReplicaStepsState
 from anabranch.engine.queues.replica_tickets import LEAD, LEAVE, LEAVE_TEXT, NO_TICKET, Chosen, Receipt, Ticket
+
+SIMULATIONS = int(os.environ.get("ANABRANCH_SIMULATIONS", "10000"))  # of the slow tests; `make sweep` asks for more
 
 
 def joined(shares: int, workers: int, **options: object) -> ReplicaStepsState:
@@ -517,7 +520,7 @@ def test_whatever_happens_each_share_counts_once(seed: int):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(10))
+@pytest.mark.parametrize("chunk", range(SIMULATIONS // 1000))
 def test_whatever_happens_each_share_counts_once_at_length(chunk: int):
     for seed in range(1000 * (chunk + 1), 1000 * (chunk + 2)):
         test_whatever_happens_each_share_counts_once(seed)

@@ -157,3 +157,23 @@ def test_the_convnets_have_as_many_weights_as_the_published_ones(load: Any, name
 def test_our_convnet_has_the_peers_weights_in_their_order(load: Any) -> None:
     shapes = [shape for kernel in load("w15_convnets").kernels("GoogleNet") for shape in (kernel, kernel[-1:])]
     assert [weight.shape for weight in load("w15").build("GoogleNet").weights] == shapes
+
+
+def test_simulated_clusters(load: Any) -> None:
+    """Steps take what their parts add up to; a backup makes up for a worker that is slow now and then."""
+    model = load("cluster_model")
+    costs = model.Costs(link=1e9, card=1e9, latency=0.0, parameters=1e8, gradients=5e7, apply=0.1)
+    steps = model.Training(6, 2, 0, lambda rng: 0.5, costs).run()
+    np.testing.assert_allclose(steps, 0.2 + 0.5 + 0.1 + 0.1)  # both workers share the link, both ways
+    alone = model.Training(6, 1, 0, lambda rng: 0.5, costs._replace(card=1e8)).run()
+    np.testing.assert_allclose(alone, 1.0 + 0.5 + 0.5 + 0.1)  # by the worker's own card
+
+    def slow(rng: Any) -> float:
+        return 5.0 if rng.random() < 0.1 else 0.5
+
+    quick = costs._replace(parameters=1e6, gradients=1e6, apply=0.01)
+    late = [np.mean(model.Training(40, 5 + backups, backups, slow, quick).run()) for backups in (0, 2)]
+    assert late[1] < 0.7 * late[0]
+    own = model.Training(20, 3, 0, lambda rng: 0.5, costs, False).run()
+    assert len(own) == 20
+    assert min(own) >= 0.5 + 0.1 + 0.05
