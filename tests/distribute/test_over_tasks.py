@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,29 @@ def test_training_over_tasks_finds_what_one_device_finds(names: list[str], elsew
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("tasks")
+def test_processes_that_a_launcher_has_numbered(tmp_path: Path) -> None:
+    """As torchrun starts them: the second one serves, and ends well."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1] - 1  # the one behind it is where they meet
+    settings = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "ANABRANCH_KERNELS": "0"}
+    command = [sys.executable, str(SCRIPTS / "train_over_tasks.py"), str(tmp_path / "found.npz"), "table"]
+    made = [
+        subprocess.Popen(command, env={**os.environ, **settings, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        printed = [each.communicate(timeout=6 * PATIENCE)[0] for each in made]
+    finally:
+        for each in made:
+            each.kill()
+            each.wait()
+    assert ([each.returncode for each in made], printed) == ([0, 0], ["elsewhere: 3\n", ""])
+    assert_same(tmp_path / "found.npz")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("tasks")
 def test_a_lost_task_is_started_again_with_all_others(tmp_path: Path) -> None:
     """Its stage was the only copy: all state comes from the last backup, and training ends as if nothing had been."""
     text = launched("lose_a_stage.py", str(tmp_path), restarts=1)
@@ -88,8 +112,9 @@ def test_places_of_experts() -> None:
     assert ModelParallel(layout_map=LayoutMap(mesh)).places_of_experts(4) is None
 
 
-def test_experts_on_devices_of_one_process(without_kernels: None) -> None:
-    """Each has its weights on its own device, and computes there, whichever replica's tokens chose it."""
+@pytest.mark.parametrize("cuts", [False, True])
+def test_experts_on_devices_of_one_process(cuts: bool, without_kernels: None) -> None:
+    """Each has its weights on its own device, and computes there, whichever replica's tokens chose it; or in parts."""
     rows = np.random.default_rng(0).normal(size=(6, 4)).astype("float32")
 
     def trained(strategy: ModelParallel | None) -> Any:
@@ -106,12 +131,16 @@ def test_experts_on_devices_of_one_process(without_kernels: None) -> None:
     expected = trained(None)
     try:
         ab.config.set_devices(cpu=2)
-        mesh = DeviceMesh((2,), ("batch",), ["cpu:0", "cpu:1"])
-        strategy = ModelParallel(layout_map=LayoutMap(mesh), expert_axis="batch")
+        mesh = DeviceMesh((1, 2) if cuts else (2,), ("batch", "model")[: 1 + cuts], ["cpu:0", "cpu:1"])
+        layouts = LayoutMap(mesh)
+        if cuts:
+            layouts["mixture_of_experts.*/dense.*/kernel"] = (None, "model")
+        strategy = ModelParallel(layout_map=layouts, expert_axis=None if cuts else "batch")
         found = trained(strategy)
         for one, other in zip(found[0], expected[0], strict=True):
             np.testing.assert_allclose(one, other, 1e-5, 1e-6)
         assert found[1] == expected[1]
-        assert strategy.statistics()["bytes"]["/device:CPU:1"] == 4 * (4 * 4 + 4)
+        held = 2 * 4 * 4 * 2 if cuts else 4 * (4 * 4 + 4)  # half of both kernels, or one expert
+        assert strategy.statistics()["bytes"]["/device:CPU:1"] == held
     finally:
         ab.config.set_devices()
