@@ -13,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from ...distribute.inference import RequestError
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+LOADED_BYTES = "anabranch_loaded_bytes"
 _SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
@@ -39,11 +40,21 @@ class DecoderMetrics(NamedTuple):
     busy: Gauge
 
 
+class _Counts(NamedTuple):
+    """What each request for one model counts; kept, since finding them by their labels takes as long as counting."""
+
+    under_way: Gauge
+    rows: Counter
+    seconds: Histogram
+    answered: Counter
+
+
 class Metrics:
     """Requests for predictions, by model: how many, which failed, how long they took, and which are under way."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._counts: dict[str, _Counts] = {}
         self._requests = Counter(
             "anabranch_requests", "Requests for predictions.", ["model", "status"], registry=self._registry
         )
@@ -82,9 +93,19 @@ class Metrics:
 
         processes = Gauge("anabranch_processes", "Processes of the server that answer.", registry=self._registry)
         processes.set(1)
+        self._loaded = Gauge(
+            LOADED_BYTES, "Bytes of the files of what is loaded.", ["model", "version"], registry=self._registry
+        )
         self._tokens = Counter("anabranch_tokens", "Tokens generated.", ["model"], registry=self._registry)
         self._slots = Gauge("anabranch_slots", "Most sequences at once.", ["model"], registry=self._registry)
         self._busy = Gauge("anabranch_slots_busy", "Sequences under way.", ["model"], registry=self._registry)
+
+    def note_loaded(self, model: str, version: int, count: int | None) -> None:
+        """Note how many bytes a version takes that is loaded now; None where it has gone."""
+        if count is None:
+            self._loaded.remove(model, str(version))
+        else:
+            self._loaded.labels(model, str(version)).set(count)
 
     def of_decoder(self, model: str, slots: int) -> DecoderMetrics:
         """Give what counts the tokens of one decoder."""
@@ -101,20 +122,25 @@ class Metrics:
     @contextmanager
     def request(self, model: str, rows: int) -> Generator[None]:
         """Count a request of so many rows, which the block computes."""
-        began, status = time.perf_counter(), "200"
-        with self._under_way.labels(model).track_inprogress():
-            try:
-                yield
-                self._rows.labels(model).inc(rows)
-            except RequestError as error:
-                status = str(error.status)
-                raise
-            except asyncio.CancelledError:  # its time is up, or its client has gone
-                status = "504"
-                raise
-            finally:
-                self._requests.labels(model, status).inc()
-                self._seconds.labels(model).observe(time.perf_counter() - began)
+        counts = self._counts.get(model)
+        if counts is None:
+            labelled = (each.labels(model) for each in (self._under_way, self._rows, self._seconds))
+            counts = self._counts[model] = _Counts(*labelled, self._requests.labels(model, "200"))
+        began, status = time.perf_counter(), ""
+        counts.under_way.inc()
+        try:
+            yield
+            counts.rows.inc(rows)
+        except RequestError as error:
+            status = str(error.status)
+            raise
+        except asyncio.CancelledError:  # its time is up, or its client has gone
+            status = "504"
+            raise
+        finally:
+            counts.under_way.dec()
+            (self._requests.labels(model, status) if status else counts.answered).inc()
+            counts.seconds.observe(time.perf_counter() - began)
 
     def text(self) -> bytes:
         """All of it."""

@@ -1,8 +1,8 @@
 """The command ``python -m anabranch predict``: the outputs of a servable for the rows of a file, into another file.
 
 The names' ends say how files are written. ``.npz``: an array for each input, or output, by its name. ``.jsonl``: a row
-a line, an object of all inputs, or the value of the only one. ``.csv``: a column for each input of one value a row,
-with a header of their names; or, of the only input, a column for each of its features.
+a line, an object of all inputs, or the value of the only one; rows may have several lengths. ``.csv``: a column for
+each input of one value a row, with a header of their names; or, of the only input, a column for each of its features.
 """
 
 from __future__ import annotations
@@ -113,10 +113,21 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def predict(servable: Servable, columns: Mapping[str, Any], signature: str, batch_size: int) -> list[Any]:
-    """Compute the outputs for all rows: in batches, if no row depends on another."""
+    """Compute the outputs for all rows: in batches, if no row depends on another.
+
+    Rows of several shapes are computed with those of theirs. Where outputs have several shapes, too, they are arrays of
+    objects.
+    """
+    from ...distribute.inference import RequestError
     from .values import as_input
 
-    arrays = [as_input(info, columns[info.name]) for info in servable.signature(signature).inputs]
+    infos = servable.signature(signature).inputs
+    try:
+        arrays = [as_input(info, columns[info.name]) for info in infos]
+    except RequestError:
+        if servable.why_alone(signature) is not None or not all(isinstance(each, list) for each in columns.values()):
+            raise
+        return _predict_by_shapes(servable, columns, signature, batch_size)
     rows = len(arrays[0]) if arrays and arrays[0].ndim else 0
     servable.check_rows(arrays, signature)
     if servable.why_alone(signature) is not None or rows <= batch_size:
@@ -126,6 +137,38 @@ def predict(servable: Servable, columns: Mapping[str, Any], signature: str, batc
         for start in range(0, rows, batch_size)
     ]
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+def _predict_by_shapes(servable: Servable, columns: Mapping[str, Any], signature: str, batch_size: int) -> list[Any]:
+    """As `predict`, of rows that have several shapes."""
+    from .values import as_input
+
+    infos = servable.signature(signature).inputs
+    rows = [[as_input(info, [value]) for info, value in zip(infos, row, strict=True)] for row in _rows(infos, columns)]
+    places: dict[Any, list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(tuple(array.shape for array in row), []).append(place)
+    found: list[list[Any]] = [[] for _ in rows]
+    for group in places.values():
+        given = {
+            info.name: np.concatenate([rows[place][number] for place in group]) for number, info in enumerate(infos)
+        }
+        outputs = predict(servable, given, signature, batch_size)
+        for row, place in enumerate(group):
+            found[place] = [output[row] for output in outputs]
+    return [_joined(column) for column in zip(*found, strict=True)]
+
+
+def _rows(infos: Sequence[TensorInfo], columns: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    return zip(*[columns[info.name] for info in infos], strict=True)
+
+
+def _joined(rows: Sequence[Any]) -> Any:
+    if len({row.shape for row in rows}) == 1:
+        return np.stack(rows)
+    found = np.empty(len(rows), object)
+    found[:] = [row.tolist() for row in rows]
+    return found
 
 
 @contextmanager
@@ -205,6 +248,7 @@ def _number(info: TensorInfo, cell: str) -> Any:
 
 
 def _write_npz(path: Path, outputs: Mapping[str, Any]) -> None:
+    _check_shapes(outputs)
     np.savez(path, **{name: array.astype("U") if array.dtype.kind == "T" else array for name, array in outputs.items()})
 
 
@@ -215,7 +259,14 @@ def _write_jsonl(path: Path, outputs: Mapping[str, Any]) -> None:
             file.write(json.dumps(row[0] if len(names) == 1 else dict(zip(names, row, strict=True))) + "\n")
 
 
+def _check_shapes(outputs: Mapping[str, Any]) -> None:
+    for name, array in outputs.items():
+        if array.dtype == object:
+            raise ValueError(f"Output {name!r} has rows of several shapes; write .jsonl.")
+
+
 def _write_csv(path: Path, outputs: Mapping[str, Any]) -> None:
+    _check_shapes(outputs)
     header: list[str] = []
     columns: list[Any] = []
     for name, array in outputs.items():

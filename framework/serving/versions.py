@@ -122,7 +122,7 @@ class ModelVersions:
         try:
             for each in old:
                 await self.loaded.pop(each).end()
-                self._memory.release(self.name, each)
+                self._release(each)
             await self._load(number, thread)
             if number not in self.loaded:  # rather the old ones than none
                 for each in old:
@@ -146,7 +146,8 @@ class ModelVersions:
         newest = self.loaded[max(self.loaded)] if self.loaded else None
         shapes = newest.servable.recent() if isinstance(newest, ServedModel) else ()
         try:
-            self._memory.reserve(self.name, number, bytes_on_disk(Path(self._path, str(number))))
+            size = bytes_on_disk(Path(self._path, str(number)))
+            self._memory.reserve(self.name, number, size)
             servable = await asyncio.get_running_loop().run_in_executor(
                 thread, _loaded_and_warm, self._path, number, tuple(shapes), self.config.batching.max_batch_size
             )
@@ -165,6 +166,7 @@ class ModelVersions:
             self.loaded[number] = ServedDecoder(self.name, servable, self._metrics, settings)
         else:
             self.loaded[number] = ServedModel(self.name, servable, self._metrics, settings, *self._limits[:2])
+        self._metrics.note_loaded(self.name, number, size)
         _log.info("model %r: version %d is served", self.name, number)
 
     def _let_go(self, number: int, is_replaced: bool = False) -> None:
@@ -180,9 +182,15 @@ class ModelVersions:
         await served.end(is_replaced)
         self._replaced = [each for each in self._replaced if each is not served]
         del served
-        self._memory.release(self.name, number)
+        self._release(number)
         await asyncio.get_running_loop().run_in_executor(None, give_back)
         _log.info("model %r: version %d has gone", self.name, number)
+
+    def _release(self, number: int) -> None:
+        """Count a version that has gone no more, unless it has been loaded again."""
+        if number not in self.loaded:
+            self._memory.release(self.name, number)
+            self._metrics.note_loaded(self.name, number, None)
 
     async def end(self) -> None:
         """Let all versions go, and wait until their last requests are answered."""

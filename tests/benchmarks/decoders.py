@@ -75,10 +75,9 @@ def padded(decoder: ab.serving.Decoder) -> float:
     return LENGTHS.sum() / (time.perf_counter() - began)
 
 
-def measure(rows: int) -> None:
-    """Print the rates with so many slots, or rows of a batch."""
-    step = make_step()
-    decoder = ab.serving.Decoder(
+def make_decoder(step: Callable[[Any, Any], Any], rows: int) -> ab.serving.Decoder:
+    """Give a decoder with so many slots."""
+    return ab.serving.Decoder(
         step,
         lambda rows, left: (ab.ops.zeros((rows, UNITS)), left),
         end_token=END,
@@ -87,18 +86,55 @@ def measure(rows: int) -> None:
         inputs={"left": ab.InputSpec(shape=(None,), dtype="int32")},
     )
 
+
+def rates(rows: int, rounds: int = ROUNDS) -> list[tuple[float, float, float]]:
+    """Give the tokens a second of a decoder, of `greedy_search` and of padded batches, in rounds of all three."""
+    step = make_step()
+    decoder = make_decoder(step, rows)
+
     @ab.function
     def search(left: Any) -> Any:
         states = (ab.ops.zeros((rows, UNITS)), left)
         return ab.decoding.greedy_search(step, states, start_token=1, end_token=END, max_length=LONGEST)
 
-    ways = (lambda: continuous(decoder), lambda: searched(search, rows), lambda: padded(decoder))
-    rates = np.array([[way() for way in ways] for _ in range(ROUNDS + 1)][1:])  # the first one compiles
-    decoded, greedy, static = np.median(rates, axis=0)
-    of_greedy, of_static = np.median(rates[:, :1] / rates[:, 1:], axis=0)
+    found = [(continuous(decoder), searched(search, rows), padded(decoder)) for _ in range(rounds + 1)]
+    return found[1:]  # the first one compiles
+
+
+def outside(rows: int, iterations: int = 2000) -> float:
+    """Give the microseconds of an iteration with all slots busy, without its step."""
+    decoder = make_decoder(make_step(), rows)
+    slots = Slots(decoder.programs, decoder.plan)
+    taken = 0.0
+    step = decoder.programs.step
+
+    def timed(tokens: Any) -> Any:
+        nonlocal taken
+        began = time.perf_counter()
+        found = step(tokens)
+        taken += time.perf_counter() - began
+        return found
+
+    decoder.programs.step = timed
+    waiting = deque(decoder.make_generation([1], {"left": length}) for length in np.tile(LENGTHS, 64))
+    times: list[float] = []
+    for _ in range(iterations):
+        while slots.free:
+            slots.admit(waiting.popleft())
+        taken, began = 0.0, time.perf_counter()
+        slots.iterate()
+        times.append(time.perf_counter() - began - taken)
+    return float(np.median(times)) * 1e6
+
+
+def measure(rows: int) -> None:
+    """Print the rates with so many slots, or rows of a batch."""
+    found = np.array(rates(rows))
+    decoded, greedy, static = np.median(found, axis=0)
+    of_greedy, of_static = np.median(found[:, :1] / found[:, 1:], axis=0)
     print(
         f"{rows:>2} slots: {decoded:,.0f} tokens/s; greedy_search {greedy:,.0f} ({of_greedy:.2f} times); "
-        f"padded batches {static:,.0f} ({of_static:.2f} times)"
+        f"padded batches {static:,.0f} ({of_static:.2f} times); {outside(rows):.0f} us outside of an iteration's step"
     )
 
 

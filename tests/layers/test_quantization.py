@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch import layers, quantizers
+from anabranch.engine.common.dtypes import as_dtype
+from anabranch.engine.ops.neural.int4 import dequantize_int4
 from anabranch.engine.ops.neural.quantized import exact_product, quantized_matmul
+from anabranch.layers.quantizers.packing import packed_array
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "files" / "quantized"
 NAMES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
@@ -247,6 +250,22 @@ def test_packed_integers_come_out_again():
             assert packed_shape == packed.shape
             assert size == shape[axis]
             np.testing.assert_array_equal(quantizers.unpack_int4(packed, size, axis, dtype), numbers)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize(("terms", "columns"), [(0, 3), (7, 1), (5, 6), (300, 1501)])
+@pytest.mark.parametrize("order", ["blocks", "any"])
+def test_integers_of_four_bits_become_numbers(terms: int, columns: int, dtype: str, order: str):
+    """Also where a matrix is larger than what is computed at once, and groups change within that."""
+    rng = np.random.default_rng(terms)
+    integers, zero = rng.integers(-8, 8, (terms, columns), "int8"), rng.integers(-8, 8, (4, columns), "int8")
+    scale = rng.uniform(0.1, 1, (4, columns)).astype(as_dtype(dtype))
+    group = rng.integers(0, 4, terms) if order == "any" else np.sort(rng.integers(0, 4, terms))
+    packed = packed_array(integers)
+    found = dequantize_int4(packed, scale, zero, group.astype("float32"), columns).numpy()
+    expected = (integers - zero[group]).astype(scale.dtype) * scale[group]
+    assert found.dtype == scale.dtype
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_rounding_on_arrays_and_in_graphs_is_the_same():

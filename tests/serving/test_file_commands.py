@@ -72,6 +72,30 @@ def test_several_inputs_have_columns_by_name(scalars: Path, tmp_path: Path, caps
     assert f"2 rows in {target}" in capsys.readouterr().out
 
 
+def test_rows_of_several_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = ab.Input((None,), name="x")
+    ab.Model(x, {"double": 2 * x, "sum": ab.ops.sum(x, axis=-1)}).export(tmp_path / "m", verbose=False)
+    rows, source = [[1.0, 2.0], [3.0], [], [4.0, 5.0], [6.0]], tmp_path / "rows.jsonl"
+    source.write_text("\n".join(map(str, rows)))
+    command = ["predict", str(tmp_path / "m"), "--input", str(source), "--batch-size", "1", "--output"]
+    assert main([*command, str(tmp_path / "found.jsonl")]) == 0
+    found = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+    assert found == [{"double": [2 * each for each in row], "sum": sum(row)} for row in rows]
+    capsys.readouterr()
+    for name in ("found.csv", "found.npz"):
+        assert main([*command, str(tmp_path / name)]) == 2
+        assert "Output 'double' has rows of several shapes; write .jsonl." in capsys.readouterr().err
+        assert not (tmp_path / name).exists()
+    source.write_text("[1.0]\n[[2.0]]\n")
+    assert main([*command, str(tmp_path / "found.npz")]) == 2
+    assert "expected the shape (any, any), got (1, 1, 1)" in capsys.readouterr().err
+    mixing = ab.Model(x, x - ab.ops.mean(x, axis=0, keepdims=True))
+    mixing.export(tmp_path / "m", verbose=False)
+    source.write_text("[1.0]\n[2.0, 3.0]\n")
+    assert main([*command, str(tmp_path / "found.jsonl")]) == 2
+    assert "got unequal lists" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

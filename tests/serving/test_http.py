@@ -25,6 +25,12 @@ def test_paths_and_methods(served: Any, method: str, path: str, status: int, all
     assert set(reply.json) == {"error"}
 
 
+def test_heads_of_answers_are_given(served: Any) -> None:
+    for path in ("/v2/health/ready", "/", "/v1/models/letters"):
+        reply, whole = (ask(served.server.rest_url, path, method=method) for method in ("HEAD", "GET"))
+        assert (reply.status, reply.body, reply.headers["content-length"]) == (200, b"", str(len(whole.body)))
+
+
 def test_large_bodies_are_refused(served: Any) -> None:
     reply = ask(served.server.rest_url, "/v1/models/letters:predict", b" " * (1 << 20) + b"{}")
     assert reply.status == 413

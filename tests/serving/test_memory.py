@@ -1,5 +1,6 @@
 """The bytes that loaded models may take, and versions that replace each other."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from shared.serving_clients import ask
 
 import anabranch as ab
+from anabranch.framework.serving.storage import bytes_on_disk
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
     pytest.importorskip(_name)
@@ -53,6 +55,11 @@ def test_versions_replace_each_other(tmp_path: Path) -> None:
             dense(tmp_path)
             server.refresh()
             assert states(server) == {version: "AVAILABLE"}
+            text = ask(server.rest_url, "/metrics").body.decode()
+            size = bytes_on_disk(tmp_path / version)
+            assert re.findall("^anabranch_loaded_bytes.*$", text, re.M) == [
+                f'anabranch_loaded_bytes{{model="m",version="{version}"}} {float(size)}'
+            ]
         dense(tmp_path, 5000)  # too large by itself: the old one comes back
         server.refresh()
         assert states(server) == {"3": "AVAILABLE", "4": "END"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +12,16 @@ from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.spec import shape_text
 from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, convert_to_tensor
+
+_PAIRS: dict[int, str] = {2: "uint32", 4: "uint64", 8: "complex128"}  # as large as two numbers of so many bytes
+_TILE_BYTES = 1 << 18
+
+
+@cache
+def _table(dtype: Any) -> Any:
+    """The two numbers in each byte, (256, 2)."""
+    packed = np.arange(256, dtype=np.uint8).view(np.int8)
+    return np.stack([(packed << 4) >> 4, packed >> 4], axis=1).astype(dtype)  # shifts that keep the sign
 
 
 @dataclass(frozen=True)
@@ -46,11 +57,22 @@ class DequantizeInt4(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         packed, scale, zero, group = inputs
-        groups = group.astype(xp.int64)
-        integers = xp.empty((len(packed), 2 * packed.shape[1]), xp.int8)
-        integers[:, ::2] = (packed << 4) >> 4  # which keeps the sign
-        integers[:, 1::2] = packed >> 4
-        return (integers[:, : self.columns] - zero.astype(scale.dtype)[groups]) * scale[groups]
+        groups, zeros = group.astype(xp.int64), zero.astype(scale.dtype)
+        width = 2 * packed.shape[1]
+        pairs = _PAIRS[scale.dtype.itemsize]
+        table = _table(scale.dtype).view(pairs)[:, 0]
+        found = xp.empty((len(packed), width), scale.dtype)
+        if width > self.columns:
+            zeros, scale = (xp.pad(each, ((0, 0), (0, 1))) for each in (zeros, scale))
+        # Some rows at a time, which stay in the cache from the table to the scale.
+        step = max(1, _TILE_BYTES // max(1, found.strides[0]))
+        for start in range(0, len(packed), step):
+            tile, own = found[start : start + step], groups[start : start + step]
+            xp.take(table, packed[start : start + step].view(xp.uint8), out=tile.view(pairs), mode="clip")
+            places = own[:1] if (own == own[0]).all() else own
+            tile -= zeros[places]
+            tile *= scale[places]
+        return found if width == self.columns else xp.ascontiguousarray(found[:, : self.columns])
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         """None: weights are frozen."""

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from ....distribute.inference import RequestError, authorization
@@ -17,6 +17,7 @@ from .compression import accepted, compressed, is_worthwhile, plain
 _log = logging.getLogger("anabranch.serving")
 
 _LINGER_SECONDS = 5.0
+_KNOWN_PATHS = 256  # whose routes are remembered
 _TIMEOUT = "x-request-timeout-ms"
 _HEADERS = {  # of errors
     401: {"www-authenticate": "Bearer"},
@@ -84,6 +85,7 @@ class Application:
         read_seconds: float | None = None,
     ) -> None:
         self._routes = routes
+        self._matching = lru_cache(_KNOWN_PATHS)(self._find)
         self._max_body_bytes = max_body_bytes
         self._request_seconds = request_seconds
         self._read_seconds = read_seconds
@@ -95,7 +97,7 @@ class Application:
         except ConnectionAbortedError:
             return
         except RequestError as error:
-            form = next((each.error_form for each in self._routes if each.path.fullmatch(scope["path"])), None)
+            form = next((route.error_form for route, _ in self._matching(scope["path"])), None)
             said = str(error) if form is None else form(error.status, str(error))
             response = _failure(error.status, said, _HEADERS.get(error.status))
         except Exception as error:
@@ -123,15 +125,15 @@ class Application:
 
     async def _answer(self, scope: Any, receive: Any) -> Response:
         method, path = scope["method"], scope["path"]
-        found = [(route, match) for route in self._routes if (match := route.path.fullmatch(path))]
+        found = self._matching(path)
         if not found:
             raise RequestError(404, f"There is nothing at {path!r}. Models are at /v1/models/NAME and /v2/models/NAME.")
-        route, match = next((each for each in found if each[0].method == method), found[0])
-        if route.method != method:
+        wanted = "GET" if method == "HEAD" else method  # uvicorn leaves out the body
+        route, parts = next((each for each in found if each[0].method == wanted), found[0])
+        if route.method != wanted:
             allowed = ", ".join(dict.fromkeys(each.method for each, _ in found))
             return _failure(405, f"{method} is no method of {path!r}; it has {allowed}.", {"allow": allowed})
         headers = _headers_of(scope)
-        parts = {name: text or "" for name, text in match.groupdict().items()}
         body, seconds = await self._whole_body(headers, receive), self._seconds(headers)
         request = Request(parts, headers, body, partial(_gone, receive), seconds, scope["scheme"])
         authorization.set(headers.get("authorization", ""))
@@ -144,6 +146,11 @@ class Application:
             raise RequestError(
                 504, f"There was no answer within {seconds:g} s, which is all the time that the request had."
             ) from None
+
+    def _find(self, path: str) -> list[tuple[Route, dict[str, str]]]:
+        """The routes of a path, and the named parts of it."""
+        found = [(route, match) for route in self._routes if (match := route.path.fullmatch(path))]
+        return [(route, {name: text or "" for name, text in match.groupdict().items()}) for route, match in found]
 
     def _seconds(self, headers: Mapping[str, str]) -> float | None:
         """Return how many seconds an answer may take."""
@@ -169,12 +176,14 @@ class Application:
         said = headers.get("content-length", "0")
         size = int(said) if said.isdecimal() else 0
         pieces: list[bytes] = []
+        count = 0
         while size <= self._max_body_bytes:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ConnectionAbortedError
             pieces.append(message.get("body", b""))
-            size = max(size, sum(map(len, pieces)))
+            count += len(pieces[-1])
+            size = max(size, count)
             if not message.get("more_body", False):
                 break
         if size > self._max_body_bytes:

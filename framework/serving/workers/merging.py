@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..metrics import LOADED_BYTES
+
 
 def merged_metrics(texts: Iterable[str]) -> str:
     """Return Prometheus's text form of several processes as that of one: samples of the same name and labels add up.
+
+    But for the bytes of what is loaded: these are pages of files, which the processes share.
 
     >>> print(merged_metrics(["# TYPE n counter\\nn 1.0", "# TYPE n counter\\nn 2.0\\nm 1.0"]), end="")
     # TYPE n counter
@@ -22,11 +26,15 @@ def merged_metrics(texts: Iterable[str]) -> str:
                 values.setdefault(line, None)
             elif name:
                 before = values.get(name)
-                is_time = name.partition("{")[0].endswith("_created")
-                now = float(value)
-                values[name] = now if before is None else min(before, now) if is_time else before + now
+                values[name] = float(value) if before is None else _merged(name.partition("{")[0], before, float(value))
     lines = [name if value is None else f"{name} {value}" for name, value in values.items()]
     return "\n".join([*_sorted(lines), ""])
+
+
+def _merged(metric: str, one: float, other: float) -> float:
+    if metric.endswith("_created"):  # a time
+        return min(one, other)
+    return max(one, other) if metric == LOADED_BYTES else one + other
 
 
 def _sorted(lines: Sequence[str]) -> list[str]:

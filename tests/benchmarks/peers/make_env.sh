@@ -3,6 +3,7 @@
 # (PyTorch, Keras), beside this script. Both are large (some 3 GB) and git ignores them.
 #
 #   make_env.sh             both
+#   make_env.sh mlserver    .env-mlserver, with which tests/benchmarks/serving/run.py compares the model server
 #   make_env.sh main        only .env
 #   make_env.sh torch       only .env-torch
 #
@@ -18,8 +19,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 what=${1:-all}
 python=${PEERS_PYTHON:-$(command -v python3.11 || command -v python3)}
 
-case $what in all | main | torch) ;; *)
-    echo "make_env.sh: unknown part '$what'; expected all, main or torch" >&2
+case $what in all | main | torch | mlserver) ;; *)
+    echo "make_env.sh: unknown part '$what'; expected all, main, torch or mlserver" >&2
     exit 2
     ;;
 esac
@@ -28,6 +29,13 @@ make_venv() { # <folder>: an empty environment with a current pip, unless there 
     [[ -x $1/bin/python ]] || "$python" -m venv "$1"
     "$1/bin/python" -m pip install --quiet --upgrade pip
 }
+
+if [[ $what == mlserver ]]; then
+    make_venv "$here/.env-mlserver"
+    "$here/.env-mlserver/bin/python" -m pip install --quiet mlserver==1.7.1
+    "$here/.env-mlserver/bin/python" -c 'import mlserver; print(mlserver.__version__)'
+    exit
+fi
 
 if [[ $what != torch ]]; then
     make_venv "$here/.env"
