@@ -124,8 +124,12 @@ class Metrics:
         """Count a request of so many rows, which the block computes."""
         counts = self._counts.get(model)
         if counts is None:
-            labelled = (each.labels(model) for each in (self._under_way, self._rows, self._seconds))
-            counts = self._counts[model] = _Counts(*labelled, self._requests.labels(model, "200"))
+            counts = self._counts[model] = _Counts(
+                self._under_way.labels(model),
+                self._rows.labels(model),
+                self._seconds.labels(model),
+                self._requests.labels(model, "200"),
+            )
         began, status = time.perf_counter(), ""
         counts.under_way.inc()
         try:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,49 +176,6 @@ def test_what_is_managed_is_so_in_all_and_in_those_that_replace_dead_ones(runnin
     until(lambda: is_ready(running))
     assert {predict(running).status for _ in range(12)} == {200}
     assert len(running.workers()) == 2
-
-
-@linux
-@pytest.mark.slow
-def test_a_batch_whose_process_is_killed_fails_alone(tmp_path: Path) -> None:
-    x = ab.Input((), dtype="int64", name="x")
-    count = ab.layers.Lambda(lambda x: x + ab.while_loop(lambda i: i < x[0], lambda i: i + 1, 0 * x[0]))
-    ab.Model(x, count(x)).export(tmp_path, verbose=False)
-    process = serve("--model", f"m={tmp_path}", "--workers", "2")
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.fullmatch(r"ready rest=(\S+) grpc=(\S+)\n", line)
-        assert found is not None, line
-        running = Running(process, found[1], found[2])
-        until(lambda: is_ready(running))
-
-        def endless() -> str:
-            try:
-                return f"answered: {ask(running.url, '/v1/models/m:predict', {'instances': [10**15]})}"
-            except (http.client.HTTPException, OSError) as error:
-                return type(error).__name__
-
-        with ThreadPoolExecutor(1) as clients:
-            asked = clients.submit(endless)
-            until(lambda: metric(running, 'anabranch_requests_under_way{model="m"}') == 1.0)
-            for worker in running.workers():
-                os.kill(worker, signal.SIGKILL)
-            assert not asked.result().startswith("answered")
-        until(lambda: metric_of_new(running) == 2.0, 180)
-        until(lambda: is_ready(running))
-        assert ask(running.url, "/v1/models/m:predict", {"instances": [3]}).json == {"predictions": [6]}
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def metric_of_new(running: Running) -> float:
-    """How many processes answer; 0 while none does."""
-    try:
-        return metric(running, "anabranch_processes")
-    except (http.client.HTTPException, OSError):
-        return 0.0
 
 
 @linux

@@ -91,7 +91,7 @@ def measure(url: str, request: bytes, connections: int, seconds: float) -> Rate:
         for _ in range(connections):
             done: asyncio.Future[None] = loop.create_future()
             await loop.create_connection(
-                lambda done=done: _Client(request, end, done, times), parts.hostname, parts.port
+                lambda done=done: _Client(request, end, done, times), parts.hostname or "", parts.port or 0
             )
             waiting.append(done)
         await asyncio.gather(*waiting)
