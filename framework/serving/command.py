@@ -119,15 +119,17 @@ def run(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, *([_RELOAD] if _RELOAD and options.config else [])):
         signal.signal(number, note)
     try:
-        with logging_to_stderr(options.log_format), _server(options) as server:
-            if options.worker is None:
-                print(*_facts(server), sep="\n", flush=True)
-            else:
-                server.when_alone = lambda: signals.put(signal.SIGTERM)
-                server.announce(_facts(server))
-            while signals.get() == _RELOAD:
-                _reconfigure(server, options.config)
-            _end_after(server.drain_seconds + _PATIENCE)
+        with logging_to_stderr(options.log_format):
+            server = _server(options)
+            server.when_alone = lambda: signals.put(signal.SIGTERM)
+            with server:
+                if options.worker is None:
+                    print(*_facts(server), sep="\n", flush=True)
+                else:
+                    server.announce(_facts(server))
+                while signals.get() == _RELOAD:
+                    _reconfigure(server, options.config)
+                _end_after(server.drain_seconds + _PATIENCE)
     except (ServableError, ValueError, OSError) as error:
         return _fail(str(error))
     return 0

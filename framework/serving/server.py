@@ -106,7 +106,7 @@ class Server:
         self._catalogue: Catalogue | None = None
         self._stop: Callable[[], Any] = lambda: None
         self.application: Any = None  # of ASGI
-        self.when_alone: Callable[[], Any] = lambda: None  # called where the other processes have gone
+        self.when_alone: Callable[[], Any] = lambda: None  # called where the supervisor of several processes has gone
         self.rest_url = ""
         self.grpc_address = ""
 
@@ -267,7 +267,7 @@ class Server:
         self.application = application
         catalogue.is_open = True
         if member is not None:
-            await member.join(handlers_of(catalogue, inference), lambda: _look(catalogue), self.when_alone)
+            await member.join(handlers_of(catalogue, inference), lambda: _look(catalogue), lambda: self.when_alone())
         polling = asyncio.create_task(self._poll(catalogue))
         started.set_result(None)
         await ending.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -185,6 +186,24 @@ def test_they_end_together(running: Running) -> None:
     out, errors = running.process.communicate(timeout=60)
     assert running.process.returncode == 0, (out, errors)
     assert not [each for each in workers if Path(f"/proc/{each}").exists()]
+
+
+@linux
+@pytest.mark.slow
+def test_they_end_with_their_supervisor(tmp_path: Path) -> None:
+    x = ab.Input((2,), name="x")
+    ab.Model(x, x * 2.0).export(tmp_path, verbose=False)
+    process = serve("--model", f"m={tmp_path}", "--workers", "2")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready ")
+    workers = Running(process, "", "").workers()
+    try:
+        process.kill()
+        process.communicate(timeout=60)  # until nobody holds its standard output any more
+    finally:
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
 
 
 @pytest.mark.slow
