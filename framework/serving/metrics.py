@@ -41,7 +41,7 @@ class DecoderMetrics(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """What each request for one model counts; kept, since finding them by their labels takes as long as counting."""
+    """Holds the counters of one model's requests, since finding them by labels takes as long as counting."""
 
     under_way: Gauge
     rows: Counter

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,6 +188,41 @@ def test_they_end_together(running: Running) -> None:
     out, errors = running.process.communicate(timeout=60)
     assert running.process.returncode == 0, (out, errors)
     assert not [each for each in workers if Path(f"/proc/{each}").exists()]
+
+
+@linux
+@pytest.mark.slow
+def test_a_batch_whose_process_is_killed_fails_alone(tmp_path: Path) -> None:
+    x = ab.Input((), dtype="int64", name="x")
+    count = ab.layers.Lambda(lambda x: x + ab.while_loop(lambda i: i < x[0], lambda i: i + 1, 0 * x[0]))
+    ab.Model(x, count(x)).export(tmp_path, verbose=False)
+    process = serve("--model", f"m={tmp_path}", "--workers", "2")
+    try:
+        assert process.stdout is not None
+        found = re.fullmatch(r"ready rest=(\S+) grpc=(\S+)\n", process.stdout.readline())
+        assert found is not None
+        running = Running(process, found[1], found[2])
+        until(lambda: is_ready(running))
+        with ThreadPoolExecutor(1) as clients:
+            asked = clients.submit(ask, running.url, "/v1/models/m:predict", {"instances": [10**15]})
+            until(lambda: metric(running, 'anabranch_requests_under_way{model="m"}') == 1.0)
+            for worker in running.workers():
+                os.kill(worker, signal.SIGKILL)
+            with pytest.raises((http.client.HTTPException, OSError)):
+                asked.result()
+        until(lambda: answers(running), 180)
+        assert ask(running.url, "/v1/models/m:predict", {"instances": [3]}).json == {"predictions": [6]}
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def answers(running: Running) -> bool:
+    """Say whether new processes have taken the place of killed ones."""
+    try:
+        return is_ready(running) and metric(running, "anabranch_processes") == 2.0
+    except (http.client.HTTPException, OSError):
+        return False
 
 
 @linux

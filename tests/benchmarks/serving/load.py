@@ -12,7 +12,7 @@ import uvloop
 
 
 class Rate(NamedTuple):
-    """How many answers a second there were, and the times of single ones in seconds, in their order."""
+    """Answers a second, and the times of single ones in seconds, in their order."""
 
     per_second: float
     seconds: np.ndarray
