@@ -17,6 +17,7 @@ from anabranch.engine.codegen.convolution import transforms, winograd_bind
 from anabranch.engine.codegen.convolution.transforms import TAPS, TRANSFORMS, Matrix, print_transform, transposed
 from anabranch.engine.codegen.llvm.builder import FunctionBuilder
 from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.llvm.registers import Registers
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.runtime.program import Program
@@ -151,6 +152,20 @@ def test_the_chosen_kernels_against_float64(batch: int, sizes: Any, padding: str
 def test_several_blocks_of_channels_filters_and_tiles(any_tile: dict[str, int], tile: int, padding: str) -> None:
     any_tile["tile"] = tile
     assert max(_errors((3, 30, 25, 150), 200, padding)) < MOST[tile]
+
+
+@with_kernels
+@pytest.mark.slow
+@pytest.mark.parametrize("registers", [Registers(16, 26), Registers(4, 12)], ids=["AVX-512", "SSE"])
+@pytest.mark.parametrize("tile", [2, 4])
+def test_vectors_of_other_hosts(
+    any_tile: dict[str, int], monkeypatch: pytest.MonkeyPatch, registers: Registers, tile: int
+) -> None:
+    """LLVM makes several of wide vectors where the host has none."""
+    any_tile["tile"] = tile
+    monkeypatch.setattr(winograd_bind, "registers_of", lambda *_: registers)
+    for channels, filters in ((20, 40), (33, 64), (16, 96)):
+        assert max(_errors((2, 13, 18, channels), filters, "same")) < MOST[tile]
 
 
 @with_kernels
