@@ -19,6 +19,7 @@ from ..transport.values import decode_value, encode_value
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
 from .clocks import ClockReader, Reading
 from .front import TaskInfo
+from .links import Costs, PairCosts, written
 from .peers import Address, Link, Peers
 from .preparing import differ, named_target
 from .resets import Resets
@@ -85,6 +86,7 @@ class Master:
         }
         tasks = dict.fromkeys([info.name, *cluster.tasks])
         self._clocks = ClockReader(system, self._link_to)
+        self._pairs = PairCosts(loop, self._link_to)
         self._resets = Resets(tasks, self._reach, lambda: next(self._numbers))
 
     # --- clients ----------------------------------------------------------------------------------------------------
@@ -312,7 +314,15 @@ class Master:
         infos = [self.info, *[self._infos[name] for name in program.asked]]
         program.devices = [device for info in infos for device in info.devices]
         if program.placement is None:
-            self._send_program(program, self._own, self.identity)
+            attempt = program.attempts
+
+            def measured(costs: Costs) -> None:
+                is_stale = not program.is_preparing or program.attempts != attempt
+                if not is_stale and not self._ends_without_a_task(program):
+                    program.links = written(costs)
+                    self._send_program(program, self._own, self.identity)
+
+            self._pairs.read([_address(info) for info in infos], measured)
         else:
             self._distribute(program)
             self._send_program(program, self._own, self.identity)
@@ -359,6 +369,7 @@ class Master:
                 "session": program.graph.number,
                 "devices": program.devices,
                 "placement": program.placement,
+                "links": program.links,
                 "tasks": tasks,
             },
         )
@@ -387,6 +398,8 @@ class Master:
                 self._resets.take(link.other, document)
             elif frame.kind == Kind.CLOCK:
                 self._clocks.take(link.other, document)
+            elif frame.kind == Kind.LINKS:
+                self._pairs.take(link.other, document)
             elif frame.kind == Kind.FAILED and "program" in document:
                 program = self._programs.get(int(document["program"]))
                 if program is not None:
@@ -562,6 +575,7 @@ class Master:
     def lost_task(self, task: Identity, reason: str) -> None:
         """A task is gone: steps that need it fail, and programs with it are prepared again when they are next run."""
         self._resets.lost_task(task.name, task_failed(task.name, reason))
+        self._pairs.lost_task(task)
         known = self._infos.get(task.name)
         if known is not None and known.incarnation == task.incarnation:
             del self._infos[task.name]

@@ -12,6 +12,7 @@ from ...engine.machine.part import check_tasks, task_of
 from ...engine.machine.program import place_by_cost
 from ...engine.ops.text.escape import NumpyFunction
 from ...engine.passes.framework.switches import turned_off
+from ...engine.place.costs import CostModel, Link
 from ...engine.place.devices import Device
 from ...engine.place.kernels import all_operations
 
@@ -59,7 +60,19 @@ def _check_functions(placement: Mapping[Operation, str], task: str) -> None:
             )
 
 
-def assigning(task: str, placement: Sequence[str] | None, place: Callable[[list[str]], None]) -> Any:
+def costs_of(devices: Sequence[Device], pairs: Mapping[tuple[str, str], Link]) -> CostModel:
+    """Return what transfers between devices take, by what was measured between their tasks."""
+    links: dict[tuple[str, str], Link] = {}
+    for one, other in itertools.permutations(devices, 2):
+        found = pairs.get((task_of(one.name), task_of(other.name)))
+        if found is not None:
+            links[one.name, other.name] = found
+    return CostModel(links)
+
+
+def assigning(
+    task: str, placement: Sequence[str] | None, place: Callable[[list[str]], None], costs: CostModel | None = None
+) -> Any:
     """Return a function that places operations: as the master has placed them, or by cost, which `place` then takes."""
 
     def assign(operations: Any, feeds: Any) -> Any:
@@ -69,7 +82,7 @@ def assigning(task: str, placement: Sequence[str] | None, place: Callable[[list[
             known = dict(zip(every, placement, strict=True))
             _check_functions(known, task)
             return known
-        found = place_by_cost(operations, feeds)
+        found = place_by_cost(operations, feeds, costs=costs)
         _check_functions(found, task)
         place([found[operation] for operation in every])
         return found
@@ -96,4 +109,4 @@ def _around(line: str, column: int) -> str:
     return f"{'...' if start else ''}{line[start:end].strip()}{'...' if end < len(line) else ''}"
 
 
-__all__ = ["assigning", "check_settings", "differ", "named_target", "read_devices"]
+__all__ = ["assigning", "check_settings", "costs_of", "differ", "named_target", "read_devices"]

@@ -93,6 +93,7 @@ class MasterProgram:
         asked: the tasks that its operations ask for, besides the master; None before that is known.
         devices: on which it was placed.
         placement: of its operations, in program order; None before it is placed.
+        links: what was measured of the ways between its tasks, for a document.
         tasks: those that take part.
         expected: those that are to say that they are ready.
         ready: those that did.
@@ -110,6 +111,7 @@ class MasterProgram:
         self.asked: list[str] | None = None
         self.devices: list[str] = []
         self.placement: list[str] | None = None
+        self.links: list[list[Any]] = []
         self.tasks: list[str] = []
         self.expected: set[str] = set()
         self.ready: dict[str, Identity] = {}

@@ -26,7 +26,10 @@ from .watch import Watch
 from .worker import Worker
 
 _FOR_WORKERS = frozenset(
-    {Kind.GRAPH, Kind.PROGRAM, Kind.STEP, Kind.ABORT, Kind.FORGET, Kind.TEXT, Kind.RESET, Kind.CLOCK}
+    {
+        *(Kind.GRAPH, Kind.PROGRAM, Kind.STEP, Kind.ABORT, Kind.FORGET, Kind.TEXT, Kind.RESET, Kind.CLOCK),
+        *(Kind.LINKS, Kind.PROBE),
+    }
 )
 
 
@@ -125,9 +128,17 @@ class Task:
         """Count what the task holds and what has travelled; in the loop."""
         connections: list[dict[str, Any]] = []
         for connection in [each for each in self.connections if each.is_open]:
+            cost = None if connection.accepts else self._worker.links.cost(connection.other)
             pulse = self._watch.pulse_of(connection.other)
             silent_for = None if pulse is None else round(pulse.silent_for, 3)
-            connections.append({**connection.statistics(), "silent_for": silent_for})
+            connections.append(
+                {
+                    **connection.statistics(),
+                    "silent_for": silent_for,
+                    "latency": None if cost is None else cost.latency,
+                    "bandwidth": None if cost is None else cost.bandwidth,
+                }
+            )
         return {
             **self._master.statistics(),
             "worker": self._worker.statistics(),
@@ -234,7 +245,10 @@ class Task:
 
     def _take_reply(self, connection: Connection, frame: Frame) -> None:
         """A frame of a task to which this one has connected."""
-        self._master.take_reply(connection, frame)
+        if frame.kind == Kind.PROBE:
+            self._worker.take_probed(connection.other, frame)
+        else:
+            self._master.take_reply(connection, frame)
 
     def _lost_task(self, task: Identity, reason: str) -> None:
         """A task is gone to which this one had connected."""

@@ -26,6 +26,8 @@ class ConnectionStatus:
         pool_full: how often a value went by the socket because all of them were in use.
         mapped: parts of the other side's shared memory that this task has mapped.
         silent_for: seconds since a heartbeat was answered; None if the other side is not asked.
+        latency, bandwidth: seconds and bytes a second of what this task sends, by which steps are placed; None if that
+            was not measured.
     """
 
     task: str
@@ -43,6 +45,8 @@ class ConnectionStatus:
     pool_full: int
     mapped: int
     silent_for: float | None
+    latency: float | None = None
+    bandwidth: float | None = None
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,10 @@ from ..transport.failures import describe_error, task_failed
 from ..transport.values import decode_token, decode_value, encode_token, encode_value, step_of
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
 from .doing import Doing, Observer
+from .links import LinkMeter
+from .links import read as read_costs
 from .peers import Address, Link, Peers
-from .preparing import assigning, check_settings, named_target, read_devices
+from .preparing import assigning, check_settings, costs_of, named_target, read_devices
 from .resources import Resources, place_state
 from .system import System
 from .traces import encode_trace
@@ -73,6 +75,7 @@ class Worker:
         self._peers = peers
         self._loop = system.loop
         self._beside = system.compile
+        self.links = LinkMeter(system.loop, peers)
         self._compiling = 0
         self._graphs: dict[tuple[int, int], Any] = {}  # by master and session: the graph, or why there is none
         self._programs: dict[tuple[int, int], _Program] = {}  # by master and number
@@ -91,6 +94,8 @@ class Worker:
             Kind.TEXT: self._take_text,
             Kind.RESET: self._take_reset,
             Kind.CLOCK: self._take_clock,
+            Kind.LINKS: self._take_links,
+            Kind.PROBE: self._take_probe,
         }
 
     def doing(self, is_waiting: bool) -> Doing:
@@ -212,7 +217,8 @@ class Worker:
             ]
         check_settings(document["turned_off"])
         devices = read_devices(document["devices"])
-        assign = assigning(self.identity.name, document["placement"], place)
+        costs = costs_of(devices, read_costs(document["links"]))
+        assign = assigning(self.identity.name, document["placement"], place, costs)
         with contextlib.ExitStack() as settings:
             if document["budget"] is not None:
                 settings.enter_context(within_memory_budget(document["budget"]))
@@ -463,6 +469,34 @@ class Worker:
         document = frame.document()
         link.send(Kind.CLOCK, {**document, "time": self._loop.now()})
 
+    # --- ways to others ---------------------------------------------------------------------------------------------
+
+    def _take_links(self, link: Link, frame: Frame) -> None:
+        """A master wants to know the ways from here to other tasks."""
+        document = frame.document()
+        addresses = [Address(str(name), *where) for name, *where in document["tasks"]]
+
+        def done(costs: Mapping[str, Any]) -> None:
+            found = [[name, cost.latency, cost.bandwidth] for name, cost in costs.items()]
+            link.send(Kind.LINKS, {"number": int(document["number"]), "links": found})
+
+        self.links.measure(addresses, done)
+
+    def _take_probe(self, link: Link, frame: Frame) -> None:
+        """Another task measures the way to this one."""
+        link.send(Kind.PROBE, frame.document())
+
+    def take_probed(self, task: Identity, frame: Frame) -> None:
+        """Take the answer of a task to which this one measures the way.
+
+        Raises:
+            FrameError: it is damaged.
+        """
+        try:
+            self.links.take(task, frame.document())
+        except DAMAGE as error:
+            raise FrameError(f"the answer to a probe is damaged: {type(error).__name__}: {error}") from error
+
     # --- others that are gone ---------------------------------------------------------------------------------------
 
     def lost_master(self, master: Identity) -> None:
@@ -489,6 +523,7 @@ class Worker:
 
         What it has sent may be lost on the way, also if it has ended its part of a step.
         """
+        self.links.lost(peer)
         for running in [each for each in self._running.values() if peer in each.program.peers]:
             self._fail(running, task_failed(peer.name, reason, running.key[1]))
 
@@ -501,6 +536,7 @@ class Worker:
             "early": sum(map(len, self._early.values())),
             "resources": len(self.resources),
             "steps": self.steps_run,
+            "measuring": len(self.links),
         }
 
     def close(self) -> None:

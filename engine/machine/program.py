@@ -499,13 +499,16 @@ def _swaps(machine: Machine) -> bool:
 
 
 def place_by_cost(
-    operations: Sequence[Operation], feeds: Sequence[Symbol], like: Placement | None = None
+    operations: Sequence[Operation],
+    feeds: Sequence[Symbol],
+    like: Placement | None = None,
+    costs: CostModel | None = None,
 ) -> dict[Operation, str]:
     """Return the devices of a step's operations, by the placer; those of another placement stay, where it has the same.
 
     Several devices are used where that is asked for, and where it saves more than running operations one by one costs.
     """
-    placement = place(operations, feeds, like=like).if_it_pays(machine_profile().dispatch_seconds)
+    placement = place(operations, feeds, costs=costs, like=like).if_it_pays(machine_profile().dispatch_seconds)
     return {operation: device.name for operation, device in placement.items()}
 
 

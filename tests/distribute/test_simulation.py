@@ -194,7 +194,7 @@ def check(seed: int, requests: dict[int, Request]) -> list[Any]:
     for task in made.tasks.values():
         assert (task.held["running"], task.held["early"]) == (0, 0), made.outcomes
         assert task.task.statistics()["steps"] == 0
-        assert not len(task.task._master._clocks)
+        assert not len(task.task._master._clocks) + len(task.task._master._pairs) + task.held["measuring"]
         for connection in task.task.connections:
             assert connection.queued == 0
     return made.outcomes
@@ -269,7 +269,7 @@ def test_traces_are_aligned_within_the_error_that_they_tell(requests: dict[int, 
 
 PROTOCOL = (
     *("tasks/master", "tasks/worker", "tasks/task", "tasks/peers", "tasks/watch", "tasks/sessions", "tasks/resources"),
-    *("tasks/clocks", "tasks/preparing", "tasks/resets", "tasks/traces"),
+    *("tasks/clocks", "tasks/links", "tasks/preparing", "tasks/resets", "tasks/traces"),
     *("transport/values", "transport/failures"),
 )
 

@@ -80,3 +80,22 @@ def test_tasks_that_do_not_answer(capsys: Any) -> None:
     assert as_prometheus(readings).splitlines()[-1] == 'anabranch_task_up{task="grpc://localhost:1"} 0'
     assert main(["status"]) == 2
     assert "name a task, such as grpc://localhost:2203" in capsys.readouterr().err
+
+
+def test_the_ways_between_tasks_are_measured_once(running: Running):
+    with ab.Graph().as_default() as graph, ab.Session(graph, target=running[WORKER].target) as session:
+        x = ab.placeholder((3,), "float32", "x")
+        with ab.device(PS):
+            y = x * 2.0
+        assert session.run(y, {x: [1.0, 2.0, 3.0]}).tolist() == [2, 4, 6]
+        before = [ways_of(running, name) for name in (WORKER, PS)]
+        assert [[task for task, _, _ in found] for found in before] == [[PS], [WORKER]]
+        assert all(1e-7 < latency < 1 and 1e5 < speed < 1e12 for found in before for _, latency, speed in found)
+        session.run(y + 1.0, {x: [1.0, 2.0, 3.0]})
+        assert [ways_of(running, name) for name in (WORKER, PS)] == before
+
+
+def ways_of(running: Running, name: str) -> list[tuple[str, Any, Any]]:
+    """The tasks to which one sends, with what was measured of the ways there."""
+    connections = ab.distribute.status(running[name].target).connections
+    return [(each.task, each.latency, each.bandwidth) for each in connections if each.connected_by == "this task"]

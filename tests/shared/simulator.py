@@ -40,6 +40,7 @@ class Network:
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
         self.cut: set[frozenset[str]] = set()  # pairs of nodes between which nothing travels
+        self.far: dict[frozenset[str], float] = {}  # of pairs of nodes, seconds that all takes in addition
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
 
@@ -103,7 +104,9 @@ class Pipe:
         """Carry what was sent to the other end, in order."""
         if not self.is_moving:
             self.is_moving = True
-            self.node.network.after(self.node.network.delay(), self._arrive)
+            network = self.node.network
+            further = network.far.get(frozenset((self.node.name, self.other.node.name)), 0.0)
+            network.after(network.delay() + further, self._arrive)
 
     def _arrive(self) -> None:
         self.is_moving = False
