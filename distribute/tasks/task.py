@@ -193,7 +193,17 @@ class Task:
 
         handshake = Handshake(self.identity, self._token, expected is None, expected)
         made = Connection(
-            self.loop, sock, handshake, on_frame, on_open, closed, self._outbox, self._release, plane, self._limits
+            self.loop,
+            sock,
+            handshake,
+            on_frame,
+            on_open,
+            closed,
+            self._outbox,
+            self._release,
+            plane,
+            self._limits,
+            self._worker.take_small if expected is None else None,
         )
         self.connections[made] = None
         if process is not None:

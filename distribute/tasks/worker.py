@@ -17,7 +17,15 @@ from ...engine.queues.errors import StateLostError
 from ...engine.saving import rebuild
 from ..transport.connections import Connection, Identity
 from ..transport.failures import describe_error, task_failed
-from ..transport.values import decode_token, decode_value, encode_token, encode_value, step_of
+from ..transport.values import (
+    decode_small,
+    decode_token,
+    decode_value,
+    encode_small,
+    encode_token,
+    encode_value,
+    step_of,
+)
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
 from .doing import Doing, Observer
 from .links import LinkMeter
@@ -356,9 +364,12 @@ class Worker:
         ways = program.ways
 
         def send(number: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
-            head, arrays = encode_token(key, number, tag, value, is_dead)
             link = ways[number]
-            link.put(Kind.VALUE, head, arrays)
+            small = encode_small(key, number, tag, value, is_dead)
+            if small is not None:
+                link.put_bytes(small)
+            else:
+                link.put(Kind.VALUE, *encode_token(key, number, tag, value, is_dead))
             if link.is_full:
                 step.is_held = True  # until what waits there has gone
 
@@ -370,6 +381,19 @@ class Worker:
         running = self._running[key] = _Running(key, link, program, part, step)
         for early in self._early.pop(key, ()):
             self._deliver(running, early)
+
+    def take_small(self, buffer: Any, begin: int, end: int) -> bool:
+        """Take a value that another task has sent, out of a buffer, if all of it is a head, and its step is under way.
+
+        Raises:
+            FrameError: it is not received here.
+        """
+        found = decode_small(buffer, begin, end)
+        running = None if found is None else self._running.get(found[0])
+        if found is None or running is None:
+            return False
+        self._receive(running, *found[1:])
+        return True
 
     def take_value(self, frame: Frame) -> None:
         """Take a value that another task has sent.
@@ -385,7 +409,9 @@ class Worker:
             self._early.setdefault(key, []).append(frame)  # before its step; else the step is over
 
     def _deliver(self, running: _Running, frame: Frame) -> None:
-        edge, tag, value, is_dead = decode_token(frame.head, frame.arrays)
+        self._receive(running, *decode_token(frame.head, frame.arrays))
+
+    def _receive(self, running: _Running, edge: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
         try:
             running.step.receive(edge, tag, value, is_dead)
         except KeyError:

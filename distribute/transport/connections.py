@@ -7,6 +7,7 @@ its own; the one who accepts proves itself, too. Before that a connection takes 
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import secrets
 import selectors
@@ -21,7 +22,7 @@ from ..token import is_proof, proof
 from .loop import Loop
 from .planes import Limits, Plane
 from .slabs import IS_AVAILABLE, Mapped, Pool, close_descriptors
-from .wire import DAMAGE, PROTOCOL, Decoder, Frame, FrameError, Kind, encode, encode_document
+from .wire import DAMAGE, PROTOCOL, Decoder, Frame, FrameError, Kind, Small, encode, encode_document
 
 _HANDSHAKE_SECONDS = 10.0
 _SILENCE_SECONDS = 1.0
@@ -174,7 +175,8 @@ class Connection:
         outbox: notes connections that have something to send (see `flush`).
         released: takes this connection and the number of a slab, when an array in it is gone, in whatever thread.
         plane: how values travel.
-        settings: the bytes that may wait here to be sent, and those of slabs.
+        limits: the bytes that may wait here to be sent, and those of slabs.
+        on_small: takes values of which nothing but the head tells (see `Decoder.small_values`).
 
     Attributes:
         queued: bytes that wait for the socket to take them.
@@ -195,6 +197,7 @@ class Connection:
         released: Callable[[Connection, int], None],
         plane: Plane,
         limits: Limits,
+        on_small: Small | None = None,
     ) -> None:
         self.loop = loop
         self.plane = plane
@@ -215,10 +218,11 @@ class Connection:
         self._sock = sock
         self._handshake = handshake
         self._on_frame, self._on_open, self._on_close = on_frame, on_open, on_close
+        self._on_small: Small = on_small or (lambda buffer, begin, end: False)
         self._outbox = outbox
         self._decoder = Decoder(_MOST_HANDSHAKE, 0)
         self._takes_descriptors = IS_AVAILABLE and sock.family == socket.AF_UNIX
-        self._buffers: collections.deque[memoryview] = collections.deque()
+        self._buffers: collections.deque[Any] = collections.deque()  # bytes, or memory of which each item is one
         self._writes = False
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -285,12 +289,20 @@ class Connection:
             self.frames_sent += 1
             self._put(buffers)
 
-    def _put(self, buffers: list[Any]) -> None:
-        views = list(map(memoryview, buffers))
-        count = sum(map(len, views))
+    def put_bytes(self, data: bytes) -> None:
+        """Send a frame that is written already, as `put` does."""
+        if not self.is_closed:
+            self.frames_sent += 1
+            self._enqueued += len(data)
+            self.queued += len(data)
+            self._buffers.append(data)
+            self._outbox[self] = None
+
+    def _put(self, buffers: Sequence[Any]) -> None:
+        count = sum(map(len, buffers))
         self._enqueued += count
         self.queued += count
-        self._buffers.extend(views)
+        self._buffers.extend(buffers)
         if self._buffers:
             self._outbox[self] = None
 
@@ -332,7 +344,7 @@ class Connection:
         """Write some buffers; a descriptor goes with the first byte of the frame that announces it."""
         most = min(len(self._buffers), _MOST_BUFFERS)
         if not self._descriptors:
-            return self._sock.sendmsg([self._buffers[k] for k in range(most)])
+            return self._sock.sendmsg(list(itertools.islice(self._buffers, most)))
         before, descriptor = self._descriptors[0]
         left = before - self.bytes_sent
         if not left:
@@ -340,7 +352,7 @@ class Connection:
             self._descriptors.popleft()
             os.close(descriptor)
             return count
-        some: list[memoryview] = []
+        some: list[Any] = []
         for k in range(most):
             if left <= 0:
                 break
@@ -351,10 +363,13 @@ class Connection:
     def _sent(self, count: int) -> None:
         self.bytes_sent += count
         self.queued -= count
+        if not self.queued:
+            self._buffers.clear()
+            return
         while count:
             first = self._buffers[0]
             if count < len(first):
-                self._buffers[0] = first[count:]
+                self._buffers[0] = memoryview(first)[count:]
                 return
             count -= len(first)
             self._buffers.popleft()
@@ -380,7 +395,11 @@ class Connection:
             return
         self.bytes_received += count
         try:
-            for frame in self._decoder.advance(count):
+            first, small = self._decoder.small_values(count, self._on_small) if self.is_open else (0, 0)
+            self.frames_received += small
+            if first == count or self.is_closed:
+                return
+            for frame in self._decoder.advance(count, first):
                 if self.is_closed:
                     return
                 self._take(frame)

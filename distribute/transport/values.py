@@ -13,12 +13,13 @@ import numpy as np
 from ...engine.common.dtypes import as_dtype
 from ...engine.ops.containers.array_value import ArrayValue
 from ...engine.ops.containers.store_value import StoreValue, as_key
-from .wire import DAMAGE, FrameError
+from .wire import DAMAGE, PREFIX, FrameError, Kind
 
 _TAG = struct.Struct(
     "<QQIBB"
 )  # the master's incarnation, the step's number, the edge, how it is written, the tag's length
 DEAD, CONTROL, PLAIN, WRITTEN, NUMBER = range(5)
+_IN_HEAD = frozenset({DEAD, CONTROL, NUMBER})
 _MOST_TAG = 255
 _MOST_SLOTS = 1 << 22  # of a TensorArray that is not written whole: a few bytes ask for their memory
 _IS_LITTLE = sys.byteorder == "little"
@@ -27,7 +28,10 @@ _NUMBERS = {
     text.encode(): np.dtype(f"<{text}")
     for text in ["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
 }
-_LETTERS = {dtype.newbyteorder("="): text for text, dtype in _NUMBERS.items()}
+_LETTERS: dict[type, bytes] = {dtype.type: text for text, dtype in _NUMBERS.items()}
+_SMALL: dict[tuple[int, int], struct.Struct] = {}  # frames, by how many numbers the tag has and bytes the text
+_TAGS = [struct.Struct(f"<{count}Q") for count in range(8)]
+_VALUE = int(Kind.VALUE)
 
 
 def encode_value(value: Any, arrays: list[Any]) -> Any:
@@ -120,24 +124,45 @@ def encode_token(
         value: what crosses; nothing if it is dead.
         is_dead: whether it is.
     """
-    if len(tag) > _MOST_TAG:
-        raise TypeError(f"a value inside {len(tag)} loops does not leave its task; at most {_MOST_TAG} are allowed")
+    small = encode_small(step, edge, tag, value, is_dead)
+    if small is not None:
+        return small[PREFIX.size :], []
     arrays: list[Any] = []
     text = b""
-    if is_dead:
-        how = DEAD
-    elif value is None:
-        how = CONTROL
-    elif isinstance(value, np.generic) and value.dtype in _LETTERS:
-        how = NUMBER  # in the head itself: these are what most loops wait for
-        text = _LETTERS[value.dtype] + (value.tobytes() if _IS_LITTLE else value.tobytes()[::-1])
-    elif type(value) is np.ndarray and value.dtype.kind in "biufc":
+    if type(value) is np.ndarray and value.dtype.kind in "biufc":
         how = PLAIN
         arrays.append(value)
     else:
         how = WRITTEN
         text = json.dumps(encode_value(value, arrays)).encode()
-    return _TAG.pack(*step, edge, how, len(tag)) + struct.pack(f"<{len(tag)}Q", *tag) + text, arrays
+    return _TAG.pack(*step, edge, how, _checked_length(tag)) + struct.pack(f"<{len(tag)}Q", *tag) + text, arrays
+
+
+def encode_small(step: tuple[int, int], edge: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> bytes | None:
+    """Write the whole frame of a value that `encode_token` writes into the head, or None: what most loops wait for.
+
+    Args:
+        step, edge, tag, value, is_dead: see `encode_token`.
+    """
+    if is_dead or value is None:
+        how, text = DEAD if is_dead else CONTROL, b""
+    else:
+        letters = _LETTERS.get(type(value))
+        if letters is None:
+            return None
+        how, text = NUMBER, letters + (value.tobytes() if _IS_LITTLE else value.tobytes()[::-1])
+    sizes = (len(tag), len(text))
+    known = _SMALL.get(sizes)
+    if known is None:
+        layout = f"{PREFIX.format}{_TAG.format[1:]}{_checked_length(tag)}Q{len(text)}s"
+        _SMALL[sizes] = known = struct.Struct(layout)
+    return known.pack(_VALUE, known.size - PREFIX.size, 0, 0, *step, edge, how, len(tag), *tag, text)
+
+
+def _checked_length(tag: tuple[int, ...]) -> int:
+    if len(tag) > _MOST_TAG:
+        raise TypeError(f"a value inside {len(tag)} loops does not leave its task; at most {_MOST_TAG} are allowed")
+    return len(tag)
 
 
 def step_of(head: bytes) -> tuple[int, int]:
@@ -151,6 +176,31 @@ def step_of(head: bytes) -> tuple[int, int]:
     return _TAG.unpack_from(head)[:2]
 
 
+def decode_small(buffer: Any, begin: int, end: int) -> tuple[tuple[int, int], int, tuple[int, ...], Any, bool] | None:
+    """Read a value of which nothing but the head tells, in place: step, edge, tag, value, and whether it is dead.
+
+    Args:
+        buffer: where the head is, from `begin` to `end`.
+
+    Returns:
+        None if it is another one, or damaged.
+    """
+    place = begin + _TAG.size
+    if place > end:
+        return None
+    master, step, edge, how, count = _TAG.unpack_from(buffer, begin)
+    if how not in _IN_HEAD or count >= len(_TAGS) or place + 8 * count > end:
+        return None
+    tag = _TAGS[count].unpack_from(buffer, place)
+    if how != NUMBER:
+        return (master, step), edge, tag, None, how == DEAD
+    place += 8 * count + 2
+    dtype = _NUMBERS.get(bytes(buffer[place - 2 : place]))
+    if dtype is None or place + dtype.itemsize > end:
+        return None
+    return (master, step), edge, tag, np.ndarray((), dtype, buffer, place)[()], False
+
+
 def decode_token(head: bytes, arrays: Sequence[Any]) -> tuple[int, tuple[int, ...], Any, bool]:
     """Read what `encode_token` wrote: edge, tag, value, and whether it is dead.
 
@@ -159,10 +209,10 @@ def decode_token(head: bytes, arrays: Sequence[Any]) -> tuple[int, tuple[int, ..
     """
     try:
         _, _, edge, how, count = _TAG.unpack_from(head)
-        tag = struct.unpack_from(f"<{count}Q", head, _TAG.size)
+        tag = (_TAGS[count] if count < len(_TAGS) else struct.Struct(f"<{count}Q")).unpack_from(head, _TAG.size)
         if how == NUMBER:
             place = _TAG.size + 8 * count
-            return edge, tag, np.frombuffer(head, _NUMBERS[head[place : place + 2]], 1, place + 2)[0], False
+            return edge, tag, np.ndarray((), _NUMBERS[head[place : place + 2]], head, place + 2)[()], False
         if how == PLAIN:
             return edge, tag, arrays[0], False
         if how in (DEAD, CONTROL):

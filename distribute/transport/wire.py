@@ -34,6 +34,7 @@ _SHARED = 0x80  # of the rank: the array is in shared memory
 _PLACE = struct.Struct("<QQ")  # the slab, and the first byte there
 
 Share = Callable[[Any], "tuple[int, int] | None"]
+Small = Callable[[Any, int, int], bool]
 Shared = Callable[[int, int, Any, "tuple[int, ...]"], Any]  # of a slab, a byte, a dtype and a shape: the array there
 
 
@@ -188,8 +189,35 @@ class Decoder:
         self._is_direct = len(rest) > _DIRECT
         return rest if self._is_direct else self._scratch
 
-    def advance(self, count: int) -> Iterator[Frame]:
+    def small_values(self, count: int, take: Small) -> tuple[int, int]:
+        """Hand over values of which nothing but the head tells, as long as such come first: most loops wait for these.
+
+        Args:
+            count: the bytes that are in what `buffer` gave.
+            take: takes the buffer, and the first and last byte of a head; gives whether it has taken it.
+
+        Returns:
+            The number of bytes that are done with, and of values; the rest is for `advance`.
+        """
+        position = taken = 0
+        if self._is_direct or self._filled or self._prefix is not None:
+            return position, taken
+        while count - position >= PREFIX.size:
+            kind, head, table, _ = PREFIX.unpack_from(self._scratch, position)
+            begin = position + PREFIX.size
+            end = begin + head
+            if kind != Kind.VALUE or table or end > count or not take(self._scratch, begin, end):
+                break
+            position = end
+            taken += 1
+        return position, taken
+
+    def advance(self, count: int, first: int = 0) -> Iterator[Frame]:
         """Take in `count` bytes that are in what `buffer` gave; gives the frames that are complete.
+
+        Args:
+            count: how many bytes there are.
+            first: the first of them that is not done with.
 
         Raises:
             FrameError: the bytes are no frame, or one that is larger than is allowed.
@@ -199,7 +227,7 @@ class Decoder:
             if self._filled == len(self._target):
                 yield from self._next()
             return
-        position = 0
+        position = first
         while position < count:
             small = self._small(position, count)
             if small is not None:

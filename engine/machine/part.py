@@ -33,6 +33,7 @@ from .frames import Tag
 from .program import Assign, MachineProgram
 from .step import Event, Step
 
+_AS_IT_IS = contextlib.nullcontext()
 Send = Callable[[int, Tag, Any, bool], None]  # of the number of an edge, a tag, a value, and whether it is dead
 
 
@@ -132,10 +133,9 @@ class PartStep(Step):
                 break
             self.current = item = ready.popleft()  # noted before it runs: others ask what a long step is in
             item[0](item[1])
-        with contextlib.suppress(queue.Empty):
-            while not ready and not self.is_held:
-                function, arguments = self.events.get_nowait()
-                function(*arguments)
+        while not ready and not self.is_held and not self.events.empty():
+            function, arguments = self.events.get_nowait()  # nobody else takes any
+            function(*arguments)
 
     def under_way(self) -> list[tuple[str, float]]:
         """The operations that run apart from the loop at this moment, and for how many seconds; for any thread."""
@@ -288,7 +288,7 @@ class PartProgram(MachineProgram):
 
     def room(self) -> AbstractContextManager[Any]:
         """Room for recursive functions while a step is turned."""
-        return deep_calls(FRAMES_OF_PROGRAM) if self._recursions else contextlib.nullcontext()
+        return deep_calls(FRAMES_OF_PROGRAM) if self._recursions else _AS_IT_IS
 
 
 def task_of(device: str) -> str:

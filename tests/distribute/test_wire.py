@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.distribute.transport.values import decode_token, decode_value, encode_token, encode_value, step_of
-from anabranch.distribute.transport.wire import PREFIX, Decoder, Frame, FrameError, encode, encode_document
+from anabranch.distribute.transport.values import (
+    decode_small,
+    decode_token,
+    decode_value,
+    encode_small,
+    encode_token,
+    encode_value,
+    step_of,
+)
+from anabranch.distribute.transport.wire import PREFIX, Decoder, Frame, FrameError, Kind, encode, encode_document
 from anabranch.engine.common.dtypes import as_dtype
 from anabranch.engine.ops.containers.array_value import ArrayValue
 
@@ -188,3 +196,52 @@ def test_damaged_descriptions_are_refused(description: Any):
 def test_any_head_is_a_value_or_refused(head: bytes):
     with contextlib.suppress(FrameError):
         decode_token(head, [])
+    if decode_small(head, 0, len(head)) is not None:
+        decode_token(head, [])
+
+
+NUMBERS = st.one_of(
+    st.none(),
+    st.floats(width=32).map(np.float32),
+    st.floats().map(np.float64),
+    st.integers(-(2**63), 2**63 - 1).map(np.int64),
+    st.booleans().map(np.bool_),
+    st.just(np.arange(3.0)),
+)
+TAGS = st.lists(st.integers(0, 2**63), max_size=9).map(tuple)
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), TAGS, NUMBERS, st.booleans()), max_size=12), st.integers(1, 400))
+def test_small_values_come_out_in_place_as_by_frames(tokens: list[Any], piece: int):
+    data, expected = b"", []
+    for edge, tag, value, is_dead in tokens:
+        whole = joined(encode(Kind.VALUE, *encode_token((5, 7), edge, tag, value, is_dead)))
+        assert encode_small((5, 7), edge, tag, value, is_dead) in (None, whole)
+        data += whole
+        expected.append((edge, tag, None if is_dead or value is None else np.asarray(value).tobytes(), is_dead))
+    found: list[Any] = []
+    in_place = [0]
+
+    def take(buffer: Any, begin: int, end: int) -> bool:
+        small = decode_small(buffer, begin, end)
+        if small is not None:
+            assert small[0] == (5, 7)
+            found.append(small[1:])
+            in_place[0] += 1
+        return small is not None
+
+    decoder, position = Decoder(), 0
+    while position < len(data):
+        place = decoder.buffer()
+        count = min(len(place), piece, len(data) - position)
+        place[:count] = data[position : position + count]
+        position += count
+        before = in_place[0]
+        first, small = decoder.small_values(count, take)
+        assert small == in_place[0] - before
+        found += [decode_token(frame.head, frame.arrays) for frame in decoder.advance(count, first)]
+    assert [
+        (*each[:2], None if each[2] is None else np.asarray(each[2]).tobytes(), each[3]) for each in found
+    ] == expected
+    if piece == 400 and tokens and not isinstance(tokens[0][2], np.ndarray) and len(tokens[0][1]) < 8:
+        assert in_place[0]
