@@ -264,6 +264,7 @@ class Client:
         feeds: Sequence[Symbol],
         specs: Sequence[Spec] | None,
         placement: Placement | None,
+        lossy: Sequence[tuple[str, str]] = (),
     ) -> RemoteProgram:
         """Have a step prepared by the cluster.
 
@@ -282,6 +283,7 @@ class Client:
             "budget": memory_budget(),
             "turned_off": sorted(turned_off()),
             "exact": self.exact,
+            "lossy": [list(pair) for pair in lossy],
         }
         began = time.perf_counter()
         self.prepare(graph, document)

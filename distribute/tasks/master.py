@@ -21,7 +21,7 @@ from .clocks import ClockReader, Reading
 from .front import TaskInfo
 from .links import Costs, PairCosts, written
 from .peers import Address, Link, Peers
-from .preparing import differ, named_target
+from .preparing import check_lossy, differ, named_target
 from .resets import Resets
 from .sessions import ClientSession, MasterProgram, MasterStep, SentGraph, asked_tasks
 from .system import System
@@ -30,7 +30,7 @@ from .worker import Worker
 
 _BACK_SECONDS = 1.0  # how long a step waits for a task that was lost before it began; one that never came has longer
 _REPORT_SECONDS = 1.0  # how long reports of a step that was not done in time are waited for
-_OF_PROGRAMS = ("targets", "feeds", "shapes", "budget", "turned_off", "exact")
+_OF_PROGRAMS = ("targets", "feeds", "shapes", "budget", "turned_off", "exact", "lossy")
 
 
 class Master:
@@ -249,6 +249,7 @@ class Master:
     def _asked(self, program: MasterProgram) -> list[str]:
         """The tasks that a step asks for, besides this one; for the thread that compiles."""
         graph: Graph = self._worker.graph_of((self.identity.incarnation, program.graph.number))
+        check_lossy(program.document["lossy"], list(dict.fromkeys([self.identity.name, *self.cluster.tasks])))
         targets = [named_target(graph, name) for name in program.document["targets"]]
         feeds: Any = [named_target(graph, name) for name in program.document["feeds"]]
         operations = all_operations(needed_operations(graph, targets, feeds))

@@ -30,6 +30,32 @@ def read_devices(described: Sequence[Any]) -> list[Device]:
     return [Device(DeviceName.parse(name), bandwidth=2e9, latency=2e-5) for name in described]
 
 
+def check_lossy(pairs: Sequence[Sequence[str]], tasks: Sequence[str]) -> None:
+    """Refuse pairs that name what the cluster does not have.
+
+    Raises:
+        ValueError: one does.
+    """
+    known = [DeviceName.parse(task) for task in tasks]
+    for name in [name for pair in pairs for name in pair]:
+        asked = DeviceName.parse(name).of_task()
+        if not any(asked.accepts(task) for task in known):
+            raise ValueError(
+                f"lossy names {name!r}, but the tasks of the cluster are {', '.join(tasks)}. Name one of these, or "
+                "a job."
+            )
+
+
+def lossy_pairs(pairs: Sequence[Sequence[str]], devices: Sequence[Device]) -> list[tuple[str, str]]:
+    """Return the pairs of devices that pairs of tasks, jobs or devices mean."""
+    asked = [(DeviceName.parse(one), DeviceName.parse(other)) for one, other in pairs]
+    return [
+        (source.name, target.name)
+        for source, target in itertools.permutations(devices, 2)
+        if any(one.accepts(source.spec) and other.accepts(target.spec) for one, other in asked)
+    ]
+
+
 def check_settings(names: Sequence[str]) -> None:
     """Refuse a client that has other passes turned off than this task.
 
@@ -109,4 +135,13 @@ def _around(line: str, column: int) -> str:
     return f"{'...' if start else ''}{line[start:end].strip()}{'...' if end < len(line) else ''}"
 
 
-__all__ = ["assigning", "check_settings", "costs_of", "differ", "named_target", "read_devices"]
+__all__ = [
+    "assigning",
+    "check_lossy",
+    "check_settings",
+    "costs_of",
+    "differ",
+    "lossy_pairs",
+    "named_target",
+    "read_devices",
+]

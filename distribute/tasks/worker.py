@@ -18,6 +18,8 @@ from ...engine.saving import rebuild
 from ..transport.connections import Connection, Identity
 from ..transport.failures import describe_error, task_failed
 from ..transport.values import (
+    Received,
+    Sent,
     decode_small,
     decode_token,
     decode_value,
@@ -31,7 +33,7 @@ from .doing import Doing, Observer
 from .links import LinkMeter
 from .links import read as read_costs
 from .peers import Address, Link, Peers
-from .preparing import assigning, check_settings, costs_of, named_target, read_devices
+from .preparing import assigning, check_settings, costs_of, lossy_pairs, named_target, read_devices
 from .resources import Resources, place_state
 from .system import System
 from .traces import encode_trace
@@ -64,6 +66,7 @@ class _Running:
         self.program = program
         self.part = part  # the program itself, or as it is printed for traces
         self.step = step
+        self.received = Received()
         self.held_by: set[Connection] = set()  # by which so much waits to be sent that the step does not go on
 
 
@@ -239,6 +242,7 @@ class Worker:
                 devices=devices,
                 exact=bool(document["exact"]),
                 assign=assign,
+                lossy=lossy_pairs(document["lossy"], devices),
                 clock=self._loop.now,
             )
         return _Program(program)
@@ -361,7 +365,7 @@ class Worker:
             self._connect(program, done)
 
     def _begin(self, link: Link, key: StepKey, program: _Program, part: PartProgram, values: list[Any]) -> None:
-        ways = program.ways
+        ways, lossy, sent = program.ways, part.lossy_sends, Sent()
 
         def send(number: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
             link = ways[number]
@@ -369,7 +373,7 @@ class Worker:
             if small is not None:
                 link.put_bytes(small)
             else:
-                link.put(Kind.VALUE, *encode_token(key, number, tag, value, is_dead))
+                link.put(Kind.VALUE, *encode_token(key, number, tag, value, is_dead, number in lossy, sent))
             if link.is_full:
                 step.is_held = True  # until what waits there has gone
 
@@ -409,7 +413,7 @@ class Worker:
             self._early.setdefault(key, []).append(frame)  # before its step; else the step is over
 
     def _deliver(self, running: _Running, frame: Frame) -> None:
-        self._receive(running, *decode_token(frame.head, frame.arrays))
+        self._receive(running, *decode_token(frame.head, frame.arrays, running.received))
 
     def _receive(self, running: _Running, edge: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
         try:

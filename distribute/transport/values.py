@@ -18,7 +18,7 @@ from .wire import DAMAGE, PREFIX, FrameError, Kind
 _TAG = struct.Struct(
     "<QQIBB"
 )  # the master's incarnation, the step's number, the edge, how it is written, the tag's length
-DEAD, CONTROL, PLAIN, WRITTEN, NUMBER = range(5)
+DEAD, CONTROL, PLAIN, WRITTEN, NUMBER, UPPER = range(6)
 _IN_HEAD = frozenset({DEAD, CONTROL, NUMBER})
 _MOST_TAG = 255
 _MOST_SLOTS = 1 << 22  # of a TensorArray that is not written whole: a few bytes ask for their memory
@@ -109,11 +109,99 @@ def _decoded(description: Any, arrays: Sequence[Any]) -> Any:
     return ArrayValue.from_written(size, items)
 
 
+# --- arrays that grow -----------------------------------------------------------------------------------------------
+
+
+class Sent:
+    """TensorArrays and TensorStores that a step has sent, by edge: of the next one only what is new has to travel.
+
+    The other side has a `Received`; what is sent comes there in the order in which it was sent.
+    """
+
+    def __init__(self) -> None:
+        self._latest: dict[int, tuple[tuple[int, ...], Any]] = {}
+
+    def described(self, edge: int, tag: tuple[int, ...], value: Any, arrays: list[Any]) -> Any:
+        """Describe a value as `encode_value` does, or as what it has more than the one before it on the edge."""
+        if not isinstance(value, (ArrayValue, StoreValue)):
+            return encode_value(value, arrays)
+        before = self._latest.get(edge)
+        value.note_changes()
+        self._latest[edge] = (tag, value)
+        changed: Any = None if before is None else _changed(value, before[1])
+        if before is None or changed is None or 2 * len(changed) > value.size:
+            return encode_value(value, arrays)
+        held = [index for index in changed if value.has(index)]
+        return {
+            "since": list(before[0]),
+            "size": value.size,
+            "cleared": [index for index in changed if not value.has(index)],
+            "elements": [[index, encode_value(value.read_or_none(index), arrays)] for index in held],
+        }
+
+
+def _changed(value: Any, before: Any) -> Sequence[Any] | None:
+    return value.changed_since(before) if type(value) is type(before) else None
+
+
+class Received:
+    """TensorArrays and TensorStores that a step has received, by edge, to which others are told as what is new."""
+
+    def __init__(self) -> None:
+        self._latest: dict[int, tuple[tuple[int, ...], Any]] = {}
+
+    def value(self, edge: int, tag: tuple[int, ...], described: Any, arrays: Sequence[Any]) -> Any:
+        """Make the value that `Sent.described` described.
+
+        Raises:
+            FrameError: it is no such description, or what it begins from has not come.
+        """
+        value = (
+            self._continued(edge, described, arrays) if _is_continued(described) else decode_value(described, arrays)
+        )
+        if isinstance(value, (ArrayValue, StoreValue)):
+            self._latest[edge] = (tag, value)
+        return value
+
+    def _continued(self, edge: int, described: Any, arrays: Sequence[Any]) -> Any:
+        try:
+            before, size = self._latest[edge], int(described["size"])
+            value = before[1]
+            if before[0] != tuple(described["since"]):
+                raise FrameError(f"a value continues that of iterations {described['since']}, which is not the latest")
+            is_array = isinstance(value, ArrayValue)
+            if is_array:
+                if not value.size <= size <= _MOST_SLOTS:
+                    raise FrameError(f"a TensorArray of {value.size} elements goes on with {size}")
+                value = value.grown(size)
+            for key in described["cleared"]:
+                value = value.clear(int(key) if is_array else as_key(key))
+            for key, item in described["elements"]:
+                element = _decoded(item, arrays)
+                if is_array:
+                    value = value.write(int(key), element)
+                else:
+                    value = value.clear(as_key(key)).write(as_key(key), element)
+        except (LookupError, *DAMAGE) as error:
+            raise FrameError(f"a value's description is damaged: {type(error).__name__}: {error}") from None
+        return value
+
+
+def _is_continued(described: Any) -> bool:
+    return isinstance(described, dict) and "since" in described
+
+
 # --- values that cross ----------------------------------------------------------------------------------------------
 
 
 def encode_token(
-    step: tuple[int, int], edge: int, tag: tuple[int, ...], value: Any, is_dead: bool
+    step: tuple[int, int],
+    edge: int,
+    tag: tuple[int, ...],
+    value: Any,
+    is_dead: bool,
+    is_lossy: bool = False,
+    sent: Sent | None = None,
 ) -> tuple[bytes, list[Any]]:
     """Write a value that crosses: the head of its frame, and its arrays.
 
@@ -123,18 +211,24 @@ def encode_token(
         tag: the numbers of the iterations around.
         value: what crosses; nothing if it is dead.
         is_dead: whether it is.
+        is_lossy: whether it is of 32-bit floats whose lower halves are zeros: the upper ones travel alone.
+        sent: what the step has sent before, of which arrays and stores are told by what they have more.
     """
     small = encode_small(step, edge, tag, value, is_dead)
     if small is not None:
         return small[PREFIX.size :], []
     arrays: list[Any] = []
     text = b""
-    if type(value) is np.ndarray and value.dtype.kind in "biufc":
+    if is_lossy and type(value) is np.ndarray:
+        how = UPPER
+        arrays.append((value.view(np.uint32) >> 16).astype(np.uint16))
+    elif type(value) is np.ndarray and value.dtype.kind in "biufc":
         how = PLAIN
         arrays.append(value)
     else:
         how = WRITTEN
-        text = json.dumps(encode_value(value, arrays)).encode()
+        described = encode_value(value, arrays) if sent is None else sent.described(edge, tag, value, arrays)
+        text = json.dumps(described).encode()
     return _TAG.pack(*step, edge, how, _checked_length(tag)) + struct.pack(f"<{len(tag)}Q", *tag) + text, arrays
 
 
@@ -201,8 +295,14 @@ def decode_small(buffer: Any, begin: int, end: int) -> tuple[tuple[int, int], in
     return (master, step), edge, tag, np.ndarray((), dtype, buffer, place)[()], False
 
 
-def decode_token(head: bytes, arrays: Sequence[Any]) -> tuple[int, tuple[int, ...], Any, bool]:
+def decode_token(
+    head: bytes, arrays: Sequence[Any], received: Received | None = None
+) -> tuple[int, tuple[int, ...], Any, bool]:
     """Read what `encode_token` wrote: edge, tag, value, and whether it is dead.
+
+    Args:
+        head, arrays: of the frame.
+        received: what has come before, if the other side tells by `Sent` what is sent.
 
     Raises:
         FrameError: it is no such frame.
@@ -215,8 +315,12 @@ def decode_token(head: bytes, arrays: Sequence[Any]) -> tuple[int, tuple[int, ..
             return edge, tag, np.ndarray((), _NUMBERS[head[place : place + 2]], head, place + 2)[()], False
         if how == PLAIN:
             return edge, tag, arrays[0], False
+        if how == UPPER and arrays[0].dtype == np.uint16:
+            return edge, tag, (arrays[0].astype(np.uint32) << np.uint32(16)).view(np.float32), False
         if how in (DEAD, CONTROL):
             return edge, tag, None, how == DEAD
-        return edge, tag, decode_value(json.loads(head[_TAG.size + 8 * count :]), arrays), False
+        described = json.loads(head[_TAG.size + 8 * count :])
+        value = decode_value(described, arrays) if received is None else received.value(edge, tag, described, arrays)
+        return edge, tag, value, False
     except (struct.error, *DAMAGE) as error:
         raise FrameError(f"a value that crosses is damaged: {error}") from None

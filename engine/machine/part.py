@@ -193,12 +193,14 @@ class PartProgram(MachineProgram):
         graph, targets, feeds, specs, exact, assign, prepared: see `MachineProgram`.
         task: the task: "/job:ps/task:0".
         devices: of all tasks that may take part, the same in each of them; what is fed arrives at the first CPU.
+        lossy: pairs of devices between which 32-bit floats travel as bfloat16.
         clock: gives the seconds in which traces are recorded.
 
     Attributes:
         digest: of the lowered step: tasks that have the same one run the same step.
         tasks: those that take part.
         sends: the number of each value that leaves this task, and the task that takes it.
+        lossy_sends: those of them whose lower halves are zeros, and need not travel.
         sources: the tasks whose values this one takes.
         printed: of a program with clocks when that was begun and done, until a run has recorded it.
 
@@ -221,17 +223,21 @@ class PartProgram(MachineProgram):
         exact: bool = False,
         assign: Assign | None = None,
         prepared: PreparedStep | None = None,
+        lossy: Sequence[tuple[str, str]] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.task = task
         self.clock = clock
         with devices_of_cluster(devices):
-            super().__init__(graph, targets, feeds, specs, exact=exact, assign=assign, lossy=(), prepared=prepared)
+            super().__init__(graph, targets, feeds, specs, exact=exact, assign=assign, lossy=lossy, prepared=prepared)
         self.tasks = list(dict.fromkeys(map(task_of, self.machine.devices)))
         edges = self.printing.blueprint.edges
         self.sends = {
             number: task_of(str(receive.device)) for receive, number in edges.items() if self._leaves(receive)
         }
+        self.lossy_sends = frozenset(
+            number for receive, number in edges.items() if receive.peer is not None and receive.peer.lossy
+        )
         peers = [receive.peer for receive in edges if task_of(str(receive.device)) == task]
         others = {task_of(str(peer.device)) for peer in peers if peer is not None}
         self.sources = sorted(others - {task})

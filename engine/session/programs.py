@@ -33,11 +33,13 @@ class Schedule:
         placement: taken over for operations that it names; others are placed by cost.
         seed: by which the order is drawn in which what is ready is run; None for the order in which it gets ready.
         remote: runs the steps elsewhere.
+        lossy: there, pairs of tasks or devices between which 32-bit floats travel as bfloat16.
     """
 
     placement: Placement | None = None
     seed: int | None = None
     remote: Remote | None = None
+    lossy: tuple[tuple[str, str], ...] = ()
 
 
 AS_IT_COMES = Schedule()
@@ -64,7 +66,7 @@ def make_program(
         GpuUnavailableError: a GPU that is declared can't be used, whether or not the step needs it.
     """
     if schedule.remote is not None:
-        return schedule.remote.program(graph, targets, feeds, specs, schedule.placement)
+        return schedule.remote.program(graph, targets, feeds, specs, schedule.placement, schedule.lossy)
     if has_one_device() and not any(isinstance(operation.op, RawOp) for operation in graph.operations):
         return Program(graph, targets, feeds, specs)
     from ..devices.cuda import check_gpus

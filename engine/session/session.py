@@ -14,6 +14,7 @@ from ..common.dtypes import is_integer, name_of
 from ..common.nest import flatten, pack_as
 from ..common.nest import is_integer as is_whole_number
 from ..graph.container import clear_containers
+from ..graph.device import DeviceName
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.spec import TensorSpec, shape_accepts, shape_text
 from ..graph.tensor import Symbol, Tensor
@@ -47,6 +48,8 @@ class Session:
             each run; by default in the order in which it gets ready.
         target: the address of a task, such as "grpc://localhost:2203", which runs the steps with the tasks of its
             cluster; by default this process does. See docs/distribute.md.
+        lossy: with a target, pairs of tasks or devices, from and to, between which 32-bit floats travel as bfloat16,
+            cut off rather than rounded: ``[("/job:ps", "/job:worker")]``. In this process `set_devices` declares them.
 
     Each set of fetches and feeds is pruned and compiled once. As a context manager, a session makes its graph the
     current one.
@@ -64,9 +67,10 @@ class Session:
         placement: Placement | None = None,
         schedule_seed: int | None = None,
         target: str | None = None,
+        lossy: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.graph = graph or get_default_graph()
-        self._schedule = _schedule(placement, schedule_seed, target)
+        self._schedule = _schedule(placement, schedule_seed, target, lossy)
         self._programs: dict[Any, Variants] = {}
         self._pieces: dict[Any, dict[Any, Any]] = {}
         self._latest: Program | MachineProgram | None = None
@@ -322,8 +326,14 @@ def _known(leaf: Any) -> Any:
     return copied_value(as_fetched(leaf.array)) if isinstance(leaf, Value) else None
 
 
-def _schedule(placement: Any, seed: Any, target: Any) -> Schedule:
+def _schedule(placement: Any, seed: Any, target: Any, lossy: Any) -> Schedule:
     """Raises TypeError: one of them is something else than it should be. ValueError: they do not go together."""
+    pairs = _lossy_pairs(lossy)
+    if pairs and target is None:
+        raise ValueError(
+            f"lossy={lossy!r} without a target: for the devices of this process declare it, with "
+            "ab.config.set_devices(..., lossy=...)."
+        )
     if placement is None and seed is None and target is None:
         return AS_IT_COMES
     if placement is not None and not isinstance(placement, Placement):
@@ -337,7 +347,21 @@ def _schedule(placement: Any, seed: Any, target: Any) -> Schedule:
         raise ValueError(
             f"schedule_seed={seed} and target={target!r}: tasks run what is ready as it comes. Leave out one of them."
         )
-    return Schedule(placement, seed, None if target is None else connect(target))
+    return Schedule(placement, seed, None if target is None else connect(target), pairs)
+
+
+def _lossy_pairs(lossy: Any) -> tuple[tuple[str, str], ...]:
+    """Raises TypeError: it is something else than pairs of names. ValueError: a name can't be read."""
+    if isinstance(lossy, str) or not isinstance(lossy, Iterable):
+        raise TypeError(f"lossy={lossy!r}: expected pairs of names, such as [('/job:ps', '/job:worker')].")
+    pairs: list[Any] = list(lossy)  # pyright: ignore[reportUnknownArgumentType]
+    for pair in pairs:
+        names: list[Any] = list(pair) if isinstance(pair, (tuple, list)) else []  # pyright: ignore[reportUnknownArgumentType]
+        if len(names) != 2 or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"lossy={lossy!r}: {pair!r} is no pair of names, such as ('/job:ps', '/job:worker').")
+        for name in names:
+            DeviceName.parse(name)
+    return tuple([(one, other) for one, other in pairs])
 
 
 _SCALARS: frozenset[Any] = frozenset(np.sctypeDict.values())  # classes of NumPy's scalars

@@ -22,6 +22,7 @@ class Remote(Protocol):
         feeds: Sequence[Tensor],
         specs: Sequence[Spec] | None,
         placement: Placement | None,
+        lossy: Sequence[tuple[str, str]] = (),
     ) -> Any:
         """Return what runs one step: called with values of `feeds`, it gives those of the tensors among `targets`."""
         ...

@@ -170,3 +170,70 @@ def test_planes_are_chosen_for_each_task(graph: ab.Graph):
             assert session.run(y) == 2
             found = {each.connected_by: each for each in other.status().connections if each.task == PS}
             assert found["this task"].plane == Plane.UNIX
+
+
+@pytest.mark.parametrize("is_lossy", [False, True])
+def test_floats_of_lossy_pairs_travel_as_bfloat16(graph: ab.Graph, running: Running, plane: str, is_lossy: bool):
+    x = ab.placeholder((None,), "float32", "x")
+    whole = ab.placeholder((None,), "float64", "whole")
+    with ab.device(WORKER):
+        sent, kept = x * 1.0, whole * 1.0
+    with ab.device(PS):
+        there, back = sent + 0.0, kept + 0.0
+        slope = ab.gradients(ab.ops.sum(there * there), [x])[0]
+    with ab.device(WORKER):
+        returned = there + 0.0
+    values = np.array(
+        [0.0, 1.0, 1.00390625, np.nan, np.inf, -np.inf, 1e38, 1e-42, *np.linspace(-3, 3, 200_000)], "float32"
+    )
+    upper = (values.view("uint32") & 0xFFFF0000).view("float32")
+    upper[np.isnan(values)] = np.nan
+    pairs = [("/job:worker", "/job:ps")] if is_lossy else []
+    with ab.Session(graph, target=running[WORKER].target, lossy=pairs) as session:
+        run = session.make_callable([returned, back, slope], [x, whole])
+        run(values, values.astype("float64"))
+        before = sum(each.bytes_sent + each.bytes_shared for each in between(running) if each.task == PS)
+        found, exact, gradient = run(values, values.astype("float64"))
+        after = sum(each.bytes_sent + each.bytes_shared for each in between(running) if each.task == PS)
+    expected = upper if is_lossy else values
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(exact, values.astype("float64"))
+    np.testing.assert_array_equal(gradient, expected * 2)
+    size = len(values) * ((2 if is_lossy else 4) + 8)
+    assert size <= after - before < 1.1 * size
+
+
+def test_lossy_pairs_that_can_not_be_are_refused(graph: ab.Graph, running: Running, plane: str):
+    with pytest.raises(ValueError, match="set_devices"):
+        ab.Session(graph, lossy=[("cpu:0", "cpu:1")])
+    for wrong in ("/job:ps", [("/job:ps",)], 3):
+        with pytest.raises(TypeError, match="pair"):
+            ab.Session(graph, target=running[WORKER].target, lossy=wrong)  # type: ignore[arg-type]
+    with (
+        ab.Session(graph, target=running[WORKER].target, lossy=[("/job:pss", "/job:worker")]) as session,
+        pytest.raises(ValueError, match="lossy names '/job:pss', but the tasks of the cluster are /job:worker/task:0"),
+    ):
+        session.run(ab.constant(1.0) + 1.0)
+
+
+@pytest.mark.parametrize("kind", ["array", "store"])
+def test_arrays_that_grow_in_a_loop_send_what_is_new(session: ab.Session, running: Running, plane: str, kind: str):
+    count, size = 60, 2000
+
+    def body(i: Any, held: Any, total: Any) -> Any:
+        with ab.device(WORKER):
+            written = held.write(i, ab.ops.cast(ab.ops.full((size,), i), "float32"))
+        with ab.device(PS):
+            total = total + ab.ops.sum(written.read(i)) + ab.ops.sum(written.read(i // 2))
+        return i + 1, written, total
+
+    with ab.device(WORKER):
+        made = ab.TensorStore("float32", (size,)) if kind == "store" else ab.TensorArray("float32", 0, True)
+    looped = ab.while_loop(lambda i, *_: i < count, body, (0, made, 0.0), parallel_iterations=4)
+    run = session.make_callable([looped[2]], [])
+    run()
+    before = sum(each.bytes_sent + each.bytes_shared for each in between(running) if each.task == PS)
+    (total,) = run()
+    sent = sum(each.bytes_sent + each.bytes_shared for each in between(running) if each.task == PS) - before
+    assert total == size * sum(i + i // 2 for i in range(count))
+    assert count * size * 4 <= sent < 2 * count * size * 4  # and not the sum of all iterations, thirty times as much

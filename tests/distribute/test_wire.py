@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.distribute.transport.values import (
+    Received,
+    Sent,
     decode_small,
     decode_token,
     decode_value,
@@ -23,6 +25,7 @@ from anabranch.distribute.transport.values import (
 from anabranch.distribute.transport.wire import PREFIX, Decoder, Frame, FrameError, Kind, encode, encode_document
 from anabranch.engine.common.dtypes import as_dtype
 from anabranch.engine.ops.containers.array_value import ArrayValue
+from anabranch.engine.ops.containers.store_value import StoreValue
 
 ARRAYS = [
     np.float32(3),
@@ -245,3 +248,90 @@ def test_small_values_come_out_in_place_as_by_frames(tokens: list[Any], piece: i
     ] == expected
     if piece == 400 and tokens and not isinstance(tokens[0][2], np.ndarray) and len(tokens[0][1]) < 8:
         assert in_place[0]
+
+
+# --- arrays that grow -----------------------------------------------------------------------------------------------
+
+
+def changed_by(value: Any, action: str, at: int, number: int) -> Any:
+    if isinstance(value, StoreValue):
+        match action:
+            case "write":
+                return value.add_at(at, np.float32(number))
+            case "clear":
+                return value.clear(("pair", at)).write(("pair", at), np.arange(number % 3))
+            case _:
+                return value.clear(at)
+    match action:
+        case "write":
+            return value.write(at, np.float32(number), dynamic_size=True)
+        case "clear":
+            return value.clear(min(at, value.size - 1)) if value.size else value
+        case _:
+            return value.grown(value.size + 1)
+
+
+def held_by(value: Any) -> Any:
+    if isinstance(value, StoreValue):
+        return {key: np.asarray(element).tolist() for key, element in value.items()}
+    return [np.asarray(value.read(k)).tolist() if value.has(k) else None for k in range(value.size)]
+
+
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["write", "write", "clear", "grow", "send", "send", "back"]), st.integers(0, 7)),
+    max_size=40,
+)
+
+
+@given(ACTIONS, st.booleans(), st.booleans())
+def test_arrays_arrive_whole_whatever_was_sent_before(actions: list[Any], is_store: bool, is_dense: bool):
+    value: Any = StoreValue.empty() if is_store else ArrayValue.empty(3)
+    if is_dense and not is_store:
+        value = ArrayValue.from_stacked(np.arange(6, dtype="float32"))
+    kept, sent, received = [value], Sent(), Received()
+    for number, (action, at) in enumerate([*actions, ("send", 0)]):
+        if action == "back":  # an earlier value, of which another chain begins
+            value = kept[at % len(kept)]
+        elif action != "send":
+            value = changed_by(value, action, at, number)
+            kept.append(value)
+        else:
+            head, arrays = encode_token((5, 7), 3, (number,), value, False, sent=sent)
+            _, tag, found, _ = decode_token(head, [array[()] for array in arrays], received)
+            assert tag == (number,)
+            assert held_by(found) == held_by(value)
+            if at % 2:  # who has received it writes to it, which changes nothing of what it is told later
+                changed_by(found, "write", at, -1)
+
+
+@pytest.mark.parametrize("start", [ArrayValue.empty(0), StoreValue.empty()])
+def test_what_grows_sends_each_element_once(start: Any):
+    value, sent, received, counts = start, Sent(), Received(), []
+    for number in range(50):
+        value = changed_by(value, "write", number, number)
+        head, arrays = encode_token((5, 7), 3, (number,), value, False, sent=sent)
+        counts.append(len(arrays))
+        found = decode_token(head, [array[()] for array in arrays], received)[2]
+    assert held_by(found) == held_by(value)
+    assert set(counts[2:]) == {1}
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"since": [3], "size": 4, "cleared": [], "elements": []},
+        {"since": [1], "size": 2, "cleared": [], "elements": []},
+        {"since": [1], "size": 1 << 40, "cleared": [], "elements": []},
+        {"since": [1], "size": 4, "cleared": [], "elements": [[9, None]]},
+        {"since": [1], "size": 4, "cleared": ["x"], "elements": []},
+        {"since": 1, "size": 4, "cleared": [], "elements": []},
+        {"since": [1]},
+    ],
+)
+def test_what_does_not_continue_is_refused(described: Any):
+    received = Received()
+    with pytest.raises(FrameError):
+        received.value(4, (1,), described, [])
+    received.value(4, (1,), encode_value(ArrayValue.empty(3), []), [])
+    with pytest.raises(FrameError):
+        received.value(4, (2,), described, [])

@@ -37,9 +37,10 @@ class _Store:
         written_at, cleared_at: for each slot the versions from which, and up to which, its first element is there.
         changes: for slots that were written again, what they hold from which version on.
         changed: how many such changes there are.
+        log: the slots that were written or cleared, one for each version after `logged`; None if nobody asks.
     """
 
-    __slots__ = ("buffer", "changed", "changes", "cleared_at", "items", "latest", "slot", "written_at")
+    __slots__ = ("buffer", "changed", "changes", "cleared_at", "items", "latest", "log", "logged", "slot", "written_at")
 
     def __init__(self, size: int) -> None:
         self.buffer: Any = None
@@ -47,9 +48,18 @@ class _Store:
         self.written_at = [_NEVER] * size
         self.cleared_at = [_NEVER] * size
         self.latest = 0
+        self.log: list[int] | None = None
+        self.logged = 0
         self.changes: dict[int, list[tuple[int, Any]]] = {}
         self.changed = 0
         self.slot: tuple[int, Any] | None = None  # an index and its memory, which was handed out to be written
+
+    def next_version(self, index: int) -> int:
+        """Begin the next version, in which a slot differs."""
+        self.latest += 1
+        if self.log is not None:
+            self.log.append(index)
+        return self.latest
 
     def change(self, index: int, value: Any) -> None:
         """Put a value beside a slot that was written before; it holds from the latest version on."""
@@ -232,8 +242,7 @@ class ArrayValue:
         if store.written_at[index] != _NEVER:
             return self._changed(index, value)
         store.put(index, value)
-        store.latest += 1
-        store.written_at[index] = store.latest
+        store.written_at[index] = store.next_version(index)
         return ArrayValue(store, store.latest, self.size)
 
     def _changed(self, index: int, value: Any) -> ArrayValue:
@@ -246,7 +255,7 @@ class ArrayValue:
             # The copy is nobody else's, so that the slot may be made free.
             copied._store.written_at[index] = _NEVER
             return copied.write(index, value)
-        store.latest += 1
+        store.next_version(index)
         store.change(index, value)
         return ArrayValue(store, store.latest, self.size)
 
@@ -286,8 +295,7 @@ class ArrayValue:
             return self._copy().clear(index)
         if index in store.changes or store.cleared_at[index] != _NEVER:
             return self._changed(index, _CLEARED)
-        store.latest += 1
-        store.cleared_at[index] = store.latest
+        store.cleared_at[index] = store.next_version(index)
         return ArrayValue(store, store.latest, self.size)
 
     def sum(self, other: ArrayValue) -> ArrayValue:
@@ -371,6 +379,30 @@ class ArrayValue:
                 "Give it a larger size, or dynamic_size=True to let it grow."
             )
         return index
+
+    def note_changes(self) -> None:
+        """Have `changed_since` know what is written to this value from now on."""
+        store = self._store
+        if store.log is None:
+            store.log, store.logged = [], store.latest
+
+    def changed_since(self, before: ArrayValue) -> list[int] | None:
+        """Return the slots in which this value differs from an earlier one; None if it was not made of that.
+
+        >>> before = ArrayValue.empty(3)
+        >>> before.note_changes()
+        >>> before.write(2, np.float32(1)).write(0, np.float32(2)).changed_since(before)
+        [0, 2]
+        """
+        store, logged = self._store, self._store.logged
+        is_later = store is before._store and logged <= before._version <= self._version and before.size <= self.size
+        if not is_later or store.log is None:
+            return None
+        return sorted(set(store.log[before._version - logged : self._version - logged]))
+
+    def grown(self, size: int) -> ArrayValue:
+        """The same elements, and slots that hold nothing behind them."""
+        return self if size == self.size else self._grown(size)
 
     def _grown(self, size: int) -> ArrayValue:
         store = self._store

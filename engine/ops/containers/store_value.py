@@ -27,11 +27,13 @@ Key = int | str | tuple[Any, ...]
 class _Table:
     """The values of keys, and from which version on: each entry is (version, value, earlier entry or None)."""
 
-    __slots__ = ("entries", "latest", "outdated")
+    __slots__ = ("entries", "latest", "log", "logged", "outdated")
 
     def __init__(self) -> None:
         self.entries: dict[Key, tuple[int, Any, Any]] = {}
         self.latest = 0
+        self.log: list[Key] | None = None  # the key of each version after `logged`; None if nobody asks
+        self.logged = 0
         self.outdated = 0
 
     def at(self, key: Key, version: int) -> Any:
@@ -45,6 +47,8 @@ class _Table:
         """Make `key` hold `value` from a new version on."""
         earlier = self.entries.get(key)
         self.latest += 1
+        if self.log is not None:
+            self.log.append(key)
         self.outdated += earlier is not None
         self.entries[key] = (self.latest, value, earlier)
 
@@ -146,6 +150,18 @@ class StoreValue:
 
     def __add__(self, other: StoreValue) -> StoreValue:
         return self.sum(other)
+
+    def note_changes(self) -> None:
+        """Have `changed_since` know what is written to this value from now on."""
+        if self._table.log is None:
+            self._table.log, self._table.logged = [], self._table.latest
+
+    def changed_since(self, before: StoreValue) -> list[Key] | None:
+        """Return the keys in which this value differs from an earlier one; None if it was not made of that."""
+        table, logged = self._table, self._table.logged
+        if table is not before._table or table.log is None or not logged <= before._version <= self._version:
+            return None
+        return list(dict.fromkeys(table.log[before._version - logged : self._version - logged]))
 
     def gather(self, keys: Any, element_shape: Sequence[int | None] | None, dtype: Any) -> Any:
         """The elements under `keys`, along a new first axis.
