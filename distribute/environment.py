@@ -38,15 +38,16 @@ class Rendezvous(NamedTuple):
     address: str
 
 
-_RANKS = (  # of torchrun, Open MPI and SLURM: the number of the process, and how many there are
+_RANKS = (  # the number of the process and how many there are: torchrun, Open MPI, SLURM, indexed Jobs of Kubernetes
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # which srun sets, and a batch script alone does not have
+    ("JOB_COMPLETION_INDEX", "WORLD_SIZE"),  # Kubernetes gives the first, the Job's file has to give the other
 )
 
 
 def rendezvous_from_environment(environment: Mapping[str, str] | None = None) -> Rendezvous | None:
-    """Read what torchrun, ``mpirun`` or ``srun`` set for a process; None if they have not started it.
+    """Read what torchrun, ``mpirun``, ``srun`` or an indexed Job set for a process; None if they have not started it.
 
     Process 0 waits at ``MASTER_ADDR`` and at the port behind ``MASTER_PORT``, which torchrun's agent holds. Where there
     is no such variable: at port 29501 of this machine.

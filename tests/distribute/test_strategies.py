@@ -181,6 +181,8 @@ def test_steps_that_need_what_they_have_updated_are_refused(strategy: ParameterS
         ({"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "::1", "MASTER_PORT": "80"}, (2, 3, "[::1]:81")),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2, "localhost:29501")),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, None),
+        ({"JOB_COMPLETION_INDEX": "1"}, None),
+        ({"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "job-0.job"}, (1, 3, "job-0.job:29501")),
         ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "MASTER_ADDR": "a"}, (1, 2, "a:29501")),
     ],
 )
