@@ -1,7 +1,7 @@
 """Ways between tasks as they are measured: seconds and bytes a second, by which steps are placed.
 
-Who sends measures. Small frames go there and back, and the quickest of them tells the latency; then larger and larger
-ones, which take the plane that values take, tell the bandwidth. They grow only as long as they are quick: nobody has to
+Who sends measures. Small frames go there and back, and the quickest of them gives the latency; then larger and larger
+ones, which take the plane that values take, give the bandwidth. They grow only as long as they are quick: nobody has to
 wait behind them. What is measured is rounded to a power of two, so that the same step is placed alike although times
 differ a little from run to run.
 """

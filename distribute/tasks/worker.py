@@ -502,7 +502,7 @@ class Worker:
     # --- ways to others ---------------------------------------------------------------------------------------------
 
     def _take_links(self, link: Link, frame: Frame) -> None:
-        """A master wants to know the ways from here to other tasks."""
+        """A master asks for the ways from here to other tasks."""
         document = frame.document()
         addresses = [Address(str(name), *where) for name, *where in document["tasks"]]
 

@@ -145,7 +145,7 @@ def _changed(value: Any, before: Any) -> Sequence[Any] | None:
 
 
 class Received:
-    """TensorArrays and TensorStores that a step has received, by edge, to which others are told as what is new."""
+    """TensorArrays and TensorStores that a step has received, by edge: what comes later has only what is new."""
 
     def __init__(self) -> None:
         self._latest: dict[int, tuple[tuple[int, ...], Any]] = {}
@@ -212,7 +212,7 @@ def encode_token(
         value: what crosses; nothing if it is dead.
         is_dead: whether it is.
         is_lossy: whether it is of 32-bit floats whose lower halves are zeros: the upper ones travel alone.
-        sent: what the step has sent before, of which arrays and stores are told by what they have more.
+        sent: what the step has sent before, of arrays and stores only what is new is written.
     """
     small = encode_small(step, edge, tag, value, is_dead)
     if small is not None:
@@ -271,7 +271,7 @@ def step_of(head: bytes) -> tuple[int, int]:
 
 
 def decode_small(buffer: Any, begin: int, end: int) -> tuple[tuple[int, int], int, tuple[int, ...], Any, bool] | None:
-    """Read a value of which nothing but the head tells, in place: step, edge, tag, value, and whether it is dead.
+    """Read a value that is all in the head, in place: step, edge, tag, value, and whether it is dead.
 
     Args:
         buffer: where the head is, from `begin` to `end`.
@@ -302,7 +302,7 @@ def decode_token(
 
     Args:
         head, arrays: of the frame.
-        received: what has come before, if the other side tells by `Sent` what is sent.
+        received: what has come before, if the other side writes by `Sent` what is new.
 
     Raises:
         FrameError: it is no such frame.

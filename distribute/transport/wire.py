@@ -190,7 +190,7 @@ class Decoder:
         return rest if self._is_direct else self._scratch
 
     def small_values(self, count: int, take: Small) -> tuple[int, int]:
-        """Hand over values of which nothing but the head tells, as long as such come first: most loops wait for these.
+        """Hand over values that are all in the head, as long as such come first: most loops wait for these.
 
         Args:
             count: the bytes that are in what `buffer` gave.

@@ -300,7 +300,7 @@ def test_arrays_arrive_whole_whatever_was_sent_before(actions: list[Any], is_sto
             _, tag, found, _ = decode_token(head, [array[()] for array in arrays], received)
             assert tag == (number,)
             assert held_by(found) == held_by(value)
-            if at % 2:  # who has received it writes to it, which changes nothing of what it is told later
+            if at % 2:  # who has received it writes to it, which changes nothing of what comes later
                 changed_by(found, "write", at, -1)
 
 

@@ -381,7 +381,7 @@ class ArrayValue:
         return index
 
     def note_changes(self) -> None:
-        """Have `changed_since` know what is written to this value from now on."""
+        """Begin to note what is written to this value, for `changed_since`."""
         store = self._store
         if store.log is None:
             store.log, store.logged = [], store.latest

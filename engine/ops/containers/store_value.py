@@ -152,7 +152,7 @@ class StoreValue:
         return self.sum(other)
 
     def note_changes(self) -> None:
-        """Have `changed_since` know what is written to this value from now on."""
+        """Begin to note what is written to this value, for `changed_since`."""
         if self._table.log is None:
             self._table.log, self._table.logged = [], self._table.latest
 
