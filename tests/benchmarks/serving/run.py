@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -260,6 +261,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="of load in a round (default: 3)")
     parser.add_argument("--rounds", type=int, default=3, help="of which medians are taken (default: 3)")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends the servers, too
     began = time.strftime("%Y-%m-%d")
     print(
         f"{began}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {platform.python_implementation()} "
