@@ -17,6 +17,7 @@ from ...graph.tensor import Symbol
 
 _FRAME_TAKERS = (History, Recorded, Saved)
 _op_of: Callable[[Operation], Op] = attrgetter("op")
+_regions_of: Callable[[Operation], Sequence[Region]] = attrgetter("op.regions")
 
 
 def needed_operations(
@@ -210,8 +211,13 @@ def kinds_of(operations: Iterable[Operation]) -> set[type[Op]]:
             continue
         plain.update([kind for kind in kinds if not issubclass(kind, RegionOp)])
         if not kinds <= plain:
-            pending += [region.operations for operation in block for region in operation.op.regions]
+            pending += _inside(block)
     return found
+
+
+def _inside(block: Iterable[Operation]) -> list[list[Operation]]:
+    """The operations of each region that operations of a block hold."""
+    return [region.operations for regions in filter(None, map(_regions_of, block)) for region in regions]
 
 
 def holds(operations: Iterable[Operation], *kinds: type[Op]) -> bool:
@@ -225,7 +231,7 @@ def all_blocks(operations: Iterable[Operation]) -> Iterator[Sequence[Operation]]
     while pending:
         block = pending.pop()
         yield block
-        pending += [region.operations for operation in block if operation.op.regions for region in operation.op.regions]
+        pending += _inside(block)
 
 
 def inner_tensors(operations: Iterable[Operation]) -> set[Symbol]:
