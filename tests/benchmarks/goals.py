@@ -75,7 +75,7 @@ def at_most_plus(factor: float, extra_ms: float, against: str) -> Goal:
 
 
 def both(*goals: Goal) -> Goal:
-    """Ours meets each of `goals`; those that compare with a row that was not measured are left out."""
+    """Ours reaches each of `goals`; those that compare with a row that was not measured are left out."""
 
     def judge(figures: Figures) -> Verdict | None:
         found = [verdict for verdict in (goal.judge(figures) for goal in goals) if verdict is not None]
