@@ -20,7 +20,7 @@ _WARMING = 5  # steps at the beginning that do not count
 
 
 class Costs(NamedTuple):
-    """What a cluster's parts take.
+    """The times that parts of a cluster take.
 
     Attributes:
         link: bytes a second of all ps tasks together, in each direction.
@@ -181,7 +181,7 @@ class Training:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which a share of others lies."""
+    """Return the value that a share of others is below."""
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
 

@@ -65,7 +65,7 @@ def test_processes_that_a_launcher_has_numbered(tmp_path: Path) -> None:
     """As torchrun starts them: the second one serves, and ends well."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        port = free.getsockname()[1] - 1  # the one behind it is where they meet
+        port = free.getsockname()[1] - 1  # their rendezvous is at the next port
     settings = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "ANABRANCH_KERNELS": "0"}
     command = [sys.executable, str(SCRIPTS / "train_over_tasks.py"), str(tmp_path / "found.npz"), "table"]
     made = [
