@@ -6,7 +6,9 @@ MkDocs calls the functions `on_...` of this file (see "hooks" in mkdocs.yml).
 from __future__ import annotations
 
 import inspect
+import linecache
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -93,11 +95,13 @@ def _source(value: Any) -> str | None:
 
 def _is_written(value: Any) -> bool:
     """Say whether `value` is written as a def or class under its own name: what is made by calls has no such place."""
-    try:
-        lines, _ = inspect.getsourcelines(value)
-    except (OSError, TypeError):
-        return False
-    return any(re.match(rf"(async )?(def|class) {value.__name__}\b", line) for line in lines[:12])
+    written = inspect.unwrap(value)
+    if inspect.isfunction(written):
+        first = written.__code__.co_firstlineno - 1  # of its decorators
+        lines = linecache.getlines(written.__code__.co_filename)[first : first + 12]
+    else:
+        lines = linecache.getlines(str(sys.modules[value.__module__].__file__))
+    return any(re.match(rf"(async )?(def|class) {value.__name__}\b", line) for line in lines)
 
 
 def entry(name: Name) -> str:
