@@ -12,9 +12,10 @@ from zlib import crc32
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from shared.sample import left_out
 
 # The same examples in every run, so that a red build means a change in the code, not in the luck.
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=25)
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=10)
 # New random programs each time, and many: what `make test-all` asks for. A failure prints how to repeat it.
 settings.register_profile(
     "all",
@@ -39,6 +40,9 @@ _FEW_KERNELS = (
     "optim/*",
     "serving/*",
     "values/*",
+    "repository/test_doctests*",
+    "engine/test_associative_scan*",
+    "engine/test_batched_cond*",
     "engine/test_control_flow*",
     "engine/test_deep_graphs*",
     "engine/test_derivatives*",
@@ -48,7 +52,9 @@ _FEW_KERNELS = (
     "engine/test_recompute*",
     "engine/test_recursion*",
     "engine/test_scan*",
+    "engine/test_slices*",
     "engine/test_tensor_*",
+    "engine/test_unknown_ranks*",
     "engine/test_vectorized_map*",
 )
 
@@ -58,6 +64,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     is_asked_for = any(argument.startswith(str(collection_path)) for argument in map(os.path.abspath, config.args))
     is_left_out = collection_path.name.endswith("_exhaustively.py") and config.option.markexpr == "not slow"
     return True if is_left_out and not is_asked_for else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at marks
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Take a sample of families of cases in `make test`."""
+    if config.option.markexpr == "not slow":
+        for item in left_out(items, Path(__file__).parent):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -86,16 +100,17 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def few_kernels(request: pytest.FixtureRequest) -> None:
-    """Compile kernels in one of ten tests of some files, and in those marked `kernels`; in `make test-all` in all.
+def few_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile kernels in one of 25 tests of some files, and in those marked `kernels`; in `make test-all` in all.
 
-    Compiling takes half the time of these tests, and no result depends on it.
+    Compiling takes half the time of these tests, and no result depends on it. The processes that they start do as well.
     """
-    is_picked = crc32(request.node.nodeid.encode()) % 10 == 0 or request.node.get_closest_marker("kernels") is not None
+    is_picked = crc32(request.node.nodeid.encode()) % 25 == 0 or request.node.get_closest_marker("kernels") is not None
     is_picked |= request.config.option.markexpr != "not slow"
     path = request.path.relative_to(Path(__file__).parent).as_posix()
     if not is_picked and any(fnmatch(path, pattern) for pattern in _FEW_KERNELS):
         request.getfixturevalue("no_compiler")
+        monkeypatch.setenv("ANABRANCH_KERNELS", "0")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import FunctionType
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import anabranch as ab
 
@@ -35,6 +36,12 @@ def page_names() -> list[str]:
     return ["README.md", *pages]
 
 
+def pages() -> list[ParameterSet]:
+    """Return the pages; those that show kernels compile them."""
+    shown = ("docs/compiler.md", "docs/control_flow.md", "docs/explain.md")
+    return [pytest.param(name, marks=[pytest.mark.kernels] if name in shown else []) for name in page_names()]
+
+
 @pytest.mark.parametrize("name", module_names(examples=True))
 def test_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
@@ -58,7 +65,7 @@ def _is_made_in(value: object, module: str) -> bool:
     return isinstance(value, type | FunctionType) and value.__module__ == module
 
 
-@pytest.mark.parametrize("name", page_names())
+@pytest.mark.parametrize("name", pages())
 def test_pages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     # The fence that ends a block would be taken for output of its last example.
