@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 from shared.tasks import PATIENCE
 
 import anabranch as ab
@@ -85,7 +86,7 @@ def each(members: Members, call: Callable[[ProcessGroup], Any]) -> list[Any]:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(10, 40), deadline=None)
 @given(
     seed=st.integers(0, 1000),
     shape=st.lists(st.sampled_from([0, 1, 3, 40, 130]), max_size=3),
@@ -111,7 +112,7 @@ def test_all_reduce_adds_in_the_order_of_ranks(
         assert found.tobytes() == want.astype(kind).tobytes()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6, 25), deadline=None)
 @given(rows=st.lists(st.sampled_from([0, 1, 2, 5000]), min_size=3, max_size=3), axis=st.integers(0, 1))
 def test_all_gather_joins_in_the_order_of_ranks(members: Members, rows: list[int], axis: int) -> None:
     shapes = [(count, 3) if axis == 0 else (3, count) for count in rows]
@@ -371,7 +372,7 @@ def test_synchronized_normalisation_is_that_of_all_rows(members: Members, in_thr
 # --- what is begun --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6, 25), deadline=None)
 @given(sizes=st.lists(st.sampled_from([0, 1, 300, 9000]), min_size=1, max_size=6), seed=st.integers(0, 1000))
 def test_what_was_begun_is_ended_in_any_order(members: Members, sizes: list[int], seed: int) -> None:
     """Among others that are run at once, which wait for it, so that all members keep to one order."""

@@ -153,6 +153,7 @@ def steady() -> Generator[Lab]:
 # --- killed ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @shows(
     "killed (SIGKILL)",
     "worker, ps",
@@ -176,6 +177,7 @@ def test_a_task_is_killed(part: str):
         assert made.held(MASTER)["running"] == 0
 
 
+@pytest.mark.slow
 @shows(
     "killed (SIGKILL)",
     "master",
@@ -246,6 +248,7 @@ def test_a_client_is_killed_and_started_again(steady: Lab):
 # --- stopped --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @shows(
     "stopped for 30 s (SIGSTOP, SIGCONT)",
     "worker, ps",

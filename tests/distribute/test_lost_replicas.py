@@ -188,8 +188,8 @@ def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 @pytest.mark.parametrize(
     ("uninterrupted", "victim"),
     [
-        (2, "worker 0"),
-        (2, "ps 1"),
+        pytest.param(2, "worker 0", marks=pytest.mark.slow),
+        pytest.param(2, "ps 1", marks=pytest.mark.slow),
         (0, "worker 0"),
         pytest.param(2, "worker 1", marks=pytest.mark.slow),
         pytest.param(0, "worker 1", marks=pytest.mark.slow),

@@ -47,6 +47,7 @@ def test_workers_find_what_one_process_finds(workers: int, models: list[str], tm
             np.testing.assert_allclose(found[name], alone[name], precision, precision, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 def test_a_run_goes_on_from_a_backup_with_the_whole_state(tmp_path: Path) -> None:
     script = str(SCRIPTS / "train_and_restore.py")

@@ -39,11 +39,15 @@ def launch(workers: int, ps: int, script: str, *arguments: str, status: int = 0,
     return run("-m", "anabranch", "launch", *counts, str(SCRIPTS / script), kind, *arguments, status=status)
 
 
+QUICK = ("accumulated", "several steps a call", "own step", "cell", "two outputs", "table")
+
+
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return the results of one process."""
+def alone(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Any:
+    """Return the results of one process, in `make test` of the models that are compared there."""
     output = tmp_path_factory.mktemp("alone") / "found"
-    run(str(SCRIPTS / "train_models.py"), "ParameterServer", str(output))
+    models = QUICK if request.config.option.markexpr == "not slow" else ()
+    run(str(SCRIPTS / "train_models.py"), "ParameterServer", str(output), *models)
     return np.load(f"{output}-0.npz")
 
 
@@ -62,10 +66,11 @@ def assert_found(folder: Path, workers: int, alone: Any, models: Sequence[str]) 
 @pytest.mark.parametrize(
     ("workers", "ps", "models"),
     [
-        (2, 2, ["accumulated", "several steps a call", "cell", "two outputs", "own step"]),
+        (2, 2, ["accumulated", "several steps a call", "own step"]),
+        (3, 0, ["cell", "two outputs"]),
         pytest.param(2, 2, [], marks=pytest.mark.slow),
         pytest.param(3, 1, [], marks=pytest.mark.slow),
-        (3, 0, []),
+        pytest.param(3, 0, [], marks=pytest.mark.slow),
     ],
 )
 def test_replicas_find_what_one_process_finds(
@@ -75,8 +80,8 @@ def test_replicas_find_what_one_process_finds(
     assert_found(tmp_path, workers, alone, models)
 
 
-def test_shards_of_weights_find_what_one_process_finds(alone: Any, tmp_path: Path) -> None:
-    models = ("table", "float64")
+@pytest.mark.parametrize("models", [["table"], pytest.param(["table", "float64"], marks=pytest.mark.slow)])
+def test_shards_of_weights_find_what_one_process_finds(models: list[str], alone: Any, tmp_path: Path) -> None:
     command = ["launch", "-n", "2", "--ps", "2", str(SCRIPTS / "train_models.py"), "ParameterServer:3"]
     run("-m", "anabranch", *command, str(tmp_path / "found"), *models)
     assert_found(tmp_path, 2, alone, models)
@@ -135,7 +140,7 @@ def test_synchronized_statistics_need_rows_in_each_worker(tmp_path: Path) -> Non
     ("ps", "models"),
     [
         (0, ["clipped"]),
-        (1, ["table"]),
+        pytest.param(1, ["table"], marks=pytest.mark.slow),
         *[pytest.param(ps, ["table", "clipped"], marks=pytest.mark.slow) for ps in (0, 1)],
     ],
 )

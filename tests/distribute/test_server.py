@@ -210,6 +210,7 @@ def test_tasks_as_processes_start_and_end():
     assert not any(is_healthy(address, 0.5) for address in addresses)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("tasks")
 def test_a_killed_task_can_be_started_at_its_address():
     with tasks() as running:

@@ -565,6 +565,7 @@ def test_a_stopped_task_is_dead_and_is_used_again_when_it_goes_on(graph: ab.Grap
         session.close()
 
 
+@pytest.mark.slow
 def test_a_stopped_master_is_dead_for_its_clients(graph: ab.Graph):
     with tasks("--heartbeat-timeout", "2") as running:
         session = ab.Session(graph, target=running[WORKER].target)

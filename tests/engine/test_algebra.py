@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.graph import Graph, TensorSpec
@@ -398,7 +399,7 @@ STEPS = {
 }  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(15, 60), deadline=None, derandomize=True)
 @given(st.data(), st.sampled_from([*FLOATS, "int8", "int32"]))
 def test_random_chains_keep_every_bit(data, dtype):
     with Graph().as_default():

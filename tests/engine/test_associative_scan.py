@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs.loops import assert_same, derivatives, repeat, run
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.passes.framework.prune import needed_operations
@@ -38,7 +39,7 @@ def _prefixes(f: Callable[[Any, Any], Any], elements: list[Any], reverse: bool) 
 
 
 @given(st.integers(0, 17), st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 2**31))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(7, 30), deadline=None)
 def test_products_of_matrices(length: int, first: bool, known: bool, reverse: bool, negative: bool, seed: int):
     axis = 0 if first else 1
     shape = (length, 3, 2, 2) if first else (3, length, 2, 2)

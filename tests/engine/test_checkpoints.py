@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.checkpoint.files import write_manifest, write_shard
@@ -36,7 +37,7 @@ def array_of(dtype: str, shape: list[int], seed: int) -> Any:
     return (rng.normal(size=shape) * 50).astype(kind)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15, 60), deadline=None)
 @given(
     dtype=st.sampled_from(DTYPES),
     shape=st.lists(st.sampled_from([0, 1, 3]), max_size=3),

@@ -176,19 +176,20 @@ def test_what_is_fetched_is_not_what_a_variable_holds():
 # --- depth and size -------------------------------------------------------------------------------------------------
 
 
-def test_forty_nested_loops_become_functions():
+@pytest.mark.parametrize("count", [28, pytest.param(40, marks=pytest.mark.slow)])
+def test_many_nested_loops_become_functions(count: int):
     x = number()
 
     def nested(depth: int, h: Any) -> Any:
         return h if depth == 0 else repeat(1, lambda i, g: nested(depth - 1, g) * x, h)
 
-    y = nested(40, x)  # x ** 41
+    y = nested(count, x)  # x ** (count + 1)
     (dx,) = ab.gradients(y, [x])
     source = ab.explain([y, dx], [x])
 
     assert len(re.findall(r"^def ", source, re.MULTILINE)) > 3
     assert max(len(line) - len(line.lstrip()) for line in source.splitlines()) < 20 * 4
-    assert run([y, dx], {x: 1.01}) == pytest.approx([1.01**41, 41 * 1.01**40])
+    assert run([y, dx], {x: 1.01}) == pytest.approx([1.01 ** (count + 1), (count + 1) * 1.01**count])
 
 
 def test_placeholder_that_is_not_fed_deep_inside():
@@ -202,10 +203,11 @@ def test_placeholder_that_is_not_fed_deep_inside():
         ab.Session().run(y)
 
 
-def test_chain_of_five_thousand_operations():
+@pytest.mark.parametrize("count", [500, pytest.param(2500, marks=pytest.mark.slow)])
+def test_a_long_chain_of_operations(count: int):
     x = number()
     y = x
-    for k in range(2500):
+    for k in range(count):
         y = y * 1.0001 if k % 2 else y + x * 1e-4
     (dx,) = ab.gradients(y, [x])
     (d_dx,) = ab.gradients(dx * x, [x])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs.loops import number, repeat, run
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.control_flow.vectorized_map import batched_map
@@ -256,7 +257,7 @@ def test_products_with_the_jacobian(f: Callable[[Any], Any]):
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 2**31))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6, 25), deadline=None)
 def test_forward_and_backward_agree(rows: int, columns: int, seed: int):
     """<u, J t> = <J^T u, t>, for maps between any sizes."""
     rng = np.random.default_rng(seed)

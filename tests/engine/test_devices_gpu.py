@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared.device_arrays import DeviceArray
+from shared.examples import examples
 from shared.fake_cupy import CUDARuntimeError, FakeCupy
 
 from anabranch.engine.devices import Buffer, DeviceMemoryError, SwapPolicy
@@ -271,7 +272,7 @@ def test_pinned_memory_is_used_again(machines: Any) -> None:
     assert slabs.in_use == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15, 60), deadline=None)
 @given(st.lists(st.one_of(st.integers(0, 9000), st.integers(-20, -1)), max_size=40))
 def test_pieces_of_slabs_never_overlap_and_join_when_they_are_given_back(wishes: list[int]) -> None:
     slabs = PinnedSlabs(bytearray, slab=8192)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 from anabranch.engine.devices import Agenda, Buffer, SimDevice, StreamDevice, TimedDevice, VirtualClock
 from anabranch.engine.place import make_devices
@@ -46,7 +47,7 @@ def run(make: Callable[[Any, VirtualClock], StreamDevice], work: Any) -> list[tu
     return [*found, (clock.now(), device.statistics().kernel_seconds)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(37, 150), deadline=None)
 @given(_WORK)
 def test_everything_ends_when_it_does_on_a_device_that_finds_out(work: Any) -> None:
     timed = run(lambda device, clock: TimedDevice(device, Agenda(clock)), work)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 from shared.machine_figures import assume
 from shared.symbols import symbols_of
 
@@ -264,7 +265,7 @@ def test_activations_and_their_gradients(name: str, dtype: str):
 
 
 @any_size
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(7, 30))
 @given(
     rows=st.sampled_from([0, 1, 2, 3, 8, 17, 63]),
     terms=st.sampled_from([0, 1, 5, 48, 300]),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shared.sample import first_of
 
 from anabranch.engine.codegen.llvm.library import library
 
@@ -116,7 +117,7 @@ forked(run)
 SCRIPTS = {"locked": _LOCKED, "compiling": _COMPILING, "importing": _IMPORTING, "workers": _WORKERS}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", first_of(SCRIPTS, 2))
 def test_a_child_compiles_and_runs(name: str, tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _BEGIN + SCRIPTS[name]],

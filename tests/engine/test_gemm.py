@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import ops
@@ -87,7 +88,7 @@ def check_close(got: Any, wanted: Any, terms: int) -> None:
     np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCES[got.dtype.name] * (1 + terms**0.5))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(37, 150), deadline=None)
 @given(
     DIMS, DIMS, DIMS, st.booleans(), st.sampled_from([ROWS, TRANSPOSED, PACKED]), st.sampled_from(sorted(TOLERANCES)),
     st.lists(st.booleans(), max_size=2), st.integers(0, 2**32 - 1),
@@ -237,7 +238,7 @@ def test_writes_nothing_beside_the_result():
         assert (around[-64:] == 7).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15, 60), deadline=None)
 @given(st.integers(1, 600), st.integers(1, 120), st.booleans(), st.sampled_from(sorted(TOLERANCES)), st.integers(1, 99))
 def test_packing_is_what_its_op_says(terms: int, columns: int, transpose: bool, dtype: str, rows: int):
     matrix = np.arange(1, terms * columns + 1, dtype=dtype).reshape((columns, terms) if transpose else (terms, columns))

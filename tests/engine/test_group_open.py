@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
+from shared.examples import examples
 from shared.symbols import symbols_of
 
 import anabranch as ab
@@ -56,7 +57,7 @@ def test_one_kernel() -> None:
             assert _groups(graph, fetches, feeds) == []
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(10, 40), deadline=None, derandomize=True)
 @given(
     count=st.sampled_from([0, 1, 2, 63, 700, 3000]),
     width=st.sampled_from([0, 1, 7, 32, 257]),

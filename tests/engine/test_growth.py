@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.examples import examples
 from shared.growing_programs import PROGRAMS, Built
+from shared.sample import first_of
 
 import anabranch as ab
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -19,14 +21,14 @@ from anabranch.engine.runtime.interpreter import Interpreter
 MOST = 2.45  # times the calls for twice the program
 
 SIZES = {
-    "scalar loop": 100,
-    "nested conds": 5,
-    "chains": 250,
-    "loops in a row": 15,
-    "scalar chain": 200,
-    "layer stack": 10,
-    "variables": 12,
-    "nested loops": 3,
+    "scalar loop": examples(50, 100),
+    "nested conds": examples(4, 5),
+    "chains": examples(120, 250),
+    "loops in a row": examples(8, 15),
+    "scalar chain": examples(100, 200),
+    "layer stack": examples(5, 10),
+    "variables": examples(6, 12),
+    "nested loops": examples(2, 3),
 }
 
 
@@ -66,7 +68,7 @@ def _compiled(graph: ab.Graph, fetches: list[Any], feeds: dict[Any, Any]) -> Any
     return ab.Session(graph).run(fetches, feeds)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", first_of(PROGRAMS, 4))
 def test_large_programs_mean_what_the_interpreter_says(name: str):
     build, size = PROGRAMS[name], twice(name)
     results: list[list[Any]] = []

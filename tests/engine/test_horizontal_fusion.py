@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
@@ -289,7 +290,7 @@ def test_what_is_told() -> None:
 # --- kernels --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(5, 15), deadline=None)
 @given(st.data())
 def test_any_sizes(data: Any) -> None:
     shapes = data.draw(

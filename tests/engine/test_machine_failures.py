@@ -175,6 +175,7 @@ def alive(*kinds: type) -> int:
     return sum(isinstance(value, kinds) for value in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_many_steps_with_failing_ones_between_take_no_memory(monkeypatch: pytest.MonkeyPatch):
     nest = Failing(outer=3, inner=2)
     (slope,) = ab.gradients(ops.sum(nest.y * nest.y), [nest.x])

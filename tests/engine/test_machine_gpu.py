@@ -13,6 +13,7 @@ from programs.syntax import Program
 from shared.cuda_compiler import compile_cuda
 from shared.device_arrays import DeviceArray
 from shared.every_op import registered_ops
+from shared.examples import examples
 from shared.fake_cupy import FakeCupy
 from shared.machines import MachineCase, Setting, assert_nothing_left, idle_step, run
 from shared.placed_steps import Legal
@@ -189,7 +190,7 @@ def assert_close(value: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("chunk", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_random_programs(gpu: FakeCupy, chunk: int) -> None:
     @seed(chunk)
-    @settings(max_examples=10, database=None, deadline=None, suppress_health_check=LARGE)
+    @settings(max_examples=examples(5, 10), database=None, deadline=None, suppress_health_check=LARGE)
     @given(programs(), settings_of_gpus())
     def check(program: Program, setting: Setting) -> None:
         check_program(program, setting, exact=True)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 from shared.machines import as_asked, assert_nothing_left, by_name, graph_on, idle_step, latest_step, of_kind, run
 from shared.waiting import PATIENCE, Waiting, wait_until
 
@@ -205,7 +206,7 @@ def test_a_dequeue_takes_a_negative_number_of_elements_for_an_error():
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6, 25), deadline=None)
 @given(
     capacity=st.integers(1, 4),
     seed=st.integers(0, 10**6),

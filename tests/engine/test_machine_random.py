@@ -40,8 +40,8 @@ from anabranch.engine.machine.program import MachineProgram
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 CHUNKS = 5
 QUICK_CHUNKS = 1  # of each kind in `make test`
-PROGRAMS_A_CHUNK = examples(8, 16)
-STREAM_PROGRAMS_A_CHUNK = examples(7, 14)
+PROGRAMS_A_CHUNK = examples(4, 16)
+STREAM_PROGRAMS_A_CHUNK = examples(4, 14)
 LARGE_SAMPLE = 90  # programs in which everything below occurs at least once
 
 CONSTRUCTS = {

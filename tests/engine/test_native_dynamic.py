@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.elementwise import open_sizes
@@ -121,7 +122,7 @@ def test_what_is_wanted_besides_is_not_fused() -> None:
     assert "exp+add" in types
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(6, 25), deadline=None, derandomize=True)
 @given(rows=st.sampled_from([0, 1, 2, 700, 3000]), width=st.sampled_from([0, 1, 8, 37]), is_open=st.booleans())
 def test_values_of_chains(rows: int, width: int, is_open: bool) -> None:
     rng = np.random.default_rng(rows + width)

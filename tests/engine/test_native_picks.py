@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from natives.comparing import kernel_types
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
@@ -35,7 +36,7 @@ def along(rank: int, dtype: str, index: str, axis: int = -1, *, exact: bool = Fa
 
 
 @needs_kernels
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(6, 25), deadline=None, derandomize=True)
 @given(
     dtype=st.sampled_from(DTYPES),
     index=st.sampled_from(["int32", "int64"]),
@@ -123,7 +124,7 @@ def one_after_the_other(x: np.ndarray, indices: np.ndarray, updates: np.ndarray)
 
 
 @needs_kernels
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(6, 25), deadline=None, derandomize=True)
 @given(
     dtype=st.sampled_from(DTYPES),
     index=st.sampled_from(["int32", "int64"]),

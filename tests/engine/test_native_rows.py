@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
@@ -29,7 +30,7 @@ def _step(width: int, dtype: str, ids_dtype: str, segments: int = 7) -> tuple[An
 
 
 @needs_kernels
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(6, 25), deadline=None, derandomize=True)
 @given(
     size=st.integers(1, 40),
     count=st.sampled_from([0, 1, 13, 300, 2000]),
@@ -67,7 +68,7 @@ def test_tables_in_other_layouts() -> None:
 
 
 @needs_kernels
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(6, 25), deadline=None, derandomize=True)
 @given(
     dtype=st.sampled_from(["float32", "int64", "float16", "uint8", "bool"]),
     row=st.sampled_from([(4,), (37, 4), (2, 3, 8)]),

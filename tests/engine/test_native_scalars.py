@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.regions import elementwise, forms, rule
@@ -261,7 +262,7 @@ def loops(draw: st.DrawFn) -> tuple[str, Callable[..., Any]]:
     return dtype, lambda *starts: ab.while_loop(lambda i, *_: i < count, body, (0, *starts))
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(5, 15), deadline=None, derandomize=True, database=None)
 @given(loops(), st.lists(st.integers(-5, 5), min_size=3, max_size=3))
 def test_generated_loops(loop: tuple[str, Callable[..., Any]], starts: list[int]):
     dtype, build = loop

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.gather import segments
@@ -44,7 +45,7 @@ def _values(sizes: tuple[int, int, int], width: int, dtype: str, ids_dtype: str)
 
 
 @needs_kernels
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(10, 40), deadline=None, derandomize=True)
 @given(
     sizes=st.tuples(st.sampled_from([0, 1, 40, 900]), st.sampled_from([0, 3, 700]), st.sampled_from([0, 1, 9])),
     width=st.sampled_from([64, 71, 130, 300]),

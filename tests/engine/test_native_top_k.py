@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import ops
@@ -58,7 +59,7 @@ def taken(x: np.ndarray, places: np.ndarray) -> np.ndarray:
     return np.take_along_axis(x, places, axis=-1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6, 25), deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     dtype=st.sampled_from(["float32", "float64"]),

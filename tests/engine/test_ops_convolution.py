@@ -344,7 +344,7 @@ def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch, block: int, chann
 @given(
     st.integers(0, 9), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(-2, 4), st.integers(0, 6)
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(75, 300))
 def test_windows(size: int, kernel: int, stride: int, dilation: int, before: int, out: int):
     window = Window(size, kernel, stride, dilation, before, out)
     pairs = {

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from shared.examples import examples
 
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
@@ -47,7 +48,7 @@ CUBES = arrays.arrays("float64", arrays.array_shapes(min_dims=3, max_dims=3, max
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
-@settings(max_examples=20)
+@settings(max_examples=examples(5, 20))
 @given(x=CUBES, axis=st.sampled_from([None, 0, -1, (0, 2), (-1, 1)]), keepdims=st.booleans())
 def test_reductions(name: str, x: Any, axis: Any, keepdims: bool):
     with Graph().as_default():
@@ -56,7 +57,7 @@ def test_reductions(name: str, x: Any, axis: Any, keepdims: bool):
 
 
 @pytest.mark.parametrize("name", ["nancumsum", "nancumprod"])
-@settings(max_examples=20)
+@settings(max_examples=examples(5, 20))
 @given(x=CUBES, axis=st.sampled_from([None, 0, -1]))
 def test_running_totals(name: str, x: Any, axis: Any):
     with Graph().as_default():

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine import ops
@@ -40,7 +41,7 @@ def lists(parts: Any) -> Any:
 # --- splitting and stacking -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(7, 30))
 @given(size=st.integers(0, 9), sections=st.integers(1, 6), axis=st.sampled_from([0, 1, -1]))
 def test_array_split(size: int, sections: int, axis: int):
     shape = (2, size) if axis else (size, 2)
@@ -154,7 +155,7 @@ def test_convert_to_numpy():
 SMALL = st.integers(-2, 3)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(7, 30))
 @given(
     x=arrays.arrays("int32", arrays.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=4), elements=SMALL),
     among=arrays.arrays("float32", arrays.array_shapes(max_dims=2, min_side=0, max_side=3), elements=SMALL),
@@ -183,7 +184,7 @@ def test_allclose():
     assert run(ops.allclose(np.zeros(0), np.zeros(0)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(10, 40))
 @given(
     x=arrays.arrays("int16", arrays.array_shapes(max_dims=3, min_side=1, max_side=3), elements=SMALL),
     data=st.data(),

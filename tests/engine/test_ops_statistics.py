@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from shared.examples import examples
 
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
@@ -39,7 +40,7 @@ NUMBERS = st.floats(-9, 9, width=32)
 # --- differences, integrals, ranges ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(7, 30))
 @given(
     x=arrays.arrays("float32", arrays.array_shapes(max_dims=3, max_side=4), elements=NUMBERS),
     n=st.integers(0, 5),
@@ -107,7 +108,7 @@ def test_gradients():
 # --- correlation ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(10, 40))
 @given(
     x=arrays.arrays("float32", st.integers(1, 6), elements=NUMBERS),
     y=arrays.arrays("float32", st.integers(1, 6), elements=NUMBERS),
@@ -151,7 +152,7 @@ def test_corrcoef():
 # --- histograms -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(7, 30))
 @given(
     x=arrays.arrays("float64", st.integers(0, 12), elements=st.integers(-8, 8).map(lambda n: n / 2)),
     bins=st.integers(1, 6),
@@ -228,7 +229,7 @@ def test_windows_refuse():
 # --- spacing --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(7, 30))
 @given(
     ends=st.tuples(*[arrays.arrays("float64", (2,), elements=st.floats(0.1, 9))] * 2),
     num=st.integers(0, 5),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
@@ -118,7 +119,7 @@ def test_more_than_sixteen_are_several_groups():
     check(lambda *xs: [x @ ab.constant(draw(256, 300, seed=k)) for k, x in enumerate(xs)], values, [16])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(7, 30), deadline=None)
 @given(st.lists(st.sampled_from([0, 1, 2, 7, 64, 129, 200]), min_size=4, max_size=6))
 def test_any_numbers_of_rows(counts: list[int]):
     """None, few (which NumPy multiplies) and many."""

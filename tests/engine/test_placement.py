@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.graph import DeviceName, Operation, Variable
@@ -413,7 +414,7 @@ def programs(draw: st.DrawFn, size: int = 12) -> list[Any]:
 
 
 @given(programs())
-@settings(max_examples=40)
+@settings(max_examples=examples(10, 40))
 def test_placements_are_feasible_kept_together_and_repeatable(made: list[Any]):
     devices = make_devices(cpu=2, sim=2)
     layout = layout_of(made[1:], devices)
@@ -439,7 +440,7 @@ def is_binding(held: Any) -> bool:
 
 
 @given(programs(), st.integers(1, 40))
-@settings(max_examples=30)
+@settings(max_examples=examples(7, 30))
 def test_memory_limits_are_kept_or_the_step_is_refused(made: list[Any], kilobytes: int):
     devices = make_devices(cpu={"count": 2, "memory_limit": 1000 * kilobytes}, sim={"count": 2, "memory_limit": 20_000})
     operations: list[Operation] = needed_operations(made[0].graph, made[1:])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import ops
@@ -129,7 +130,7 @@ def chain(length: int) -> list[Any]:
     return found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(5, 15), deadline=None)
 @given(st.integers(1, 6), st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2)), max_size=4))
 def test_a_placement_like_another_one_is_the_same(length: int, moves: list[tuple[int, int]]):
     with ab.Graph().as_default():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
@@ -41,7 +42,7 @@ def by_numpy(x: Any, kernel: Any, scale: Any, transpose: bool, fixed: Any) -> An
     return op.run(np, x, kernel, scale, *([] if fixed is None else [fixed]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(15, 60))
 @given(st.integers(1, 9), SIZES, SIZES, st.booleans(), st.booleans(), st.booleans(), st.integers(0, 10**6))
 def test_the_bits_of_numpy(
     rows: int, terms: int, columns: int, transpose: bool, has_fixed: bool, is_open: bool, seed: int

@@ -34,6 +34,7 @@ from programs.syntax import (
     Statement,
     Write,
 )
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.graph import Symbol, TensorSpec
@@ -44,8 +45,9 @@ from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program as CompiledProgram
 
 CHUNKS = 10
-PROGRAMS_A_CHUNK = 30
-WHOLE_CHUNKS = 2  # in `make test`; the programs of the others run on NumPy there, each in one of three ways
+PROGRAMS_A_CHUNK = examples(15, 30)
+QUICK_CHUNKS = 2  # in `make test`
+WHOLE_CHUNKS = 1  # of these; the programs of the others run on NumPy there, each in one of three ways
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 FIRST, SECOND, BOTH = 1, 2, 3  # the masks of a jet along two directions
 
@@ -53,7 +55,7 @@ Coverage = Counter[str]
 
 
 LARGE_SAMPLE = 120  # programs from which shares of constructs are asserted
-WHOLE_SAMPLE = 1000  # programs in which each construct occurs at least once; so it is in those of `make test`
+WHOLE_SAMPLE = 1000  # programs in which each construct occurs at least once; so it is in the first chunks
 
 # Beside those of the primitives.
 CONSTRUCTS = {
@@ -107,17 +109,19 @@ def coverage() -> Iterator[Coverage]:
         assert found["second order"] >= found["programs"] / 2
         assert found["effect"] + found["TensorArray overwritten"] >= found["programs"] / 3
         assert found["nested loop"] + found["branch in loop"] + found["loop in branch"] >= found["programs"] / 5
-    if found["programs"] >= WHOLE_SAMPLE or found["chunks of make test"] == CHUNKS:
+    if found["programs"] >= WHOLE_SAMPLE or found["first chunks"] == CHUNKS:
         assert CONSTRUCTS - found.keys() == set()
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(chunk, marks=[pytest.mark.slow] if chunk >= QUICK_CHUNKS else []) for chunk in range(CHUNKS)]
+)
 def test_random_programs(chunk: int, coverage: Coverage, tell: Callable[..., None], request: pytest.FixtureRequest):
     whole = chunk < WHOLE_CHUNKS or request.config.option.markexpr != "not slow"
     if not whole:
         request.getfixturevalue("no_compiler")
     tell("random programs", check_chunk(chunk, PROGRAMS_A_CHUNK, coverage, whole))
-    coverage["chunks of make test"] += 1
+    coverage["first chunks"] += 1
 
 
 @pytest.mark.slow

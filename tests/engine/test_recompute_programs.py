@@ -15,6 +15,7 @@ from programs.generator import programs
 from programs.meaning import Evaluation
 from programs.primitives import UnsuitableError
 from programs.syntax import Program
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.graph.tensor import symbol_of
@@ -69,7 +70,7 @@ def check_program(program: Program, budget: int, found: Counter[str]) -> None:
 
 @pytest.mark.parametrize("chunk", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_random_programs_within_budgets(chunk: int):
-    assert check_programs(chunk, 25)["recomputed"] >= 5
+    assert check_programs(chunk, examples(8, 25))["recomputed"] >= examples(1, 5)
 
 
 @pytest.mark.slow
@@ -87,7 +88,7 @@ Connections = list[tuple[int, int, int]]
     st.integers(2, 7),
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 5)), max_size=20),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(37, 150), deadline=None)
 def test_the_cheapest_cut_is_found(places: int, drawn: Connections):
     connections = [(a % places, b % places, price) for a, b, price in drawn if a % places != b % places]
     network = Network()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
@@ -73,7 +74,7 @@ def test_adagrad(dtype: str, width: int) -> None:
     np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(5, 20), deadline=None)
 @given(st.data())
 def test_any_rows(data: Any) -> None:
     """With the pass and without, all bits are the same: large tables in parts, no rows at all, every row."""

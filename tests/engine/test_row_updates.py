@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from natives.comparing import check_against_numpy
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.gather import row_sums
@@ -89,7 +90,7 @@ def test_switched_off() -> None:
     assert "add_to_rows" not in [operation.type for operation in exact]
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(6, 25), deadline=None, derandomize=True)
 @given(
     count=st.sampled_from([0, 1, 3, 600]),
     width=st.sampled_from([0, 1, 16, 37, 64]),
@@ -216,7 +217,7 @@ def test_many_rows_in_parts(dtype: str, repeats: int) -> None:
 
 
 @needs_kernels
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(6, 25), deadline=None, derandomize=True)
 @given(
     count=st.sampled_from([0, 1, 7, 300]),
     terms=st.sampled_from([0, 1, 5]),
@@ -269,7 +270,7 @@ def test_sums_of_rows_in_other_layouts() -> None:
 
 
 @needs_kernels
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(6, 25), deadline=None, derandomize=True)
 @given(
     count=st.sampled_from([1, 7, 300]),
     repeats=st.sampled_from([2, 5]),

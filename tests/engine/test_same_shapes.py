@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from natives.comparing import check_against_numpy
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.passes.framework.prepare import prepare
@@ -76,7 +77,7 @@ _OPERATIONS = (
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(15, 60), deadline=None, derandomize=True)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(range(14)), st.integers(0, 9), st.integers(0, 9), st.integers(0, 5)),
                    min_size=1, max_size=8),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import ops
@@ -45,7 +46,7 @@ tables = st.builds(
 
 
 @given(table=tables, count=st.integers(1, 4), layout=st.sampled_from(LAYOUTS), data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(5, 20), deadline=None)
 def test_it_is_the_variable_that_is_not_cut(table: Any, count: int, layout: str, data: Any) -> None:
     v = sharded(table, min(count, len(table)), layout)
     assert (v.shape, v.dtype, v.ndim, v.size, len(v)) == (table.shape, table.dtype, table.ndim, table.size, len(table))
@@ -218,7 +219,7 @@ INITIALIZERS: list[Any] = ["zeros", "ones", "uniform", "normal", "truncated_norm
     layout=st.sampled_from(LAYOUTS),
     dtype=st.sampled_from(["float32", "float64", "float16", "bfloat16"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(10, 40), deadline=None)
 def test_shards_begin_as_the_whole_would(name: str, shape: Any, count: int, layout: str, dtype: str) -> None:
     ab.utils.set_random_seed(5)
     whole = ab.initializers.get(name)(shape, dtype=dtype).numpy()

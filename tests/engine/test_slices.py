@@ -231,7 +231,7 @@ def test_second_order_of_a_loop():
 cuts = st.lists(st.integers(1, WIDTH - 1), max_size=4, unique=True).map(sorted)
 
 
-@settings(max_examples=examples(10, 25), deadline=None)
+@settings(max_examples=examples(5, 25), deadline=None)
 @given(cuts, st.randoms(use_true_random=False), st.sampled_from(["plain", "loop", "branch"]))
 def test_any_cuts(places: list[int], random: Any, where: str):
     with ab.Graph().as_default():

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared.event_files import decoded_png, events, scalars
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import layers, ops, summary
@@ -215,7 +216,7 @@ def test_a_graph_with_summaries_is_saved(writer: Any, path: Path, tmp_path: Path
 
 
 @given(st.lists(st.floats(width=32), max_size=20), st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15, 60), deadline=None)
 def test_buckets_count_each_finite_number_once(values: Any, buckets: int) -> None:
     numbers, limits, counts = bucketed(np.array(values, "float32"), buckets)
     finite = [value for value in values if np.isfinite(value)]

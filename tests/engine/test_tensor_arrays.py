@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs.loops import assert_same, derivatives, repeat, run, unrolled
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import ops
@@ -388,7 +389,7 @@ def contents(value: ArrayValue) -> list[Any]:
     return [None if value.read_or_none(k) is None else value.read_or_none(k).tolist() for k in range(value.size)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(50, 200), deadline=None)
 @given(st.integers(0, 4), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(0, 5)), max_size=25))
 def test_values_never_change(size: int, steps: list[tuple[int, int, int]]):
     """Any history of writes to any earlier value, against lists."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs.loops import assert_same, derivatives, repeat, run, unrolled
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import ops
@@ -334,7 +335,7 @@ def program() -> TreeProgram:
     return TreeProgram()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6, 25), deadline=None)
 @given(st.lists(trees(3), max_size=4), st.integers(0, 2**16))
 def test_batches_of_trees(program: TreeProgram, batch: list[Tree], seed: int):
     """Nodes of all trees are in one store, under (tree, node)."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs.loops import repeat, run
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import ops
@@ -465,7 +466,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(37, 150), deadline=None)
 @given(STEPS, st.booleans())
 def test_values_are_persistent(steps: list[tuple[str, int, int]], linear: bool):
     """Whatever is done to them, and in whichever order, all values keep what a dict of the same steps has."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from shared import computed_bits
 
 SCRIPT = Path(computed_bits.__file__)
@@ -22,9 +23,10 @@ def digests(cache: Path, threads: int) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
-def test_all_have_the_same_bits(tmp_path: Path):
+@pytest.mark.parametrize("counts", [(3,), pytest.param((1, 3, 7), marks=pytest.mark.slow)])
+def test_all_have_the_same_bits(counts: tuple[int, ...], tmp_path: Path):
     """The first process compiles the kernels, the others find them on disk."""
     first = digests(tmp_path, 2)
-    for threads in (1, 3, 7):
+    for threads in counts:
         found = digests(tmp_path, threads)
         assert [name for name in first if found[name] != first[name]] == [], f"2 threads and {threads} differ"

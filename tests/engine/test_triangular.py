@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 from anabranch import ops
 from anabranch.engine.ops.base import apply
@@ -39,7 +40,7 @@ def gradient_in_double(lower: Any, cotangent: Any) -> Any:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15, 60), deadline=None)
 def test_any_triangular_system(data: st.DataObject):
     size, columns = data.draw(SIZES), data.draw(st.integers(0, 5))
     lower, transposed, unit = [data.draw(st.booleans()) for _ in range(3)]

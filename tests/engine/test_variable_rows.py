@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import ops
@@ -63,7 +64,7 @@ class Check:
 # --- from Python ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(10, 40), deadline=None)
 @given(st.lists(st.integers(-ROWS, ROWS - 1), max_size=8), st.sampled_from(METHODS))
 def test_at_once_and_in_a_graph(indices: list[int], method: str):
     values = np.random.default_rng(len(indices)).normal(size=(len(indices), WIDTH)).astype("float32")
@@ -460,7 +461,7 @@ class Made:
         return repeat(2, body, x)[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15, 60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 8), st.integers(0, 20), st.integers(0, 20)), min_size=2, max_size=9),
     st.sets(st.integers(0, 9), max_size=3),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs.loops import number, run
+from shared.examples import examples
 
 import anabranch as ab
 
@@ -31,7 +32,7 @@ def graph() -> Iterator[ab.Graph]:
     st.integers(0, 3),
     st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(10, 40), deadline=None)
 def test_vectorize_like_numpy(loop: list[int], ones: list[bool], cut_a: int, cut_b: int, known: bool):
     """Matrix times vector over axes that broadcast."""
     shape_a = [1 if one else d for d, one in zip(loop, ones[:3], strict=False)][cut_a:]

@@ -16,6 +16,7 @@ from programs import building
 from programs.generator import programs
 from programs.loops import repeat, run
 from programs.syntax import ByRow, Grow, Program, SetVariable, Split, Write
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine import control_flow
@@ -340,7 +341,7 @@ def test_branches_and_loops_that_no_example_takes():
 
 
 @given(st.lists(st.tuples(st.floats(-2, 2), st.integers(0, 4)), max_size=6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(8, 25), deadline=None)
 def test_any_examples(examples: list[tuple[float, int]]):
     def function(e: Any) -> Any:
         x, n = e

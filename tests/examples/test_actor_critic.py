@@ -25,6 +25,7 @@ def test_means_of_fewer_episodes_are_none(example: ModuleType) -> None:
     assert example.means_of([1.0], count=2).size == 0
 
 
+@pytest.mark.slow
 def test_learns_on_values(example: ModuleType) -> None:
     found = example.train(episodes=45, seed=0, verbose=False)
     assert np.mean(found[-15:]) > 2 * np.mean(found[:15])

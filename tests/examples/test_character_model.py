@@ -147,12 +147,14 @@ def test_demo_learns_saves_and_writes_in_a_fresh_process(
     assert written.count("\n    def ") >= 5
 
 
+@pytest.mark.slow
 def test_a_loss_above_that_of_ngrams_is_a_failure(example: ModuleType, tmp_path: Path) -> None:
     options = {**TINY, "characters": 4_000, "epochs": 1, "units": 4, "margin": 9, "output": tmp_path}
     with pytest.raises(SystemExit, match="The goal, a loss 9 or more below the 3-grams', was missed"):
         example.main([f"--{name}={value}" for name, value in options.items()])
 
 
+@pytest.mark.slow
 def test_generate_works_alone(example: ModuleType, model: ab.Model, tmp_path: Path) -> None:
     path = tmp_path / "model.keras"
     model.save(path)

@@ -18,7 +18,7 @@ def alone(example: ModuleType) -> dict[str, float]:
 
 
 @pytest.mark.xdist_group("tasks")
-@pytest.mark.parametrize(("ps", "more"), [("2", []), ("0", ["--all-reduce"])])
+@pytest.mark.parametrize(("ps", "more"), [pytest.param("2", [], marks=pytest.mark.slow), ("0", ["--all-reduce"])])
 def test_two_workers_find_the_losses_of_one_process(
     ps: str, more: list[str], example: ModuleType, alone: dict[str, float]
 ) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 
 def parts(svg: str, tag: str) -> list[ElementTree.Element]:
@@ -60,7 +61,7 @@ def test_pictures_have_a_square_for_each_dark_pixel(example: ModuleType) -> None
     assert captions[0].attrib["y"] == captions[1].attrib["y"] < captions[2].attrib["y"]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(50, 200), deadline=None, derandomize=True)
 @given(st.lists(st.floats(-1e6, 1e6, width=32).map(lambda x: round(x, 3)), min_size=1, max_size=5))
 def test_round_numbers_enclose_values(example: ModuleType, values: list[float]) -> None:
     ticks = example.round_numbers(values)

@@ -29,6 +29,7 @@ def test_small_version_learns_and_says_how_well(example: ModuleType, capsys: pyt
     assert f"Exactly right: {accuracy:.1%} of 750 sums" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_too_low_an_accuracy_is_a_failure_with_a_figure(example: ModuleType, tmp_path: Path) -> None:
     figure = tmp_path / "sums.svg"
     with pytest.raises(SystemExit, match=r"That is less than 90.0%"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.framework.saving.shards import open_arrays, shard_bytes, write_arrays
@@ -131,7 +132,7 @@ def _fuzz(content: bytes, path: Path) -> None:
     assert total <= len(content)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(75, 300))
 @given(st.data())
 def test_bytes_that_were_changed_never_crash(tmp_path: Path, data: st.DataObject):
     path = tmp_path / "x.safetensors"

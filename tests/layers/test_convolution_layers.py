@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 from shared.layer_gradients import check_layer_gradients
 
 import anabranch as ab
@@ -154,7 +155,7 @@ def conv_arguments(draw: Any) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(6, 25), deadline=None, derandomize=True, database=None)
 @given(conv_arguments())
 def test_convolution_is_its_definition(arguments: dict[str, Any]) -> None:
     rank = arguments.pop("rank")

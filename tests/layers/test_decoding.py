@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import decoding, ops
@@ -183,7 +184,7 @@ def equal_choices(seed: int, batch: int, vocabulary: int) -> tuple[Any, Any, lis
     return step, np.zeros((batch, 1)), [lambda tokens: log_softmax(table[tokens[-1]])] * batch
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6, 25), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     batch=st.integers(0, 5),
@@ -386,7 +387,7 @@ def sample_reference(
     return tokens[1:], total
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(5, 20), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     batch=st.integers(0, 5),

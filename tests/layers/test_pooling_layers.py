@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import layers
@@ -102,7 +103,7 @@ def test_integers_are_pooled() -> None:
 ends = st.tuples(st.integers(0, 3), st.integers(0, 3))
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(5, 15), deadline=None, derandomize=True, database=None)
 @given(st.data(), st.integers(2, 3), st.booleans())
 def test_cropping_takes_away_what_padding_adds(draw: Any, rank: int, first: bool) -> None:
     pairs = tuple(draw.draw(ends) for _ in range(rank))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import layers, ops
@@ -41,7 +42,7 @@ def lookup(shards: Any, ids: Any, **options: Any) -> Any:
     shape=st.lists(st.integers(0, 4), max_size=3),
     dtype=st.sampled_from(["int32", "int64", "uint8"]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6, 25), deadline=None)
 def test_rows_are_those_of_the_whole_table(
     strategy: str, rows: int, count: int, row: list[int], shape: list[int], dtype: str
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.layer_gradients import check_layer_gradients
+from shared.sample import first_of
 
 import anabranch as ab
 from anabranch import decoding, layers, ops
@@ -315,7 +316,7 @@ def test_greedy_search_against_whole_sequences(has_source: bool) -> None:
         np.testing.assert_array_equal(writer.whole(given)[row].argmax(-1), tokens)
 
 
-@pytest.mark.parametrize("has_source", [False, True])
+@pytest.mark.parametrize("has_source", first_of([True, False]))
 def test_beams_take_their_caches_along(has_source: bool) -> None:
     """A narrow beam's scores are right; one that holds everything finds the best of all sequences."""
     writer = Writer(has_source)

@@ -103,6 +103,7 @@ def _simulated() -> Any:
     ab.config.set_devices()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_simulated")
 def test_variables_on_another_device_get_the_same_steps() -> None:
     results: list[Any] = []

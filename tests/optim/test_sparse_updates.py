@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import ops, optim
@@ -81,7 +82,7 @@ def test_constraints_hold_for_all_rows(name: str):
     check_steps(lambda: getattr(optim, name)(learning_rate=0.5), IDS, Bounded)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(5, 15), deadline=None)
 @given(
     st.lists(st.lists(st.integers(-ROWS, ROWS - 1), max_size=7), min_size=1, max_size=4),
     st.sampled_from(["SGD", "Adagrad", "Adam"]),

@@ -127,7 +127,14 @@ def test_seconds_are_held_against_the_clock_alone(load: Any) -> None:
     assert not goal.judge(goals.Figures(810.0, 2000.0, {})).met
 
 
-@pytest.mark.parametrize("title", ["W2", "W10", "W12", "W13", "W14", "W16 softmax=sampled"])
+@pytest.mark.parametrize(
+    "title",
+    [
+        "W2",
+        "W16 softmax=sampled",
+        *[pytest.param(title, marks=pytest.mark.slow) for title in ("W10", "W12", "W13", "W14")],
+    ],
+)
 def test_the_first_loss_is_the_peers(load: Any, monkeypatch: pytest.MonkeyPatch, title: str) -> None:
     monkeypatch.setattr(load("common"), "FIRST_ONLY", True)
     planned = next(each for each in load("plan").LINES if f"{each.title} ".startswith(f"{title} "))

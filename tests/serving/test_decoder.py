@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.framework.serving.decoding.generation import Generation
@@ -239,7 +240,7 @@ class _Fake:
         return np.array(best, "int32"), np.zeros((len(best), 2))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(15, 60))
 @given(st.data(), st.integers(1, 4), st.integers(2, 9))
 def test_no_slot_takes_more_steps_than_a_sequence_may(data: Any, slots: int, max_length: int) -> None:
     class Numbers:

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from shared.examples import examples
 from shared.serving_clients import Reply, ask, call
 from shared.waiting import until
 
@@ -32,7 +33,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 ROW = {"instances": [[1.0, 2.0]]}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(5, 20), deadline=None)
 @given(
     st.lists(st.dictionaries(st.sampled_from(["a", "b", 'c{"} 1']), st.lists(st.floats(0, 9)), max_size=3), min_size=1)
 )
