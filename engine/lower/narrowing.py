@@ -14,8 +14,13 @@ from collections.abc import Callable, Iterable
 
 from ..graph.device import DeviceName
 from ..graph.graph import Operation
-from ..graph.spec import StoreSpec
+from ..graph.operation import ReadVariable
+from ..graph.spec import Spec, StoreSpec, TensorSpec
+from ..ops.arrays.gathering import Take
+from ..ops.arrays.indexing import GetItem
+from ..ops.arrays.scattering import GatherNd
 from ..ops.containers.tensor_stores import StoreContains, StoreGather, StoreNew, StoreRead, StoreSize, StoreWrite
+from ..passes.framework.estimates import bytes_of
 from ..passes.framework.prune import all_operations
 from .nodes import Machine, Node, Value, frame_of, spec_of
 
@@ -32,6 +37,7 @@ STORE_KINDS = frozenset(
     }
 )
 _MOVING = frozenset({"identity", "switch", "switch_n", "merge", "enter", "exit", "next_iteration"})
+_PARTS = (Take, GetItem, GatherNd)  # of a variable
 _READING: dict[type, str] = {
     StoreRead: "store_read",
     StoreContains: "store_contains",
@@ -55,6 +61,55 @@ def narrow(machine: Machine, has_own_memory: Callable[[str], bool] = lambda devi
     writes = [node for node in machine.nodes if _is(node, StoreWrite) and stores.is_narrowed(node)]
     if writes:
         _Narrowing(machine, stores, writes, has_own_memory).run()
+
+
+def read_at_home(machine: Machine, has_own_memory: Callable[[str], bool] = lambda device: False) -> None:
+    """Have reads of a part of a variable or store of another task run there: indices go there, the part comes back.
+
+    The part is a key of a TensorStore, or rows and slices of a variable; a variable of which something on the reading
+    task takes the whole crosses anyway. What is the same in all iterations of a loop stays what crosses once.
+
+    Args:
+        has_own_memory: whether a device, by name, keeps values where the host can't read them.
+    """
+    consumers = machine.consumers()
+    for node in machine.nodes:
+        whole = _read_of(node)
+        if whole is None or whole.node.is_constant:
+            continue
+        home, here = whole.node.device, node.device
+        if home is None or here is None or has_own_memory(home) or has_own_memory(here):
+            continue
+        if _task_of(home) == _task_of(here):
+            continue
+        others = [other for other in consumers.get(whole, ()) if other.device == here and _read_of(other) != whole]
+        if not others or _is_store(whole):
+            node.device = home
+
+
+def _read_of(node: Node) -> Value | None:
+    """The store or variable of which a node takes a part; None if it does something else."""
+    if node.kind != "op" or len(node.operations) != 1:
+        return None
+    operation = node.operations[0]
+    if type(operation.op) in _READING:
+        return next(value for value in node.inputs if _is_store(value))
+    if not isinstance(operation.op, _PARTS):
+        return None
+    given = dict(zip(node.taken, node.inputs, strict=True)).get(operation.inputs[0])
+    is_variable = given is not None and _is(given.node, ReadVariable)
+    return given if is_variable and _is_smaller(operation.outputs[0].spec, operation.inputs[0].spec) else None
+
+
+def _is_smaller(part: Spec, whole: Spec) -> bool:
+    """Test whether a part takes fewer bytes, or how many is not known: it is rows by numbers that are fed."""
+    if not isinstance(part, TensorSpec) or not isinstance(whole, TensorSpec):
+        return False
+    return not (part.is_static and whole.is_static) or bytes_of(part) < bytes_of(whole)
+
+
+def _task_of(device: str) -> str:
+    return str(DeviceName.parse(device).of_task())
 
 
 def _is(node: Node, kind: type) -> bool:
@@ -88,7 +143,7 @@ class _Stores:
             if node.device is not None and has_own_memory(node.device):
                 apart.update(groups)
             for group in groups if node.device is not None else ():
-                tasks.setdefault(group, set()).add(str(DeviceName.parse(str(node.device)).of_task()))
+                tasks.setdefault(group, set()).add(_task_of(str(node.device)))
         spread = {group for group, found in tasks.items() if len(found) > 1}
         self._narrowed = written - (made & apart) - spread
 
@@ -208,4 +263,4 @@ class _Narrowing:
         self.machine.nodes = list(kept)
 
 
-__all__ = ["STORE_KINDS", "holds_store_access", "narrow"]
+__all__ = ["STORE_KINDS", "holds_store_access", "narrow", "read_at_home"]

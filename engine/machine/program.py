@@ -24,7 +24,7 @@ from ..lower.arrivals import delay_arrivals
 from ..lower.cluster import cluster
 from ..lower.cut import cut
 from ..lower.lowering import Lowering
-from ..lower.narrowing import narrow
+from ..lower.narrowing import narrow, read_at_home
 from ..lower.nodes import Machine, Node
 from ..lower.raw import contains_raw, lower_raw, with_back_edges
 from ..lower.scheduling import scheduling_of
@@ -444,6 +444,7 @@ def lowered(
     else:
         lowering = Lowering(device_of, is_split, host, targets)
         machine = lowering.run(prepared.operations, prepared.feeds, prepared.fetches)
+        read_at_home(machine, has_own_memory)
         narrow(machine, has_own_memory)
     if parallel_iterations is not None:
         for frame in machine.frames:

@@ -16,7 +16,7 @@ from shared.parts import Parts, devices_of, tasks_of
 from shared.placed_steps import at_random
 
 import anabranch as ab
-from anabranch.engine.graph.spec import StoreSpec
+from anabranch.engine.graph.spec import StoreSpec, TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.place.constraints import PlacementError
 from anabranch.engine.place.devices import devices_of_cluster, list_devices
@@ -158,7 +158,7 @@ def test_an_operation_that_fails_is_named_with_its_device(graph: ab.Graph):
     assert PS in notes
 
 
-def test_stores_cross_as_a_whole_also_in_loops(graph: ab.Graph):
+def test_reads_of_stores_go_to_their_task_also_in_loops(graph: ab.Graph):
     with graph.as_default():
         x = ab.placeholder((2,), "float32", "x")
 
@@ -175,11 +175,42 @@ def test_stores_cross_as_a_whole_also_in_loops(graph: ab.Graph):
             found = [last.gather([0, 3]), last.size(), last.contains(9)]
             slope = ab.gradients(ab.ops.sum(found[0]), [x])[0]
     parts = Parts(graph, [*found, slope], [x], devices_of(2))
-    assert any(node.kind == "recv" and isinstance(node.specs[0], StoreSpec) for node in parts.programs[0].machine.nodes)
+    crossing = [node.name for node in parts.programs[0].machine.nodes if is_received(node, StoreSpec)]
+    assert crossing == ["gradients/array_scatter_add"]  # which the backward loop takes whole
     for number in range(3):
         gathered, size, contains, slopes = parts.run([np.array([1.0, 2.0], "float32")], seed=number)
         assert gathered.tolist() == [[1, 2], [15, 30]]
         assert (size, bool(contains), slopes.tolist()) == (4, False, [16, 16])
+
+
+def is_received(node: Any, kind: type) -> bool:
+    return node.kind == "recv" and isinstance(node.specs[0], kind)
+
+
+@pytest.mark.parametrize("needs_all", [False, True])
+def test_parts_of_variables_are_read_on_their_task(graph: ab.Graph, needs_all: bool):
+    table = np.arange(3000, dtype="float32").reshape(1000, 3)
+    with graph.as_default():
+        ids = ab.placeholder((None,), "int32", "ids")
+        with ab.device(PS):
+            w = ab.Variable(table, name="w")
+        with ab.device(WORKER):
+            found = [ab.ops.take(w, ids, axis=0) * 2.0, w[10:12] + 1.0, w[ids[0]] * 0.5]
+            slope = ab.ops.convert_to_tensor(ab.gradients(ab.ops.sum(found[0]), [w])[0])
+            total = ab.ops.sum(w)
+        targets = [*found, slope, total] if needs_all else [*found, slope]
+    parts = Parts(graph, targets, [ids], devices_of(2))
+    specs = [node.specs[0] for node in parts.programs[0].machine.nodes if node.kind == "recv"]
+    shapes = [spec.shape for spec in specs if isinstance(spec, TensorSpec)]
+    assert ((1000, 3) in shapes) == needs_all
+    for number, chosen in enumerate([[3, 5, 3], [7]]):
+        rows, part, one, slopes, *_ = parts.run([np.array(chosen, "int32")], seed=number)
+        np.testing.assert_array_equal(rows, table[chosen] * 2)
+        np.testing.assert_array_equal(part, table[10:12] + 1)
+        np.testing.assert_array_equal(one, table[chosen[0]] / 2)
+        expected = np.zeros_like(table)
+        np.add.at(expected, chosen, 2.0)
+        np.testing.assert_array_equal(slopes, expected)
 
 
 def test_devices_of_a_cluster_hold_inside_the_block_only():
