@@ -75,9 +75,9 @@ def main() -> None:
             print(f"{name}: within {error:.1e} of the formula")
             assert error < 1e-9, f"The {name} differs from its formula by {error}."
 
-        forward = ab.explain(roots).splitlines()
+        forward = ab.explain(roots).source.splitlines()
         print(f"\nThe program behind the roots ({len(forward)} lines; the second derivative's has", end=" ")
-        print(f"{len(ab.explain(second).splitlines())}):\n")
+        print(f"{len(ab.explain(second).source.splitlines())}):\n")
         print("\n".join(forward[:30]))
     print(f"\nAll of it took {time.perf_counter() - began:.1f} s.")
 

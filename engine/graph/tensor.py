@@ -151,6 +151,12 @@ class Operators:
             "Use ops.any(ops.equal(x, item)) for its elements, any(x is t for t in tensors) for lists of tensors."
         )
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the name and the type. A variable's value may lie on another machine."""
+        from ..common.html import array_view  # notebooks alone need it
+
+        return array_view(repr(self))
+
 
 def _is_comparable(other: Any) -> bool:
     """Test whether ``==`` is about elements: not with None, classes and other objects that are no numbers."""

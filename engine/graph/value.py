@@ -12,7 +12,7 @@ from ..common.dtypes import name_of
 from ..common.nest import is_mapping, is_sequence
 from .operator_table import _operators  # pyright: ignore[reportPrivateUsage]
 from .spec import Shape, Spec, TensorSpec
-from .tensor import Tensor
+from .tensor import Operators, Tensor
 
 
 class Value(Tensor):
@@ -172,6 +172,11 @@ class Value(Tensor):
         shape = f", shape={self.array.shape}" if not self.array.size else ""
         return f"Tensor({text}{shape}, dtype={name_of(self.array.dtype)})"
 
+    def _repr_html_(self) -> str:
+        from ..common.html import array_view  # notebooks alone need it
+
+        return array_view(f"Tensor {name_of(self.array.dtype)}{list(self.array.shape)}", self.array)
+
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return type(self), (self.array,)
 
@@ -214,6 +219,9 @@ class FlowValue(Value):
 
     def __repr__(self) -> str:
         return f"<Tensor {self._spec}>"
+
+    def _repr_html_(self) -> str:
+        return Operators._repr_html_(self)
 
 
 def _as_arrays(structure: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ..common.blas import on_one_thread
+from ..common.logs import DEBUG, is_logged, log
 from ..common.machine_profile import machine_profile
 from ..control_flow.while_loop import While
 from ..devices.cuda import check_gpus
@@ -510,6 +512,10 @@ def place_by_cost(
     Several devices are used where that is asked for, and where it saves more than running operations one by one costs.
     """
     placement = place(operations, feeds, costs=costs, like=like).if_it_pays(machine_profile().dispatch_seconds)
+    if is_logged("placement"):
+        counts = Counter(device.name for device in placement.values())
+        told = ", ".join(f"{count} on {name}" for name, count in counts.items())
+        log("placement", DEBUG, "%d operations were placed: %s\n%s", len(placement), told, placement)
     return {operation: device.name for operation, device in placement.items()}
 
 

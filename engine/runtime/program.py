@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ..codegen.natives import has_binder
 from ..common.blas import on_one_thread
+from ..common.logs import DEBUG, is_logged, log
 from ..control_flow.cond import Branch
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation, ReadVariable
@@ -191,6 +192,19 @@ class Program:
         exec(code, namespace)
         self._step = namespace["step"]
         note_compiled(began, self._describe)
+        self._log_compiled(now() - began, len(operations))
+
+    def _log_compiled(self, seconds: float, count: int) -> None:
+        if not is_logged("compile"):
+            return
+        graph, _, feeds, specs = self._origin
+        fed = ", ".join(
+            f"{feed.operation.name} {spec}" for feed, spec in zip(feeds, specs or [f.spec for f in feeds], strict=True)
+        )
+        told = graph.traced or "a step of a session"
+        kind = " with clocks" if self._timing is not None else " with the NaN guard" if self._guards else ""
+        text = "%s%s was compiled in %.1f ms: %d operations, %d lines, fed %s"
+        log("compile", DEBUG, text, told, kind, seconds * 1e3, count, self.source.count("\n"), fed or "nothing")
 
     def _prepare(self) -> Step:
         graph, targets, feeds, specs = self._origin
@@ -251,9 +265,29 @@ class Program:
             listed.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {describe_origin(origin.operation)}")
         return "\n".join(listed) + "\n"
 
+    @property
+    def bindings(self) -> Mapping[str, Any]:
+        """The names of the printed code, with what they stand for: constants, variables, kernels."""
+        return self._step.__globals__
+
+    def anew(self) -> Program:
+        """Compile the same step once more, to look at how it comes about."""
+        return Program(*self._origin, self._exact)
+
     def with_clocks(self) -> Program:
         """The same step, printed with a clock around each operation, as it runs while a trace is recorded."""
         return self._other(self._guards or numerics.looks_at_operations(), timed=True)
+
+    @contextlib.contextmanager
+    def settled(self) -> Generator[Program]:
+        """Give the program that runs in this one's place after many runs; it does so at once inside the block."""
+        before = self._often, self._left
+        if self._often is None and self._left > 0:
+            self._often = Program(*self._origin, self._exact, of=self, runs_often=True)
+        try:
+            yield self._often or self
+        finally:
+            self._often, self._left = before
 
     def _other(self, guard: bool, timed: bool) -> Program:
         """The same step with the NaN guard, with clocks, or within the memory budget and by the passes that hold now.

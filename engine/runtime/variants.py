@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..common.logs import INFO, changes_of, is_logged, log
 from ..graph.graph import Graph, Operation
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
@@ -53,10 +54,21 @@ class Variants:
         program = self._programs.get(key)
         if program is None:
             if len(self._programs) >= _MOST_VARIANTS:
+                if self._general is None:
+                    text = "a step was fed more than %d combinations of shapes: one program for all runs slower"
+                    log("fallback", INFO, text, _MOST_VARIANTS)
                 return self.general()
+            self._log_miss(key)
             specs = [TensorSpec(value.shape, tensor.dtype) for tensor, value in zip(self.feeds, values, strict=True)]
             program = self._programs[key] = self._make(self.graph, self.targets, self.feeds, specs)
         return program
+
+    def _log_miss(self, key: Sequence[Any]) -> None:
+        if not self._programs or not is_logged("cache", INFO):
+            return
+        names, before = [feed.operation.name for feed in self.feeds], next(reversed(self._programs))
+        text = "a step has no program for shapes that are fed now, beside %d others: %s"
+        log("cache", INFO, text, len(self._programs), changes_of(names, before, key))
 
     def general(self) -> Any:
         """The program for every shape that the graph allows."""

@@ -1,38 +1,39 @@
-"""`explain`: the compiled program as text, or what each pass did on the way to it."""
+"""`explain`: what has become of a step in short, the compiled program, and what each pass did on the way to it."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..common.nest import flatten
-from ..graph.provenance import Location
 from ..graph.tensor import Symbol
-from ..passes.framework.log import Note, PassLog, recording
-from ..passes.framework.pipeline import PIPELINE
-from ..passes.framework.switches import PASSES, Switch, is_on
+from ..passes.framework.log import recording
 from ..runtime.program import Program
+from .explanation import Explanation, llvm_of, summary_of
 from .inside import fetched_from
+from .pass_report import format_pass_log
 from .session import Session, graph_of, placeholders_of
-
-_MOST_PLACES = 4  # that are named of those where a pass did the same
 
 
 def explain(
     fetches: Any, feeds: Sequence[Any] | Mapping[Any, Any] = (), lines: bool = True, passes: bool = False
-) -> str:
-    """The compiled program for `fetches`, as readable Python; of a step that spans devices, device by device.
+) -> Explanation:
+    """What the compiler made of `fetches`: loops, kernels and products in short, then the program as readable Python.
 
     Args:
         fetches: tensors and operations, in any structure.
         feeds: the arguments of the program; by default the placeholders that are needed. With values, as a dict, it is
             the program for the shapes of these.
-        lines: name behind each line which operation it computes, and which line of yours built that.
+        lines: lead with what was done in at most 15 lines, and tell behind each line of the program which operation it
+            computes, and which line of yours built that. Without, the text is the program alone. Of a step that spans
+            devices the program is printed device by device.
         passes: instead of the program, what each pass of the compiler changed, how often and in what time, what it left
             where it was and why (for instance which value keeps a computation inside a loop), and why a pass did not
             run. See docs/explain.md.
+
+    Returns:
+        A string with attributes: `summary`, `source` (the program), `passes`, and `llvm` (its kernels).
+        `to_html` writes all of it as a page.
 
     >>> import anabranch as ab
     >>> with ab.Graph().as_default():
@@ -45,11 +46,10 @@ def explain(
     """
     with recording() as log:
         program = compiled(fetches, feeds)
-    if passes:
-        return format_pass_log(log)
-    if isinstance(program, Program):
-        return program.listing() if lines else program.source
-    return program.listing(lines)
+    listing = program.listing() if isinstance(program, Program) else program.listing(lines)
+    told, summary = format_pass_log(log), summary_of(program, log)
+    text = f"{summary}\n{listing}" if lines else (program.source if isinstance(program, Program) else listing)
+    return Explanation(told if passes else text, program, summary, told, lambda: llvm_of(program))
 
 
 def compiled(fetches: Any, feeds: Sequence[Any] | Mapping[Any, Any] = ()) -> Any:
@@ -62,68 +62,3 @@ def compiled(fetches: Any, feeds: Sequence[Any] | Mapping[Any, Any] = ()) -> Any
     if not isinstance(feeds, Mapping) or not feeds:
         return session.program(fetches, given)
     return session.program_for(fetches, feeds)
-
-
-def format_pass_log(log: PassLog) -> str:
-    """Return the text of a log, pass by pass."""
-    return "\n".join(line for known in PASSES.values() for line in _of_pass(known, log)) + "\n"
-
-
-def _of_pass(known: Switch, log: PassLog) -> list[str]:
-    changes, kept = log.of(known.name)
-    title = f"{known.name}: {known.description}"
-    if not is_on(known.name):
-        return [title, "    turned off"]
-    why = _why_left_out(known.name, log)
-    if why:
-        return [title, f"    left out: {why}"]
-    seconds = sum(log.seconds.get(name, 0.0) for name in _passes_of(known.name))
-    took = f"{seconds * 1e3:.1f} ms" if seconds else ""
-    if not changes and not kept:
-        return [title, f"    no changes, {took}" if took else "    no changes"]
-    counted = f"{len(changes)} {'change' if len(changes) == 1 else 'changes'}"
-    told = [title, f"    {counted}, {took}" if took else f"    {counted}"]
-    told += [f"    {line}" for line in _grouped(changes)]
-    if kept:
-        told += ["  not moved:", *[f"    {line}" for line in _grouped(kept)]]
-    return told
-
-
-def _passes_of(switch: str) -> list[str]:
-    """Return the names of the passes that a switch turns off, or that run whatever it says."""
-    return [switch, *[each.name for each in PIPELINE if each.switch == switch and each.name != switch]]
-
-
-def _why_left_out(switch: str, log: PassLog) -> str:
-    """Return why none of the passes of a switch ran; "" if one did."""
-    names = _passes_of(switch)
-    reasons = [log.left_out[name] for name in names if name in log.left_out]
-    return reasons[0] if len(reasons) == len(names) else ""
-
-
-def _grouped(notes: Sequence[Note]) -> list[str]:
-    """Return a line for each thing that was done, with the operations to which it was, and how often if more often."""
-    places: dict[str, dict[str, None]] = {}
-    counts = Counter(note.text for note in notes)
-    for note in notes:
-        places.setdefault(note.text, {})[_place(note)] = None
-    return [_line(text, list(found), counts[text]) for text, found in places.items()]
-
-
-def _place(note: Note) -> str:
-    if note.location is None:
-        return note.operation
-    forward = note.location.forward
-    of = "" if forward is None else f", gradient of {_line_of(forward)}"
-    return f"{note.operation} ({_line_of(note.location)}{of})"
-
-
-def _line_of(location: Location) -> str:
-    return f"{os.path.basename(location.filename)}:{location.line}"
-
-
-def _line(text: str, places: Sequence[str], count: int) -> str:
-    named = ", ".join(place for place in places[:_MOST_PLACES] if place)
-    more = f", and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
-    times = f" ({count} times)" if count > len(places) else ""
-    return f"{named}{more}: {text}{times}" if named else f"{text}{times}"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 from collections.abc import Callable, Sequence
+from operator import eq
 from typing import Any, cast
 
 import numpy as np
 
+from ..common.logs import INFO, changes_of, is_logged, log
 from ..common.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
 from ..control_flow.region_op import component
 from ..graph.graph import (
@@ -92,13 +96,29 @@ class Function:
         paths = tuple(path for path, _ in flatten_with_path(arguments))
         key = (paths, statics, tuple(specs.items()))
         trace = self._traces.get(key)
+        if trace is None:
+            self._log_trace(key, leaves)
         if trace is None and self._count_alike(key) >= self.relax_shapes:
+            text = "function %r was traced for %d shapes: it is traced for any size of each axis, and runs slower"
+            log("fallback", INFO, text, self.__name__, self.relax_shapes)
             relaxed = {p: TensorSpec((None,) * len(s.shape or ()), s.dtype) for p, s in specs.items()}
             key = (paths, statics, tuple(relaxed.items()))
             trace, specs = self._traces.get(key), relaxed
         if trace is None:
             trace = self._traces[key] = _Trace(self, arguments, leaves, specs)
         return trace
+
+    def _log_trace(self, key: Any, leaves: Sequence[Any]) -> None:
+        """Note that the function is traced again, and what differs from the trace that is most like this one."""
+        if not self._traces or not is_logged("trace", INFO):
+            return
+        forms = [_told_of_key(other, len(other[0])) for other in self._traces]
+        now = _told_of_key(key, len(leaves))
+        alike = [form for form, other in zip(forms, self._traces, strict=True) if other[0] == key[0]]
+        before = max(alike, key=lambda form: sum(map(eq, form, now)), default=None)
+        names = [_argument_name(self.python_function, path) for path in key[0]]
+        told = "other arguments" if before is None else changes_of(names, before, now)
+        log("trace", INFO, "function %r is traced again (trace %d): %s", self.__name__, len(forms) + 1, told)
 
     def _count_alike(self, key: Any) -> int:
         """The number of traces that differ from `key` in their array arguments alone."""
@@ -209,6 +229,23 @@ def _kinds(arguments: Sequence[Any]) -> Any:
         else:
             return None
     return tuple(kinds)
+
+
+def _argument_name(function: Callable[..., Any], path: str) -> str:
+    """Return the name of an argument in the function's own words, from its place in ``(args, kwargs)``."""
+    place = re.match(r"\[0\]\[(\d+)\]", path)
+    if place is None:
+        return path.removeprefix("[1]").strip("[]'")
+    names = list(inspect.signature(function).parameters)
+    number = int(place[1])
+    return (names[number] if number < len(names) else f"argument {number}") + path[place.end() :]
+
+
+def _told_of_key(key: Any, count: int) -> list[str]:
+    """Return the spec or the fixed value of each argument of a trace."""
+    _, statics, specs = key
+    fixed, fed = iter(statics), dict(specs)
+    return [str(fed[place]) if place in fed else repr(next(fixed, "")) for place in range(count)]
 
 
 def _is_fed_as_it_is(given: Any, fed: Any) -> bool:

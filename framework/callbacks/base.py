@@ -313,6 +313,11 @@ class History(Callback):
             self.history.setdefault(key, []).append(value)
         self.model.history = self
 
+    def _repr_html_(self) -> str:
+        from .history_view import history_html
+
+        return history_html(self.epoch, self.history)
+
 
 class LambdaCallback(Callback):
     """A callback made of functions.

@@ -11,6 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from ..training.limits import is_interactive_logging_enabled, show
@@ -39,8 +40,12 @@ def resolve_verbose(verbose: str | int) -> int:
 def _shows_bars() -> bool:
     if sys.stdout.isatty():
         return True
-    kernel = sys.modules.get("ipykernel")
-    return kernel is not None and type(sys.stdout).__module__.startswith("ipykernel")
+    return _is_notebook()
+
+
+def _is_notebook() -> bool:
+    """Test whether a kernel of Jupyter runs this process and gathers what it prints."""
+    return "ipykernel" in sys.modules and type(sys.stdout).__module__.startswith("ipykernel")
 
 
 def format_logs(logs: Logs) -> str:
@@ -124,14 +129,23 @@ class LinePrinter(Progress):
         show(" - ".join(parts))
 
 
+def _bar_class() -> Any:
+    """The bar of notebooks in a notebook where its widgets are installed, and that of terminals elsewhere."""
+    if _is_notebook() and find_spec("ipywidgets") is not None:
+        from tqdm.auto import tqdm
+    else:
+        from tqdm import tqdm
+    return tqdm
+
+
 class Bar(Progress):
     """A tqdm bar, redrawn a few times a second."""
 
     def __init__(self, title: str, steps: int | None, read_logs: Callable[[], Logs]) -> None:
         super().__init__(title, steps, read_logs)
-        from tqdm import tqdm
-
-        self._bar = tqdm(total=steps, desc=title or None, file=sys.stdout, unit="step", dynamic_ncols=True, leave=True)
+        self._bar = _bar_class()(
+            total=steps, desc=title or None, file=sys.stdout, unit="step", dynamic_ncols=True, leave=True
+        )
         self.next_redraw = self.started + _SECONDS_BETWEEN_REDRAWS
 
     def timed(self, batches: Iterator[T]) -> Iterator[T]:

@@ -470,6 +470,15 @@ class PyDataset:
         self.use_multiprocessing = use_multiprocessing
         self.max_queue_size = max_queue_size
 
+    def __repr__(self) -> str:
+        count = self.num_batches
+        return f"<{type(self).__name__.lstrip('_')}: {'endless' if count is None else f'{count} batches'}>"
+
+    def _repr_html_(self) -> str:
+        from ...engine.common.html import array_view  # notebooks alone need it
+
+        return array_view(repr(self)[1:-1])
+
     def __getitem__(self, index: int) -> Any:
         raise NotImplementedError(f"{type(self).__name__} must define __getitem__(index), which returns a batch.")
 

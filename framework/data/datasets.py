@@ -82,6 +82,14 @@ class Dataset(PyDataset):
             return map_structure(lambda array: array[0], self._make(self._order[index : index + 1]))
         return self._make(self._order[index * self._batch_size : (index + 1) * self._batch_size])
 
+    def __repr__(self) -> str:
+        classes = "" if self.class_names is None else f", classes {', '.join(self.class_names)}"
+        return f"<Dataset: {self._told()}{classes}>"
+
+    def _told(self) -> str:
+        size = self._batch_size
+        return f"{len(self)} samples" if size is None else f"{len(self)} batches of {size}, {self._count} samples"
+
     def __iter__(self) -> Iterator[Any]:
         self.on_epoch_begin()
         return (self[index] for index in range(len(self)))
@@ -128,6 +136,9 @@ class _Derived(Dataset):
         self.file_paths = source.file_paths
         self.max_queue_size = source.max_queue_size
         self._source = source
+
+    def _told(self) -> str:
+        return f"{len(self)} batches"
 
     def __len__(self) -> int:
         return len(self._source)

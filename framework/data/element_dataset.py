@@ -32,6 +32,14 @@ class ElementDataset:
         self._elements = elements
         self._count = count
 
+    def __repr__(self) -> str:
+        return f"<ElementDataset: {'of unknown length' if self._count is None else f'{self._count} elements'}>"
+
+    def _repr_html_(self) -> str:
+        from ...engine.common.html import array_view  # notebooks alone need it
+
+        return array_view(repr(self)[1:-1])
+
     @classmethod
     def from_tensor_slices(cls, tensors: Any, name: str | None = None) -> ElementDataset:
         """An element for each row of an array, or of the arrays of a tuple or dict.

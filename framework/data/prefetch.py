@@ -93,5 +93,13 @@ class Prefetch:
         self.source = source
         self.max_queue_size = max_queue_size
 
+    def __repr__(self) -> str:
+        return f"<Prefetch of {type(self.source).__name__}: {self.max_queue_size} ahead>"
+
+    def _repr_html_(self) -> str:
+        from ...engine.common.html import array_view  # notebooks alone need it
+
+        return array_view(repr(self)[1:-1])
+
     def __iter__(self) -> Generator[Any]:
         return iterate_ahead(self.source, self.max_queue_size)

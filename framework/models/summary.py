@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from ...engine.common.html import escape, table, view
 from ...engine.common.identity import is_same
 from ...engine.graph import Variable
 from ...layers.core.calling import shapes_of
@@ -33,6 +34,24 @@ def summary_text(
     layer_range: tuple[str, str] | None = None,
 ) -> str:
     """The summary of a model as text; for the arguments see `Model.summary`."""
+    cells = _cells(model, expand_nested, show_trainable, layer_range)
+    return "\n".join([f'Model: "{model.name}"', *_table(cells, line_length), *_totals(model)])
+
+
+def summary_html(model: Model) -> str:
+    """The summary of a model as notebooks show it."""
+    titles, *rows = _cells(model)
+    totals = "<br>".join(map(escape, _totals(model)))
+    return view(f"<p><b>{escape(type(model).__name__)} {model.name!r}</b></p>", table(titles, rows), f"<p>{totals}</p>")
+
+
+def _cells(
+    model: Model,
+    expand_nested: bool = False,
+    show_trainable: bool = False,
+    layer_range: tuple[str, str] | None = None,
+) -> list[list[str]]:
+    """The titles of the columns, and the cells of each row."""
     _note_shapes(model)
     graph = model.layer_graph
     operations: Sequence[Layer | RawOp] = _operations(model, graph)
@@ -43,10 +62,7 @@ def summary_text(
     columns = [("Layer (type)", 0), ("Output Shape", 1), ("Param #", 2)]
     columns += [("Connected to", 3)] if show_connected else []
     columns += [("Trainable", 4)] if show_trainable else []
-    table = _table(
-        [[title for title, _ in columns], *[[row[field] for _, field in columns] for row in rows]], line_length
-    )
-    return "\n".join([f'Model: "{model.name}"', *table, *_totals(model)])
+    return [[title for title, _ in columns], *[[row[field] for _, field in columns] for row in rows]]
 
 
 def _operations(model: Model, graph: LayerGraph | None) -> Sequence[Layer | RawOp]:

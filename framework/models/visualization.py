@@ -49,6 +49,9 @@ class Drawing:
 
     svg: str
 
+    def __repr__(self) -> str:
+        return f"<Drawing of a model: {len(self.svg):,} characters of SVG>"
+
     def _repr_svg_(self) -> str:
         return self.svg
 

@@ -9,19 +9,26 @@ counts for an equal share of its time and bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
+import statistics
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...engine.common.html import FLAME_STYLE, escape, page, table, view
 from ...engine.graph import in_explicit_graph
 from ...engine.graph.provenance import Part
 from ...engine.ops.random.keys import SeedGenerator
 from ...engine.passes.framework.log import recording
-from ...engine.session.explain import format_pass_log
-from ...engine.session.profile import Profile, ProfiledLine, profile_program
+from ...engine.runtime.program import Program
+from ...engine.session.explanation import llvm_of, side_by_side, summary_of
+from ...engine.session.pass_report import format_pass_log
+from ...engine.session.profile import KernelTime, Profile, ProfiledLine, UserLine, profile_program
+from ...engine.session.speedscope import Stack, write_speedscope
 from ..data.adapters import Batch, as_data
 from ..saving.checkpointing import random_state, set_random_state, stateful_parts
 from .fit_data import without_targets
@@ -31,6 +38,8 @@ _OTHERS = ("loss", "optimizer", "metrics")
 _ELSEWHERE = "elsewhere"
 _BETWEEN = "between operations"
 _WIDTH = 56  # of a line of the program in a listing
+_TITLES = ("layer", "forward ms", "backward ms", "share", "bytes")
+_BATCHES = 5  # that are waited for, to know what a batch takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +77,12 @@ class ModelProfile:
         kind: "train", "test" or "predict".
         seconds: what a step takes without clocks around its operations; the median.
         layers: the layers in the order of the step, then loss, optimizer and metrics. With `between` they add up to
-            what a step takes with clocks, which is somewhat more than `seconds`.
-        between: what a step with clocks takes between its operations.
-        steps: the same by operation and by your lines.
+            `seconds`.
+        between: what lies between the operations of a step.
+        steps: the same by operation, by kernel and by your lines.
+        data: seconds that the loop waits for a batch, beside the step.
+        weights_bytes: of the model's weights.
+        optimizer_bytes: of the optimizer's variables.
     """
 
     model: str
@@ -79,24 +91,116 @@ class ModelProfile:
     layers: tuple[LayerTime, ...]
     between: float
     steps: Profile
+    data: float = 0.0
+    weights_bytes: int = 0
+    optimizer_bytes: int = 0
 
     @property
     def total(self) -> float:
-        """The seconds that a step takes with clocks around its operations."""
+        """What layers, loss, optimizer, metrics and `between` take together, in seconds."""
         return sum(line.seconds for line in self.layers) + self.between
+
+    @property
+    def warning(self) -> str:
+        """Tell that clocks more than double a step; "" where they do not."""
+        return self.steps.warning
+
+    def phases(self) -> dict[str, float]:
+        """Return the seconds of forward, backward, optimizer, metrics, the rest of a step, and the wait for data.
+
+        The loss is part of forward and backward.
+        """
+        own = {line.name: line for line in self.layers if line.name in (*_OTHERS, _ELSEWHERE) and not line.class_name}
+        computing = [line for line in self.layers if line.name not in own or line.name in ("loss", _ELSEWHERE)]
+        found = {
+            "forward": sum(line.forward for line in computing),
+            "backward": sum(line.backward for line in computing),
+            **{name: own[name].seconds for name in ("optimizer", "metrics") if name in own},
+            _BETWEEN: self.between,
+            "data": self.data,
+        }
+        return {name: seconds for name, seconds in found.items() if seconds or name == "forward"}
+
+    def by_user_line(self) -> list[UserLine]:
+        """The same by the lines that built the operations, what took longest first."""
+        return self.steps.by_user_line()
+
+    def by_kernel(self) -> list[KernelTime]:
+        """The same by kind of kernel, what took longest first."""
+        return self.steps.by_kernel()
+
+    def stacks(self) -> list[Stack]:
+        """The same as parts of a flame graph: phase, layers, your line, and the operation in it."""
+        found: list[Stack] = []
+        for line in self.steps.lines:
+            parts = line.parts or (Part(""),)
+            for part in parts:
+                names = _names_of(self.model, part.path) if part.kind == "layer" else [part.kind or _ELSEWHERE]
+                phase = part.kind if part.kind in ("optimizer", "metrics") else ""
+                phase = phase or ("backward" if part.is_backward else "forward")
+                frames = (
+                    phase,
+                    *[name for name in names if name != phase],
+                    line.location or _ELSEWHERE,
+                    line.operation,
+                )
+                found.append(Stack(frames, line.seconds / len(parts), line.bytes / len(parts)))
+        return [*found, Stack((_BETWEEN,), self.between, 0), Stack(("data",), self.data, 0)]
+
+    def to_speedscope(self, path: str | os.PathLike[str]) -> None:
+        """Write flame graphs of time and bytes that https://www.speedscope.app shows.
+
+        Args:
+            path: of the file; the name usually ends with ``.speedscope.json``.
+        """
+        write_speedscope(path, f"{self.kind} step of {self.model}", self.stacks())
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return a page with the flame graph and the tables, and write it where a path is given."""
+        title = f"One {self.kind} step of {self.model!r}"
+        tables = self.steps.html_tables(self.stacks())
+        text = page(title, *self._html(), "<h2>By layer</h2>", self._layer_table(), *tables, style=FLAME_STYLE)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def _html(self) -> list[str]:
+        warning = f'<p class="warn">{escape(self.warning)}</p>' if self.warning else ""
+        whole = sum(self.phases().values()) or 1.0
+        phases = "".join(
+            f'<tr><td>{escape(name)}</td><td class="n">{_ms(seconds)} ms</td>'
+            f'<td><span class="bar" style="width:{200 * seconds / whole:.0f}px"></span></td></tr>'
+            for name, seconds in self.phases().items()
+        )
+        return [f"<p>{escape(self._told())}<br>{escape(self._memory())}</p>{warning}", f"<table>{phases}</table>"]
+
+    def _layer_table(self) -> str:
+        return table(_TITLES, _rows(self.layers, self.total or 1.0, 0), numbers=4)
+
+    def _repr_html_(self) -> str:
+        return view(*self._html(), self._layer_table())
+
+    def _told(self) -> str:
+        return (
+            f"One {self.kind} step of {self.model!r}: {_ms(self.seconds)} ms (median of {self.steps.runs}); "
+            f"with clocks {_ms(self.steps.clocked)} ms"
+        )
+
+    def _memory(self) -> str:
+        held = f"weights {self.weights_bytes:,} bytes, optimizer {self.optimizer_bytes:,} bytes"
+        return f"{self.steps.told_of_memory()}; {held}"
 
     def __str__(self) -> str:
         total = self.total or 1.0
         rows = [*_rows(self.layers, total, 0), (_BETWEEN, "", "", f"{self.between / total:.1%}", "")]
-        titles = ("layer", "forward ms", "backward ms", "share", "bytes")
+        titles = _TITLES
         widths = [max(len(row[column]) for row in [titles, *rows]) for column in range(len(titles))]
-        told = (
-            f"One {self.kind} step of {self.model!r}: {_ms(self.seconds)} ms (median of {self.steps.runs}); "
-            f"with clocks {_ms(self.total)} ms, of which:"
-        )
         lines = [f"{row[0]:<{widths[0]}}" + "".join(f"  {row[k]:>{widths[k]}}" for k in range(1, 5)) for row in rows]
         title = f"{titles[0]:<{widths[0]}}" + "".join(f"  {titles[k]:>{widths[k]}}" for k in range(1, 5))
-        return "\n".join([told, title, *lines]) + "\n"
+        phases = ", ".join(f"{name} {_ms(seconds)}" for name, seconds in self.phases().items())
+        warning = [self.warning] if self.warning else []
+        ends = [f"in ms: {phases}", self._memory()]
+        return "\n".join([f"{self._told()}:", *warning, title, *lines, *ends]) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,63 +231,114 @@ class ExplainedLine:
 
 @dataclass(frozen=True, slots=True)
 class ModelExplanation:
-    """A compiled step: `str` of it is the program with the layers, or what the passes did if that was asked for.
+    """A compiled step: `str` of it tells what became of it in short, and then the program with the layers.
 
     Attributes:
         model: the model's name.
         kind: "train", "test" or "predict".
         source: the program.
         lines: its lines.
-        passes: what each pass of the compiler did; "" unless that was asked for.
+        passes: what each pass of the compiler did; `str` gives it instead if that was asked for.
+        summary: loops, what was moved out of them, kernels, products, and what stayed where it was and why.
     """
 
     model: str
     kind: str
     source: str
     lines: tuple[ExplainedLine, ...]
-    passes: str = ""
+    passes: str
+    summary: str
+    _program: Any
+    _gives_passes: bool = False
+
+    @property
+    def llvm(self) -> str:
+        """The kernels and native regions of the step, as LLVM IR; "" where it has none."""
+        return llvm_of(self._program)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return a page with your lines, the program and its kernels side by side, and write it where a path is given.
+
+        A click on a line marks what was built from it, and leads there.
+        """
+        title = f"The {self.kind} step of {self.model!r}"
+        text = side_by_side(title, self.summary, self._program, self.llvm)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def _repr_html_(self) -> str:
+        listing = "\n".join(str(line) for line in self.lines)
+        return view(
+            f"<pre>{escape(self.summary)}</pre>",
+            f"<details><summary>the program</summary><pre>{escape(listing)}</pre></details>",
+        )
 
     def __str__(self) -> str:
-        return self.passes or "\n".join(str(line) for line in self.lines) + "\n"
+        if self._gives_passes:
+            return self.passes
+        return self.summary + "\n" + "\n".join(str(line) for line in self.lines) + "\n"
 
 
 # --- what `Model` calls ---------------------------------------------------------------------------------------------
 
 
-def profile_step(model: Any, data: Sequence[Any], kind: str, batch_size: int | None, runs: int) -> ModelProfile:
+def profile_step(
+    model: Any, data: Sequence[Any], kind: str | None, batch_size: int | None, runs: int | None
+) -> ModelProfile:
     """`Model.profile`."""
     if data[0] is None:
         raise ValueError(
             f"profile() runs steps of model {model.name!r}: give it data, x and y as for fit(); got x=None."
         )
-    batch = _first_batch(model, data, kind, batch_size, "profile")
+    kind = kind or _kind_for(model, data)
+    batch, waited = _first_batch(model, data, kind, batch_size, "profile")
     program = model._steps[kind].prepare(batch)
     with _state_kept(model):
         found = profile_program(program, lambda: program(*batch.leaves), runs)
-    return ModelProfile(model.name, kind, found.seconds, layer_times(model, found.lines), found.between, found)
+    optimizer = getattr(model, "optimizer", None) if kind == "train" else None
+    sizes = _bytes_of(model.weights), _bytes_of(() if optimizer is None else optimizer.variables)
+    layers = layer_times(model, found.lines)
+    return ModelProfile(model.name, kind, found.seconds, layers, found.between, found, waited, *sizes)
+
+
+def _kind_for(model: Any, data: Sequence[Any]) -> str:
+    """Return the step that data are for: arrays without targets are predicted from, for no loss could be computed."""
+    x, y, _ = data
+    is_arrays = hasattr(x, "__array__") or isinstance(x, (list, tuple, dict))
+    return "predict" if y is None and (not model.compiled or (is_arrays and _holds_arrays(x))) else "train"
+
+
+def _holds_arrays(x: Any) -> bool:
+    """Test whether `x` holds the inputs of a model, and not batches of inputs and targets."""
+    leaves: list[Any] = list(x.values() if isinstance(x, dict) else x) if isinstance(x, (list, tuple, dict)) else [x]
+    return not any(isinstance(leaf, tuple) for leaf in leaves)
+
+
+def _bytes_of(variables: Iterable[Any]) -> int:
+    return sum(int(np.prod(v.shape)) * np.dtype(v.dtype).itemsize for v in variables if v.shape is not None)
 
 
 def explain_step(model: Any, data: Sequence[Any], kind: str, batch_size: int | None, passes: bool) -> ModelExplanation:
     """`Model.explain`."""
-    if data[0] is None and not passes:
+    if data[0] is None:
         _check(model, kind, "explain")
-        program, log = model._steps[kind].latest, None
-        if program is None:
+        latest = model._steps[kind].latest
+        if latest is None:
             raise ValueError(
                 f"explain(): model {model.name!r} has no compiled {kind} step yet. Give data, x and y as for fit(), or "
                 "call fit(), evaluate() or predict() first."
             )
-    elif data[0] is None:
-        raise ValueError("explain(passes=True) compiles a step anew: give data, x and y as for fit(); got x=None.")
+        with recording() as log:
+            program = latest.anew() if isinstance(latest, Program) else latest
     else:
-        batch = _first_batch(model, data, kind, batch_size, "explain")
-        program = model._steps[kind].prepare(batch)
-        log = None
-        if passes:
-            with recording() as log:
-                program = model._steps[kind].build_anew(batch)
-    told = "" if log is None else format_pass_log(log)
-    return ModelExplanation(model.name, kind, program.source, tuple(_explained(model, program)), told)
+        batch, _ = _first_batch(model, data, kind, batch_size, "explain")
+        model._steps[kind].prepare(batch)
+        with recording() as log:
+            program: Any = model._steps[kind].build_anew(batch)
+    lines = tuple(_explained(model, program))
+    told, summary = format_pass_log(log), summary_of(program, log)
+    return ModelExplanation(model.name, kind, program.source, lines, told, summary, program, passes)
 
 
 def _check(model: Any, kind: str, what: str) -> None:
@@ -195,17 +350,30 @@ def _check(model: Any, kind: str, what: str) -> None:
         raise RuntimeError(f"{what}() runs at once, but a graph is being built here. Call it outside of that.")
 
 
-def _first_batch(model: Any, data: Sequence[Any], kind: str, batch_size: int | None, what: str) -> Batch:
+def _first_batch(model: Any, data: Sequence[Any], kind: str, batch_size: int | None, what: str) -> tuple[Batch, float]:
+    """Return the first batch of the data, and how long a batch is waited for."""
     _check(model, kind, what)
     x, y, sample_weight = data
-    batch = next(iter(as_data(x, y, sample_weight, batch_size=batch_size, shuffle=False).epoch()), None)
+    batches = iter(as_data(x, y, sample_weight, batch_size=batch_size, shuffle=False).epoch())
+    batch, *waits = _timed_next(batches)
+    if what == "profile" and batch is not None and not isinstance(x, Iterator):  # which would be used up
+        for _ in range(_BATCHES - 1):
+            other, seconds = _timed_next(batches)
+            waits += [seconds] if other is not None else []
     if batch is None:
         raise ValueError(f"{what}(): the data gave no batch.")
+    waited = statistics.median(waits)
     if kind == "predict":
-        return without_targets(batch)
+        return without_targets(batch), waited
     if not model._checked_batch:
         model._check_batch(batch)
-    return batch
+    return batch, waited
+
+
+def _timed_next(batches: Iterator[Batch]) -> tuple[Batch | None, float]:
+    began = time.perf_counter()
+    found = next(batches, None)
+    return found, time.perf_counter() - began
 
 
 @contextmanager
@@ -282,8 +450,12 @@ def _layer(layers: _Sum, model: Any, path: str) -> _Sum:
 
 def _names(model: Any, path: str) -> list[str]:
     """The names on the way to a layer. The model is on all of them, and named only where it computes by itself."""
+    return _names_of(model.name, path)
+
+
+def _names_of(model: str, path: str) -> list[str]:
     first, *names = path.split("/")
-    return names if names and first == model.name else [first, *names]
+    return names if names and first == model else [first, *names]
 
 
 def _in_order(inside: Mapping[str, _Sum], classes: Mapping[str, str]) -> list[tuple[str, _Sum]]:

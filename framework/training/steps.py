@@ -132,7 +132,7 @@ class StepPrograms:
         family = self._families.get(kind)
         if family is None:
             compiled = partial(partial, compile_step, self._build, batch.layout, remote=self._remote())  # traced later
-            family = self._families[kind] = ShapePrograms(compiled)
+            family = self._families[kind] = ShapePrograms(compiled, "a step of a model")
         return family.find(specs)
 
 

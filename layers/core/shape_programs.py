@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...engine.common.logs import INFO, changes_of, is_logged, log
 from ...engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Value, flatten, pack_as
 from ...engine.ops import convert_to_tensor
 from ...engine.ops.base import as_array
@@ -27,10 +28,11 @@ class ShapePrograms:
 
     Args:
         trace: traces the computation for the specs of its arrays; what it returns compiles the trace.
+        name: what is computed, for the log.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+    def __init__(self, trace: Trace, name: str = "the call of a layer") -> None:
+        self._trace, self._name = trace, name
         self._seen: list[Specs] = []
         self._relaxed: Any = None
         self._relaxed_specs: Specs = []
@@ -45,10 +47,17 @@ class ShapePrograms:
             return self._relaxed
         exact = self._trace(specs)  # its errors are those of these very shapes
         if len(self._seen) < STATIC_PROGRAMS:
+            self._log_miss(specs)
             program = exact()
             self._seen.append(specs)
             return program
         return self._relax(specs, exact)
+
+    def _log_miss(self, specs: Specs) -> None:
+        if self._seen and is_logged("trace", INFO):
+            names = [f"array {number}" for number in range(len(specs))]
+            told = changes_of(names, self._seen[-1], specs)
+            log("trace", INFO, "%s is traced again (trace %d): %s", self._name, len(self._seen) + 1, told)
 
     def _relax(self, specs: Specs, exact: Callable[[], Any]) -> Any:
         joined = specs
@@ -56,6 +65,8 @@ class ShapePrograms:
             joined = [_join(spec, like) for spec, like in zip(joined, other, strict=True)]
         try:
             program = self._trace(joined)()
+            text = "%s was traced for %d shapes: it is traced for any size of the axes that vary: %s"
+            log("fallback", INFO, text, self._name, len(self._seen), ", ".join(map(str, joined)))
         except (TypeError, ValueError):
             return exact()  # it needs its sizes
         self._seen.append(specs)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...common.cached import cached_property
 from ...common.descriptions import describe_value
+from ...common.logs import DEBUG, is_logged, log
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
@@ -96,6 +97,9 @@ class BoundKernel:
             RuntimeError: they do not have the shapes for which the program was compiled.
         """
         refits.note()
+        if is_logged("fallback"):
+            told = ", ".join(map(describe_value, operands))
+            log("fallback", DEBUG, "operands of a kernel are laid out anew before it runs: %s", told)
         count = len(operands)
         found = [
             dtype.type(value) if operand.rank is None else fitted(value, dtype)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...common.logs import DEBUG, INFO, log
 from ...passes.framework.observe import names_dumped
 from ..expression.llvm import declarations
 from ..host import threads
@@ -78,6 +80,13 @@ class Library:
         """Test whether kernels can be compiled and NumPy's objects are laid out as they expect."""
         if self._usable is None:
             self._usable = os.environ.get(_SWITCH) != "0" and _layout_is_known() and self._start()
+            if not self._usable:
+                log(
+                    "fallback",
+                    INFO,
+                    "no kernels are compiled (%s=0, or llvmlite does not work): NumPy computes",
+                    _SWITCH,
+                )
             if self._usable:
                 threads.prepare(self)
         return self._usable
@@ -115,6 +124,12 @@ class Library:
             groups = modules_of(missing)
             self._begun += groups
             self._prepare(groups)
+
+    def printed(self, entries: Mapping[str, Any]) -> dict[str, str]:
+        """The LLVM IR of those of `entries`, by name, that are compiled kernels."""
+        known = {id(function): spec for spec, function in self._functions.items()}
+        found = {name: known.get(id(value)) for name, value in entries.items()}
+        return {name: entry.print_kernel(spec, name) for name, spec in found.items() if spec is not None}
 
     def expect(self, spec: Kernel) -> None:
         """Compile a kernel in another thread, if it is new; `get` may be asked for it alone, while a program runs."""
@@ -221,7 +236,10 @@ class Library:
         threading = "" if f"define void @{threads.SYMBOL}(" in text else threads.DECLARATION
         if "llvm" in names_dumped():
             sys.stderr.write(f"; {name} ({effort.name})\n{text}\n")
+        began = time.perf_counter()
         machine_code = self._compiler.emit(declarations() + threading + text, effort)
+        told = "kernels were not among the object files that are kept: compiled in %.0f ms, %s bytes of code, as %s"
+        log("cache", DEBUG, told, (time.perf_counter() - began) * 1e3, f"{len(machine_code):,}", name)
         self._files.write(name, machine_code)
         return machine_code
 

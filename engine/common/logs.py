@@ -1,0 +1,51 @@
+"""Notes for `logging.getLogger("anabranch")`: what is compiled, traced anew, placed, and run on a slower road.
+
+Each topic is a logger below it: ``anabranch.compile``, ``anabranch.cache``, ``anabranch.trace``,
+``anabranch.placement``, ``anabranch.fallback``. The module `logging` is not imported here: where nobody has, nobody can
+have asked for notes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+DEBUG, INFO = 10, 20  # as in `logging`
+
+
+def is_logged(topic: str, level: int = DEBUG) -> bool:
+    """Test whether anybody listens: guards work that is costly.
+
+    Args:
+        topic: "compile", "cache", "trace", "placement" or "fallback".
+        level: of the note.
+    """
+    logging: Any = sys.modules.get("logging")
+    return logging is not None and logging.getLogger(f"anabranch.{topic}").isEnabledFor(level)
+
+
+def log(topic: str, level: int, text: str, *values: object) -> None:
+    """Write a note, if anybody listens.
+
+    Args:
+        topic, level: as for `is_logged`.
+        text: with a place (``%s``) for each of `values`.
+    """
+    if is_logged(topic, level):
+        sys.modules["logging"].getLogger(f"anabranch.{topic}").log(level, text, *values)
+
+
+def changes_of(names: Sequence[str], before: Sequence[object], now: Sequence[object]) -> str:
+    """Return what differs between the arguments of two calls, by name.
+
+    Args:
+        names: of the arguments.
+        before, now: what is known of each: specs, or values that are part of a trace.
+
+    >>> changes_of(["x", "y"], ["float32[2,3]", "a"], ["float32[4,3]", "a"])
+    'x: float32[2,3] before, float32[4,3] now'
+    """
+    pairs = zip(names, before, now, strict=True)
+    told = [f"{name}: {old} before, {new} now" for name, old, new in pairs if old != new]
+    return "; ".join(told) or "the structure of the arguments"
