@@ -63,6 +63,10 @@ _EXPORTS: dict[str, str] = {
     "load_graph": ".engine.saving",
     **dict.fromkeys(["foldl", "foldr", "map_fn", "scan", "fori_loop"], ".engine.control_flow.scan"),
     **dict.fromkeys(["Input", "Model", "Sequential", "load_model"], ".framework.models.api"),
+    "Function": ".framework.models.function",
+    "Quantizer": ".layers.quantizers",
+    "RematScope": ".layers.core.remat_scope",
+    "remat": ".engine.autodiff.remat",
     "GradientTape": ".framework.training.gradient_tape",
     **dict.fromkeys(["DTypePolicy", "FloatDTypePolicy"], ".engine.objects.policies"),
     **dict.fromkeys(["InputSpec", "Layer"], ".layers"),
@@ -145,6 +149,9 @@ _MODULES: dict[str, str] = {
     ),
     "tree": ".framework.tree",
     "utils": ".framework.utils",
+    "utils.bounding_boxes": ".framework",
+    "visualization": ".framework.visualization",
+    "wrappers": ".framework.wrappers",
 }
 _PACKAGES = ("distribute", "engine", "framework", "layers", "optim")
 
@@ -154,6 +161,7 @@ if TYPE_CHECKING:
     from .distribute.strategies import distribution
     from .engine import ops, queues
     from .engine.autodiff import custom_gradient, gradients, jvp, vjp
+    from .engine.autodiff.remat import remat
     from .engine.control_flow import TensorArray, TensorStore, case, cond, group, no_op, switch, while_loop
     from .engine.control_flow.associative_scan import associative_scan
     from .engine.control_flow.batched_cond import batched_cond, batched_switch
@@ -208,6 +216,8 @@ if TYPE_CHECKING:
         testing,
         tree,
         utils,
+        visualization,
+        wrappers,
     )
     from .framework import public_data as datasets
     from .framework.backend import KerasTensor
@@ -219,12 +229,15 @@ if TYPE_CHECKING:
     from .framework.models import api as models
     from .framework.models import lora
     from .framework.models.api import Input, Model, Sequential, load_model
+    from .framework.models.function import Function
     from .framework.saving import api as saving
     from .framework.saving import tensorflow_names as tf
     from .framework.serving.exporting import public as export
     from .framework.training.gradient_tape import GradientTape
     from .layers import InputSpec, Layer, nn, quantizers
+    from .layers.core.remat_scope import RematScope
     from .layers.decoding import search as decoding
+    from .layers.quantizers import Quantizer
     from .layers.recurrent.dynamic_rnn import dynamic_rnn
     from .optim import Optimizer
 
@@ -301,6 +314,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "DTypePolicy",
     "FloatDTypePolicy",
+    "Function",
     "GradientTape",
     "Graph",
     "IndexedSlices",
@@ -314,7 +328,9 @@ __all__ = [
     "Model",
     "Operation",
     "Optimizer",
+    "Quantizer",
     "Regularizer",
+    "RematScope",
     "Sequential",
     "Session",
     "StatelessScope",
@@ -393,6 +409,7 @@ __all__ = [
     "random",
     "raw",
     "regularizers",
+    "remat",
     "saving",
     "scan",
     "serving",
@@ -406,6 +423,8 @@ __all__ = [
     "vectorize",
     "vectorized_map",
     "version",
+    "visualization",
     "vjp",
     "while_loop",
+    "wrappers",
 ]

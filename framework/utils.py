@@ -17,6 +17,7 @@ from ..engine.graph.graph import reset_default_graph
 from ..engine.objects.floats import floatx
 from ..engine.objects.names import reset_names
 from ..engine.ops.random.keys import set_global_seed
+from . import bounding_boxes
 from .callbacks.progbar import Progbar
 from .data.adapters import PyDataset, pack_x_y_sample_weight, unpack_x_y_sample_weight
 from .data.audio_files import audio_dataset_from_directory
@@ -249,6 +250,7 @@ __all__ = [
     "PyDataset",
     "array_to_img",
     "audio_dataset_from_directory",
+    "bounding_boxes",
     "clear_session",
     "custom_object_scope",
     "deserialize_keras_object",

@@ -7,6 +7,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 from ...engine import ops
@@ -40,6 +41,7 @@ from .input_spec import check_inputs
 from .layer_config import SHAPE_ARGUMENTS
 from .node import Node, is_construction_graph
 from .placed import place_of_call
+from .remat_scope import current_remat_scope
 from .shape_programs import ArrayFunction
 from .stateless import StatelessCalls
 
@@ -103,6 +105,7 @@ class Layer(StatelessCalls):
         self.batch_input_shape = _batch_input_shape(kwargs)
         self._latest_output_shapes: Any = None  # for summaries: what the latest call gave, in its structure
         self._build_shapes: dict[str, Any] | None = None
+        self._remat = current_remat_scope()
 
     # --- what subclasses define -----------------------------------------------------------------------------
 
@@ -194,7 +197,7 @@ class Layer(StatelessCalls):
                 self._fill_masks(arguments, converted)
                 active.autocast = self._weights_dtype()
                 with place_of_call(self):
-                    outputs = self.call(*_positional(converted), **_keywords(converted, self._call_signature))
+                    outputs = self._call_itself(graph, converted)
                     active.autocast = None
                     self._regularize_activity(outputs)
         except Exception as error:
@@ -202,6 +205,12 @@ class Layer(StatelessCalls):
             error.add_note(f"In the call of layer {self.name!r} ({type(self).__name__}) on shapes {shapes}.")
             raise
         return outputs
+
+    def _call_itself(self, graph: Graph | None, converted: dict[str, Any]) -> Any:
+        call = partial(self.call, *_positional(converted), **_keywords(converted, self._call_signature))
+        if self._remat is None or graph is None:
+            return call()
+        return self._remat.call(self.name, hasattr(self, "activation"), call, tensors_in(list(converted.values())))
 
     def _weights_dtype(self) -> str | None:
         """The dtype in which `call` reads weights; None for their own."""
