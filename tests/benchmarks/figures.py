@@ -6,26 +6,33 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from xml.sax.saxutils import escape
 
-_WIDTH, _HEIGHT = 640, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 24, 40, 52
+_WIDTH, _HEIGHT = 640, 380
+_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 24, 60, 52
 _COLOURS = ("#1f6fb4", "#d1602c", "#3a8f4d", "#7a4fa3")
+_COMPUTED = ("a host that takes no time", "kernels alone", "kernels that wait for nothing else", "equal")
 Points = Sequence[tuple[float, float]]
 
 
-def chart(title: str, x_label: str, y_label: str, series: Mapping[str, Points], log: bool = False) -> str:
-    """An SVG with a line for each series; those whose names begin with "ideal" are dashed.
+def chart(
+    title: str, x_label: str, y_label: str, series: Mapping[str, Points], log: bool = False, log_x: bool = False
+) -> str:
+    """An SVG with a line for each series; those that were not measured but computed are dashed.
 
     Args:
         title, x_label, y_label: texts.
-        series: points by name. All x values are ticks, evenly spaced.
+        series: points by name.
         log: whether the y axis is logarithmic; otherwise it begins at 0.
+        log_x: whether the x axis is logarithmic, with a tick at each value; otherwise it begins at 0.
     """
     xs = sorted({x for points in series.values() for x, _ in points})
     heights = [y for points in series.values() for _, y in points]
     ticks = _log_ticks(heights) if log else _ticks(max(heights))
+    x_ticks = xs if log_x else _ticks(max(xs))
+    first, last = (log10(xs[0]), log10(xs[-1])) if log_x else (0.0, x_ticks[-1])
 
     def across(x: float) -> float:
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * xs.index(x) / max(1, len(xs) - 1)
+        place = log10(x) if log_x else x
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (place - first) / ((last - first) or 1.0)
 
     def up(y: float) -> float:
         low, high = ticks[0], ticks[-1]
@@ -45,19 +52,22 @@ def chart(title: str, x_label: str, y_label: str, series: Mapping[str, Points], 
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{up(tick):.1f}" y2="{up(tick):.1f}" stroke="#ddd"/>'
         )
         parts.append(_text(_LEFT - 6, up(tick) + 4, f"{tick:,g}", "end"))
-    parts.extend(_text(across(x), _HEIGHT - _BOTTOM + 18, f"{x:g}", "middle") for x in xs)
+    for x in x_ticks:
+        left, low = across(x), _HEIGHT - _BOTTOM
+        parts.append(f'<line x1="{left:.1f}" x2="{left:.1f}" y1="{low}" y2="{low + 5}" stroke="#888"/>')
+        parts.append(_text(left, low + 18, f"{x:g}", "middle"))
+    legend = _LEFT
     for number, (name, points) in enumerate(series.items()):
         colour = _COLOURS[number % len(_COLOURS)]
-        dashes = ' stroke-dasharray="5 4"' if name.startswith("ideal") else ""
+        dashes = ' stroke-dasharray="5 4"' if name.endswith(_COMPUTED) else ""
         path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
         parts.extend(f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3" fill="{colour}"/>' for x, y in points)
-        height = _TOP + 8 + 16 * number
         parts.append(
-            f'<line x1="{_WIDTH - 200}" x2="{_WIDTH - 176}" y1="{height}" y2="{height}" stroke="{colour}" '
-            f'stroke-width="2"{dashes}/>'
+            f'<line x1="{legend}" x2="{legend + 24}" y1="38" y2="38" stroke="{colour}" stroke-width="2"{dashes}/>'
         )
-        parts.append(_text(_WIDTH - 170, height + 4, name))
+        parts.append(_text(legend + 30, 42, name))
+        legend += 48 + round(6.5 * len(name))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

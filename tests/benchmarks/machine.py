@@ -2,6 +2,7 @@
 
     python tests/benchmarks/machine.py                       all of them; prints tables
     python tests/benchmarks/machine.py --write               also writes docs/machine.md and its figures
+    python tests/benchmarks/machine.py --draw                draws the figures anew from its tables
     python tests/benchmarks/machine.py rate chain            some
     python tests/benchmarks/machine.py --quick               short runs; prints only
 
@@ -24,7 +25,7 @@ from datetime import date
 from typing import Any
 
 import harness
-from figures import Points, chart
+from machine_figures import FIGURES, tables
 from table import markdown, plain
 
 DOCS = harness.HERE.parent.parent / "docs"
@@ -73,7 +74,7 @@ def rate(run: Run, quick: bool) -> Section:
     section.expect("64 devices: at least 2,014/s", f"{last:,.0f}/s", last >= 2_014)
     last = series["barrier"][-1][1]
     section.expect("64 devices with a barrier: at least 809/s", f"{last:,.0f}/s", last >= 809)
-    section.figure = chart("Trivial loop", "devices", "iterations a second", series, log=True)
+    section.figure = FIGURES["rate"](section.rows)
     return section
 
 
@@ -93,12 +94,7 @@ def chain(run: Run, quick: bool) -> Section:
         section.rows.append([str(window), *figures])
     gain = found[32]["rate"] / sequential
     section.expect("32: at least 6 times the sequential rate", f"{gain:.2f} x", gain >= 6)
-    section.figure = chart(
-        "Chain of 8 devices",
-        "parallel_iterations",
-        "iterations a second",
-        {"measured": _points(found, "rate"), "ideal": _points(found, "ideal")},
-    )
+    section.figure = FIGURES["chain"](section.rows)
     return section
 
 
@@ -109,16 +105,15 @@ def swapping(run: Run, quick: bool) -> Section:
         "memory holds what a little over 500 time steps save. Batch and units are 32 (there: 512 each), and the 6 GB/s "
         "of transfers are scaled by the same factor of 256, so that a copy takes as long as there. Milliseconds a time "
         "step; OOM stands for `DeviceMemoryError`.",
-        ["length", "without swapping", "with swapping", "ideal"],
+        ["length", "without swapping", "with swapping", "kernels alone"],
     )
-    series: dict[str, list[tuple[float, float]]] = {"without swapping": [], "with swapping": [], "ideal": []}
+    series: dict[str, list[tuple[float, float]]] = {"without swapping": [], "with swapping": []}
     failed: list[int] = []
     for length in (100, 600, 1000) if quick else (100, 200, 500, 600, 700, 900, 1000):
         found = {swap: run("machine_lstm", "swapping", length=length, swap=swap) for swap in (False, True)}
         times = [found[False]["milliseconds"], found[True]["milliseconds"]]
         section.rows.append([str(length), *[f"{t:.3f}" if t else "OOM" for t in times], f"{found[True]['ideal']:.3f}"])
         failed += [length] if times[0] is None else []
-        series["ideal"].append((length, found[True]["ideal"]))
         for name, milliseconds in zip(("without swapping", "with swapping"), times, strict=True):
             series[name] += [(length, milliseconds)] if milliseconds else []
     slowdown = series["with swapping"][-1][1] / series["without swapping"][0][1] - 1
@@ -127,7 +122,7 @@ def swapping(run: Run, quick: bool) -> Section:
     )
     right = bool(failed) and min(failed) == 600 and 1000 in failed
     section.expect("without swapping, more than 500 do not fit", f"fails from {min(failed, default=0)}", right)
-    section.figure = chart("LSTM, a time step", "sequence length", "ms", series)
+    section.figure = FIGURES["swapping"](section.rows)
     return section
 
 
@@ -156,8 +151,7 @@ def unrolling(run: Run, quick: bool) -> Section:
         )
         section.expect(f"batch {batch}: at most 3% slower", f"{times['ratio']:.3f} x", times["ratio"] <= 1.03)
         section.expect(f"batch {batch}: less memory", f"{peaks[0]:,.0f} of {peaks[1]:,.0f} MB", peaks[0] < peaks[1])
-    ideal = [(batch, 1.0) for batch, _ in ratios]
-    section.figure = chart("Loop over unrolled", "batch", "time of a step, ratio", {"measured": ratios, "ideal": ideal})
+    section.figure = FIGURES["unrolling"](section.rows)
     return section
 
 
@@ -193,7 +187,7 @@ def lengths(run: Run, quick: bool) -> Section:
             section.rows.append([str(batch), str(length), data, *shown, f"{ratio:.2f}"])
             text = f"{peaks['loop']:,.0f} of {peaks['unrolled']:,.0f} MB"
             section.expect(f"batch {batch}, length {length}: less memory", text, ratio < 1)
-    section.figure = chart("LSTM, batch 64", "sequence length", "peak MB", series)
+    section.figure = FIGURES["lengths"](section.rows)
     return section
 
 
@@ -223,7 +217,7 @@ def layers(run: Run, quick: bool) -> Section:
         times = [f"{record[key]:.3f}" for key in ("seconds", "ideal")]
         section.rows.append([str(devices), *times, f"{gains[-1][1]:.2f} x", f"{ideals[-1][1]:.2f} x"])
     section.expect("8 devices: at least 6.5 times", f"{gains[-1][1]:.2f} x", gains[-1][1] >= 6.5)
-    section.figure = chart("8 layers of LSTM", "devices", "speedup", {"measured": gains, "ideal": ideals})
+    section.figure = FIGURES["layers"](section.rows)
     return section
 
 
@@ -249,10 +243,6 @@ def dispatch(run: Run, quick: bool) -> Section:
         both = add(f"iterations, two loops in {kind}", run("machine_dispatch", "crossing", kind=kind))
         section.expect(f"two loops in {kind}: at least 70%", f"{both / one:.0%}", both >= 0.7 * one)
     return section
-
-
-def _points(found: Mapping[int, Record], key: str) -> Points:
-    return [(number, record[key]) for number, record in found.items()]
 
 
 EXPERIMENTS: dict[str, Callable[[Run, bool], Section]] = {
@@ -340,8 +330,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
     parser.add_argument("--write", action="store_true", help="write docs/machine.md and its figures")
+    parser.add_argument("--draw", action="store_true", help="draw the figures anew from the tables of docs/machine.md")
     parser.add_argument("--check", action="store_true", help="exit 1 if a goal is missed")
     options = parser.parse_args(arguments)
+    if options.draw:
+        for name, rows in tables((DOCS / "machine.md").read_text(encoding="utf-8")).items():
+            (DOCS / "figures" / f"machine_{name}.svg").write_text(FIGURES[name](rows), encoding="utf-8")
+        return 0
     unknown = [name for name in options.names if name not in EXPERIMENTS]
     if unknown:
         raise SystemExit(f"Unknown experiment {unknown[0]}; expected some of {', '.join(EXPERIMENTS)}")

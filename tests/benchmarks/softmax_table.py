@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         print(rows[-1], file=sys.stderr, flush=True)
     print(markdown(["where", "shards", "full, words/s", "sampled, words/s", "ratio"], rows))
     if options.write:
-        figure = chart("LSTM-512, 40,000 words, simulated devices", "shards", "words a second", series)
+        figure = chart("LSTM-512, 40,000 words, simulated devices", "shards", "words a second", series, log_x=True)
         FIGURE.write_text(figure, encoding="utf-8")
     return 0
 

@@ -1,0 +1,88 @@
+"""Figures: axes are true to their numbers, each is what its table says, and each page names the command behind it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+BENCHMARKS = ROOT / "tests" / "benchmarks"
+
+
+def module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.fixture
+def drawing(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    before = set(sys.modules)
+    found = module("figures"), module("machine_figures")
+    for name in set(sys.modules) - before:  # which have names that are common
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return found
+
+
+def circles(svg: str) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', svg)]
+
+
+def ticks(svg: str) -> dict[str, float]:
+    """The place of each number below the x axis."""
+    return {text: float(x) for x, text in re.findall(r'<text x="([\d.]+)" y="346.0"[^>]*>([^<]+)<', svg)}
+
+
+def test_points_lie_where_their_numbers_say(drawing: tuple[Any, Any]):
+    figures, _ = drawing
+    svg = figures.chart("t", "x", "y", {"a": [(100, 2.0), (200, 4.0), (1000, 8.0)]})
+    (x1, y1), (x2, y2), (x3, y3) = circles(svg)
+
+    assert (x3 - x1) / (x2 - x1) == pytest.approx(9, rel=0.01)
+    assert (y1 - y3) / (y1 - y2) == pytest.approx(3, rel=0.01)
+    places = ticks(svg)
+    assert places["200"] == pytest.approx(x2, abs=0.2)
+    assert "100" not in places  # ticks are round numbers of one distance
+    steps = list(places.values())
+    assert {round(b - a) for a, b in zip(steps, steps[1:], strict=False)} == {round(steps[1] - steps[0])}
+
+
+def test_logarithmic_axes(drawing: tuple[Any, Any]):
+    figures, _ = drawing
+    svg = figures.chart("t", "x", "y", {"a": [(1, 10.0), (4, 100.0), (32, 1000.0)]}, log=True, log_x=True)
+    (x1, y1), (x2, y2), (x3, y3) = circles(svg)
+
+    assert (x3 - x1) / (x2 - x1) == pytest.approx(2.5, rel=0.01)
+    assert y1 - y2 == pytest.approx(y2 - y3, abs=0.2)
+
+
+def test_figures_of_the_machine_are_what_its_tables_say(drawing: tuple[Any, Any]):
+    _, machine = drawing
+    tables = machine.tables((DOCS / "machine.md").read_text(encoding="utf-8"))
+
+    assert set(tables) == set(machine.FIGURES)
+    for name, rows in tables.items():
+        drawn = (DOCS / "figures" / f"machine_{name}.svg").read_text(encoding="utf-8")
+        assert drawn == machine.FIGURES[name](rows), f"python tests/benchmarks/machine.py --draw: {name}"
+    assert "ideal" not in (DOCS / "figures" / "machine_swapping.svg").read_text(encoding="utf-8")
+
+
+def test_each_figure_has_its_command_on_its_page():
+    shown: set[str] = set()
+    for page in DOCS.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"!\[[^]]*\]\((?:\.\./)?figures/(\w+)\.svg\)", text):
+            shown.add(name)
+            assert re.search(r"python (?:examples|tests/benchmarks)/\w+\.py", text), f"{page.name}: {name}"
+    assert shown == {path.stem for path in (DOCS / "figures").glob("*.svg")}
