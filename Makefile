@@ -1,7 +1,7 @@
 # Everything a developer types. The virtual environment is made on first use and follows pyproject.toml.
 
 # The first Python that is new enough; `make PYTHON=/path/to/python3.12 ...` overrides the search.
-PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python; do \
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && command -v "$$name" && break; done)
 BIN := .venv/bin
 VENV := .venv/.made
@@ -23,7 +23,7 @@ PACKAGES_kserve := kserve
 PACKAGES_openai := openai
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster test test-all sweep bench peers clients lint types imports docs format wheel clean
+.PHONY: help demo demo-cluster test test-all sweep bench peers clients lint types imports docs format wheel dist-check lowest clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -55,9 +55,10 @@ peers: ## make the environments of the peers that the benchmarks compare with (l
 
 clients: $(CLIENTS:%=.venv/clients/%/.made) ## make the environments of the clients that tests ask the model server with
 
-lint: $(DEV) ## ruff: rules and format
+lint: $(DEV) ## ruff: rules and format; codespell: spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 
 types: $(DEV) ## pyright: strict in engine/
 	$(BIN)/pyright
@@ -75,6 +76,21 @@ format: $(DEV) ## mend what ruff can mend
 wheel: $(DEV) ## build the wheel and the sdist into dist/
 	rm -rf build dist # setuptools would put modules deleted since into the next wheel
 	$(BIN)/python -m build --no-isolation
+
+dist-check: wheel ## check the wheel and the sdist, install the wheel elsewhere and use it there
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	rm -rf build/tried && "$(BIN)/python" -m venv build/tried
+	build/tried/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd build && tried/bin/python -I ../.ci/try_wheel.py
+
+lowest: $(VENV) ## run the tests with the lowest versions of all dependencies that are declared, in an environment of its own
+	rm -rf build/lowest && mkdir -p build && "$(BIN)/python" -m venv build/lowest
+	$(BIN)/python .ci/lowest.py > build/lowest/constraints.txt
+	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c build/lowest/constraints.txt \
+		--editable '.[serve,images,sklearn,onnx,rl]' pytest pytest-xdist hypothesis mpmath
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 build/lowest/bin/python -m pytest -q -n 2 --dist loadfile \
+		--ignore tests/repository $(ARGS)
 
 clean: ## remove everything that is made here, the virtual environment included
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -7,6 +7,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from . import version
+
 # By name: the module, imported when the command is given, and a line of help. A module has `add_arguments(parser)` and
 # `run(options)`, which gives the exit status; its docstring describes the command.
 _COMMANDS: dict[str, tuple[str, str]] = {
@@ -28,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; gives the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser("anabranch", description="Commands of anabranch.")
+    parser.add_argument("--version", action="version", version=f"anabranch {version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (target, summary) in _COMMANDS.items():
         command = commands.add_parser(name, help=summary)

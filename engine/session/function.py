@@ -54,6 +54,7 @@ class Function:
         self.jit_compile = bool(jit_compile)
         self.python_function = python_function
         self.relax_shapes = relax_shapes
+        self._name = str(getattr(python_function, "__name__", "function"))
         self._traces: dict[Any, _Trace] = {}
         self._known: dict[Any, _Trace] = {}  # by the types, dtypes and shapes of arguments that all are arrays
         self._may_recurse: bool | None = None
@@ -100,7 +101,7 @@ class Function:
             self._log_trace(key, leaves)
         if trace is None and self._count_alike(key) >= self.relax_shapes:
             text = "function %r was traced for %d shapes: it is traced for any size of each axis, and runs slower"
-            log("fallback", INFO, text, self.__name__, self.relax_shapes)
+            log("fallback", INFO, text, self._name, self.relax_shapes)
             relaxed = {p: TensorSpec((None,) * len(s.shape or ()), s.dtype) for p, s in specs.items()}
             key = (paths, statics, tuple(relaxed.items()))
             trace, specs = self._traces.get(key), relaxed
@@ -118,7 +119,7 @@ class Function:
         before = max(alike, key=lambda form: sum(map(eq, form, now)), default=None)
         names = [_argument_name(self.python_function, path) for path in key[0]]
         told = "other arguments" if before is None else changes_of(names, before, now)
-        log("trace", INFO, "function %r is traced again (trace %d): %s", self.__name__, len(forms) + 1, told)
+        log("trace", INFO, "function %r is traced again (trace %d): %s", self._name, len(forms) + 1, told)
 
     def _count_alike(self, key: Any) -> int:
         """The number of traces that differ from `key` in their array arguments alone."""

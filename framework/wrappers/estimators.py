@@ -77,8 +77,9 @@ class _Estimator(BaseEstimator):
         if not isinstance(self.model, Model):
             return self.model(X=X, y=y, **(self.model_kwargs or {}))
         made = copy.deepcopy(self.model) if self.warm_start else clone_model(self.model)
-        if not made.compiled and self.model.compiled:
-            made.compile_from_config(self.model.get_compile_config())
+        config = self.model.get_compile_config()
+        if not made.compiled and config is not None:
+            made.compile_from_config(config)
         return made
 
     def _targets(self, y: Any) -> Any:

@@ -124,7 +124,7 @@ def test_a_profile_is_of_the_step_as_it_is_after_many_runs():
     with ab.Graph().as_default():
         n = ab.placeholder((), "int32", "n")
         _, y = ab.while_loop(lambda i, x: i < n, lambda i, x: (i + 1, x * 0.5 + 1.0), (0, 1.0))
-        program = ab.Session().program_for(y, {n: 9})
+        program: Any = ab.Session().program_for(y, {n: 9})
         waiting = program._left
         with program.settled() as settled:
             assert (settled is program) == (waiting == 0)

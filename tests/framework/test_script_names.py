@@ -11,7 +11,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers, ops
-from anabranch.utils import bounding_boxes
+from anabranch.framework import bounding_boxes
 
 RNG = np.random.default_rng(1)
 W = RNG.normal(size=(4, 4)).astype("float32") / 2
@@ -98,7 +98,7 @@ def test_remat_of_structures_and_of_what_needs_no_gradient():
 )
 def test_layers_in_a_scope_learn_the_same(scope: dict[str, Any]):
     histories: list[list[float]] = []
-    for arguments in ({"mode": None}, scope):
+    for arguments in (dict[str, Any](mode=None), scope):
         ab.utils.set_random_seed(1)
         with ab.RematScope(**arguments):
             model = ab.Sequential(
@@ -137,7 +137,7 @@ def test_a_function_is_what_lies_between_tensors():
 
 def estimators() -> list[Any]:
     pytest.importorskip("sklearn", reason="the wrappers are scikit-learn's estimators")
-    from anabranch import wrappers
+    from anabranch.framework import wrappers
 
     def made(X: Any, y: Any, loss: str, activation: str | None = None) -> Any:
         outputs = y.shape[1] if y.ndim > 1 else 1
@@ -176,12 +176,14 @@ def test_estimators_in_short():
 
     x, y = np.linspace(-1, 1, 40)[:, None], np.array(["low", "high"])[(np.linspace(-1, 1, 40) > 0).astype(int)]
     classifier.set_params(fit_kwargs={"epochs": 40}, random_state=1)
-    found = clone(classifier).fit(x, y)
+    found: Any = clone(classifier)
+    found.fit(x, y)
     assert found.score(x, y) > 0.9
     assert found.fit_kwargs == {"epochs": 40}
     assert found.predict_proba(x).shape == (40, 2)
     np.testing.assert_array_equal(found.decision_function(x) > 0, found.predict(x) == found.classes_[1])
-    again = clone(classifier).fit(x, y)
+    again: Any = clone(classifier)
+    again.fit(x, y)
     np.testing.assert_array_equal(again.predict_proba(x), found.predict_proba(x))
     assert regressor.fit(x, x[:, 0]).predict(x).shape == (40,)
     assert transformer.fit(x, np.hstack([x, x])).transform(x).shape == (40, 2)
@@ -191,7 +193,7 @@ def test_estimators_in_short():
 
 def test_a_model_is_trained_anew_unless_it_starts_warm():
     pytest.importorskip("sklearn", reason="the wrappers are scikit-learn's estimators")
-    from anabranch.wrappers import SKLearnRegressor
+    from anabranch.framework.wrappers import SKLearnRegressor
 
     model = ab.Sequential([ab.Input((1,)), layers.Dense(1)])
     model.compile("sgd", "mse")

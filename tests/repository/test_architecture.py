@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ["engine", "layers", "optim", "distribute", "framework"]
 TOP_LEVEL = {
     *FOLDERS,
-    *["docs", "examples", "tests", ".ci", ".gitignore"],
+    *["docs", "examples", "tests", ".ci", ".github", ".gitignore"],
     *[
         "CHANGELOG.md",
         "LICENSE",
@@ -90,7 +90,12 @@ def test_no_package_in_tests():
 
 
 def page_names() -> list[str]:
-    return ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
+    return [
+        "README.md",
+        ".github/SECURITY.md",
+        ".github/SUPPORT.md",
+        *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
+    ]
 
 
 @pytest.mark.parametrize("name", page_names())

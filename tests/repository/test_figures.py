@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -55,7 +56,7 @@ def test_points_lie_where_their_numbers_say(drawing: tuple[Any, Any]):
     assert places["200"] == pytest.approx(x2, abs=0.2)
     assert "100" not in places  # ticks are round numbers of one distance
     steps = list(places.values())
-    assert {round(b - a) for a, b in zip(steps, steps[1:], strict=False)} == {round(steps[1] - steps[0])}
+    assert {round(b - a) for a, b in itertools.pairwise(steps)} == {round(steps[1] - steps[0])}
 
 
 def test_logarithmic_axes(drawing: tuple[Any, Any]):
