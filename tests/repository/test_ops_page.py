@@ -93,10 +93,9 @@ def theme(module: str) -> str:
 
 
 def row(name: str, function: FunctionType) -> str:
-    parameters = ", ".join(
-        parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
-        for parameter in inspect.signature(function).parameters.values()
-    )
+    signature = inspect.signature(function)
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    shown = str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))  # with its stars
     text = " ".join(re.split(r"\n\s*\n", inspect.getdoc(function) or "")[0].split())
-    cells = [f"`{name}({parameters})`", text.replace("``", "`")]
+    cells = [f"`{name}{shown}`", text.replace("``", "`")]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
