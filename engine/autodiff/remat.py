@@ -36,7 +36,7 @@ def remat(f: Callable[..., Any]) -> Callable[..., Any]:
     >>> @ab.function
     ... def slope(x):
     ...     return ab.gradients(wide(x), [x])[0]
-    >>> abs(float(slope(0.5)) - 0.5095) < 1e-3
+    >>> abs(float(slope(0.5)) - 0.5224) < 1e-3
     True
 
     As ``jax.checkpoint`` and ``tf.recompute_grad``.
