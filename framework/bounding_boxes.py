@@ -52,7 +52,7 @@ def convert_format(
 
 
 def _known(name: str, what: str) -> tuple[bool, str]:
-    """Whether a format is relative, and the rest of its name."""
+    """Return whether a format is relative, and the rest of its name."""
     lower = name.lower()
     rest = lower.removeprefix("rel_")
     if rest not in _FORMATS:
@@ -91,7 +91,7 @@ def clip_to_image_size(
     width: int | None = None,
     bounding_box_format: str = "xyxy",
 ) -> dict[str, Any]:
-    """Boxes without what lies outside of the image; labels of those that are left with no area become -1.
+    """Boxes without the parts outside of the image; labels of those that are left with no area become -1.
 
     Args:
         bounding_boxes: a dict of "boxes" ``[..., n, 4]`` and "labels" ``[..., n]``.
@@ -125,7 +125,7 @@ def compute_iou(
     mask_val: int = -1,
     image_shape: tuple[int, ...] | None = None,
 ) -> Any:
-    """How much each box of one set and each of another one have in common: intersection over union.
+    """Return the intersection over union of each box of one set and each of another one.
 
     Args:
         boxes1, boxes2: ``[n, 4]`` or ``[batch, n, 4]``.

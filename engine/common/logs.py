@@ -1,4 +1,4 @@
-"""Notes for `logging.getLogger("anabranch")`: what is compiled, traced anew, placed, and run on a slower road.
+"""Notes for `logging.getLogger("anabranch")`: what is compiled, traced again, placed, and run on a slower road.
 
 Each topic is a logger below it: ``anabranch.compile``, ``anabranch.cache``, ``anabranch.trace``,
 ``anabranch.placement``, ``anabranch.fallback``. The module `logging` is not imported here: where nobody has, nobody can

@@ -152,7 +152,7 @@ class Operators:
         )
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show: the name and the type. A variable's value may lie on another machine."""
+        """Return what notebooks show: the name and the type. A variable's value may be on another machine."""
         from ..common.html import array_view  # notebooks alone need it
 
         return array_view(repr(self))

@@ -18,13 +18,13 @@ from .session import Session, graph_of, placeholders_of
 def explain(
     fetches: Any, feeds: Sequence[Any] | Mapping[Any, Any] = (), lines: bool = True, passes: bool = False
 ) -> Explanation:
-    """What the compiler made of `fetches`: loops, kernels and products in short, then the program as readable Python.
+    """Return what the compiler made of `fetches`: loops, kernels and products in short, then the program as readable Python.
 
     Args:
         fetches: tensors and operations, in any structure.
         feeds: the arguments of the program; by default the placeholders that are needed. With values, as a dict, it is
             the program for the shapes of these.
-        lines: lead with what was done in at most 15 lines, and tell behind each line of the program which operation it
+        lines: lead with what was done in at most 15 lines, and name behind each line of the program which operation it
             computes, and which line of yours built that. Without, the text is the program alone. Of a step that spans
             devices the program is printed device by device.
         passes: instead of the program, what each pass of the compiler changed, how often and in what time, what it left

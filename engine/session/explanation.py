@@ -1,4 +1,4 @@
-"""What `explain` gives: what has become of a step in short, its program, its kernels, and all of it as a page."""
+"""The result of `explain`: a step in short, its program, its kernels, and all of it as a page."""
 
 from __future__ import annotations
 

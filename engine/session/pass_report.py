@@ -1,4 +1,4 @@
-"""What passes did and what they left, as text: by pass, and in short."""
+"""The log of passes as text: what they changed and what they left, by pass and in short."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_PLACES = 4  # that are named of those where a pass did the same
 
 
 def format_pass_log(log: PassLog) -> str:
-    """What a log says, pass by pass."""
+    """Return the text of a log, pass by pass."""
     return "\n".join(line for known in PASSES.values() for line in _of_pass(known, log)) + "\n"
 
 

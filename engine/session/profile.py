@@ -67,10 +67,10 @@ class ProfiledLine:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """What all calls of one kind of kernel took in a run.
+    """The time and bytes of all calls of one kind of kernel in a run.
 
     Attributes:
-        kernel: "matmul", "fused (add, tanh)", "while" for what lies between the operations of loops.
+        kernel: "matmul", "fused (add, tanh)", "while" for the time between the operations of loops.
         calls: how often such kernels ran.
         seconds: what they took.
         bytes: of the values that they took and gave.
@@ -112,9 +112,9 @@ class Profile:
         lines: what each operation takes of that, in the order of the printed program.
         source: the printed program.
         runs: how often it was run, without clocks and with them.
-        between: what lies between the operations.
+        between: what is between the operations.
         clocks: what the clocks themselves take in a run with clocks, about, by what one takes; part of no line.
-        refits: how often in a run a kernel's operands were laid out anew, because it does not take them as they lay.
+        refits: how often in a run a kernel's operands were laid out again, because it does not take their layout.
         clocked: what a run with clocks takes without `clocks`, before it is scaled to `seconds`.
         saved_bytes: of state of loops and branches that a run keeps for its backward pass.
         peak_bytes: the most that a run holds at once beside its variables and arguments.
@@ -133,7 +133,7 @@ class Profile:
 
     @property
     def warning(self) -> str:
-        """Tell that clocks more than double a run, so that its division is an estimate; "" where they do not."""
+        """A note that clocks more than double a run, so that its division is an estimate; "" where they do not."""
         ratio = (self.clocked + self.clocks) / (self.seconds or 1.0)
         if ratio <= 2 or not self.seconds:
             return ""
@@ -204,7 +204,7 @@ class Profile:
         return f"{_time(self.seconds)} a run (median of {self.runs}); with clocks {_time(self.clocked)}{clocks}"
 
     def told_of_memory(self) -> str:
-        """Return a line that tells what a run holds."""
+        """Return a line on what a run holds."""
         return f"memory: at most {_size(self.peak_bytes)} at once, {_size(self.saved_bytes)} kept for the backward pass"
 
     def _repr_html_(self) -> str:
@@ -222,7 +222,7 @@ class Profile:
             told.append(_row(line, total) + f"  {text[:_WIDTH]:<{_WIDTH}}{where}")
         told.append(f"{_time(self.between):>10} {self.between / total:>6.1%} {'':>17}  -: between operations")
         if self.refits:
-            told.append(f"operands of kernels were laid out anew {self.refits:g} times a run")
+            told.append(f"operands of kernels were laid out again {self.refits:g} times a run")
         told.append("by your lines:")
         told += [_row(line, total) + f"  {line.location or 'elsewhere'}" for line in self.by_user_line()]
         told.append("by kernel:")
@@ -244,7 +244,7 @@ def _summed(lines: Iterable[ProfiledLine], key: Callable[[ProfiledLine], str]) -
 
 
 def profile(fetches: Any, feeds: Mapping[Any, Any] | None = None, runs: int | None = None) -> Profile:
-    """What each operation of a step takes: time and bytes, by line of the printed program and by your line.
+    """Measure each operation of a step: time and bytes, by line of the printed program and by your line.
 
     Args:
         fetches: tensors and operations, in any structure.
@@ -385,14 +385,14 @@ class _Spent:
 
 
 def _recorded(run: Callable[[], Any]) -> list[Slice]:
-    """What happened in a run with clocks."""
+    """Return the slices of a run with clocks."""
     with trace() as recorded:
         run()
     return [event for event in recorded.events if isinstance(event, Slice) and event.lane.stream != "compile"]
 
 
 def _summed_up(slices: Sequence[Slice], clock: float) -> tuple[_Run, float, float]:
-    """What operations took in a run, what lay between them, and what the clocks took, each of them `clock` seconds."""
+    """Return the time of operations, of what is between them, and of the clocks, each of which takes `clock` seconds."""
     spent: _Run = {}
     between = 0.0
     own = _own_times(slices, clock)
@@ -406,7 +406,7 @@ def _summed_up(slices: Sequence[Slice], clock: float) -> tuple[_Run, float, floa
 
 def _add(spent: _Run, event: Slice, seconds: float) -> None:
     details = _details_of(event)
-    if "loop" in details:  # an iteration: what lies between the operations of a loop
+    if "loop" in details:  # an iteration: the time between the operations of a loop
         loops = [own for own in spent.values() if own.name == details["loop"]]
         if loops:
             loops[-1].seconds += seconds  # the one that began last

@@ -8,7 +8,7 @@ from .functional import Functional
 
 
 class Function:
-    """What leads from symbolic inputs to symbolic outputs, as something to be called (``keras.Function``).
+    """A callable that computes symbolic outputs from symbolic inputs (``keras.Function``).
 
     It has no weights, losses or training of its own: those are of the layers in it. `Model` has all of that.
 

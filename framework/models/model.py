@@ -301,7 +301,7 @@ class Model(Trainer, NestedState, Layer):
         batch_size: int | None = None,
         passes: bool = False,
     ) -> ModelExplanation:
-        """What became of a step: loops, kernels, products in short, then the program with the layer behind each line.
+        """Explain a step: loops, kernels, products in short, then the program with the layer behind each line.
 
         Args:
             x, y, sample_weight, batch_size: data as for `fit`, for whose first batch the step is compiled; by default

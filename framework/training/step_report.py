@@ -39,7 +39,7 @@ _ELSEWHERE = "elsewhere"
 _BETWEEN = "between operations"
 _WIDTH = 56  # of a line of the program in a listing
 _TITLES = ("layer", "forward ms", "backward ms", "share", "bytes")
-_BATCHES = 5  # that are waited for, to know what a batch takes
+_BATCHES = 5  # that are waited for, to find what a batch takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ModelProfile:
         seconds: what a step takes without clocks around its operations; the median.
         layers: the layers in the order of the step, then loss, optimizer and metrics. With `between` they add up to
             `seconds`.
-        between: what lies between the operations of a step.
+        between: what is between the operations of a step.
         steps: the same by operation, by kernel and by your lines.
         data: seconds that the loop waits for a batch, beside the step.
         weights_bytes: of the model's weights.
@@ -97,12 +97,12 @@ class ModelProfile:
 
     @property
     def total(self) -> float:
-        """What layers, loss, optimizer, metrics and `between` take together, in seconds."""
+        """The seconds of layers, loss, optimizer, metrics and `between` together."""
         return sum(line.seconds for line in self.layers) + self.between
 
     @property
     def warning(self) -> str:
-        """Tell that clocks more than double a step; "" where they do not."""
+        """A note that clocks more than double a step; "" where they do not."""
         return self.steps.warning
 
     def phases(self) -> dict[str, float]:
@@ -231,7 +231,7 @@ class ExplainedLine:
 
 @dataclass(frozen=True, slots=True)
 class ModelExplanation:
-    """A compiled step: `str` of it tells what became of it in short, and then the program with the layers.
+    """A compiled step: `str` of it is a summary, and then the program with the layers.
 
     Attributes:
         model: the model's name.

@@ -111,7 +111,7 @@ def _title(number: int, y_true: Any, y_pred: Any, label_map: Mapping[int, str] |
 
 
 def _save(gallery: Any, path: str, dpi: int) -> None:
-    if path.lower().endswith((".jpg", ".jpeg", ".bmp")):  # which know no transparency
+    if path.lower().endswith((".jpg", ".jpeg", ".bmp")):  # which have no transparency
         gallery = gallery.convert("RGB")
     gallery.save(path, dpi=(dpi, dpi))
 
@@ -147,7 +147,7 @@ def plot_bounding_box_gallery(
         true_color, pred_color: of the boxes.
         line_thickness, font_scale, text_thickness: as for `draw_bounding_boxes`.
         class_mapping: the names of labels; `ground_truth_mapping` and `prediction_mapping` go before it.
-        legend: tell the colours below the images.
+        legend: name the colours below the images.
 
     Returns:
         As `plot_image_gallery`.

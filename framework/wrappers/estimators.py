@@ -101,7 +101,7 @@ class SKLearnClassifier(ClassifierMixin, _Estimator):
     Args:
         model: a compiled model, which is copied for each `fit` with new weights, or a function ``model(X, y, ...)``
             that makes one for the data: `X` is ``[samples, features]``, `y` as the model is to predict it.
-        warm_start: train on what the last `fit` has left, if there is one, instead of anew.
+        warm_start: train on what the last `fit` has left, if there is one, instead of new weights.
         model_kwargs: further arguments of that function.
         fit_kwargs: arguments of `Model.fit`, such as ``{"epochs": 5}``. Those of `fit` go before them.
         random_state: a seed (an integer) by which each `fit` gives the same: `utils.set_random_seed` gets it.
@@ -160,7 +160,7 @@ class SKLearnRegressor(RegressorMixin, _Estimator):
     Args:
         model: a compiled model, which is copied for each `fit` with new weights, or a function ``model(X, y, ...)``
             that makes one for the data: `X` is ``[samples, features]``, `y` as the model is to predict it.
-        warm_start: train on what the last `fit` has left, if there is one, instead of anew.
+        warm_start: train on what the last `fit` has left, if there is one, instead of new weights.
         model_kwargs: further arguments of that function.
         fit_kwargs: arguments of `Model.fit`, such as ``{"epochs": 5}``. Those of `fit` go before them.
         random_state: a seed (an integer) by which each `fit` gives the same: `utils.set_random_seed` gets it.
@@ -198,7 +198,7 @@ class SKLearnTransformer(TransformerMixin, _Estimator):
     Args:
         model: a compiled model, which is copied for each `fit` with new weights, or a function ``model(X, y, ...)``
             that makes one for the data: `X` is ``[samples, features]``, `y` as the model is to predict it.
-        warm_start: train on what the last `fit` has left, if there is one, instead of anew.
+        warm_start: train on what the last `fit` has left, if there is one, instead of new weights.
         model_kwargs: further arguments of that function.
         fit_kwargs: arguments of `Model.fit`, such as ``{"epochs": 5}``. Those of `fit` go before them.
         random_state: a seed (an integer) by which each `fit` gives the same: `utils.set_random_seed` gets it.

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/machine.py                       all of them; prints tables
     python tests/benchmarks/machine.py --write               also writes docs/machine.md and its figures
-    python tests/benchmarks/machine.py --draw                draws the figures anew from its tables
+    python tests/benchmarks/machine.py --draw                draws the figures again from its tables
     python tests/benchmarks/machine.py rate chain            some
     python tests/benchmarks/machine.py --quick               short runs; prints only
 

@@ -11,7 +11,7 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "looking_inside.ipynb"
 
 
 def shown(cell: Any) -> str:
-    """What a cell has printed and shown: HTML and drawings where there are any."""
+    """Return what a cell has printed and shown: HTML and drawings where there are any."""
     parts: list[str] = []
     for output in cell.get("outputs", []):
         data = output.get("data", {})

@@ -1,4 +1,4 @@
-"""Names that scripts for Keras meet: remat, Function, wrappers, visualization, bounding boxes."""
+"""Names that scripts for Keras use: remat, Function, wrappers, visualization, bounding boxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What continuous integration and hooks run: the make targets of a developer, by tools that are declared."""
+"""Continuous integration and hooks run the make targets of a developer, by tools that are declared."""
 
 from __future__ import annotations
 
