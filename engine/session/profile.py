@@ -392,7 +392,7 @@ def _recorded(run: Callable[[], Any]) -> list[Slice]:
 
 
 def _summed_up(slices: Sequence[Slice], clock: float) -> tuple[_Run, float, float]:
-    """Return the time of operations, of what is between them, and of the clocks, each of which takes `clock` seconds."""
+    """Return the time of operations, of what is between them, and of clocks, each of which takes `clock` seconds."""
     spent: _Run = {}
     between = 0.0
     own = _own_times(slices, clock)
