@@ -18,7 +18,7 @@ from .session import Session, graph_of, placeholders_of
 def explain(
     fetches: Any, feeds: Sequence[Any] | Mapping[Any, Any] = (), lines: bool = True, passes: bool = False
 ) -> Explanation:
-    """Return what the compiler made of `fetches`: loops, kernels, products in short, then the program as readable Python.
+    """Return what the compiler made of `fetches`: loops, kernels, products, then the program as readable Python.
 
     Args:
         fetches: tensors and operations, in any structure.
