@@ -19,6 +19,7 @@ from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.internal.packed import PackedMatMul
 from ...ops.internal.product_then import ProductThen
+from ...ops.internal.winograd import Winograd
 from ...ops.linear_algebra.linalg import MatMul
 from ..elementwise.bound import MANY, BoundKernel, kernel_spec
 from ..elementwise.dynamic import OpenKernels
@@ -294,8 +295,10 @@ class OpenProductThen:
         self._dtypes = [spec.dtype for spec in inputs]
         self._dtype = name_of(inputs[0].dtype)
         product = op.product.infer(*inputs[: op.taken])
+        assert not isinstance(op.product, Winograd)  # whose sizes are known
+        self._factors = op.product
         self._made = [np.dtype(name_of(spec.dtype)) for spec in ([product, result] if op.keeps else [result])]
-        self._product = _product_alone(op.product, inputs[: op.taken], product)
+        self._product = _product_alone(self._factors, inputs[: op.taken], product)
         self._then = OpenKernels(op.then, [product, *inputs[op.taken :]], result)
         self._address = 0
         self._known = BoundedCache[Shapes, tuple[BoundKernel | None, Shape]](self._bind)
@@ -357,7 +360,7 @@ class OpenProductThen:
 
     def _names(self, shapes: Shapes) -> list[Names] | None:
         """Those of the axes of all operands: 0 are the rows of the product, 1 its columns, 2 the terms of a sum."""
-        product = self._op.product
+        product = self._factors
         if isinstance(product, PackedMatMul):
             layout = product.layout
             names: list[Names] = [(0, -layout.rows), (-layout.size,)]
