@@ -236,4 +236,5 @@ def test_arrays_that_grow_in_a_loop_send_what_is_new(session: ab.Session, runnin
     (total,) = run()
     sent = sum(each.bytes_sent + each.bytes_shared for each in between(running) if each.task == PS) - before
     assert total == size * sum(i + i // 2 for i in range(count))
-    assert count * size * 4 <= sent < 2 * count * size * 4  # and not the sum of all iterations, thirty times as much
+    # Of an array what was added, of a store the two rows that are read; not all that is there, thirty times as much.
+    assert count * size * 4 <= sent < 2.1 * count * size * 4
