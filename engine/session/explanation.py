@@ -58,6 +58,9 @@ class Explanation(str):
         made._program, made._llvm = program, llvm
         return made
 
+    def __repr__(self) -> str:
+        return str(self)
+
     @property
     def llvm(self) -> str:
         """The kernels and native regions of the program, as LLVM IR; "" where it has none."""

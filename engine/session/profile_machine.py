@@ -1,7 +1,7 @@
 """The command ``python -m anabranch profile-machine``: measure this machine, for what passes and kernels decide by.
 
-It takes some seconds, and wants the machine for itself. `MachineProfile` says what each figure is. Costs are measured;
-what is worth another thread is scaled with what a thread costs to wake; other thresholds keep their defaults.
+It takes some seconds, and wants the machine for itself; docs/kernels.md says what the figures are for. Costs are
+measured; what is worth another thread is scaled with what a thread costs to wake; other thresholds keep their defaults.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print the figures beside the defaults, and write the profile if a file is named."""
+    if options.output is not None and not os.access(os.path.dirname(options.output) or ".", os.W_OK):
+        print(f"The profile can't be written to {options.output!r}: there is no folder that takes it.", file=sys.stderr)
+        return 1
     profile = measured_profile()
     print(f"{profile.name}\n")
     print(f"{'figure':<24}{'default':>14}{'here':>14}")

@@ -68,7 +68,7 @@ class LayerTime:
         return self.forward + self.backward
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ModelProfile:
     """The time of a step by layer: `str` of it is a table.
 
@@ -94,6 +94,9 @@ class ModelProfile:
     data: float = 0.0
     weights_bytes: int = 0
     optimizer_bytes: int = 0
+
+    def __repr__(self) -> str:
+        return str(self)
 
     @property
     def total(self) -> float:
@@ -229,7 +232,7 @@ class ExplainedLine:
         return f"{self.text:<{_WIDTH}}  # {f'{whose}: ' if whose else ''}{where}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ModelExplanation:
     """A compiled step: `str` of it is a summary, and then the program with the layers.
 
@@ -250,6 +253,9 @@ class ModelExplanation:
     summary: str
     _program: Any
     _gives_passes: bool = False
+
+    def __repr__(self) -> str:
+        return str(self)
 
     @property
     def llvm(self) -> str:
