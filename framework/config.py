@@ -83,8 +83,9 @@ def set_convolution_precision(precision: str) -> None:
 
     Args:
         precision: ``"winograd"`` (at first): by transforms of tiles, where that is faster. Errors are at most 1e-4 of
-            the results' standard deviation, and an infinity or NaN reaches a whole tile of
-            results (docs/convolutions.md). ``"direct"``: every product is computed and added.
+            the results' standard deviation for inputs of about zero mean, and grow with the largest number in a tile;
+            an infinity or NaN reaches a whole tile of results (docs/convolutions.md). ``"direct"``: every product is
+            computed and added.
 
     Steps that were compiled before are compiled again when they are next run. It is the switch `winograd` of
     `set_passes`.

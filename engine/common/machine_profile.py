@@ -216,4 +216,6 @@ def _of_environment(environment: Mapping[str, str]) -> MachineProfile:
             f"{VARIABLE}={path} can't be read: {error.strerror}. `python -m anabranch profile-machine --output {path}` "
             "measures this machine and writes it; without the variable a default profile is used."
         ) from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{VARIABLE}={path} is no text in UTF-8, so no profile of a machine.") from None
     return MachineProfile.from_json(text, f"{VARIABLE}={path}")

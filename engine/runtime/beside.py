@@ -20,8 +20,11 @@ class Beside(Generic[T]):
     def __init__(self, make: Callable[[], T], name: str) -> None:
         self._make = make
         self._made: list[T] = []
-        self._thread = threading.Thread(target=self._run, name=name)
-        self._thread.start()
+        self._thread: threading.Thread | None = threading.Thread(target=self._run, name=name)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has no more threads, or the process ends
+            self._thread = None
 
     def _run(self) -> None:
         try:
@@ -31,5 +34,6 @@ class Beside(Generic[T]):
 
     def result(self) -> T:
         """Return what was made, once it is there."""
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         return self._made[0] if self._made else self._make()

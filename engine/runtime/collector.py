@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -21,7 +22,8 @@ def without_collector(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not gc.isenabled():
+        # It is one for the whole process: another thread would turn on what the main one turns off meanwhile.
+        if not gc.isenabled() or threading.current_thread() is not threading.main_thread():
             return function(*args, **kwargs)
         gc.disable()
         try:

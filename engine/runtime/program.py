@@ -30,7 +30,7 @@ from ..passes.framework.estimates import may_use_blas_threads
 from ..passes.framework.log import is_recording, note_change, note_left_out
 from ..passes.framework.prepare import Step, prepare
 from ..passes.framework.prune import all_blocks, all_operations, holds
-from ..passes.framework.switches import is_on, turned_off
+from ..passes.framework.switches import changes, is_on, turned_off
 from ..passes.fusion.fuse import FusionRule
 from ..passes.memory.memory_budget import memory_budget, within_memory_budget
 from ..passes.memory.storage import is_fresh, plan_buffers, tell_buffers
@@ -160,7 +160,7 @@ class Program:
         self._often: Program | None = None  # what runs in its place after many runs
         self._left = 0  # how many runs those still are; 0: none are waited for
         self._begins_at = 0  # how many are left when it begins to be compiled
-        self._beside: Beside[Program] | None = None
+        self._beside: Beside[Program | None] | None = None
         step = prepared or self._prepare()
         operations, fetches = step.operations, step.fetches
         self._owned = OwnMemory(effect for o in all_operations(operations) for effect in o.effects)
@@ -247,11 +247,19 @@ class Program:
         """Count one run less until native loops run instead. They are compiled beside the second half of these runs."""
         left, beside = self._left - 1, self._beside
         if beside is None and left <= self._begins_at:
-            beside = self._beside = Beside(self._with_native_loops, "anabranch native loops")
+            beside = self._beside = Beside(self._with_native_loops_if_alone, "anabranch native loops")
         if beside is not None and left <= 0:
-            self._often = beside.result()
+            self._often = beside.result() or self._with_native_loops()
             self._beside = None
         self._left = left
+
+    def _with_native_loops_if_alone(self) -> Program | None:
+        """Compile the step with native loops; None if passes are turned off or on meanwhile."""
+        before = changes()
+        if turned_off() is not self._turned_off:
+            return None
+        found = self._with_native_loops()
+        return found if changes() == before else None
 
     def _with_native_loops(self) -> Program:
         with within_memory_budget(self._budget):

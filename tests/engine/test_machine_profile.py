@@ -74,6 +74,9 @@ def test_the_environment_names_the_profile(tmp_path: Path):
         machine_profile._of_environment({VARIABLE: str(path)})
     path.write_text('{"ragged_rows": 5}')
     assert machine_profile._of_environment({VARIABLE: str(path)}).ragged_rows == 5
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="is no text in UTF-8"):
+        machine_profile._of_environment({VARIABLE: str(path)})
     path.write_text("{}}")
     with pytest.raises(ValueError, match=f"{VARIABLE}=.*profile.json is no JSON document"):
         machine_profile._of_environment({VARIABLE: str(path)})
@@ -88,6 +91,17 @@ def test_object_code_of_another_profile_is_not_taken(monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     object_files.profile_digest.cache_clear()
     assert plain == object_files.ObjectFiles.name("host", "key") != other
+
+
+def test_object_code_of_other_defaults_is_not_taken(monkeypatch: pytest.MonkeyPatch):
+    object_files.profile_digest.cache_clear()
+    before = object_files.profile_digest()
+    assume(monkeypatch, name="another machine", is_measured=True)
+    object_files.profile_digest.cache_clear()
+    assert object_files.profile_digest() == before  # the figures are the same
+    monkeypatch.undo()
+    object_files.profile_digest.cache_clear()
+    assert before
 
 
 # --- programs -------------------------------------------------------------------------------------------------------

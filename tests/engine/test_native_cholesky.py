@@ -66,6 +66,15 @@ def test_the_product_of_the_factor_is_the_matrix_whatever_its_condition(dtype: s
     assert np.abs(found @ found.T - x).max() <= 10 * np.finfo(dtype).eps * np.abs(x).max()
 
 
+@pytest.mark.parametrize(("dtype", "noise"), [("float64", 1e-10), ("float32", 1e-3)])
+def test_kernels_of_gaussian_processes_with_little_noise(dtype: str, noise: float):
+    """Their blocks on the diagonal are nearly singular: a product with an inverse alone would be off by far more."""
+    points = np.linspace(0, 1, 200)
+    x = (np.exp(-(((points[:, None] - points) / 0.05) ** 2) / 2) + noise * np.eye(200)).astype(dtype)
+    found = runner((200, 200), dtype)(x).astype("float64")
+    assert np.abs(found @ found.T - x).max() <= 10 * np.finfo(dtype).eps
+
+
 def test_half_the_sum_with_the_transpose_counts():
     x = positive(70, "float64")[0]
     lopsided = x + np.triu(np.ones_like(x), 1) - np.tril(np.ones_like(x), -1)

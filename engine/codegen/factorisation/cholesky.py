@@ -1,8 +1,9 @@
 """The Cholesky factor of large matrices, by blocks of columns: nearly all multiplications are those of products.
 
 Of each block of columns what the columns before it give is subtracted by one product; the square on the diagonal is
-factorised and inverted in registers, and the rows below it are multiplied by that inverse. So no product has a size of
-its own to be compiled for, and threads share them as any other product.
+factorised and inverted in registers, and the rows below it are multiplied by that inverse; a step of correction makes
+that as exact as a substitution. So no product has a size of its own to be compiled for, and threads share them as any
+other product.
 
 After N. Higham, Accuracy and Stability of Numerical Algorithms (2002), section 10.1, by block columns; the inverse of a
 block on the diagonal in place of a substitution as in J. Du Croz and N. Higham, Stability of methods for matrix
@@ -82,14 +83,14 @@ def _print_all(element: str) -> str:
     code = FunctionBuilder("cholesky", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)
     size = fields["size"]
-    square, inverse = (code.slot(f"[{_BLOCK * _BLOCK} x {element}]") for _ in range(2))
+    square, inverse, upper = (code.slot(f"[{_BLOCK * _BLOCK} x {element}]") for _ in range(3))
     negated = code.at("i8", fields.address("memory", "i8"), code.mul(size, _BLOCK * BYTES[element]))
     with code.loop(0, fields["count"]) as number:
         first = code.mul(number, code.mul(size, size))
         x, out = (code.at(element, fields.address(name, element), first) for name in ("x", "out"))
         _print_half(code, element, x, out, size, square)
         with code.loop(0, size, _BLOCK) as column:
-            memory = (fields.address("memory", element), negated, square, inverse)
+            memory = (fields.address("memory", element), negated, square, inverse, upper)
             _print_columns(code, element, out, size, column, memory, fields.address("product", "i8"))
     return code.text()
 
@@ -117,15 +118,16 @@ def _print_half(code: Builder, element: str, x: str, out: str, size: Size, squar
 
 
 def _print_columns(
-    code: Builder, element: str, out: str, size: Size, column: str, memory: tuple[str, str, str, str], product: str
+    code: Builder, element: str, out: str, size: Size, column: str, memory: tuple[str, str, str, str, str], product: str
 ) -> None:
     """Factorise a block of columns, those before it being done.
 
     Args:
-        memory: of the block with what is subtracted, of rows with other signs, of a square, and of its inverse.
+        memory: of the block with what is subtracted, of rows with other signs, of a square, of its inverse, and of the
+            square with other signs.
         product: the address of the function for products.
     """
-    block, negated, square, inverse = memory
+    block, negated, square, inverse, upper = memory
     width, high = code.least(_BLOCK, code.sub(size, column)), code.sub(size, column)
     diagonal = code.at(element, out, code.mul(column, size), column)
     rows = code.at(element, out, code.mul(column, size))
@@ -152,11 +154,16 @@ def _print_columns(
     below = code.sub(high, width)
     with code.when(code.compare("sgt", below, 0)):
         code.line(f"call void @inverse(ptr {square}, ptr {inverse})")
-        source = code.at(element, block, code.mul(width, _BLOCK))
-        target = code.at(element, diagonal, code.mul(width, size))
-        _print_product(
-            code, product, (below, width, width), (source, _BLOCK, 0), (inverse, _BLOCK, 0), (target, size), ("null", 0)
-        )
+        with code.loop(0, _BLOCK) as i, code.loop(0, _BLOCK) as j:
+            value = code.let(f"fneg {element} {code.load(element, square, _cell(code, i, j))}")
+            code.store(element, code.choose(code.compare("sle", i, j), value, "0.0", element), upper, _cell(code, i, j))
+        rest = code.at(element, block, code.mul(width, _BLOCK)), _BLOCK
+        found = code.at(element, diagonal, code.mul(width, size)), size
+        sizes, factor = (below, width, width), (inverse, _BLOCK, 0)
+        _print_product(code, product, sizes, (*rest, 0), factor, found, ("null", 0))
+        # The inverse of a square that is nearly singular has large errors: what is left over is multiplied once more.
+        _print_product(code, product, sizes, (*found, 0), (upper, _BLOCK, 0), rest, rest)
+        _print_product(code, product, sizes, (*rest, 0), factor, found, found)
 
 
 def _cell(code: Builder, row: Size, column: Size) -> Size:

@@ -14,10 +14,11 @@ import stat
 import tempfile
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 from ...common.cached import cached_property
-from ...common.machine_profile import MachineProfile, machine_profile
+from ...common.machine_profile import machine_profile
 
 MOST_BYTES = 256 << 20  # of all files together
 _SHARE = 16  # the folder is looked through whenever this process has written such a share of MOST_BYTES
@@ -185,9 +186,9 @@ def sources_digest() -> str | None:
 
 @functools.cache
 def profile_digest() -> str:
-    """A digest of the figures by which kernels are printed; empty for the default ones."""
-    profile = machine_profile()
-    return "" if profile == MachineProfile() else hashlib.sha256(profile.to_json().encode()).hexdigest()
+    """A digest of the figures by which kernels are printed, the default ones included: code is printed by them."""
+    figures = replace(machine_profile(), name="", is_measured=False)
+    return hashlib.sha256(figures.to_json().encode()).hexdigest()
 
 
 def _make(folder: Path) -> None:

@@ -63,6 +63,7 @@ class _Switches:
     """The passes that are turned off; None before the first query, when the environment has not been read yet."""
 
     off: frozenset[str] | None = None
+    changes: int = 0
 
 
 _switches = _Switches()
@@ -143,8 +144,14 @@ def only(*names: str) -> Generator[None]:
 
 
 def _turn_off(names: frozenset[str]) -> frozenset[str]:
+    _switches.changes += 1
     _switches.off = _interned.setdefault(names, names)
     return _switches.off
+
+
+def changes() -> int:
+    """Return how often passes have been turned off or on: what is compiled while that grows may be of several sets."""
+    return _switches.changes
 
 
 def _of_environment(text: str) -> frozenset[str]:
