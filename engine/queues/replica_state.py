@@ -19,6 +19,7 @@ from .errors import CancelledError, StateLostError
 from .replica_accounts import ReplicaAccounts
 from .replica_tickets import LEAD, LEAVE, LEAVE_TEXT, NO_TICKET, Chosen, Member, Out, Receipt, Ticket
 
+_NO_FURTHER_SET = "no further set is wanted"
 _TICKET_BITS = 31  # tickets of a generation are numbered from its number times two to the power of this
 
 
@@ -76,6 +77,7 @@ class ReplicaStepsState(ReplicaAccounts):
         self._unapplied: dict[int, list[tuple[int, int, int]]] = {}  # by step: ticket, share, worker of chosen sets
         self._takes: list[tuple[Attempt, int, int, int]] = []  # with worker, incarnation and epoch
         self._chooses: collections.deque[Attempt] = collections.deque()
+        self._has_ended_choosing = False  # the leader wants no further set
         self._announcements: list[str] = []
         self._hears: list[tuple[Attempt, int, int]] = []  # with number and worker
         self._is_running = False
@@ -156,7 +158,7 @@ class ReplicaStepsState(ReplicaAccounts):
         self._unapplied.clear()
         self.end_epoch()
         self.step = self.epoch = self._chosen = 0
-        self._abandoned, self._has_ended = None, False
+        self._abandoned, self._has_ended, self._has_ended_choosing = None, False, False
         self.leader, self.token = worker, max(self.token + 1, least)
         self._is_appointed, self._notes, self._handed, self._beginner = False, "", None, None
         self.generation = self.token
@@ -251,7 +253,7 @@ class ReplicaStepsState(ReplicaAccounts):
             raise refusal
         if worker != self.leader or not self._is_appointed:
             raise StateLostError(f"worker {worker} has not been appointed to lead")
-        self._is_appointed = False
+        self._is_appointed = self._has_ended_choosing = False
         return self.token, -1 if self._handed is None else self._handed.tickets[0]
 
     def note(self, text: str) -> None:
@@ -470,15 +472,21 @@ class ReplicaStepsState(ReplicaAccounts):
         attempt = Attempt(1)
         if self._closed is not None:
             attempt.fail(CancelledError(self._closed))
+        elif self._has_ended_choosing:
+            attempt.fail(CancelledError(_NO_FURTHER_SET))
         else:
             self._chooses.append(attempt)
             self._settle()
         return attempt
 
     def end_choosing(self) -> None:
-        """Have whoever waits for a set fail with `CancelledError`: no further one is wanted."""
+        """Have whoever waits for a set fail with `CancelledError`, and who asks before another leader begins.
+
+        A thread that applies a set when this is called asks for the next one afterwards.
+        """
+        self._has_ended_choosing = True
         while self._chooses:
-            self._chooses.popleft().fail(CancelledError("no further set is wanted"))
+            self._chooses.popleft().fail(CancelledError(_NO_FURTHER_SET))
 
     def applied(self, step: int) -> None:
         """Take note that a step's set has been applied everywhere."""

@@ -328,6 +328,24 @@ def test_a_leader_that_is_to_leave_hands_over():
     assert state.accept(1, 101) == (token + 1, -1)
 
 
+def test_who_asks_for_a_set_after_choosing_has_ended_does_not_wait():
+    state = ReplicaStepsState(2)
+    state.lead(0, "/job:worker/task:0", 100)
+    state.enrol(1, "/job:worker/task:1", 101, 0)
+    first = state.choose()
+    state.end_choosing()
+    late = state.choose()  # from a thread that applied a set meanwhile
+    for attempt in (first, late):
+        with pytest.raises(CancelledError, match="no further set"):
+            attempt.outcome()
+    assert state.hand_over(0, 100)
+    state.accept(1, 101)
+    assert not state.choose().is_done, "the next leader wants sets"
+    state.end_choosing()
+    state.lead(1, "/job:worker/task:1", 101)
+    assert not state.choose().is_done, "so does one that begins anew"
+
+
 def test_below_the_least_number_of_workers_nothing_is_handed_out():
     state = joined(2, 3, min_workers=2)
     state.begin_epoch(2)
