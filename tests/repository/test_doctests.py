@@ -26,8 +26,10 @@ def module_names(examples: bool) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def new_session():
-    """A reader starts with an empty graph: names must not depend on what ran before."""
+    """Start with an empty graph, as a reader does, and leave no dtype policy to the tests that follow."""
     ab.utils.clear_session(free_memory=False)
+    yield
+    ab.config.set_dtype_policy(None)
 
 
 def page_names() -> list[str]:
