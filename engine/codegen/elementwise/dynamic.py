@@ -1,6 +1,6 @@
 """Kernels for elementwise operations whose shapes are known at run time only, fused or single.
 
-What is compiled depends on which axes are broadcast. The sizes are put into a table when they are first seen.
+A kernel is compiled for each choice of axes that are broadcast. Sizes are put into a table when they are first seen.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kernels for groups of elementwise operations and sums over arrays whose sizes are known at run time only.
 
-What is compiled depends on which sizes are 1. Where the arrays are small, or not contiguous, NumPy computes step by
-step.
+A kernel is compiled for each choice of sizes that are 1. Where the arrays are small, or not contiguous, NumPy computes
+step by step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The Cholesky factor of large matrices, by blocks of columns: nearly all multiplications are those of products.
 
-Of each block of columns what the columns before it give is subtracted by one product; the square on the diagonal is
-factorised and inverted in registers, and the rows below it are multiplied by that inverse; a step of correction makes
-that as exact as a substitution. So no product has a size of its own to be compiled for, and threads share them as any
-other product.
+One product subtracts from each block of columns the contribution of the columns before it. The square on the diagonal
+is factorised and inverted in registers. The rows below it are multiplied by that inverse, and a step of correction
+makes the result as exact as a substitution. So no product has a size of its own to be compiled for, and threads share
+them as any other product.
 
 After N. Higham, Accuracy and Stability of Numerical Algorithms (2002), section 10.1, by block columns; the inverse of a
 block on the diagonal in place of a substitution as in J. Du Croz and N. Higham, Stability of methods for matrix

@@ -1,6 +1,6 @@
 """Large matrix products, as LLVM IR: operands are laid out once, in blocks of k, for all parts of the result.
 
-What is laid out for all is A, if it is transposed, and otherwise B (rows of A are read in place). Each part
+A is laid out for all parts if it is transposed, and otherwise B is (rows of A are read in place). Each part
 computes a rectangle of the result for the present block, then lays out its share of the next block, in memory beside
 the present one's: so threads wait for each other once a block. Where A is laid out, a part lays out panels of B by
 itself, one while it uses the other: its rectangle has all rows that there are, or so many that this costs little.
