@@ -15,7 +15,7 @@ from ..elementwise.bound import BoundKernel
 from ..expression.expression import llvm_type
 from ..llvm.entry import Operand
 from ..llvm.library import library
-from ..llvm.registers import Registers, registers_of
+from ..llvm.registers import Registers, registers_of, tile_cycles
 from ..matmul.gemm_bind import bind_pointwise
 from .correlation import CorrelationKernel
 from .correlation_filter import FilterKernel
@@ -238,10 +238,7 @@ def operands_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> 
 
 
 def _tile(columns: int, filters: int, registers: Registers) -> tuple[int, int]:
-    """Pixels and vectors of a tile: those with which a row takes the fewest cycles.
-
-    A vector multiplication and a load take half a cycle each, and a sum waits for the one before for four.
-    """
+    """Pixels and vectors of a tile: those with which a row takes the fewest cycles."""
     best: tuple[float, int, int] | None = None
     for vectors in range(1, 9):
         most = registers.sums // vectors
@@ -249,8 +246,7 @@ def _tile(columns: int, filters: int, registers: Registers) -> tuple[int, int]:
             break
         tiles = -(-columns // most)
         pixels = -(-columns // tiles)
-        cycles = max(pixels * vectors / 2, (pixels + vectors) / 2, 4.0) + 0.05 * (pixels + 2 * vectors)
-        cost = tiles * -(-filters // (vectors * registers.lanes)) * cycles
+        cost = tiles * -(-filters // (vectors * registers.lanes)) * tile_cycles(pixels, vectors)
         if best is None or cost < best[0]:
             best = (cost, pixels, vectors)
     assert best is not None

@@ -21,7 +21,7 @@ from ..host.threads import thread_count
 from ..llvm.builder import BYTES
 from ..llvm.entry import Operand
 from ..llvm.library import library
-from ..llvm.registers import Registers, registers_of
+from ..llvm.registers import Registers, registers_of, tile_cycles
 from ..llvm.scratch import scratch
 from .numbers import aligned
 from .transforms import TAPS, TRANSFORMS
@@ -225,8 +225,7 @@ def _register_tile(filters: int, registers: Registers) -> tuple[int, int]:
 
     def cycles(vectors: int) -> float:
         rows = registers.sums // vectors
-        one = max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.05 * (rows + 2 * vectors)
-        return one / rows * -(-filters // (vectors * registers.lanes))
+        return tile_cycles(rows, vectors) / rows * -(-filters // (vectors * registers.lanes))
 
     vectors = min(range(1, 5), key=cycles)
     return registers.sums // vectors, vectors
@@ -308,8 +307,7 @@ def _filter_tile(filters: int, registers: Registers) -> tuple[int, int]:
 
     def cycles(choice: tuple[int, int]) -> float:
         rows, vectors = choice
-        one = max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.05 * (rows + 2 * vectors)
-        return one / rows * -(-filters // (vectors * registers.lanes))
+        return tile_cycles(rows, vectors) / rows * -(-filters // (vectors * registers.lanes))
 
     fitting = [(rows, vectors) for rows in (4, 8) for vectors in range(1, 5) if rows * vectors <= registers.sums]
     return min([choice for choice in fitting if registers.lanes % choice[0] == 0], key=cycles)

@@ -27,6 +27,14 @@ def registers_of(host: str, element: str) -> Registers:
     return Registers(width // size, 24 if host.startswith(("aarch64", "arm64")) else 12)
 
 
+def tile_cycles(rows: int, vectors: int) -> float:
+    """Estimate the cycles in which a tile of so many rows and vectors of sums takes one product each.
+
+    A vector multiplication and a load take half a cycle each, and a sum waits for the one before for four.
+    """
+    return max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.05 * (rows + 2 * vectors)
+
+
 def vector_bytes(host: str) -> int:
     """The bytes of the vectors of a host (`Library.host`)."""
     if "+avx512f" in host:
