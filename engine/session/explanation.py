@@ -22,9 +22,14 @@ from .pass_report import grouped, line_of
 _MOST_LINES = 15  # of a summary
 _MOST_LOOPS, _MOST_MOVED, _MOST_STAYED = 3, 4, 3
 _WIDTH = 150  # of a line of a summary
-_MOVING = ("invariants", "fission", "live_rows", "unroll")  # the passes that take work out of loops
+_MOVING = ("invariants", "fission", "ragged_batches", "unroll")  # the passes that take work out of loops
 _STAYING = (*_MOVING, "native", "epilogues")
-_PRODUCTS = ("matmul", "packed_mat_mul", "batch_matmul", "contraction", "product_then", "quantized_matmul", "conv")
+_WITH_MORE = ("product_then", "winograd_then")
+_PRODUCTS = (
+    *("matmul", "packed_mat_mul", "batch_matmul", "contraction", "quantized_matmul"),
+    *("conv", "conv_input_grad", "conv_filter_grad", "winograd"),
+    *_WITH_MORE,
+)
 _AROUND = 3  # lines of the user's that a page shows around those that built operations
 
 
@@ -163,7 +168,7 @@ def _told_of_products(around: Mapping[Operation, tuple[Operation, ...]], log: Pa
         return []
     inside = sum(bool(around[operation]) for operation in products)
     merged = sum(note.pass_name == "merge_products" for note in log.changes)
-    with_more = sum(operation.type == "product_then" for operation in products)
+    with_more = sum(operation.type in _WITH_MORE for operation in products)
     told = f"products: {inside} in loops, {len(products) - inside} outside"
     told += f", {with_more} with what follows in the same kernel" if with_more else ""
     return [told + (f"; {merged} merged with others" if merged else "")]

@@ -17,6 +17,10 @@ import anabranch as ab
 from anabranch import layers, ops
 from anabranch.engine.common.html import array_view, flame_graph
 from anabranch.engine.common.logs import changes_of
+from anabranch.engine.graph.op import registered_ops
+from anabranch.engine.passes.framework.pipeline import PIPELINE
+from anabranch.engine.passes.framework.switches import PASSES
+from anabranch.engine.session import explanation as explaining
 from anabranch.engine.session import profile as profiling
 from anabranch.framework.callbacks import progress
 from anabranch.framework.callbacks.history_view import history_html
@@ -222,6 +226,12 @@ def test_explain_leads_with_fifteen_lines():
     assert any(line.startswith("stayed: ") and "which the iteration before makes" in line for line in lines)
     assert "fission: batch, before or after" in told.passes
     assert told.source in str(ab.explain(told._program._origin[1], lines=False))
+
+
+def test_the_names_that_a_summary_looks_for_exist():
+    passes = {*explaining._STAYING, *explaining._MOVING}
+    assert passes <= {*PASSES, *(each.name for each in PIPELINE)}
+    assert {*explaining._PRODUCTS} <= registered_ops().keys()
 
 
 @pytest.mark.kernels
