@@ -16,7 +16,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from ..ports import free_ports
 from ..restarts import Restarts
 
 _POLL_SECONDS = 0.2  # how often tasks are looked at
@@ -104,7 +104,7 @@ class Launch:
 
     def _start_all(self) -> None:
         workers, ps = self._counts
-        ports = iter(_free_ports(workers + ps))
+        ports = iter(free_ports("localhost", workers + ps))
         self.cluster = {
             "ps": [f"localhost:{next(ports)}" for _ in range(ps)],
             "worker": [f"localhost:{next(ports)}" for _ in range(workers)],
@@ -263,12 +263,3 @@ def _show(lines: IO[str], name: str, is_quiet: bool) -> None:
                 with _OUTPUT:
                     sys.stdout.write(f"[{name}] {line.rstrip()}\n" if name else line)
                     sys.stdout.flush()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody uses now."""
-    with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in found:
-            each.bind(("localhost", 0))
-        return [each.getsockname()[1] for each in found]

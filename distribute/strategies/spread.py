@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from ...engine.ops.random.keys import SeedGenerator
 from ...engine.place.devices import list_devices
 from ..cluster import ClusterSpec, is_loopback, joined_address, resolved, split_address
 from ..collectives.group import ProcessGroup
+from ..ports import free_ports
 
 if TYPE_CHECKING:
     from ..tasks.client import Client
@@ -44,7 +44,7 @@ class SpreadTasks:
 
         self._group = group
         host = group.links.host
-        own = joined_address(host, _free_port(host)).encode()
+        own = joined_address(host, free_ports(resolved(host), 1)[0]).encode()
         addresses = [each.decode() for each in group.gather_bytes(own)]
         cluster = ClusterSpec({"worker": addresses})
         bind = None if is_loopback(split_address(addresses[group.rank])[0]) else host
@@ -139,12 +139,6 @@ def tasks_of(devices: Iterable[Any], strategy: str) -> SpreadTasks | None:
     if group not in _made:
         _made[group] = SpreadTasks(group)
     return _made[group]
-
-
-def _free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in resolved(host) else socket.AF_INET) as found:
-        found.bind((resolved(host), 0))
-        return int(found.getsockname()[1])
 
 
 __all__ = ["SpreadTasks", "tasks_of"]
