@@ -17,6 +17,7 @@ from .graph import (
 )
 from .name_scopes import name_scope
 from .op import Effect, ErrorSample, Op, Sample, registered_ops
+from .readable import Readable
 from .region import Mirror, Region
 from .scopes import colocate_with, control_dependencies, device
 from .sharded import ShardedVariable
@@ -46,6 +47,7 @@ __all__ = [
     "Parameter",
     "Placeholder",
     "ReadVariable",
+    "Readable",
     "Region",
     "Sample",
     "Shape",

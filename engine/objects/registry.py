@@ -13,7 +13,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
@@ -403,7 +403,9 @@ def _deserialize_object(config: dict[str, Any]) -> Any:
     if shared is not None and key is not None and key in shared:
         return shared[key]
     cls = _find_class(config)
-    instance = _construct(cls, config)
+    around_parts = getattr(cls, "around_parts", None)
+    with nullcontext() if around_parts is None else around_parts(config["config"]):
+        instance = _construct(cls, config)
     if config.get("build_config") and not instance.built:
         instance.build_from_config(config["build_config"])
     if config.get("compile_config"):

@@ -112,7 +112,12 @@ class _Cloning:
         if self.recursive and isinstance(layer, Model) and (isinstance(layer, Sequential) or layer.layer_graph):
             return self.clone(layer)
         if self.clone_function is None:
-            return type(layer).from_config(layer.get_config())
+            config = layer.get_config()
+            with type(layer).around_parts(config):
+                made = type(layer).from_config(config)
+            if any(inner.rounded_weights for inner in layer._flatten_layers()):
+                made.build_from_config(layer.get_build_config() or {})
+            return made
         made = self.clone_function(layer)
         if not isinstance(made, Layer):
             raise TypeError(

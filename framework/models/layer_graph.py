@@ -12,6 +12,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.common.identity import is_among
 from ...engine.graph import Symbol, Tensor, TensorSpec, flatten
+from ...engine.session import placeholder
 from ...layers.core.calling import map_leaves
 from ...layers.core.input_layer import InputLayer
 from ...layers.core.layer import Layer
@@ -53,6 +54,10 @@ class LayerGraph:
         self.operations: list[AnyLayer] = self._order(walk)
         self._check_connected()
         self._check_names()
+
+    def placeholders(self) -> Any:
+        """Make placeholders like the inputs, in the graph that is being built."""
+        return map_leaves(lambda symbol: placeholder(symbol.shape, symbol.dtype), self.inputs_structure)
 
     @property
     def layers(self) -> list[Layer]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from ...engine.graph import Graph
 from ...engine.objects.registry import custom_object_scope, register_builtins
 from ...layers.core.calling import shapes_of, tensors_in
 from ...layers.core.layer import Layer
@@ -54,6 +55,7 @@ class Model(Trainer, NestedState, Layer):
     ['input_layer', 'dense']
     """
 
+    _parts_have_own_paths = True
     untracked = (
         Layer.untracked | {"_layer_graph", "_steps", "_trained_variables", "_latest", "_found_metrics"} | {"optimizer"}
     )
@@ -148,6 +150,12 @@ class Model(Trainer, NestedState, Layer):
         else:
             self._build_shapes = {f"{name}_shape": shape for name, shape in shapes.items()}
         self.built = True
+
+    def trace_again(self) -> Any:
+        if self.layer_graph is None:
+            return super().trace_again()
+        with Graph().as_default(), self._losses_kept():
+            return self._call_on_tensors((self.layer_graph.placeholders(),), {})
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The masks that the layers inside gave to the outputs stay; the model itself adds none."""
@@ -343,7 +351,8 @@ class Model(Trainer, NestedState, Layer):
                 ``"awq"``: weights by what the model computes of data. By default that of `config`.
             config: a `quantizers.QuantizationConfig`; by default that of `mode`.
             filters: which layers: a pattern of their names, a list of patterns, or a function of the layer.
-            include: "keras" for the layers that Keras quantises, so that it can load the file.
+            include: "keras" for the layers that Keras quantises, so that it can load the file; "all" for others, in
+                mode "int8": kernels of convolutions, and matrices that any layer multiplies rows by (``x @ self.w``).
             calibration: fixed scales of activations by the paths of layers; see `quantizers.calibrate`.
             type_check: leave out layers of classes that derive from those of anabranch.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ...engine import ops
@@ -18,6 +19,7 @@ class _Conv(Convolution, AdaptableLayer):
     """The base of `Conv1D`, `Conv2D` and `Conv3D`; see `Conv2D`."""
 
     untracked = AdaptableLayer.untracked | {"kernel"}  # what it comes to is no part of the layer
+    rounded_kernels = MappingProxyType({"_kernel": (-1,)})
     _kernel: Any = None
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 from ...engine import ops
@@ -13,6 +14,8 @@ from .base import Convolution
 
 class _DepthwiseConv(Convolution):
     """The base of the depthwise convolutions; see `DepthwiseConv2D`."""
+
+    rounded_kernels = MappingProxyType({"kernel": (-2, -1)})
 
     def __init__(
         self,
@@ -131,6 +134,8 @@ class DepthwiseConv2D(_DepthwiseConv):
 
 class _SeparableConv(Convolution):
     """The base of the separable convolutions; see `SeparableConv2D`."""
+
+    rounded_kernels = MappingProxyType({"depthwise_kernel": (-2, -1), "pointwise_kernel": (-1,)})
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 from ...engine import ops
@@ -14,6 +15,8 @@ from .spatial import axis_sizes
 
 class _ConvTranspose(Convolution):
     """The base of the transposed convolutions; see `Conv2DTranspose`."""
+
+    rounded_kernels = MappingProxyType({"kernel": (-2,)})
 
     def __init__(
         self,

@@ -150,6 +150,16 @@ def calls_around(graph: Graph) -> Generator[None]:
         _calls.stack, _calls.path = stack, path
 
 
+@contextmanager
+def paths_below(path: str) -> Generator[None]:
+    """Inside the block, layers that are built outside of all calls have paths that begin with `path`."""
+    before, _calls.path = _calls.path, path
+    try:
+        yield
+    finally:
+        _calls.path = before
+
+
 def is_outermost() -> bool:
     """Test whether no layer's call or build is running around this point."""
     return not _calls.stack

@@ -381,31 +381,18 @@ class Layer(StatelessCalls):
                 args, kwargs = [kwargs["input"]], {}
             return self._call_on_tensors(tuple(args), kwargs)
 
-    def get_build_config(self) -> dict[str, Any] | None:
-        """The shapes that the layer was built for; None if it is not built."""
-        if not self._build_shapes:
-            return None
-        if len(self._build_shapes) == 1:
-            shapes = {"input_shape": next(iter(self._build_shapes.values()))}
-        else:
-            shapes = {"shapes_dict": dict(self._build_shapes)}
-        if all(inner.quantization_mode is None for inner in self._flatten_layers(include_self=False)):
-            return shapes
-        from ..quantizers.nested import describe
+    def trace_again(self) -> Any:
+        """Give the outputs of a call on symbols of the shapes that the layer was built for.
 
-        return {**shapes, "quantization": describe(self)}
-
-    def build_from_config(self, config: dict[str, Any]) -> None:
-        """Build for the shapes that `get_build_config` gave."""
-        if "shapes_dict" in config:
-            self.build(**{name: _as_shape(shape) for name, shape in config["shapes_dict"].items()})
-        elif config.get("input_shape") is not None:
-            self.build(_as_shape(config["input_shape"]))
-            self.built = True
-        if config.get("quantization"):
-            from ..quantizers.nested import follow
-
-            follow(self, config["quantization"])
+        Raises:
+            ValueError: these are not known.
+        """
+        shapes = self._build_shapes
+        if not shapes:
+            raise ValueError(
+                f"Layer {self.name!r} has no known input shapes. Call it on data, or build(input_shape), first."
+            )
+        return self._trace(shapes["input_shape"]) if list(shapes) == ["input_shape"] else self._trace(**shapes)
 
     @property
     def input(self) -> Any:
@@ -475,15 +462,6 @@ def _symbols(shape: Any, dtype: str) -> Any:
     if any(isinstance(item, (tuple, list)) or (item is not None and not isinstance(item, int)) for item in shape):
         return [_symbols(item, dtype) for item in shape]
     return placeholder(tuple(shape), dtype)
-
-
-def _as_shape(shape: Any) -> Any:
-    """A shape read from JSON as tuples again."""
-    if isinstance(shape, dict):
-        return {name: _as_shape(item) for name, item in shape.items()}
-    if isinstance(shape, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in shape):
-        return [_as_shape(item) for item in shape]
-    return tuple(shape) if isinstance(shape, (list, tuple)) else shape
 
 
 def _batch_input_shape(kwargs: dict[str, Any]) -> tuple[int | None, ...] | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Self, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, Self, TypeVar
 
 from ...engine.objects import policies
 from ...engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
+from .calling import enclosing_path, paths_below
 from .layer_state import LayerState
 
 C = TypeVar("C", bound="LayerConfig")
@@ -31,6 +33,9 @@ class LayerConfig(LayerState):
     """The describing half of `Layer`; see there."""
 
     _constructor_call: tuple[tuple[Any, ...], dict[str, Any]]
+    _parts_have_own_paths: ClassVar[bool] = False  # as the layers of a functional model
+    _build_shapes: dict[str, Any] | None
+    build: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         instance = super().__new__(cls)
@@ -49,6 +54,37 @@ class LayerConfig(LayerState):
         if type(self).get_config is not LayerConfig.get_config:
             return config
         return {**config, **self._constructor_config()}
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        """The shapes that the layer was built for; None if it is not built."""
+        if not self._build_shapes:
+            return None
+        if len(self._build_shapes) == 1:
+            shapes = {"input_shape": next(iter(self._build_shapes.values()))}
+        else:
+            shapes = {"shapes_dict": dict(self._build_shapes)}
+        if all(inner.quantization_mode is None for inner in self._flatten_layers()):
+            return shapes
+        from ..quantizers.nested import describe, describe_rounded
+
+        inside = {"quantization": describe(self), "rounded_weights": describe_rounded(self)}
+        return {**shapes, **{name: found for name, found in inside.items() if found is not None}}
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        """Build for the shapes that `get_build_config` gave."""
+        if "shapes_dict" in config:
+            self.build(**{name: _as_shape(shape) for name, shape in config["shapes_dict"].items()})
+        elif config.get("input_shape") is not None:
+            self.build(_as_shape(config["input_shape"]))
+            self.built = True
+        if config.get("quantization"):
+            from ..quantizers.nested import follow
+
+            follow(self, config["quantization"])
+        if config.get("rounded_weights"):
+            from ..quantizers.nested import hold_as_described
+
+            hold_as_described(self, config["rounded_weights"])
 
     def _dtype_config(self) -> Any:
         policy = self._policy_with_inner()
@@ -90,6 +126,14 @@ class LayerConfig(LayerState):
         )
 
     @classmethod
+    def around_parts(cls, config: dict[str, Any]) -> AbstractContextManager[None]:
+        """Give the context in which the parts of a layer are made from its config, with the names of its own calls."""
+        if cls._parts_have_own_paths:
+            return paths_below("")
+        name = config.get("name")
+        return paths_below(f"{enclosing_path()}{name}/") if name else nullcontext()
+
+    @classmethod
     def from_config(cls: type[C], config: dict[str, Any]) -> C:
         """A layer (without weights) from what `get_config` gave.
 
@@ -124,3 +168,12 @@ def _deserialized(value: Any) -> Any:
     if isinstance(value, list) and any(is_serialized(item) for item in value):
         return [_deserialized(item) for item in value]
     return value
+
+
+def _as_shape(shape: Any) -> Any:
+    """A shape read from JSON as tuples again."""
+    if isinstance(shape, dict):
+        return {name: _as_shape(item) for name, item in shape.items()}
+    if isinstance(shape, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in shape):
+        return [_as_shape(item) for item in shape]
+    return tuple(shape) if isinstance(shape, (list, tuple)) else shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
@@ -55,6 +55,9 @@ class LayerState:
     """The holding half of `Layer`; see there."""
 
     autocast: bool = True
+    # Attributes with kernels of convolutions, which can be rounded to int8, and the axes, negative, of their outputs.
+    rounded_kernels: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+    rounded_weights: Mapping[str, Any] = {}  # those that were, by attribute
     # Attributes that hold layers or variables which do not belong to this one.
     untracked: ClassVar[frozenset[str]] = frozenset(
         {
@@ -435,7 +438,7 @@ class LayerState:
     @property
     def quantization_mode(self) -> str | None:
         """The mode in which the weights are quantised, such as "int8"; None if they are not."""
-        return self.dtype_policy.quantization_mode
+        return "int8" if self.rounded_weights else self.dtype_policy.quantization_mode
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         """Replace the weights by quantised ones, in layers that have such.

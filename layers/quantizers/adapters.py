@@ -51,6 +51,11 @@ class AdaptableLayer(Layer):
 
     def _check_adaptable(self) -> None:
         """Raise an error if the layer can't have adapters as it is."""
+        if self.rounded_weights:
+            raise NotImplementedError(
+                f"Layer {self.name!r}: lora is not supported on weights that quantize(include='all') has rounded. "
+                "Enable adapters, train and merge_lora() before."
+            )
 
     def _enable_given_lora(self) -> None:
         """Enable the adapters that the constructor was asked for, once all weights are made."""
@@ -155,7 +160,7 @@ class AdaptableLayer(Layer):
     # --- files ----------------------------------------------------------------------------------------------
 
     def stored_variables(self) -> list[Variable]:
-        if self.quantization_mode is None and not self.lora_enabled:
+        if (self.quantization_mode is None or self.rounded_weights) and not self.lora_enabled:
             return super().stored_variables()
         named = [getattr(self, name, None) for name in self._saved_names(self.quantization_mode)]
         found = [variable for variable in named if isinstance(variable, Variable)]

@@ -10,7 +10,9 @@ from typing import Any
 
 from ...engine.objects import policies
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ..core.weight import Weight
 from .quantizable import QuantizableLayer
+from .rounded_weights import hold_rounded
 
 
 def quantized_inside(layer: Any) -> list[QuantizableLayer]:
@@ -59,6 +61,38 @@ def follow(layer: Any, described: Any) -> None:
         if inner.quantization_mode is None:
             inner.become(policies.get(entry["dtype_policy"]), deserialize_keras_object(entry["config"]))
         inner.inputs_scale = entry.get("inputs_scale")
+
+
+def describe_rounded(layer: Any) -> dict[str, Any] | None:
+    """Return what `hold_as_described` needs, by the place of each layer with rounded weights; None if there is none."""
+    return {
+        str(place): {
+            name: {"kept": list(weight.kept), "rounds_rows": weight.rounds_rows}
+            for name, weight in one.rounded_weights.items()
+        }
+        for place, one in enumerate(layer._flatten_layers())
+        if one.rounded_weights
+    } or None
+
+
+def hold_as_described(layer: Any, described: Any) -> None:
+    """Put rounded weights in the place of those of a layer that was just built, and of layers inside of it.
+
+    Raises:
+        ValueError: there is no such layer or weight.
+    """
+    inside = dict(enumerate(layer._flatten_layers()))
+    for place, weights in described.items():
+        inner = inside.get(int(place))
+        for name, entry in weights.items():
+            if inner is not None and name in inner.rounded_weights:
+                continue
+            if not isinstance(getattr(inner, name, None), Weight):
+                raise ValueError(
+                    f"Layer {layer.name!r} has a rounded weight {name!r} of layer number {place} inside of it in its "
+                    f"file, where there is {'no layer' if inner is None else 'no such weight'}."
+                )
+            hold_rounded(inner, name, entry["kept"], entry["rounds_rows"])
 
 
 def become_like_file(layer: Any, stored: Any) -> None:

@@ -12,7 +12,7 @@ from .configs import QuantizationConfig, resolved_config
 from .quantizable import QuantizableLayer
 
 Filters = str | Sequence[str] | Callable[[Any], bool] | None
-INCLUDE = ("keras",)
+INCLUDE = ("keras", "all")
 
 
 def quantize_layers(
@@ -29,8 +29,8 @@ def quantize_layers(
     check_filters(filters)
     if include not in INCLUDE:
         raise ValueError(
-            f"quantize: include={include!r} must be {' or '.join(map(repr, INCLUDE))}: the layers of Keras. "
-            "Convolutions and recurrent cells have no quantised form."
+            f"quantize: include={include!r} must be 'keras', for the layers that Keras quantises, or 'all', for "
+            "convolutions, recurrent cells and layers of your own, too."
         )
     if not model.built:
         raise ValueError(
@@ -39,9 +39,12 @@ def quantize_layers(
         )
     result: dict[str, str] = {}
     chosen: list[Any] = []
-    for layer in model._flatten_layers():
-        if layer.own_variables():
-            result[path_in(model, layer)] = _outcome(layer, found, filters, type_check, chosen)
+    with_weights = [layer for layer in model._flatten_layers() if layer.own_variables()]
+    others = [layer for layer in with_weights if not isinstance(layer, QuantizableLayer) and is_wanted(layer, filters)]
+    for layer in with_weights:
+        result[path_in(model, layer)] = _outcome(layer, found, filters, type_check, chosen)
+    if include == "all":
+        result |= {path_in(model, layer): outcome for layer, outcome in _round_others(model, others, found).items()}
     if chosen:
         from .by_data import quantize_by_data
 
@@ -110,6 +113,20 @@ def _outcome(layer: Any, config: QuantizationConfig, filters: Filters, type_chec
     except NotImplementedError as error:
         return str(error)
     return config.mode
+
+
+def _round_others(model: Layer, layers: Sequence[Any], config: QuantizationConfig) -> dict[Any, str]:
+    """Quantise layers that have no quantised form of their own, by their weights; see `round_weights`."""
+    from .rounded_weights import round_weights
+
+    if config.mode != "int8":
+        return dict.fromkeys(layers, f"has int8 as its only quantised form, not {config.mode}")
+    adapted = [layer for layer in layers if getattr(layer, "lora_enabled", False)]
+    rounded = round_weights(model, [layer for layer in layers if layer not in adapted], config)
+    return {
+        **{layer: "int8" if names else "multiplies no matrix by rows" for layer, names in rounded.items()},
+        **dict.fromkeys(adapted, "has adapters of low rank: call merge_lora() first"),
+    }
 
 
 def _apply_calibration(model: Layer, calibration: Mapping[str, Any] | None, result: Mapping[str, str]) -> None:

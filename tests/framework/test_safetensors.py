@@ -217,3 +217,41 @@ def test_an_index_names_files_of_its_folder_only(tmp_path: Path):
     index.write_text("[]")
     with pytest.raises(ValueError, match="no index"):
         open_arrays(index)
+
+
+@ab.saving.register_keras_serializable("safetensors")
+class Recurrent(ab.layers.Layer):
+    """A cell of one's own, which is built by whoever holds it."""
+
+    def __init__(self, units: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units = self.state_size = units
+
+    def build(self, input_shape: Any) -> None:
+        self.w = self.add_weight(shape=(input_shape[-1], self.units), name="w")
+
+    def call(self, x: Any, states: Any) -> Any:
+        return x @ self.w + states[0], [x @ self.w]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "units": self.units}
+
+
+def test_weights_of_layers_in_layers_have_the_same_names_in_a_loaded_model(tmp_path: Path):
+    inner = ab.Sequential([ab.Input((4,)), ab.layers.Dense(2, name="head")], name="inner")
+    model = ab.Sequential(
+        [
+            ab.Input((None, 3)),
+            ab.layers.RNN([Recurrent(4, name="a"), Recurrent(4, name="b")], return_sequences=True, name="rnn"),
+            ab.layers.TimeDistributed(inner, name="each"),
+            ab.layers.Bidirectional(ab.layers.RNN(Recurrent(2, name="c")), name="both"),
+        ]
+    )
+    model.save(tmp_path / "model.keras")
+    loaded = ab.saving.load_model(tmp_path / "model.keras")
+    assert [weight.path for weight in loaded.weights] == [weight.path for weight in model.weights]
+    model.layers[-1].set_weights([weight + 1 for weight in model.layers[-1].get_weights()])
+    model.save_weights(tmp_path / "w.safetensors")
+    loaded.load_weights(tmp_path / "w.safetensors")
+    for ours, theirs in zip(loaded.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

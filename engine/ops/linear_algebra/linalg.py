@@ -17,6 +17,7 @@ from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, broadcast_map
+from ...graph.readable import Readable
 from ...graph.spec import Dim, Shape, broadcast_shapes, shape_text
 from ..arrays.axes import moveaxis
 from ..arrays.creation import diagonal, zeros_like
@@ -324,6 +325,10 @@ def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
     >>> ab.Session().run(ab.ops.matmul([[1.0, 2.0]], [[3.0], [4.0]]))
     array([[11.]], dtype=float32)
     """
+    if isinstance(x2, Readable):
+        product = x2.product_of(x1)
+        if product is not None:
+            return product
     a, b = promote(x1, x2)
     if a.shape == () or b.shape == ():
         raise ValueError(

@@ -1,0 +1,175 @@
+"""Weights of any layer as int8: those that are multiplied by rows, and kernels of convolutions.
+
+A layer needs no code for it: its attribute holds a `RoundedWeight` in the place of a weight, which reads as floats, and
+which `ops.matmul` multiplies as integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.common.dtypes import is_floating
+from ...engine.graph import DType, Readable, Shape, Tensor, as_dtype, eagerly
+from ...engine.ops.neural.quantized import quantized_matmul
+from ..core.calling import autocast_dtype
+from ..core.weight import Weight
+from .quantizable import Array
+from .rounding import abs_max_arrays
+
+
+class RoundedWeight(Readable):
+    """A weight of int8, and the scales by which it was multiplied before it was rounded.
+
+    Args:
+        integers: int8.
+        scale: one for each output, a vector, or a matrix of as many axes as there are in `kept`.
+        kept: the axes of the weight along which the outputs are, negative; its other axes are summed over.
+        rounds_rows: round the rows that it is multiplied by, each with a scale of its own; else they stay floats.
+    """
+
+    def __init__(self, integers: Weight, scale: Weight, kept: Sequence[int], rounds_rows: bool = True) -> None:
+        self.integers, self.scale = integers, scale
+        self.kept = tuple(kept)
+        self.rounds_rows = rounds_rows
+        self.name, self.path = integers.name, integers.path
+
+    @property
+    def shape(self) -> Shape:
+        return self.integers.shape
+
+    @property
+    def dtype(self) -> DType:
+        return as_dtype(autocast_dtype() or self.scale.spec.dtype)
+
+    @property
+    def value(self) -> Tensor:
+        sizes = [size if axis - len(self.shape or ()) in self.kept else 1 for axis, size in enumerate(self.shape or ())]
+        return ops.cast(self.integers, self.dtype) / ops.cast(ops.reshape(self.scale, sizes), self.dtype)
+
+    def product_of(self, x: Any) -> Tensor | None:
+        if not self.rounds_rows or self.ndim != 2 or self.kept != (-1,):
+            return None
+        rows = ops.convert_to_tensor(x)
+        if not is_floating(rows.dtype) or not rows.ndim:
+            return None
+        if rows.ndim == 1:
+            return ops.squeeze(quantized_matmul(ops.expand_dims(rows, 0), self.integers, self.scale), 0)
+        return quantized_matmul(rows, self.integers, self.scale)
+
+    def numpy(self) -> Array:
+        with eagerly():
+            return np.asarray(self.value)
+
+
+class _Observed(Readable):
+    """A weight as it is, which notes that it was multiplied by rows."""
+
+    def __init__(self, weight: Weight) -> None:
+        self._weight = weight
+        self.is_multiplied = False
+
+    @property
+    def shape(self) -> Shape:
+        return self._weight.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._weight.dtype
+
+    @property
+    def value(self) -> Tensor:
+        return self._weight.value
+
+    def product_of(self, x: Any) -> Tensor | None:
+        self.is_multiplied = True
+
+    def numpy(self) -> Array:
+        return self._weight.numpy()
+
+
+@contextmanager
+def _observed(layers: Sequence[Any]) -> Generator[dict[int, dict[str, _Observed]]]:
+    """Replace matrices, inside the block, by what notes how they are used; by the layer's id and the attribute."""
+    found: dict[int, dict[str, _Observed]] = {}
+    with ExitStack() as stack:
+        for layer in layers:
+            found[id(layer)] = {}
+            for name, value in list(vars(layer).items()):
+                if isinstance(value, Weight) and value.ndim == 2 and is_floating(value.spec.dtype):
+                    found[id(layer)][name] = vars(layer)[name] = _Observed(value)
+                    stack.callback(vars(layer).__setitem__, name, value)
+        yield found
+
+
+def round_weights(model: Any, layers: Sequence[Any], config: Any) -> dict[Any, list[str]]:
+    """Round the weights of layers that have no quantised form of their own.
+
+    Args:
+        model: holds the layers, and is called on symbols of its inputs to find the weights that are multiplied by rows.
+        layers: kernels of convolutions among them are rounded, and matrices that are multiplied by rows.
+        config: an `Int8QuantizationConfig`; rows are rounded, too, if it has a quantizer for activations.
+
+    Returns:
+        For each layer the attributes whose weights were rounded.
+
+    Raises:
+        ValueError: the model's input shapes are not known.
+    """
+    rounds_rows = config.activation_quantizer is not None
+    of_rows = [layer for layer in layers if not layer.rounded_kernels]
+    with _observed(of_rows) as seen:
+        if of_rows:
+            model.trace_again()
+    found: dict[Any, list[str]] = {}
+    for layer in layers:
+        observed = seen.get(id(layer), {})
+        kernels = {name: (-1,) for name, weight in observed.items() if weight.is_multiplied}
+        found[layer] = _round(layer, {**kernels, **layer.rounded_kernels}, rounds_rows)
+    return found
+
+
+def _round(layer: Any, kernels: dict[str, tuple[int, ...]], rounds_rows: bool) -> list[str]:
+    """Round the weights in these attributes, whose outputs are along the axes given. Gives those that there are."""
+    changed: list[str] = []
+    for name, kept in kernels.items():
+        weight = getattr(layer, name)
+        if not isinstance(weight, Weight) or not is_floating(weight.spec.dtype):
+            continue
+        rank = len(weight.shape)
+        summed = tuple(axis for axis in range(rank) if axis - rank not in kept)
+        integers, scale = abs_max_arrays(weight.numpy(), summed)
+        rounded = hold_rounded(layer, name, kept, rounds_rows)
+        rounded.integers.assign(integers)
+        rounded.scale.assign(scale.reshape(rounded.scale.shape))
+        changed.append(name)
+    if changed:
+        layer._weights_changed()
+    return changed
+
+
+def hold_rounded(layer: Any, name: str, kept: Sequence[int], rounds_rows: bool) -> RoundedWeight:
+    """Put a rounded weight of zeros into the place of the weight in an attribute of a layer."""
+    weight = getattr(layer, name)
+    with eagerly():
+        integers = layer.add_weight(
+            shape=weight.shape, initializer="zeros", dtype="int8", trainable=False, autocast=False, name=weight.name
+        )
+        scale = layer.add_weight(
+            shape=[weight.shape[axis] for axis in kept],
+            initializer="ones",
+            dtype=weight.spec.dtype,
+            trainable=False,
+            autocast=False,
+            name=f"{weight.name}_scale",
+        )
+    held = [one for one in layer._weights if one is not integers]
+    layer._weights = [integers if one is weight else one for one in held]
+    rounded = RoundedWeight(integers, scale, kept, rounds_rows)
+    layer.rounded_weights = {**layer.rounded_weights, name: rounded}
+    setattr(layer, name, rounded)
+    return rounded
