@@ -17,7 +17,16 @@ from ....engine.graph.spec import TensorSpec
 from ....engine.saving.atomic import atomic_write
 from ..errors import OnnxError
 from ..protos import load_onnx, tensor_proto
-from . import arrays, convolutions, elementwise, gathering, products, shapes, strings  # noqa: F401 - they register rules
+from . import (  # noqa: F401 - they register rules
+    arrays,
+    convolutions,
+    elementwise,
+    gathering,
+    products,
+    quantized,
+    shapes,
+    strings,
+)
 from .control_flow import GraphExporter, refusal
 from .registry import LOWEST
 

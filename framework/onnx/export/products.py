@@ -111,7 +111,7 @@ def _log_sum_exp(w: Writer, x: str, axes: Any, keepdims: bool) -> str:
     """The maximum is taken out first, and is 0 where it is infinite or there are no elements."""
     if axes == ():
         return x
-    top = _extremum_or(w, "ReduceMax", x, axes, True, -np.inf)
+    top = extremum_or(w, "ReduceMax", x, axes, True, -np.inf)
     infinite = w.add("IsInf", top, dtype=BOOL)
     shift = w.where(infinite, w.like(0, x), top)
     total = reduced(w, "ReduceSum", w.add("Exp", w.add("Sub", x, shift)), axes, keepdims)
@@ -120,8 +120,8 @@ def _log_sum_exp(w: Writer, x: str, axes: Any, keepdims: bool) -> str:
     return w.add("Add", w.add("Log", total), shift)
 
 
-def _extremum_or(w: Writer, op_type: str, x: str, axes: Any, keepdims: bool, initial: Any) -> str:
-    """An extremum that is at least `initial`, also over no elements: one such element is put behind them."""
+def extremum_or(w: Writer, op_type: str, x: str, axes: Any, keepdims: bool, initial: Any) -> str:
+    """Return an extremum that is at least `initial`, also over no elements: one such element is put behind them."""
     if axes == ():
         return w.add("Max" if op_type == "ReduceMax" else "Min", x, w.like(initial, x))
     if axes is None:
@@ -165,9 +165,9 @@ def _extremum_of(w: Writer, op_type: str, x: str, op: Any) -> str:
     axes = op.axes
     if axes is not None and len(axes) > 1:  # the elements behind would have to extend along all of the axes
         inner = reduced(w, op_type, x, axes[:-1], True)
-        result = _extremum_or(w, op_type, inner, axes[-1:], True, op.initial)
+        result = extremum_or(w, op_type, inner, axes[-1:], True, op.initial)
         return result if op.keepdims else w.squeeze(result, *axes)
-    return _extremum_or(w, op_type, x, axes, op.keepdims, op.initial)
+    return extremum_or(w, op_type, x, axes, op.keepdims, op.initial)
 
 
 @exports("all_true", "any_true")
