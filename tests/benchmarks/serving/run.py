@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "2")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # servers start with byte code, as users have it
 
 import numpy as np  # noqa: E402
 
