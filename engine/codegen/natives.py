@@ -27,6 +27,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "pack": ("matmul.gemm_bind", "bind_pack"),
     "packed_mat_mul": ("matmul.gemm_bind", "bind_packed"),
     "add_to_rows": ("gather.row_sums", "add_runner"),
+    "assign_parts": ("gather.rows", "write_runner"),
     "assign_rows": ("gather.rows", "write_runner"),
     "average_pool": ("convolution.pooling", "bind_pooling"),
     "average_pool_grad": ("convolution.pooling", "bind_pooling"),

@@ -148,7 +148,14 @@ class SelfAttention(Layer):
 
 
 def _written(cache: Any, new: Any, places: Any) -> Tensor:
-    """A cache (batch, capacity, ...) with what is new at `places` (batch, steps) of it, as far as it reaches."""
+    """A cache (batch, capacity, ...) with what is new at `places` (batch, steps) of it.
+
+    Of several steps those beyond the capacity are left out. A single one must be within it, and is written so that a
+    decoder need not copy the cache.
+    """
+    if new.shape[1] == 1:
+        indices = ops.stack([ops.arange(ops.shape(cache)[0], dtype="int32"), places[:, 0]], axis=1)
+        return ops.scatter_update(cache, indices, new[:, 0])
     hit = ops.equal(ops.expand_dims(places, -1), ops.arange(ops.shape(cache)[1], dtype="int32"))
     spread = ops.einsum("bsc,bshd->bchd", ops.cast(hit, new.dtype), new)
     taken = ops.any(hit, axis=1)

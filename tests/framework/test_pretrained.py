@@ -101,6 +101,23 @@ def test_a_decoder_gives_the_greedy_continuation(name: str, quantize: str | None
         assert found.tolist() == tokens[len(prompt) :]
 
 
+@pytest.mark.kernels
+def test_a_step_writes_caches_in_place():
+    decoder = pretrained.decoder(pretrained.build(SMALL), end_token=0, max_length=8, slots=2)
+    names = decoder.plan.entries["step"].effects
+    states: list[Any] = [
+        next(iter(decoder._graph.get_tensor_by_name(name).operation.effects)).resource for name in names
+    ]
+    caches = [variable for variable in states if variable.ndim == 4]
+    assert len(caches) == 2
+    decoder.programs.step(np.array([3, 3], "int32"))  # the memory is the caches' own from now on
+    before = [variable.read_value().ctypes.data for variable in caches]
+    decoder.programs.step(np.array([4, 4], "int32"))
+    assert [variable.read_value().ctypes.data for variable in caches] == before
+    written = [np.abs(variable.numpy()).sum(axis=(0, 2, 3)) > 0 for variable in caches]
+    assert all(each.tolist() == [True, True, *[False] * 6] for each in written)
+
+
 def test_random_models_of_a_config_train():
     model = pretrained.build(SMALL)
     tokens = np.random.default_rng(0).integers(0, 9, (16, 6)).astype("int32")

@@ -89,23 +89,24 @@ def write_runner(operation: Operation) -> Runner | None:
     """Writes rows in the memory of the variable of an `AssignRows`."""
     op = operation.op
     assert isinstance(op, AssignRows)
-    whole, positions, _ = (tensor.spec for tensor in operation.inputs)
-    width = _row_words(whole)
+    _, positions, rows = (tensor.spec for tensor in operation.inputs)
+    width = _row_words(rows)
     if not width or not isinstance(positions, TensorSpec) or positions.dtype.name not in ("int32", "int64"):
         return None
     dtype, run = np.dtype(positions.dtype.name), _function("write", f"i{8 * positions.dtype.itemsize}")
 
     def write(positions: Any, rows: Any) -> Any:
         whole = own_memory(op.variable)
+        target = op.rows_of(whole)
         fits = _is_plain(positions) and _is_plain(rows) and positions.dtype == dtype and rows.dtype == whole.dtype
-        if not fits or rows.shape != positions.shape + whole.shape[1:]:
+        if not fits or rows.shape != positions.shape + target.shape[1:]:
             return op.write_in_place(positions, rows)
-        addresses = whole.ctypes.data, positions.ctypes.data, rows.ctypes.data
+        addresses = target.ctypes.data, positions.ctypes.data, rows.ctypes.data
         # Of rows named twice the last one counts: only rows that are known to differ are written side by side.
         is_small = rows.size < machine_profile().parallel_row_elements
         is_serial = is_small or not (positions[1:] > positions[:-1]).all() or positions[0] < 0
         parts = 1 if is_serial else _PARTS
-        numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, positions.size, len(whole), width, parts, 0)
+        numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, positions.size, len(target), width, parts, 0)
         run.call(ctypes.addressof(numbers))
         return op.write_in_place(positions, rows) if numbers[-1] else whole
 

@@ -153,14 +153,18 @@ class AssignRows(Op):
     def run(self, xp: Any, *inputs: Any) -> Any:
         whole, positions, rows = inputs
         written = xp.array(whole, dtype=self.variable.dtype, order="C")
-        self._write(written, positions, rows)
+        self._write(self.rows_of(written), positions, rows)
         self.variable.write_value(written)
         return written
 
     def write_in_place(self, positions: Any, rows: Any, /) -> Any:
         """The same in the memory of the variable, for programs that need no earlier value of it."""
         whole = own_memory(self.variable)
-        self._write(whole, positions, rows)
+        self._write(self.rows_of(whole), positions, rows)
+        return whole
+
+    def rows_of(self, whole: Any) -> Any:
+        """Return the rows that positions number, a view of a value in C order."""
         return whole
 
     def _write(self, whole: Any, positions: Any, rows: Any) -> None:

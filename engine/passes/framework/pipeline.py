@@ -247,7 +247,7 @@ PIPELINE = (
     Pass("fission", PASSES["fission"].description, False, (), _fission),  # its rewrites have switches of their own
     Pass("sizes", "find out which sizes that are not known are the same", True, (), _sizes, is_required=True),
     _switched("same_shapes", _same_shapes, OPEN_SIZES, ONE_HOST),
-    _switched("row_updates", _row_updates, KERNELS, ONE_HOST),
+    _switched("row_updates", _row_updates, KERNELS, ONE_HOST, moves_writes=True),
     _switched("materialise_transposes", _materialise_transposes, KERNELS, ONE_HOST),
     _switched("pack", _pack, KERNELS),
     _switched("winograd", _winograd, KERNELS, ONE_HOST),

@@ -5,19 +5,29 @@ the positions are sorted, and what belongs to the same row is added up first. Bu
 number, its terms can be added to the rows one by one, in the order in which they come: one pass over them, with no
 sorting. This holds for gradient descent on a table, and for ``scatter_add``. Sums of rows that are taken, repeated or
 joined for a sum alone read them where they are.
+
+A variable that is assigned its own value with some parts replaced, as a cache of keys and values is in each step of a
+decoder, has these parts written in its own memory, and the rest is not copied.
 """
 
 from __future__ import annotations
 
-from ...graph.graph import Operation
+import numpy as np
+
+from ...graph.graph import Operation, ReadVariable
+from ...graph.region import Region
 from ...graph.spec import Shape, TensorSpec
 from ...graph.tensor import Symbol
+from ...graph.variable import Assign, Variable
 from ...ops.arrays.gathering import Take
 from ...ops.arrays.joining import Concatenate
+from ...ops.arrays.scattering import FlatPlaces, ScatterUpdate
 from ...ops.arrays.segments import SegmentSum
 from ...ops.arrays.shaping import Reshape, SizeOf
 from ...ops.arrays.sorting import UniquePositions
+from ...ops.base import Constant
 from ...ops.containers.indexed_slices import AddToRows, AssignRows, FrontPositions
+from ...ops.internal.assign_parts import AssignParts
 from ...ops.internal.sum_of_rows import SumOfParts, SumOfRepeated, SumOfRows
 from ...ops.math.elementwise import Add, Multiply, Subtract
 from ...ops.math.reduced import BroadcastReduced, Sum
@@ -146,6 +156,54 @@ def _without_repeats(rows: Symbol, row: tuple[int | None, ...]) -> tuple[Symbol,
     return (once, repeats) if fits and repeats else (rows, 1)
 
 
+# --- parts of a variable --------------------------------------------------------------------------------------------
+
+
+def _names_parts(replace: Operation) -> bool:
+    """Test that parts are named by a list of indices, and that all sizes of the whole are known."""
+    whole, indices, _ = replace.inputs
+    is_known = whole.shape is not None and None not in whole.shape
+    return is_known and len(indices.shape or ()) == 2 and not isinstance(replace.graph, Region)
+
+
+def _assign_parts(match: Match, step: Rewriter) -> Change | None:
+    """Let the replacement of parts write the variable, in the place of the assignment that follows."""
+    read, replace, assign, variable = match["read"], match["replace"], match["assign"], match["assign"].op.variable
+    whole, indices, parts = replace.inputs
+    waits = any(operation.index > replace.index for operation in assign.control_inputs)
+    if read.op.variable is not variable or waits or _is_touched(variable, read, replace, assign):
+        return None
+    replace.control_inputs = tuple(dict.fromkeys((*replace.control_inputs, *assign.control_inputs)))
+    write = AssignParts(variable, int(indices.shape[1]))
+    step.update(replace, write, [whole, _flat_positions(replace, step), parts])
+    step.replace_uses(assign.outputs[0], replace.outputs[0])
+    step.wanted = [replace if operation is assign else operation for operation in step.wanted]
+    step.erase(assign, instead=replace)
+    return Change(replace, "writes parts in the memory of the variable")
+
+
+def _is_touched(variable: Variable, read: Operation, replace: Operation, assign: Operation) -> bool:
+    """Test whether a variable is written behind the read, or used between the replacement and the assignment."""
+    return any(
+        effect.resource is variable and (effect.writes or operation.index > replace.index)
+        for operation in replace.graph.operations
+        if read.index < operation.index < assign.index
+        for effect in operation.effects
+    )
+
+
+def _flat_positions(replace: Operation, step: Rewriter) -> Symbol:
+    """Return the positions that indices name, which all writes by the same indices share."""
+    whole, indices, _ = replace.inputs
+    for user in step.users(indices):
+        if user.index < replace.index and isinstance(user.op, FlatPlaces):
+            sizes = user.inputs[1].operation.op
+            if isinstance(sizes, Constant) and tuple(sizes.value) == whole.shape:
+                return user.outputs[0]
+    sizes = step.insert(replace.graph, Constant(np.array(whole.shape, "int64")), [], replace)
+    return step.insert(replace.graph, FlatPlaces(), [indices, sizes.outputs[0]], replace).outputs[0]
+
+
 # --- sums of rows ---------------------------------------------------------------------------------------------------
 
 
@@ -172,7 +230,9 @@ def _sum_parts(match: Match, step: Rewriter) -> Change:
 _taken = only_use(op(Take, of=[tensor("table", _is_table), tensor("ids", _is_matrix)], where=_wraps_rows))
 _of_any = op(SegmentSum, of=[tensor("rows", _is_float)], name="sum")
 _of_parts = op(SegmentSum, of=[only_use(op(Concatenate, name="parts", where=_joins_rows))], name="sum")
+_parts = op(ScatterUpdate, of=[op(ReadVariable, name="read")], name="replace", where=_names_parts)
 UPDATES = (
+    Rule("write parts of a variable", op(Assign, of=[_parts], name="assign", may_wait=True), _assign_parts),
     Rule("add to rows one by one", _update, _add_one_by_one),
     Rule("add up rows of a table", op(Sum, of=[_taken], name="sum", where=_is_over_second), _sum_where_they_are),
 )

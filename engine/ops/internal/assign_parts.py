@@ -1,0 +1,37 @@
+"""`AssignParts`: parts of a variable are written. Made by a pass, never by users."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ...graph.graph import Operation
+from ...graph.tensor import Tensor
+from ...graph.variable import Variable
+from ..containers.indexed_slices import AssignRows
+
+
+class AssignParts(AssignRows):
+    """Write parts of a variable that its first axes name; the output is its new value.
+
+    Inputs: its value so far; positions, which count through the first axes in row-major order; a part for each.
+
+    Attributes:
+        variable: of which parts are written.
+        depth: how many axes name a part.
+    """
+
+    no_samples: ClassVar[str] = "is made by a pass: test_assign_parts"
+
+    def __init__(self, variable: Variable, depth: int) -> None:
+        super().__init__(variable)
+        self.depth = depth
+
+    def infer(self, *inputs: Any) -> Any:
+        return inputs[0]
+
+    def rows_of(self, whole: Any) -> Any:
+        return whole.reshape((-1, *whole.shape[self.depth :]))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        raise NotImplementedError("AssignParts is made after gradients are: it has none.")
