@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,7 +16,7 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 import anabranch as ab  # noqa: E402
 
-LEAST = 1670  # of 1,884; others are of types and domains that are not computed with here
+LEAST = 1705  # of 1,884; others are of types and domains that are not computed with here
 # Differences of rounding: half precision in softmax, and values that are 0 but for the reference's rounding.
 ROUNDED = ("bf16", "fp16", "dft_inverse")
 
@@ -235,3 +236,16 @@ def test_what_is_missing_is_named() -> None:
 def test_devices() -> None:
     assert ab.onnx.backend.supports_device("CPU")
     assert not ab.onnx.backend.supports_device("CUDA:0")
+
+
+def test_integers_of_four_bits_keep_their_type_and_no_other_operator_takes_them() -> None:
+    from onnx import TensorProto, helper
+
+    node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT4)
+    (found,) = ab.onnx.backend.run_node(node, [np.array([-9.0, -8.0, 7.9, 8.0, 3.5], "float32")])
+    assert found.dtype == ml_dtypes.int4
+    assert found.astype("int8").tolist() == [7, -8, 7, -8, 3]  # the four lowest bits of the whole number
+    (back,) = ab.onnx.backend.run_node(helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT), [found])
+    assert back.tolist() == [7, -8, 7, -8, 3]
+    with pytest.raises(Exception, match="type INT4 as the input of another operator"):
+        ab.onnx.backend.run_node(helper.make_node("Transpose", ["x"], ["y"]), [found.reshape(1, 5)])

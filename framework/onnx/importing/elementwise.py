@@ -11,7 +11,7 @@ import numpy as np
 from ....engine import ops
 from ....engine.common import dtypes
 from .node import Node, imports
-from .values import Dims, dtype_of, known, plain, tensor
+from .values import INT4, UINT4, Dims, FourBits, dtype_of, known, plain, tensor
 
 _SAME: dict[str, Any] = {
     "Abs": ops.abs,
@@ -196,15 +196,20 @@ def _identity(node: Node, x: Any) -> Any:
 
 @imports("Cast", dims=True)
 def _cast(node: Node, x: Any) -> Any:
-    dtype = dtype_of(node.get("to"))
+    dtype = dtype_of(node.get("to"), four_bits=True)
     if isinstance(x, Dims) and dtype == np.dtype("int64"):
         return x
-    return cast_to(tensor(plain(x)), dtype)
+    return _cast_any(x, dtype)
 
 
-@imports("CastLike")
+@imports("CastLike", dims=True)
 def _cast_like(node: Node, x: Any, like: Any) -> Any:
-    return cast_to(x, like.dtype)
+    return _cast_any(x, (like if isinstance(like, FourBits) else tensor(plain(like))).dtype)
+
+
+def _cast_any(x: Any, dtype: Any) -> Any:
+    numbers = tensor(x.held if isinstance(x, FourBits) else plain(x))
+    return FourBits.of_numbers(numbers, dtype) if dtype in (INT4, UINT4) else cast_to(numbers, dtype)
 
 
 def cast_to(x: Any, dtype: Any) -> Any:

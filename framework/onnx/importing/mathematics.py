@@ -11,7 +11,7 @@ from ....engine import ops
 from ....engine.common import dtypes
 from .elementwise import cast_to
 from .node import Node, imports
-from .values import dtype_of, known, rank_of, shape_of, sizes_of, tensor
+from .values import INT4, UINT4, FourBits, dtype_of, known, plain, rank_of, shape_of, sizes_of, tensor
 
 # --- products -------------------------------------------------------------------------------------------------------
 
@@ -252,31 +252,41 @@ def _along(node: Node, x: Any, value: Any, block: int = 0) -> Any:
     return ops.reshape(value, tuple(-1 if k == axis else 1 for k in range(rank_of(x))))
 
 
-@imports("QuantizeLinear")
+@imports("QuantizeLinear", dims=True)
 def _quantize_linear(node: Node, x: Any, scale: Any, zero: Any = None) -> Any:
     if zero is not None:
         dtype = zero.dtype
     else:
-        dtype = dtype_of(node.get("output_dtype")) if node.get("output_dtype") else np.dtype("uint8")
-    if dtype.kind not in "iu":
+        dtype = dtype_of(node.get("output_dtype"), four_bits=True) if node.get("output_dtype") else np.dtype("uint8")
+    is_four_bits = dtype in (INT4, UINT4)
+    if dtype.kind not in "iu" and not is_four_bits:
         raise NotImplementedError(f"QuantizeLinear to {dtype.name}")
     block = node.get("block_size", 0)
+    x, scale = tensor(plain(x)), tensor(plain(scale))
     wide = np.dtype("float32") if x.dtype.name != "float64" else x.dtype
     numbers = ops.cast(x, wide) if dtypes.is_integer(x.dtype) or x.dtype.name in ("float16", "bfloat16") else x
     ratio = ops.round(ops.divide(numbers, ops.cast(_along(node, x, scale, block), numbers.dtype)))
     if zero is not None:
-        ratio = ops.add(ratio, ops.cast(_along(node, x, zero, block), ratio.dtype))
+        ratio = ops.add(ratio, ops.cast(_along(node, x, _held(zero), block), ratio.dtype))
+    if is_four_bits:
+        return FourBits.of_numbers(ops.clip(ratio, *FourBits(None, dtype).limits), dtype)
     limits = np.iinfo(dtype)
     return ops.cast(ops.clip(ratio, limits.min, limits.max), dtype)
 
 
-@imports("DequantizeLinear")
+def _held(value: Any) -> Any:
+    """Return a tensor; integers of four bits as those of eight that hold them."""
+    return tensor(value.held if isinstance(value, FourBits) else plain(value))
+
+
+@imports("DequantizeLinear", dims=True)
 def _dequantize_linear(node: Node, x: Any, scale: Any, zero: Any = None) -> Any:
     block = node.get("block_size", 0)
+    x, scale = _held(x), tensor(plain(scale))
     dtype = dtype_of(node.get("output_dtype")) if node.get("output_dtype") else scale.dtype
     numbers = ops.cast(x, "int32") if x.dtype.itemsize < 4 else x
     if zero is not None:
-        numbers = ops.subtract(numbers, ops.cast(_along(node, x, zero, block), numbers.dtype))
+        numbers = ops.subtract(numbers, ops.cast(_along(node, x, _held(zero), block), numbers.dtype))
     return ops.cast(ops.multiply(ops.cast(numbers, scale.dtype), _along(node, x, scale, block)), dtype)
 
 

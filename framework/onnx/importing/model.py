@@ -11,7 +11,7 @@ from . import detection, elementwise, images, mathematics, recurrent, shapes, st
 from .node import RULES, normal_domain
 from .reading import initializer_array
 from .runner import Runner
-from .values import Optional
+from .values import INT4, UINT4, FourBits, Optional
 
 
 def runner_of(model: Any) -> Runner:
@@ -61,7 +61,7 @@ def as_value(value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype.kind in "OSU":
         return np.array([_text(each) for each in array.reshape(-1)], np.dtype("T")).reshape(array.shape)
-    return array
+    return FourBits.of_array(array) if array.dtype in (INT4, UINT4) else array
 
 
 def _text(value: Any) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import OnnxError
 from ..protos import load_onnx
-from .values import dtype_of
+from .values import INT4, UINT4, FourBits, dtype_of
 
 _LOWEST_OPSET = 7
 _MOST_DEPTH = 64  # of graphs in graphs
@@ -75,7 +75,7 @@ def _parsed(content: bytes, what: str) -> Any:
 
 
 def initializer_array(proto: Any) -> Any:
-    """Return a TensorProto as an array; texts as strings.
+    """Return a TensorProto as an array; texts as strings, integers of four bits as `FourBits`.
 
     Raises:
         OnnxError: its bytes do not fit its shape and type, or are in another file.
@@ -84,7 +84,7 @@ def initializer_array(proto: Any) -> Any:
     onnx = load_onnx()
     if proto.data_location == onnx.TensorProto.EXTERNAL:
         raise OnnxError(f"Tensor {proto.name!r} lies in another file, and only weights of the outermost graph may.")
-    dtype = dtype_of(proto.data_type)
+    dtype = dtype_of(proto.data_type, four_bits=True)
     shape = _checked_shape(proto)
     if dtype.kind == "T":
         texts = [text.decode("utf-8", "replace") for text in proto.string_data]
@@ -94,7 +94,7 @@ def initializer_array(proto: Any) -> Any:
         array = onnx.numpy_helper.to_array(proto)
     except Exception as error:  # whatever a damaged message leads to
         raise OnnxError(f"Tensor {proto.name!r} is damaged: {error}.") from error
-    return array
+    return FourBits.of_array(array) if dtype in (INT4, UINT4) else array
 
 
 def _checked_shape(proto: Any) -> tuple[int, ...]:
@@ -108,17 +108,19 @@ def _check_size(proto: Any, shape: tuple[int, ...], dtype: Any) -> None:
     count = 1
     for dim in shape:
         count *= dim
+    is_packed = dtype in (INT4, UINT4)  # two in a byte
     if proto.HasField("raw_data"):
-        if len(proto.raw_data) != count * dtype.itemsize:
+        size = (count + 1) // 2 if is_packed else count * dtype.itemsize
+        if len(proto.raw_data) != size:
             raise OnnxError(
-                f"Tensor {proto.name!r} of shape {shape} needs {count * dtype.itemsize:,} bytes; "
-                f"it has {len(proto.raw_data):,}."
+                f"Tensor {proto.name!r} of shape {shape} needs {size:,} bytes; it has {len(proto.raw_data):,}."
             )
         return
     fields = (proto.float_data, proto.int32_data, proto.int64_data, proto.double_data, proto.uint64_data)
     held = max(len(field) for field in fields)
-    if held != count * (2 if dtype.kind == "c" else 1):
-        raise OnnxError(f"Tensor {proto.name!r} of shape {shape} needs {count:,} numbers; it has {held:,}.")
+    wanted = (count + 1) // 2 if is_packed else count * (2 if dtype.kind == "c" else 1)
+    if held != wanted:
+        raise OnnxError(f"Tensor {proto.name!r} of shape {shape} needs {wanted:,} numbers; it has {held:,}.")
 
 
 def _of_shape(array: Any, shape: tuple[int, ...], proto: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ....engine import ops
@@ -20,6 +21,7 @@ from ....engine.ops.base import known_array
 from ..errors import OnnxError
 
 LONG = np.dtype("int64")
+INT4, UINT4 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,41 @@ class Dims:
         return stacked[0] if self.scalar else stacked
 
 
+class FourBits:
+    """Integers of four bits, which are computed with as integers of eight.
+
+    Attributes:
+        held: a tensor or an array of int8 or uint8.
+        dtype: of four bits.
+    """
+
+    def __init__(self, held: Any, dtype: Any) -> None:
+        self.held = held
+        self.dtype = np.dtype(dtype)
+
+    @classmethod
+    def of_array(cls, array: Any) -> FourBits:
+        """Hold the elements of an array of four-bit integers."""
+        return cls(array.astype("int8" if array.dtype == INT4 else "uint8"), array.dtype)
+
+    @classmethod
+    def of_numbers(cls, numbers: Any, dtype: Any) -> FourBits:
+        """Hold numbers, of which fractions are cut off and the four lowest bits are kept."""
+        least = 8 if dtype == INT4 else 0
+        wide = ops.cast(numbers, "int32")
+        low = ops.subtract(ops.bitwise_and(ops.add(wide, least), 15), least)
+        return cls(ops.cast(low, "int8" if dtype == INT4 else "uint8"), dtype)
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the largest integer."""
+        return (-8, 7) if self.dtype == INT4 else (0, 15)
+
+    def array(self) -> Any:
+        """Return them as an array of four-bit integers."""
+        return as_array(self.held).astype(self.dtype)
+
+
 def known(value: Any) -> Any:
     """Return a value as an array if it is known already, else None."""
     if isinstance(value, Dims):
@@ -61,7 +98,13 @@ def known(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as a tensor or array; sequences and optionals as they are."""
+    """Return a value as a tensor or array; sequences and optionals as they are.
+
+    Raises:
+        NotImplementedError: it is of four bits, which few operators take.
+    """
+    if isinstance(value, FourBits):
+        raise NotImplementedError(f"type {value.dtype.name.upper()} as the input of another operator than casts")
     return value.tensor() if isinstance(value, Dims) else value
 
 
@@ -111,6 +154,8 @@ def as_array(value: Any) -> Any:
     """Return what was computed as a NumPy array, texts as objects; sequences as lists, nothing as None."""
     if isinstance(value, Optional):
         return None if value.value is None else as_array(value.value)
+    if isinstance(value, FourBits):
+        return value.array()
     if isinstance(value, list):
         return [as_array(each) for each in value]
     value = plain(value)
@@ -118,8 +163,12 @@ def as_array(value: Any) -> Any:
     return array.astype(object) if is_string(array.dtype) else array
 
 
-def dtype_of(element_type: int) -> Any:
+def dtype_of(element_type: int, four_bits: bool = False) -> Any:
     """Return the dtype of ONNX's number of a type.
+
+    Args:
+        element_type: the number.
+        four_bits: take the types of four-bit integers, too.
 
     Raises:
         OnnxError: there is no such type.
@@ -134,6 +183,8 @@ def dtype_of(element_type: int) -> Any:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(element_type)
     except KeyError:
         raise OnnxError(f"ONNX has no type of number {element_type}.") from None
+    if four_bits and dtype in (INT4, UINT4):
+        return dtype
     if dtype.name.startswith(("float8", "float4", "int4", "uint4", "int2", "uint2")):
         raise NotImplementedError(f"type {onnx.TensorProto.DataType.Name(element_type)}")
     return dtype
