@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from ..engine.checkpoint.files import MANIFEST, CheckpointReader, is_checkpoint, write_manifest, write_shard
+from ..engine.checkpoint.folders import Folder, folder_of
 from ..engine.checkpoint.ops import assign_restored, checked, save
 from ..engine.common.dtypes import string
 from ..engine.control_flow.grouping import group
@@ -37,7 +36,8 @@ class CheckpointManager:
     that hold variables each write their own, to a folder that all share.
 
     Args:
-        directory: where the checkpoints are. It is made if there is none.
+        directory: where the checkpoints are. It is made if there is none. A URL such as ``s3://bucket/run`` names a
+            folder that fsspec reads and writes (extra ``remote``, and the package of that kind of store).
         items: a model, with its optimizer, metrics and random state; or variables, in a list or by name.
         max_to_keep: how many checkpoints are kept; None for all.
         keep_checkpoint_every_n_hours: keep one beyond these for each so many hours.
@@ -83,7 +83,8 @@ class CheckpointManager:
             raise ValueError(f"CheckpointManager: max_to_keep={max_to_keep} must be at least 1, or None for all.")
         if save_interval_steps < 1:
             raise ValueError(f"CheckpointManager: save_interval_steps={save_interval_steps} must be at least 1.")
-        self.directory = Path(directory)
+        self._root = folder_of(directory)
+        self.directory = self._root.path if type(self._root) is Folder else str(self._root)
         self.max_to_keep = max_to_keep
         self._hours = keep_checkpoint_every_n_hours
         self._interval_steps = save_interval_steps
@@ -95,7 +96,7 @@ class CheckpointManager:
         self._writing: Future[None] | None = None
         self._saved_at = 0.0
         self._programs: dict[str, tuple[Any, ...]] = {}
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self._root.make()
         self._parts()  # so that what can't be saved is refused now
 
     # --- saving -----------------------------------------------------------------------------------------------------
@@ -139,8 +140,8 @@ class CheckpointManager:
             return False
         return self._interval_seconds is None or time.time() - self._saved_at >= self._interval_seconds
 
-    def _write(self, folder: Path, values: Mapping[str, Any], more: Mapping[str, Any]) -> None:
-        _clear(folder)
+    def _write(self, folder: Folder, values: Mapping[str, Any], more: Mapping[str, Any]) -> None:
+        folder.remove(MANIFEST)
         write_manifest(folder, [write_shard(folder, 0, 1, values)], more)
         self._remove_old()
 
@@ -185,8 +186,9 @@ class CheckpointManager:
         return max(steps, key=self._worth, default=None) if self._best_by is not None else max(steps, default=None)
 
     def _steps(self) -> list[int]:
-        names = [path.name.removeprefix("step-") for path in self.directory.glob("step-*") if is_checkpoint(path)]
-        return sorted(int(name) for name in names if name.isdigit())
+        names = [name for name in self._root.folders("step-") if is_checkpoint(self._root / name)]
+        numbers = [name.removeprefix("step-") for name in names]
+        return sorted(int(number) for number in numbers if number.isdigit())
 
     def _worth(self, step: int) -> float:
         assert self._best_by is not None
@@ -195,8 +197,8 @@ class CheckpointManager:
         except (DataLossError, FileNotFoundError):
             return -np.inf
 
-    def _folder(self, step: int) -> Path:
-        return self.directory / f"step-{int(step)}"
+    def _folder(self, step: int) -> Folder:
+        return self._root / f"step-{int(step)}"
 
     def _remove_old(self) -> None:
         """Remove what is not to be kept."""
@@ -213,7 +215,7 @@ class CheckpointManager:
             if self._hours is not None and at - kept_at >= self._hours * _HOUR:
                 kept_at = at
                 continue
-            _clear(self._folder(step))
+            self._folder(step).remove(MANIFEST)
 
     # --- restoring --------------------------------------------------------------------------------------------------
 
@@ -244,7 +246,7 @@ class CheckpointManager:
                 return found
         return None
 
-    def _restore_from(self, folder: Path) -> None:
+    def _restore_from(self, folder: Folder) -> None:
         if self._session is not None:
             CheckpointReader(folder)  # before a step begins to assign
             self._run_restore(folder)
@@ -290,8 +292,8 @@ class CheckpointManager:
             raise TypeError(f"CheckpointManager(session=...) saves variables; {others} are none. Leave them out.")
         return found
 
-    def _run_save(self, folder: Path, more: Mapping[str, Any]) -> None:
-        _clear(folder)
+    def _run_save(self, folder: Folder, more: Mapping[str, Any]) -> None:
+        folder.remove(MANIFEST)
         if "save" not in self._programs:
             variables = self._variables()
             with self._graph().as_default():
@@ -299,9 +301,9 @@ class CheckpointManager:
                 done = save(where, list(variables), list(variables.values()), what)
             self._programs["save"] = done, where, what
         done, where, what = self._programs["save"]
-        self._session.run(done, {where: str(folder.resolve()), what: json.dumps(more)})
+        self._session.run(done, {where: folder.absolute(), what: json.dumps(more)})
 
-    def _run_restore(self, folder: Path) -> None:
+    def _run_restore(self, folder: Folder) -> None:
         if "restore" not in self._programs:
             variables = self._variables()
             with self._graph().as_default():
@@ -309,7 +311,7 @@ class CheckpointManager:
                 done = group(*assign_restored(where, list(variables), list(variables.values())))
             self._programs["restore"] = done, where
         done, where = self._programs["restore"]
-        self._session.run(done, {where: str(folder.resolve())})
+        self._session.run(done, {where: folder.absolute()})
 
     def _graph(self) -> Graph:
         return self._session.graph
@@ -334,14 +336,7 @@ def _set(part: Any, value: Any) -> None:
         part.write_value(value[()] if value.ndim == 0 else value)
 
 
-def _clear(folder: Path) -> None:
-    """Remove a checkpoint: the manifest first, so that what is left of it is none."""
-    if folder.is_dir():
-        (folder / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(folder)
-
-
-def _time_of(folder: Path) -> float:
+def _time_of(folder: Folder) -> float:
     try:
         return float(CheckpointReader(folder).manifest.get("time", 0.0))
     except (DataLossError, FileNotFoundError):

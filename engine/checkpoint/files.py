@@ -21,8 +21,9 @@ import numpy as np
 from ..common.dtypes import as_dtype, name_of, string
 from ..graph.sharded import Rows
 from ..queues.errors import DataLossError
-from ..saving.atomic import atomic_write
+from .folders import Folder, folder_of
 
+Place = str | os.PathLike[str] | Folder  # a folder, by its path or URL
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "anabranch-checkpoint", 2
 _OF_ROWS_IN_TURN = 2  # the version of checkpoints in which a piece holds every n-th row; others are of version 1
@@ -85,7 +86,7 @@ def _h5py() -> Any:
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def write_shard(folder: Path, number: int, count: int, tensors: Mapping[str, Any] | Sequence[Part]) -> dict[str, Any]:
+def write_shard(folder: Place, number: int, count: int, tensors: Mapping[str, Any] | Sequence[Part]) -> dict[str, Any]:
     """Write one shard, whole or not at all; gives what the manifest has to say of it.
 
     Args:
@@ -96,11 +97,11 @@ def write_shard(folder: Path, number: int, count: int, tensors: Mapping[str, Any
     Raises:
         OSError: it can't be written.
     """
-    h5py = _h5py()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"shard-{number}-of-{count}.h5"
+    h5py, folder = _h5py(), folder_of(folder)
+    folder.make()
+    name_of_file = f"shard-{number}-of-{count}.h5"
     pieces: list[dict[str, Any]] = []
-    with atomic_write(path) as stream:
+    with folder.writing(name_of_file) as stream:
         with h5py.File(stream, "w", libver=("v108", "v108")) as file:
             for position, (name, array, rows, whole) in enumerate(_parts(tensors)):
                 offset = [0] * array.ndim if rows is None else [rows.first, *[0] * (array.ndim - 1)]
@@ -122,7 +123,7 @@ def write_shard(folder: Path, number: int, count: int, tensors: Mapping[str, Any
                 pieces.append(piece)
         stream.flush()
         size = os.fstat(stream.fileno()).st_size
-    return {"file": path.name, "size": size, "pieces": pieces}
+    return {"file": name_of_file, "size": size, "pieces": pieces}
 
 
 def _parts(tensors: Mapping[str, Any] | Sequence[Part]) -> Iterator[tuple[str, Any, Rows | None, tuple[int, ...]]]:
@@ -142,7 +143,7 @@ def _parts(tensors: Mapping[str, Any] | Sequence[Part]) -> Iterator[tuple[str, A
             )
 
 
-def write_manifest(folder: Path, shards: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:
+def write_manifest(folder: Place, shards: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:
     """Write the manifest: from now on the folder is a checkpoint.
 
     Args:
@@ -154,10 +155,10 @@ def write_manifest(folder: Path, shards: Sequence[Mapping[str, Any]], more: Mapp
         FileNotFoundError: a shard is not here, as in a folder that tasks do not share.
         ValueError: two shards have a tensor of the same name, or not all pieces of one are there.
     """
+    folder = folder_of(folder)
     tensors: dict[str, Any] = {}
     for number, shard in enumerate(shards):
-        path = folder / shard["file"]
-        if not path.is_file() or path.stat().st_size != shard["size"]:
+        if folder.size(shard["file"]) != shard["size"]:
             raise FileNotFoundError(
                 f"A task has written {shard['file']!r} ({shard['size']:,} bytes), but it is not in {str(folder)!r} "
                 "here. Save to a folder that all tasks share, under the same path."
@@ -179,15 +180,15 @@ def write_manifest(folder: Path, shards: Sequence[Mapping[str, Any]], more: Mapp
         **more,
     }
     document["crc32"] = _crc32_of_json(document)
-    with atomic_write(folder / MANIFEST) as stream:
+    with folder.writing(MANIFEST) as stream:
         stream.write(json.dumps(document, indent=1).encode())
 
 
-def _two(folder: Path, name: str) -> str:
+def _two(folder: Folder, name: str) -> str:
     return f"Two shards of {str(folder)!r} have a tensor {name!r}. Give each another name."
 
 
-def _check_whole(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
+def _check_whole(folder: Folder, name: str, entry: Mapping[str, Any]) -> None:
     """Check that the pieces of a tensor make the whole, and each row once."""
     if len(entry["pieces"]) == 1 and entry["pieces"][0]["shape"] == entry["shape"]:
         return
@@ -234,7 +235,7 @@ class CheckpointReader(Mapping[str, Any]):
     """The tensors of a checkpoint: a mapping of names to arrays, each read when it is asked for.
 
     Args:
-        path: the folder.
+        path: the folder, or its URL.
 
     Raises:
         FileNotFoundError: the folder is no checkpoint, or a shard is missing.
@@ -244,18 +245,19 @@ class CheckpointReader(Mapping[str, Any]):
         manifest: all that the manifest says.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Place) -> None:
+        self.path = folder_of(path)
         self.manifest = _read_manifest(self.path)
         self._entries = _entries(self.path, self.manifest)
         self._files = _shards(self.path, self.manifest)
         self._size = sum(size for _, size in self._files)
         for file, size in self._files:
-            if not file.is_file():
-                raise FileNotFoundError(f"The checkpoint {str(self.path)!r} lacks {file.name!r}. {_AGAIN}")
-            if file.stat().st_size != size:
+            found = self.path.size(file)
+            if found is None:
+                raise FileNotFoundError(f"The checkpoint {str(self.path)!r} lacks {file!r}. {_AGAIN}")
+            if found != size:
                 raise DataLossError(
-                    f"{str(file)!r} has {file.stat().st_size:,} bytes, and had {size:,} when the checkpoint was saved. "
+                    f"{self.path.file(file)!r} has {found:,} bytes, and had {size:,} when the checkpoint was saved. "
                     f"{_AGAIN}"
                 )
 
@@ -315,12 +317,14 @@ class CheckpointReader(Mapping[str, Any]):
         """A piece of a tensor, if it is what was saved."""
         file, _ = self._files[piece.shard]
         try:
-            with _h5py().File(file, "r") as opened:
+            with self.path.opened(file) as stream, _h5py().File(stream, "r") as opened:
                 part = _read(opened[piece.dataset], dtype)
             if part.shape != piece.shape or _crc32(part) != piece.crc32:
                 raise OSError("what is there is not what was saved")
         except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise DataLossError(f"Tensor {name!r} can't be read from {str(file)!r}: {error}. {_AGAIN}") from error
+            raise DataLossError(
+                f"Tensor {name!r} can't be read from {self.path.file(file)!r}: {error}. {_AGAIN}"
+            ) from error
         return part
 
     def _checked(self, name: str, entry: Entry) -> Any:
@@ -364,9 +368,9 @@ def _ends(piece: Piece) -> list[int]:
 _AGAIN = "Take another checkpoint, or save it again."
 
 
-def is_checkpoint(path: Path) -> bool:
+def is_checkpoint(path: Place) -> bool:
     """Test whether a folder holds a checkpoint that was written to its end."""
-    return (path / MANIFEST).is_file()
+    return folder_of(path).size(MANIFEST) is not None
 
 
 def _read(dataset: Any, dtype: Any) -> Any:
@@ -376,20 +380,19 @@ def _read(dataset: Any, dtype: Any) -> Any:
     return array if array.dtype == dtype else array.view(dtype)
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    file = path / MANIFEST
-    if not file.is_file():
-        what = "a checkpoint that was not written to its end" if path.is_dir() else "no folder"
+def _read_manifest(path: Folder) -> dict[str, Any]:
+    if not is_checkpoint(path):
+        what = "a checkpoint that was not written to its end" if path.exists() else "no folder"
         raise FileNotFoundError(f"{str(path)!r} is {what}: there is no {MANIFEST}. Take another one.")
     try:
-        found: Any = json.loads(file.read_bytes())
+        found: Any = json.loads(path.read(MANIFEST))
         if found["format"] != FORMAT:
             raise ValueError(f"its format is {found['format']!r}")
         if found.pop("crc32") != _crc32_of_json(found):
             raise ValueError("what is there is not what was saved")
         version = int(found.get("version", 0))
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        raise DataLossError(f"{str(file)!r} is damaged: {error}. {_AGAIN}") from error
+        raise DataLossError(f"{path.file(MANIFEST)!r} is damaged: {error}. {_AGAIN}") from error
     if version > VERSION:
         raise DataLossError(
             f"{str(path)!r} is of version {version} of the format; this is anabranch with version {VERSION}. "
@@ -398,19 +401,19 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return found
 
 
-def _shards(path: Path, manifest: Mapping[str, Any]) -> list[tuple[Path, int]]:
-    """The files of a checkpoint, and their sizes."""
+def _shards(path: Folder, manifest: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The names of the files of a checkpoint, and their sizes."""
     try:
         found = [(str(shard["file"]), int(shard["size"])) for shard in manifest["shards"]]
         outside = [name for name, _ in found if Path(name).name != name]
         if outside:
             raise ValueError(f"{outside[0]!r} is not in this folder")
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise DataLossError(f"{str(path / MANIFEST)!r} is damaged: {error!r}. {_AGAIN}") from error
-    return [(path / name, size) for name, size in found]
+        raise DataLossError(f"{path.file(MANIFEST)!r} is damaged: {error!r}. {_AGAIN}") from error
+    return found
 
 
-def _entries(path: Path, manifest: Mapping[str, Any]) -> dict[str, Entry]:
+def _entries(path: Folder, manifest: Mapping[str, Any]) -> dict[str, Entry]:
     try:
         return {
             name: Entry(
@@ -431,7 +434,7 @@ def _entries(path: Path, manifest: Mapping[str, Any]) -> dict[str, Entry]:
             for name, entry in manifest["tensors"].items()
         }
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise DataLossError(f"{str(path / MANIFEST)!r} is damaged: {error!r}. {_AGAIN}") from error
+        raise DataLossError(f"{path.file(MANIFEST)!r} is damaged: {error!r}. {_AGAIN}") from error
 
 
 __all__ = ["CheckpointReader", "Part", "is_checkpoint", "write_manifest", "write_shard"]

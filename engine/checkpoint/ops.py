@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -57,7 +56,7 @@ class SaveShard(_FileOp):
             Part(name, value, Rows(*region[:3]), region[3]) if region else Part(name, value, None, 0)
             for name, value, region in zip(self.names, tensors, rows, strict=True)
         ]
-        return as_scalar_or_array(json.dumps(write_shard(Path(str(folder)), self.number, self.count, found)))
+        return as_scalar_or_array(json.dumps(write_shard(str(folder), self.number, self.count, found)))
 
     def effects(self) -> Iterable[Effect]:  # shards are written at once
         return (Effect(f"shard {self.number} of a checkpoint", writes=True),)
@@ -72,7 +71,7 @@ class WriteManifest(_FileOp):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         folder, more, *shards = inputs
-        write_manifest(Path(str(folder)), [json.loads(str(shard)) for shard in shards], json.loads(str(more)))
+        write_manifest(str(folder), [json.loads(str(shard)) for shard in shards], json.loads(str(more)))
         return ()
 
     def effects(self) -> Iterable[Effect]:
@@ -133,7 +132,7 @@ def save(prefix: Any, names: Sequence[str], tensors: Sequence[Any], metadata: An
     """Save tensors to a checkpoint: one shard for each task on which some of them are, then the manifest.
 
     Args:
-        prefix: the folder, which all tasks share; a text, or a tensor of one.
+        prefix: the folder, which all tasks share, or its URL (see `CheckpointManager`); a text, or a tensor of one.
         names: of the tensors.
         tensors: tensors or variables. A variable is written by the task on which it is. A `ShardedVariable` is written
             by all tasks on which its shards are; it is one tensor of the checkpoint.

@@ -1,0 +1,185 @@
+"""Folders of checkpoints: on the disk, or elsewhere by a URL, which fsspec reads and writes.
+
+What is elsewhere is written to a temporary file first and sent when it is whole: stores of objects show a file when all
+of it is there. Where one does not, a checkpoint without its last file, the manifest, is none.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..saving.atomic import atomic_write
+
+
+class Folder:
+    """A folder on the disk.
+
+    Args:
+        path: of the folder.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(self.path / name)
+
+    def absolute(self) -> str:
+        """Return the folder's name for other processes."""
+        return str(self.path.resolve())
+
+    def file(self, name: str) -> str:
+        """Return the name of a file in the folder."""
+        return str(self.path / name)
+
+    def make(self) -> None:
+        """Make the folder, and those around it, where there are none."""
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def exists(self) -> bool:
+        """Test whether there is such a folder."""
+        return self.path.is_dir()
+
+    def folders(self, beginning: str) -> list[str]:
+        """Return the names of the folders inside that begin with `beginning`."""
+        return [path.name for path in self.path.glob(f"{beginning}*") if path.is_dir()]
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a file; None if there is none."""
+        path = self.path / name
+        return path.stat().st_size if path.is_file() else None
+
+    def read(self, name: str) -> bytes:
+        """Return what is in a file."""
+        return (self.path / name).read_bytes()
+
+    @contextmanager
+    def opened(self, name: str) -> Generator[Any]:
+        """Give a file for h5py to read: of it alone what is needed."""
+        yield self.path / name
+
+    @contextmanager
+    def writing(self, name: str) -> Generator[BinaryIO]:
+        """Give a stream that becomes a file when the block ends, and nothing at all when it fails."""
+        with atomic_write(self.path / name) as stream:
+            yield stream
+
+    def remove(self, first: str) -> None:
+        """Remove the folder, and the file `first` before all others."""
+        if self.path.is_dir():
+            (self.path / first).unlink(missing_ok=True)
+            shutil.rmtree(self.path)
+
+
+class RemoteFolder(Folder):
+    """A folder elsewhere.
+
+    Args:
+        url: such as ``s3://bucket/run``.
+
+    Raises:
+        ModuleNotFoundError: fsspec, or what it needs for this kind of URL, is not installed.
+        ValueError: there is no such kind of URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+        try:
+            self._store, self._root = importlib.import_module("fsspec").core.url_to_fs(self._url)
+        except ModuleNotFoundError as error:
+            if error.name != "fsspec":
+                raise
+            raise ModuleNotFoundError(
+                f"The checkpoint folder {url!r} needs the package fsspec, which is not installed: "
+                "pip install 'anabranch[remote]'.",
+                name="fsspec",
+            ) from error
+        self._root = self._root.rstrip("/")
+
+    def __str__(self) -> str:
+        return self._url
+
+    def __truediv__(self, name: str) -> Folder:
+        return RemoteFolder(f"{self._url}/{name}")
+
+    def absolute(self) -> str:
+        return self._url
+
+    def file(self, name: str) -> str:
+        return f"{self._url}/{name}"
+
+    def make(self) -> None:
+        self._store.makedirs(self._root, exist_ok=True)
+
+    def exists(self) -> bool:
+        self._forget()
+        return bool(self._store.isdir(self._root))
+
+    def folders(self, beginning: str) -> list[str]:
+        self._forget()
+        try:
+            found = self._store.ls(self._root, detail=True)
+        except FileNotFoundError:
+            return []
+        names = [entry["name"].rstrip("/").rpartition("/")[2] for entry in found if entry["type"] == "directory"]
+        return [name for name in names if name.startswith(beginning)]
+
+    def size(self, name: str) -> int | None:
+        self._forget()
+        try:
+            found = self._store.info(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return None
+        return int(found["size"]) if found["type"] == "file" else None
+
+    def read(self, name: str) -> bytes:
+        return bytes(self._store.cat_file(f"{self._root}/{name}"))
+
+    @contextmanager
+    def opened(self, name: str) -> Generator[Any]:
+        with self._store.open(f"{self._root}/{name}", "rb") as stream:
+            yield stream
+
+    @contextmanager
+    def writing(self, name: str) -> Generator[BinaryIO]:
+        with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
+            local = Path(folder) / name
+            with local.open("w+b") as stream:
+                yield stream
+            self.make()
+            self._store.put_file(str(local), f"{self._root}/{name}")
+
+    def remove(self, first: str) -> None:
+        if self.exists():
+            if self.size(first) is not None:
+                self._store.rm_file(f"{self._root}/{first}")
+            if self.exists():  # stores of objects have no empty folders
+                self._store.rm(self._root, recursive=True)
+
+    def _forget(self) -> None:
+        """Take note that others may have changed what is there."""
+        self._store.invalidate_cache()
+
+
+def folder_of(path: str | os.PathLike[str] | Folder) -> Folder:
+    """Return the folder of a path, or of a URL such as ``s3://bucket/run`` or ``memory://run``."""
+    if isinstance(path, Folder):
+        return path
+    text = os.fspath(path)
+    scheme, separator, rest = text.partition("://")
+    if scheme == "file" and separator:
+        return Folder(rest)
+    return RemoteFolder(text) if separator else Folder(text)
+
+
+__all__ = ["Folder", "RemoteFolder", "folder_of"]
