@@ -51,6 +51,14 @@ _LATTICE: dict[str, tuple[str, ...]] = {
 
 
 @cache
+def four_bit_dtypes() -> tuple[DType, DType]:
+    """Return the dtypes of signed and unsigned integers of four bits, of arrays in files; no op computes with them."""
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)
+
+
+@cache
 def _dtype_from_name(name: str) -> DType:
     if name in ("string", "str", string.name):
         return string

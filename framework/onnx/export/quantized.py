@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ....engine.common import dtypes
@@ -13,7 +12,6 @@ from .products import extremum_or, reduced
 from .registry import exports
 from .writer import BOOL, FLOAT, INT, LONG, Writer
 
-_INT4 = np.dtype(ml_dtypes.int4)
 _INT4_OPSET = 21  # the first with four-bit integers, and with groups that share a scale
 
 
@@ -83,8 +81,9 @@ def _dequantize_int4(w: Writer, node: Operation, packed: str, scale: str, zero: 
     block = None if any(array is None for array in arrays) else _block_of(arrays[3], len(arrays[1]))
     fits = block is not None and w.opset >= _INT4_OPSET and np.all(np.abs(arrays[2] + np.int16(0) + 0.5) < 8)
     if fits and dtypes.name_of(w.dtypes[scale]) in ("float32", "float16"):
-        integers = w.constant(_unpacked(arrays[0], op.columns).astype(_INT4), name=f"{packed}/int4")
-        zeros = w.constant(arrays[2].astype(_INT4), name=f"{zero}/int4")
+        int4, _ = dtypes.four_bit_dtypes()
+        integers = w.constant(_unpacked(arrays[0], op.columns).astype(int4), name=f"{packed}/int4")
+        zeros = w.constant(arrays[2].astype(int4), name=f"{zero}/int4")
         w.weights.update((integers, zeros))
         return w.add("DequantizeLinear", integers, scale, zeros, dtype=w.dtypes[scale], axis=0, block_size=block)
     groups = w.cast(group, LONG)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ....engine import ops
-from ....engine.common.dtypes import as_dtype, is_string
+from ....engine.common.dtypes import as_dtype, four_bit_dtypes, is_string
 from ....engine.common.quick_dataclass import dataclass
 from ....engine.graph import Tensor
 from ....engine.graph.value import Value
@@ -21,7 +20,7 @@ from ....engine.ops.base import known_array
 from ..errors import OnnxError
 
 LONG = np.dtype("int64")
-INT4, UINT4 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)
+INT4, UINT4 = four_bit_dtypes()
 
 
 @dataclass(frozen=True)
