@@ -32,6 +32,7 @@ from .spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
 from .stateless import in_stateless_scope, keep, substitute
 from .tensor import Operators, Symbol, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
 from .value import Value
+from .writing_rows import Held
 
 
 class Lending:
@@ -172,6 +173,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     whole: Any = None  # the `ShardedVariable` of which it is a shard
     home: Home | None = None  # the place of its value, if a task of a cluster holds that
     _first: Later | None = None  # its value, before that is needed
+    _held: Held | None = None  # its memory, while a step writes in that
 
     def __init__(
         self,
@@ -258,7 +260,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     @property
     def first_value(self) -> Later | None:
         """Return what computes its value, if that was not needed yet; None otherwise."""
-        return None if "_value" in self.__dict__ else self._first
+        return None if "_value" in self.__dict__ or self._held is not None else self._first
 
     def postpone(self, first: Later) -> None:
         """Let the value go: it is computed again when it is next needed."""
@@ -280,6 +282,15 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             home = self.__dict__.get("home") if name == "_value" else None
             if home is not None:
                 return _own(home.run("read", lambda: self.value)[0])
+            held = self._held if name == "_value" else None
+            if held is not None:
+                if held.is_mine and held.array is not None:
+                    return held.array
+                if not held.is_mine:
+                    held.wait()
+                    return self._value
+            elif name == "_value" and "_value" in self.__dict__:  # it was written until just now
+                return self.__dict__["_value"]
             first = self.__dict__.get("_first") if name == "_value" else None
             if first is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -443,8 +454,9 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles, which have a lock of their own."""
-        state = {name: value for name, value in self.__dict__.items() if name not in ("lock", "home")}
-        return state if self.home is None else {**state, "_value": self.numpy()}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("lock", "home", "_held")}
+        is_here = self.home is None and self._held is None
+        return state if is_here else {**state, "_value": self.numpy()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():

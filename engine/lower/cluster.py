@@ -49,7 +49,7 @@ def _join_alike(machine: Machine, stands_alone: Callable[[Node], bool]) -> bool:
             members.sort(key=order.__getitem__)
             joined.update(dict.fromkeys(members, _join(members, moved)))
     machine.nodes = list(dict.fromkeys([joined.get(node, node) for node in machine.nodes]))
-    _take_instead(machine, moved)
+    take_instead(machine, moved)
     return bool(joined)
 
 
@@ -66,11 +66,11 @@ def _cross_once(machine: Machine) -> bool:
             moved[node.output] = first.output
             dropped.update((node, node.peer))
     machine.nodes = [node for node in machine.nodes if node not in dropped]
-    _take_instead(machine, moved)
+    take_instead(machine, moved)
     return bool(dropped)
 
 
-def _take_instead(machine: Machine, moved: dict[Value, Value]) -> None:
+def take_instead(machine: Machine, moved: dict[Value, Value]) -> None:
     """Have all nodes take other values, which are the same."""
     if not moved:
         return

@@ -21,11 +21,12 @@ from ..graph.region import Region
 from ..graph.spec import FrameSpec
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
-from ..passes.framework.prune import frame_users, needed_in_region
+from ..passes.framework.prune import all_blocks, frame_users, needed_in_region
 from ..place.devices import Device
 from .contexts import BranchContext, Context, LoopContext, LoopParts, Switches
 from .narrowing import holds_store_access
 from .nodes import Machine, Node, Value, spec_of
+from .row_writes import wholes_of, writes_of_current_values
 from .scheduling import lower_scheduled
 from .starting import late_starters
 
@@ -41,6 +42,7 @@ class Lowering:
             stay one operation.
         host: the device at which fed values arrive.
         targets_of: for a scheduled function the devices among which it is scheduled; for what else there is none.
+        has_own_memory: whether a device, by name, keeps values where the host can't write them.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class Lowering:
         is_split: Callable[[Operation], bool],
         host: str,
         targets_of: Callable[[Operation], Sequence[Device]] = lambda operation: [],
+        has_own_memory: Callable[[str], bool] = lambda device: False,
     ) -> None:
         self.device_of = device_of
         self.is_split = is_split
         self.host = host
         self.targets_of = targets_of
+        self.has_own_memory = has_own_memory
         self.machine = Machine()
         self._loops: list[tuple[LoopParts, LoopContext]] = []
 
@@ -79,6 +83,7 @@ class Lowering:
 
     def _lower_block(self, context: Context, operations: Sequence[Operation]) -> None:
         users = frame_users(operations)
+        self._note_row_writes(operations)
         for operation in operations:
             if isinstance(operation.op, (Parameter, Constant)):
                 continue
@@ -106,7 +111,10 @@ class Lowering:
         first = operations[0]
         device = self.device_of(first)
         made = {tensor for operation in operations for tensor in operation.outputs}
-        taken = dict.fromkeys(t for operation in operations for t in operation.inputs if t not in made)
+        if first.op.regions and first.writes:
+            for block in all_blocks(operations):
+                self._note_row_writes(block)
+        taken = dict.fromkeys(t for o in operations for t in self._taken_by(o) if t not in made)
         given = [t for operation in operations for t in operation.outputs if type(t.spec) is not FrameSpec]
         node = Node("op", context.label(first), device, context.frame, (), [t.spec for t in given], operations)
         node.taken, node.given = list(taken), given
@@ -118,6 +126,17 @@ class Lowering:
         context.values.update(zip(given, node.outputs, strict=True))
         for operation in operations:
             context.note_run(operation, [node.done])
+
+    def _note_row_writes(self, block: Sequence[Operation]) -> None:
+        """Note the writes of rows in a block, and in blocks that are not lowered, which need no earlier value."""
+        found = writes_of_current_values(block)
+        self.machine.row_writes |= {o for o in found if not self.has_own_memory(self.device_of(o))}
+
+    def _taken_by(self, operation: Operation) -> Sequence[Symbol]:
+        """What an operation takes: a write of rows takes the memory of its variable by itself."""
+        if operation not in self.machine.row_writes:
+            return operation.inputs
+        return operation.inputs[len(wholes_of(operation)) :]
 
     # --- loops ------------------------------------------------------------------------------------------------------
 

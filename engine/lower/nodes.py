@@ -185,6 +185,7 @@ class Machine:
         root: the frame of the step itself.
         feeds: the nodes of what is fed, in order.
         fetches: the nodes of what is fetched, in order.
+        row_writes: the writes of rows of variables that begin with what these hold when they run.
     """
 
     def __init__(self) -> None:
@@ -192,6 +193,7 @@ class Machine:
         self.nodes: list[Node] = []
         self.feeds: list[Node] = []
         self.fetches: list[Node] = []
+        self.row_writes: set[Operation] = set()
 
     def add(self, node: Node) -> Node:
         self.nodes.append(node)

@@ -29,6 +29,7 @@ from ..lower.lowering import Lowering
 from ..lower.narrowing import narrow, read_at_home
 from ..lower.nodes import Machine, Node
 from ..lower.raw import contains_raw, lower_raw, with_back_edges
+from ..lower.row_writes import read_with_parts
 from ..lower.scheduling import scheduling_of
 from ..ops.base import Constant
 from ..ops.containers.tensor_arrays import ArrayRead
@@ -161,6 +162,7 @@ class MachineProgram:
 
     def _print(self, prepared: PreparedStep) -> None:
         printer = Printer(guard=self._check) if self._guards else Printer(kernels_of(prepared.operations, self._exact))
+        printer.rows_in_place, printer.shares_variables = self.machine.row_writes, True
         printer.bindings["copied"] = copied_value
         printer.bindings["stats"] = self.statistics
         printer.bodies.start(prepared.operations)
@@ -444,10 +446,11 @@ def lowered(
     if built:
         machine = lower_raw(prepared.operations, prepared.feeds, prepared.fetches, device_of, host)
     else:
-        lowering = Lowering(device_of, is_split, host, targets)
+        lowering = Lowering(device_of, is_split, host, targets, has_own_memory)
         machine = lowering.run(prepared.operations, prepared.feeds, prepared.fetches)
         read_at_home(machine, has_own_memory)
         narrow(machine, has_own_memory)
+        read_with_parts(machine, has_own_memory)
     if parallel_iterations is not None:
         for frame in machine.frames:
             frame.parallel_iterations = parallel_iterations

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..common.dtypes import name_of
+from ..common.identity import is_among
 from ..control_flow.call import Call, Recorded, Recursion
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
@@ -26,6 +27,7 @@ from ..graph.op import Op, without_bare_strings
 from ..graph.spec import FrameSpec, TensorSpec
 from ..graph.tensor import Symbol
 from ..graph.variable import Assign
+from ..graph.writing_rows import write_in_memory
 from ..ops.base import Constant
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.indexed_slices import AssignRows
@@ -94,6 +96,7 @@ class Printer:
         self.timing = timing
         self.by_run = False
         self.rows_in_place = rows_in_place
+        self.shares_variables = False  # whether other steps read variables while this one runs
         self.last_reads = last_reads
         self.kernels = kernels or {}
         self.plan = plan or {}
@@ -211,6 +214,7 @@ class Block:
         self.loops = loops
         self.frames: dict[Symbol, Frame] = {}
         self.slots: dict[Symbol, str] = {}  # where results that are recorded in rows are written
+        self._dying: Collection[Symbol] = ()  # what nothing uses after the operation that is printed now
 
     def line(self, text: str, origin: tuple[Operation, Sequence[str]] | None = None) -> None:
         known = None if origin is None else Origin(*origin, self.loops)
@@ -233,6 +237,7 @@ class Block:
             if operation in self.printer.groups:
                 print_group(self, self.printer.groups[operation])
             began = self._print_begin(operation)
+            self._dying = dying.get(operation, ())
             self.print_operation(operation, users.get(operation.outputs[-1], ()) if operation.outputs else ())
             self._print_end(operation, began)
             if operation in self.printer.ran:
@@ -353,17 +358,16 @@ class Block:
 
     def _print_plain(self, operation: Operation) -> None:
         op = operation.op
-        arguments = [self.names[tensor] for tensor in operation.inputs]
         if isinstance(op, ReadVariable):
             self._assign(operation, f"{self.printer.bind(op.variable.name, op.variable)}._value")
             return
         if isinstance(op, Assign):
-            self._print_assign(op, operation, arguments[0])
+            self._print_assign(op, operation, self.names[operation.inputs[0]])
             return
         if isinstance(op, AssignRows) and operation in self.printer.rows_in_place:
-            run = self.printer.bind("write_rows", self.printer.kernels.get(operation, op.write_in_place))
-            self._assign(operation, f"{run}({', '.join(arguments[len(op.variables) :])})", arguments)
+            self._print_write_rows(op, operation)
             return
+        arguments = [self.names[tensor] for tensor in operation.inputs]
         if operation in self.printer.last_reads and isinstance(op, (ArrayRead, ArrayStack)):
             self._assign(operation, op.emit_last(arguments), arguments)
             return
@@ -377,6 +381,22 @@ class Block:
             run = self.printer.bind(f"run_{op.type_name}", run)
             expression = f"{run}({', '.join(arguments)})"
         self._assign(operation, expression, arguments)
+
+    def _print_write_rows(self, op: AssignRows, operation: Operation) -> None:
+        """A write of rows in the memory of variables.
+
+        Where other steps may read these meanwhile, nothing here holds the values that are written over: whoever else
+        does is found out when it runs.
+        """
+        wholes, given = operation.inputs[: len(op.variables)], operation.inputs[len(op.variables) :]
+        arguments = [self.names[tensor] for tensor in given]
+        write = self.printer.kernels.get(operation, op.write_in_place)
+        if self.printer.shares_variables:
+            held = [self.names[tensor] for tensor in wholes if tensor in self.names and is_among(tensor, self._dying)]
+            if held and self.printer.guard is None:
+                self.line(f"{' = '.join(held)} = None")
+            write = functools.partial(write_in_memory, op.variables, write)
+        self._assign(operation, f"{self.printer.bind('write_rows', write)}({', '.join(arguments)})", arguments)
 
     def _print_ran(self, operation: Operation) -> None:
         """The results of an operation that ran side by side with others; if it failed, it runs again."""

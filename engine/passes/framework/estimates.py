@@ -12,6 +12,8 @@ from ...graph.tensor import Symbol
 LEAST_FOR_THREADS = 2 * 64**3  # floating-point operations of a product from which OpenBLAS divides it
 UNKNOWN_DIMENSION = 32  # what an unknown dimension is taken for
 _FREE = frozenset({"constant", "parameter", "placeholder", "read_variable", "history", "saved", "trip_count"})
+_TAKING = frozenset({"take", "gather_nd"})
+_ROW_WRITES = frozenset({"assign_rows", "add_to_rows", "update_rows"})  # of variables, which are their first inputs
 _SMALL_RECORD = 64  # bytes of a value that is no array
 _STRING = 16  # bytes of a string
 
@@ -44,7 +46,9 @@ def flops_of(operation: Operation) -> float:
     rule = _RULES.get(operation.type)
     if rule is not None:
         return float(rule(operation.inputs, operation.outputs))
-    return float(max(_most_elements(operation.inputs), _most_elements(operation.outputs)))
+    if operation.type in _ROW_WRITES:
+        return float(_most_elements(operation.inputs[len(operation.effects) :]))
+    return float(max(_most_elements(_parts_of(operation)), _most_elements(operation.outputs)))
 
 
 def may_use_blas_threads(operation: Operation) -> bool:
@@ -60,7 +64,13 @@ def traffic_of(operation: Operation) -> float:
     """Return the number of bytes that a run reads and writes."""
     if operation.type in _FREE or operation.op.regions or operation.op.view:
         return 0.0
-    return float(sum([bytes_of(tensor.spec) for tensor in (*operation.inputs, *operation.outputs)]))
+    read = _parts_of(operation)
+    return float(sum([bytes_of(tensor.spec) for tensor in (*read, *operation.outputs)]))
+
+
+def _parts_of(operation: Operation) -> tuple[Symbol, ...]:
+    """The tensors of whose size what an operation reads is: where it takes rows, they are read, and not the table."""
+    return (*operation.inputs[1:], *operation.outputs) if operation.type in _TAKING else operation.inputs
 
 
 def made_bytes(operation: Operation) -> int:

@@ -1,0 +1,125 @@
+"""Writes of rows of variables, and reads of parts of them: neither takes a whole variable from another node.
+
+A write of rows takes the memory of its variable when it runs, instead of the value that was read before it: nothing
+holds that value, so nothing has to be copied, unless something else still uses it (see `graph.writing_rows`). A read of
+which only parts are used happens where each part is taken, instead of at the start of the step: what is read is not
+held while positions are on their way from another device, and other steps may write rows meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..common.identity import is_among, place_among
+from ..graph.graph import Operation, ReadVariable
+from ..graph.tensor import Symbol
+from ..graph.variable import Assign, Variable
+from ..ops.arrays.gathering import Take
+from ..ops.arrays.scattering import GatherNd
+from ..ops.containers.indexed_slices import AssignRows
+from .cluster import take_instead
+from .nodes import Machine, Node, Value
+
+_PARTS = (Take, GatherNd)  # copies of rows of their first input
+
+
+def writes_of_current_values(block: Sequence[Operation]) -> set[Operation]:
+    """The writes of rows in a block that begin with what their variables hold when they run."""
+    found: set[Operation] = set()
+    if not any(isinstance(operation.op, AssignRows) for operation in block):
+        return found
+    written: dict[Variable, int] = {}  # where each was written last
+    positions = {operation: position for position, operation in enumerate(block)}
+    for position, operation in enumerate(block):
+        op = operation.op
+        if isinstance(op, AssignRows):
+            pairs = zip(op.variables, operation.inputs, strict=False)
+            if all(_is_current(variable, whole, positions, written) for variable, whole in pairs):
+                found.add(operation)
+        for effect in operation.effects:
+            if effect.writes and isinstance(effect.resource, Variable):
+                written[effect.resource] = position
+    return found
+
+
+def _is_current(
+    variable: Variable, whole: Symbol, positions: dict[Operation, int], written: dict[Variable, int]
+) -> bool:
+    source = whole.operation
+    if source not in positions or not isinstance(source.op, (ReadVariable, Assign, AssignRows)):
+        return False
+    of = (
+        source.op.variables[place_among(whole, source.outputs)]
+        if isinstance(source.op, AssignRows)
+        else source.op.variable
+    )
+    return of is variable and positions[source] >= written.get(variable, 0)
+
+
+def wholes_of(operation: Operation) -> Sequence[Symbol]:
+    """The values of variables that a write of rows changes."""
+    return operation.inputs[: len(operation.op.variables)] if isinstance(operation.op, AssignRows) else ()
+
+
+def read_with_parts(machine: Machine, has_own_memory: Callable[[str], bool]) -> None:
+    """Have each variable of which nothing but parts is used be read where each of them is taken; before the cut.
+
+    Args:
+        has_own_memory: whether a device, by name, keeps values where the host can't read them.
+    """
+    reads = [node for node in machine.nodes if _is_read(node) and not has_own_memory(str(node.device))]
+    if not reads:
+        return
+    consumers = machine.consumers()
+    positions = {node: position for position, node in enumerate(machine.nodes)}
+    instead: dict[Node, list[Node]] = {}
+    moved: dict[Value, Value] = {}
+    for read in reads:
+        takers = list(dict.fromkeys(consumers.get(read.output, ())))
+        waiting = consumers.get(read.done, ())
+        if not takers or not all(_takes_part(taker, read) for taker in takers):
+            continue
+        last = max(takers, key=positions.__getitem__)
+        if any(positions[node] < positions[last] for node in waiting):
+            continue  # it is needed before some of the parts
+        instead[read] = []
+        instead.update({taker: [_with_read(read, taker)] for taker in takers})
+        found = [instead[taker][0] for taker in takers]
+        for taker, node in zip(takers, found, strict=True):
+            moved.update(zip([*taker.outputs, taker.done], [*node.outputs, node.done], strict=True))
+        moved[read.done] = found[0].done
+        if len(found) > 1 and waiting:
+            order = Node("no_op", f"{read.name}/order", read.device, read.frame)
+            order.controls = [node.done for node in found]
+            instead[last].append(order)
+            moved[read.done] = order.done
+    machine.nodes = [other for node in machine.nodes for other in instead.get(node, [node])]
+    take_instead(machine, moved)
+
+
+def _is_read(node: Node) -> bool:
+    return node.kind == "op" and len(node.operations) == 1 and isinstance(node.operations[0].op, ReadVariable)
+
+
+def _takes_part(node: Node, read: Node) -> bool:
+    """Test whether a node takes some rows of what a node has read, beside it, and nothing else of that."""
+    if node.kind != "op" or len(node.operations) != 1 or not isinstance(node.operations[0].op, _PARTS):
+        return False
+    whole, *others = node.operations[0].inputs
+    given = dict(zip(node.taken, node.inputs, strict=True))
+    is_beside = node.device == read.device and node.frame is read.frame
+    is_only = given.get(whole) == read.output and not is_among(whole, others) and read.output not in node.controls
+    return is_beside and is_only and whole is read.operations[0].outputs[0]
+
+
+def _with_read(read: Node, taker: Node) -> Node:
+    """One node that reads a variable and takes rows of it."""
+    node = Node("op", taker.name, taker.device, taker.frame, (), taker.specs, [*read.operations, *taker.operations])
+    pairs = [pair for pair in zip(taker.taken, taker.inputs, strict=True) if pair[1] != read.output]
+    node.taken, node.inputs = [tensor for tensor, _ in pairs], [value for _, value in pairs]
+    node.given = list(taker.given)
+    node.controls = list(dict.fromkeys([*taker.controls, *read.controls]))
+    return node
+
+
+__all__ = ["read_with_parts", "wholes_of", "writes_of_current_values"]
