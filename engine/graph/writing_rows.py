@@ -69,7 +69,7 @@ def write_in_memory(variables: Sequence[Variable], write: Callable[..., Any], *a
     """Call a function that writes in the memory of variables, which nothing else can see meanwhile.
 
     Args:
-        variables: whose memory it is; `own_memory` gives it to the function.
+        variables: whose memory it is; `memory_of` gives it to the function.
         write: the function.
         arguments: what it takes.
     """
@@ -81,6 +81,12 @@ def write_in_memory(variables: Sequence[Variable], write: Callable[..., Any], *a
     finally:
         for variable, each in held:
             _give_back(variable, each)
+
+
+def memory_of(variable: Variable) -> Any:
+    """The array of a variable in which this thread writes; None if it is in no call of `write_in_memory`."""
+    held = vars(variable).get("_held")
+    return held.array if held is not None and held.is_mine else None
 
 
 def _hold(variable: Variable) -> Held:
@@ -125,4 +131,4 @@ _ALONE = _taken({"_value": np.zeros(1)})[
     1
 ]  # of an array that nothing else refers to; Python versions count differently
 
-__all__ = ["Held", "row_writes", "write_in_memory"]
+__all__ = ["Held", "memory_of", "row_writes", "write_in_memory"]

@@ -72,28 +72,27 @@ def read_with_parts(machine: Machine, has_own_memory: Callable[[str], bool]) -> 
         return
     consumers = machine.consumers()
     positions = {node: position for position, node in enumerate(machine.nodes)}
-    instead: dict[Node, list[Node]] = {}
+    instead: dict[Node, Node] = {}
+    dropped: set[Node] = set()
     moved: dict[Value, Value] = {}
     for read in reads:
         takers = list(dict.fromkeys(consumers.get(read.output, ())))
         waiting = consumers.get(read.done, ())
         if not takers or not all(_takes_part(taker, read) for taker in takers):
             continue
-        last = max(takers, key=positions.__getitem__)
-        if any(positions[node] < positions[last] for node in waiting):
-            continue  # it is needed before some of the parts
-        instead[read] = []
-        instead.update({taker: [_with_read(read, taker)] for taker in takers})
-        found = [instead[taker][0] for taker in takers]
+        if any(positions[node] < max(positions[taker] for taker in takers) for node in waiting):
+            continue  # something runs between the read and some of the parts
+        if len(takers) > 1 and any(read.done in node.inputs for node in waiting):
+            continue
+        dropped.add(read)
+        found = [_with_read(read, taker) for taker in takers]
+        instead.update(zip(takers, found, strict=True))
         for taker, node in zip(takers, found, strict=True):
             moved.update(zip([*taker.outputs, taker.done], [*node.outputs, node.done], strict=True))
         moved[read.done] = found[0].done
-        if len(found) > 1 and waiting:
-            order = Node("no_op", f"{read.name}/order", read.device, read.frame)
-            order.controls = [node.done for node in found]
-            instead[last].append(order)
-            moved[read.done] = order.done
-    machine.nodes = [other for node in machine.nodes for other in instead.get(node, [node])]
+        for node in waiting:
+            instead.get(node, node).controls += [other.done for other in found[1:]]
+    machine.nodes = [instead.get(node, node) for node in machine.nodes if node not in dropped]
     take_instead(machine, moved)
 
 

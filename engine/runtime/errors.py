@@ -26,7 +26,9 @@ def _tell_in_users_words(error: BaseException, operation: Operation, values: Seq
         text = op.text(names) if not isinstance(op, Take) else f"take({', '.join(names)}, axis={op.axis})"
         known = [f"{name} is {_short(value)}" for name, value in zip(names, values, strict=False)]
         error.args = (f"{error}, in {text}, where {', '.join(known)}.",)
-    if isinstance(error, ValueError) and all(is_array(value) or isinstance(value, np.generic) for value in values):
+    is_known = len(values) == len(operation.inputs)  # writes of rows take no value of the variable
+    is_known = is_known and all(is_array(value) or isinstance(value, np.generic) for value in values)
+    if isinstance(error, ValueError) and is_known:
         try:
             op.infer(*[TensorSpec(value.shape, value.dtype) for value in values])
         except ValueError as found:

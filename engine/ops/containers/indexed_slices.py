@@ -16,6 +16,7 @@ from ...graph.spec import TensorSpec, shape_text, shapes_compatible
 from ...graph.stateless import in_stateless_scope
 from ...graph.tensor import Symbol, Tensor
 from ...graph.variable import Variable
+from ...graph.writing_rows import memory_of
 from ..arrays.creation import arange
 from ..arrays.gathering import PutRows, Take, add_rows, checked_positions, integers
 from ..arrays.positions import boolean_mask
@@ -231,6 +232,9 @@ class AddToRows(AssignRows):
 
 def own_memory(variable: Variable) -> Any:
     """The current value of a variable, in memory that can be written row by row."""
+    held = memory_of(variable)
+    if held is not None:
+        return held
     variable.take_back()
     whole = variable.read_value()
     if not whole.flags.c_contiguous or not whole.flags.writeable:
