@@ -58,7 +58,8 @@ class TaskStatus:
         state: what its loop does: "idle", "waiting" for other tasks, "turning", "in an operation" or "compiling".
         doing, since: the operation, and for how many seconds.
         steps, sessions: under way, of clients that address it.
-        held: counts of what it holds: "graphs", "programs", "running", "early" values, "resources", and "steps" run.
+        held: counts of what it holds: "graphs", "programs", "running", "early" values, "resources", "steps" run, and
+            "row_copies": how often a variable was copied since something else had read it when rows were written.
         connections: with other tasks and with clients.
         training: of each model whose steps this ps task counts, as `ParameterServer.statistics` gives it.
     """

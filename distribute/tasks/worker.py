@@ -10,6 +10,7 @@ import numpy as np
 
 from ...engine.graph.graph import Graph
 from ...engine.graph.spec import TensorSpec
+from ...engine.graph.writing_rows import row_writes
 from ...engine.machine.part import PartProgram, PartStep
 from ...engine.machine.report import progress_report, waiting_report
 from ...engine.passes.memory.memory_budget import within_memory_budget
@@ -558,7 +559,7 @@ class Worker:
             self._fail(running, task_failed(peer.name, reason, running.key[1]))
 
     def statistics(self) -> dict[str, int]:
-        """Count what is held: nothing of it may grow over steps."""
+        """Count what is held: nothing of it may grow over steps. And count what was done: steps, copies for rows."""
         return {
             "graphs": len(self._graphs),
             "programs": len(self._programs),
@@ -567,6 +568,7 @@ class Worker:
             "resources": len(self.resources),
             "steps": self.steps_run,
             "measuring": len(self.links),
+            "row_copies": row_writes.copies,
         }
 
     def close(self) -> None:

@@ -133,7 +133,7 @@ class Lowering:
         self.machine.row_writes |= {o for o in found if not self.has_own_memory(self.device_of(o))}
 
     def _taken_by(self, operation: Operation) -> Sequence[Symbol]:
-        """What an operation takes: a write of rows takes the memory of its variable by itself."""
+        """Return what an operation takes: a write of rows takes the memory of its variable by itself."""
         if operation not in self.machine.row_writes:
             return operation.inputs
         return operation.inputs[len(wholes_of(operation)) :]

@@ -8,7 +8,7 @@ held while positions are on their way from another device, and other steps may w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..common.identity import is_among, place_among
 from ..graph.graph import Operation, ReadVariable
@@ -57,7 +57,7 @@ def _is_current(
 
 
 def wholes_of(operation: Operation) -> Sequence[Symbol]:
-    """The values of variables that a write of rows changes."""
+    """Return the values of variables that a write of rows changes."""
     return operation.inputs[: len(operation.op.variables)] if isinstance(operation.op, AssignRows) else ()
 
 
@@ -86,6 +86,10 @@ def read_with_parts(machine: Machine, has_own_memory: Callable[[str], bool]) -> 
             continue
         dropped.add(read)
         found = [_with_read(read, taker) for taker in takers]
+        for taker, node in zip(takers, found, strict=True):
+            awaited = _awaited_by_change(machine, consumers, read, taker, positions)
+            if not any(value.node in found or value.node in takers for value in awaited):  # which may wait for this one
+                node.controls += [value.node.done if value.node.kind == "op" else value for value in awaited]
         instead.update(zip(takers, found, strict=True))
         for taker, node in zip(takers, found, strict=True):
             moved.update(zip([*taker.outputs, taker.done], [*node.outputs, node.done], strict=True))
@@ -119,6 +123,32 @@ def _with_read(read: Node, taker: Node) -> Node:
     node.given = list(taker.given)
     node.controls = list(dict.fromkeys([*taker.controls, *read.controls]))
     return node
+
+
+def _awaited_by_change(
+    machine: Machine, consumers: Mapping[Value, Sequence[Node]], read: Node, taker: Node, positions: Mapping[Node, int]
+) -> list[Value]:
+    """Return what rows that are taken, changed and written back have to wait for, so that all that can be one node.
+
+    Of two steps that add to the same row both count then, whenever what they add comes.
+    """
+    changes = consumers.get(taker.output, ()) if len(taker.specs) == 1 else ()
+    if len(changes) != 1 or not _is_beside(changes[0], taker) or len(changes[0].specs) != 1:
+        return []
+    writes = consumers.get(changes[0].output, ())
+    if len(writes) != 1 or not _is_beside(writes[0], taker) or writes[0].operations[0] not in machine.row_writes:
+        return []
+    write, own = writes[0].operations[0].op, read.operations[0].op
+    if not isinstance(write, AssignRows) or not isinstance(own, ReadVariable) or write.variables != (own.variable,):
+        return []
+    others = [value for value in changes[0].inputs if value.node is not taker and value.node.kind != "const"]
+    first = min([positions[node] for node in consumers.get(read.done, ())], default=0)
+    is_before = all(positions[value.node] < first for value in others)  # nothing of it can wait for this read
+    return others if is_before else []
+
+
+def _is_beside(node: Node, other: Node) -> bool:
+    return node.kind == "op" and len(node.operations) == 1 and node.device == other.device and node.frame is other.frame
 
 
 __all__ = ["read_with_parts", "wholes_of", "writes_of_current_values"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from shared.examples import examples
 from shared.machines import as_asked, assert_nothing_left, graph_on, latest_step, run
@@ -21,6 +21,7 @@ from shared.waiting import PATIENCE, Waiting
 import anabranch as ab
 from anabranch.engine.graph import IndexedSlices
 from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.graph.variable import Given
 from anabranch.engine.graph.writing_rows import row_writes, write_in_memory
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.ops.containers.indexed_slices import own_memory
@@ -327,6 +328,46 @@ def test_what_is_being_sent_stays_as_it_was_read():
     np.testing.assert_array_equal(v.numpy()[1], [9, 9, 9])
 
 
+@pytest.mark.parametrize("method", ["scatter_add", "scatter_sub"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_of_two_steps_that_add_to_a_row_both_count(method: str, exact: bool):
+    with ab.device(PS):
+        v = table()
+    ids, x = ab.placeholder((2,), "int32", "ids"), ab.placeholder((2, 3), "float32", "x")
+    with ab.device(WORKER):
+        done = getattr(v, method)(slices(x * 1.0, ids)).operation
+    parts = Parts(ab.get_default_graph(), [done], [ids, x], devices_of(2), exact=exact)
+    steps = [(OneTask(parts, PS, [None] * 2), OneTask(parts, WORKER, fed(k))) for k in (1.0, 2.0)]
+    for _, worker in steps:
+        worker.turn()
+    for number in range(max(len(worker.sent) for _, worker in steps)):  # what one has sent comes between the other's
+        for ps, worker in steps:
+            for message in worker.sent[number : number + 1]:
+                ps.step.receive(*message)
+                ps.turn()
+    assert all(ps.step.is_over for ps, _ in steps)
+    wanted = START.copy()
+    wanted[[1, 4]] += 3 if method == "scatter_add" else -3
+    np.testing.assert_array_equal(v.numpy(), wanted)
+
+
+def test_rows_of_two_places_are_added_and_written_back():
+    """Neither may wait for the other."""
+    with ab.device(PS):
+        v = table()
+        one, two = ab.placeholder((1,), "int32", "one"), ab.placeholder((1,), "int32", "two")
+        both = ab.ops.take(v, one, axis=0) + ab.ops.take(v, two, axis=0)
+        done = v.scatter_update(slices(both, [0])).operation
+    with ab.device(WORKER):
+        other = ab.ops.cast(one, "float32") + 1.0
+    two_tasks([done, other], [one, two]).run([np.array([1], "int32"), np.array([2], "int32")])
+    np.testing.assert_array_equal(v.numpy()[0], START[1] + START[2])
+
+
+def fed(number: float) -> list[Any]:
+    return [np.array([4, 1], "int32"), np.full((2, 3), number, "float32")]
+
+
 # --- threads --------------------------------------------------------------------------------------------------------
 
 
@@ -364,7 +405,7 @@ def test_rows_are_whole_to_readers_in_other_threads():
 
 
 class Slow:
-    """A write that goes on when it is told."""
+    """A write that ends when it may."""
 
     def __init__(self, variable: ab.Variable) -> None:
         self.variable = variable
@@ -435,7 +476,7 @@ def test_an_error_while_rows_are_written():
 
 def test_a_first_value_that_nobody_has_needed_yet():
     v = ab.Variable(ab.initializers.Ones(), shape=SHAPE, dtype="float32", name="late")
-    v.postpone(ab.engine.graph.variable.Given(np.ones(SHAPE, "float32")))
+    v.postpone(Given(np.ones(SHAPE, "float32")))
     write_in_memory([v], lambda: own_memory(v).__setitem__(0, 4.0))
     np.testing.assert_array_equal(v.numpy()[:2], [[4] * 3, [1] * 3])
 
@@ -520,6 +561,7 @@ PHASES = [Phase.explicit, Phase.generate]  # a smaller number is no smaller prog
 
 
 @given(SEEDS, st.sampled_from([2, 3]), st.one_of(st.none(), SEEDS), st.booleans())
+@example(1023, 2, 1023, True)  # rows wait for a result of which a cluster hands on nothing else
 @settings(max_examples=examples(25, 300), phases=PHASES)
 def test_random_rows_on_several_devices(seed: int, count: int, order: int | None, clusters: bool):
     with ab.Graph().as_default():

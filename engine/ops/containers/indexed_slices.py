@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation, graph_for, in_explicit_graph
 from ...graph.op import Effect, ErrorSample, Op, Sample, as_scalar_or_array
+from ...graph.scopes import colocate_with
 from ...graph.slices import IndexedSlices
 from ...graph.spec import TensorSpec, shape_text, shapes_compatible
 from ...graph.stateless import in_stateless_scope
@@ -293,8 +295,10 @@ def _scattered(variable: Variable, slices: IndexedSlices, how: str, name: str | 
     rows, positions = convert_to_tensor(slices.values, variable.dtype), integers(slices.indices, f"scatter_{how}")
     if how != "update":
         once = deduplicated(IndexedSlices(rows, positions, runtime_shape(variable.value)))
-        before, positions = take_rows(variable, once.indices), once.indices
-        rows = before + once.values if how == "add" else before - once.values
+        positions = once.indices
+        with colocate_with(variable) if variable.device else nullcontext():  # of two steps that add both count
+            before = take_rows(variable, once.indices)
+            rows = before + once.values if how == "add" else before - once.values
     else:
         positions = from_the_front(IndexedSlices(rows, positions, runtime_shape(variable.value)))
     if in_stateless_scope():

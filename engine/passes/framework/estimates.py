@@ -13,7 +13,9 @@ LEAST_FOR_THREADS = 2 * 64**3  # floating-point operations of a product from whi
 UNKNOWN_DIMENSION = 32  # what an unknown dimension is taken for
 _FREE = frozenset({"constant", "parameter", "placeholder", "read_variable", "history", "saved", "trip_count"})
 _TAKING = frozenset({"take", "gather_nd"})
-_ROW_WRITES = frozenset({"assign_rows", "add_to_rows", "update_rows"})  # of variables, which are their first inputs
+_ROW_WRITES = frozenset(
+    {"assign_rows", "assign_parts", "add_to_rows", "update_rows"}
+)  # of variables, their first inputs
 _SMALL_RECORD = 64  # bytes of a value that is no array
 _STRING = 16  # bytes of a string
 
