@@ -3,99 +3,36 @@
 A collective begins with a header from each member to each other, so that members that disagree all learn of it. Small
 arrays follow the header. Large ones of one host go through shared memory: each member writes its array into its own
 segment, reduces its share of all segments in place, and reads the shares of the others. Between hosts, members send
-each other their shares. Numbers are always added in the order of ranks, so the plane does not change bits.
+each other their shares, or pass sums along a chain, whichever took less time. Numbers are always added in the order of
+ranks, so the way does not change bits.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import secrets
-import socket
 import struct
 import threading
+import time
 from collections.abc import Generator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
-from ...engine.common.dtypes import as_dtype, name_of
 from ...engine.ops.collectives import Group
 from ...engine.queues.errors import CancelledError
 from .begun import Begun
+from .chain import reduce_lane
+from .choice import Choice
+from .headers import ABORT, NAMES, REDUCTIONS, Header, group_bits
+from .hosts import Hosts
 from .links import Links
-from .segments import IS_AVAILABLE, Segment, opened
+from .segments import Segment, opened
 
 _SMALL = 1 << 14  # bytes that are sent with the header
-_MOST_AXES = 16
 _PATIENCE_SECONDS = 5.0  # for how long the end of a group waits for what another thread runs
-_HEADER = struct.Struct(f"<QBbB16s{_MOST_AXES}qqq")
-_INTRODUCTION = struct.Struct("<q16sqq16s")
-_ABORT = 255
-_KINDS = ("barrier", "all_reduce", "all_gather", "broadcast", "reduce_scatter")
-_REDUCTIONS: dict[str, Any] = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
-_NAMES = list(_REDUCTIONS)
-
-
-class _Header(NamedTuple):
-    """The header in which a member describes a collective.
-
-    Attributes:
-        number: how many collectives came before.
-        kind, option: what it runs: the reduction, axis or root.
-        axes, dtype, shape: of its array.
-        descriptor, size: of its segment.
-    """
-
-    number: int
-    kind: int
-    option: int
-    axes: int
-    dtype: bytes
-    shape: tuple[int, ...]
-    descriptor: int
-    size: int
-
-    def packed(self) -> bytes:
-        dims = [*self.shape, *[0] * (_MOST_AXES - self.axes)]
-        return _HEADER.pack(*self[:5], *dims, *self[6:])
-
-    @classmethod
-    def unpacked(cls, data: Any) -> _Header:
-        number, kind, option, axes, dtype, *rest = _HEADER.unpack(data)
-        return cls(number, kind, option, axes, dtype.rstrip(b"\0"), tuple(rest[:axes]), *rest[_MOST_AXES:])
-
-    @property
-    def count(self) -> int:
-        """The number of elements of the array."""
-        return int(np.prod(self.shape, dtype="int64"))
-
-    @property
-    def nbytes(self) -> int:
-        return self.count * as_dtype(self.dtype.decode()).itemsize
-
-    def agrees(self, other: _Header) -> bool:
-        """Test whether both members run the same."""
-        if self[:5] != other[:5] or _KINDS[self.kind] == "barrier":
-            return self[:5] == other[:5]
-        free = self.option if _KINDS[self.kind] == "all_gather" else -1
-        pairs = enumerate(zip(self.shape, other.shape, strict=True))
-        return all(axis == free or mine == theirs for axis, (mine, theirs) in pairs)
-
-    def __str__(self) -> str:
-        kind = _KINDS[self.kind] if self.kind < len(_KINDS) else f"op {self.kind}"
-        if kind == "barrier":
-            return f"barrier (number {self.number})"
-        option = {
-            "all_reduce": _NAMES[self.option % len(_NAMES)],
-            "reduce_scatter": _NAMES[self.option % len(_NAMES)],
-            "all_gather": f"axis {self.option}",
-            "broadcast": f"root {self.option}",
-        }.get(kind, "?")
-        return f"{kind}, {option}, of {self.dtype.decode()}{list(self.shape)} (number {self.number})"
+WAYS = ("direct", "chain", "hosts")
 
 
 class ProcessGroup(Group):
@@ -103,37 +40,56 @@ class ProcessGroup(Group):
 
     Args:
         links: the connections to them.
-        shares_memory: whether to use memory that processes of a host share, where all members can.
+        shares_memory: whether to use memory that processes of a host share, where they can.
+        host: the name of this process's host, in place of what the system says.
+        way: how arrays that are not small are reduced between hosts: "direct", "chain" or "hosts" (a chain of hosts,
+            whose members share memory). None to choose by measured time. All members give the same.
+
+    Attributes:
+        ways: the names of those that can be chosen.
     """
 
-    def __init__(self, links: Links, shares_memory: bool = True) -> None:
-        self.links = links
-        self.rank = links.rank
-        self.size = len(links.names)
-        self._others = [rank for rank in range(self.size) if rank != self.rank]
-        self._number = 0
-        self._lock = threading.Lock()
+    def __init__(
+        self, links: Links, shares_memory: bool = True, host: str | None = None, way: str | None = None
+    ) -> None:
+        self._hosts = Hosts(links, shares_memory, host)
         self._begun = Begun("anabranch collectives")
+        self._lock = threading.RLock()
+        self._way = way
+        self._subgroups: dict[tuple[int, ...], ProcessGroup] = {}
+        self._join(links, tuple(range(len(links.names))))
+
+    def _join(self, links: Links, ranks: tuple[int, ...]) -> None:
+        """Begin as the group of some ranks."""
+        self.links = links
+        self.ranks = ranks
+        self.size = len(ranks)
+        self.rank = ranks.index(links.rank)
+        self._own = links.rank  # members are called by their ranks in the job here
+        self._others = [rank for rank in ranks if rank != links.rank]
+        self._bits = group_bits(ranks, len(links.names))
+        self._number = 0
         self._segments = [Segment(), Segment()]
         self._maps: dict[tuple[int, int], tuple[tuple[int, int], Any]] = {}
-        self.shares_memory = self._introduce(shares_memory and IS_AVAILABLE)
+        self._parts = self._hosts.parts(ranks)
+        self._here = next(part for part in self._parts if links.rank in part)
+        self.shares_memory = len(self._parts) == 1
+        chains_hosts = 1 < len(self._parts) < self.size and [*ranks] == [*chain.from_iterable(self._parts)]
+        self.ways = [way for way in WAYS if way != "hosts" or chains_hosts]
+        if self._way is not None:
+            self.ways = [self._way]
+        self.choice = Choice(self.ways, self._shared_times)
 
-    def _introduce(self, wanted: bool) -> bool:
-        """Find out whether all members can map each other's memory."""
-        secret = secrets.token_bytes(16)
-        first = self._segments[0]
-        if wanted:
-            first.grow(len(secret))
-            first.memory[: len(secret)] = np.frombuffer(secret, "uint8")
-        own = _INTRODUCTION.pack(os.getpid(), _host(), first.descriptor, first.size, secret)
-        found = self._told(own)
-        works = wanted
-        for rank in self._others:
-            process, host, descriptor, size, expected = _INTRODUCTION.unpack(found[rank])
-            works = works and host == _host() and _reads(process, descriptor, size, expected)
-            self._maps[rank, -1] = ((process, 0), None)
-        flags = self._told(bytes([works]))
-        return works and all(flags[rank][0] for rank in self._others)
+    def subgroup(self, ranks: tuple[int, ...]) -> ProcessGroup:
+        with self._lock:
+            found = self._subgroups.get(ranks)
+            if found is None:
+                found = self._subgroups[ranks] = object.__new__(ProcessGroup)
+                # One lock and one order for all groups of a process: they share its connections.
+                found._hosts, found._begun, found._lock = self._hosts, self._begun, self._lock
+                found._way, found._subgroups = None, {}
+                found._join(self.links, ranks)
+            return found
 
     # --- collectives ------------------------------------------------------------------------------------------------
 
@@ -157,11 +113,11 @@ class ProcessGroup(Group):
     def _all_reduce_in_turn(self, array: Any, reduce_op: str) -> Any:
         array = np.ascontiguousarray(array).reshape(array.shape)
         with self._lock:
-            reduced = self._all_reduce(array, _NAMES.index(reduce_op))
+            reduced = self._all_reduce(array, NAMES.index(reduce_op))
         return np.divide(reduced, np.asarray(self.size, array.dtype), out=reduced) if reduce_op == "mean" else reduced
 
     def _all_reduce(self, array: Any, option: int) -> Any:
-        reduce = list(_REDUCTIONS.values())[option]
+        reduce = list(REDUCTIONS.values())[option]
         if array.nbytes <= _SMALL:
             parts = self._gathered("all_reduce", option, array)
             return _reduced(parts, reduce, np.empty_like(array))
@@ -179,35 +135,97 @@ class ProcessGroup(Group):
             total[:] = running
         self._told(b"\x01")
         found = np.empty(array.size, array.dtype)
-        for rank, view in enumerate(flat):
-            first, last = _share(array.size, rank, self.size)
+        for place, view in enumerate(flat):
+            first, last = _share(array.size, place, self.size)
             found[first:last] = view[first:last]
         return found.reshape(array.shape)
 
     def _reduced_over_sockets(self, array: Any, option: int, reduce: Any) -> Any:
-        self._agreed(self._header("all_reduce", option, array), {})
+        slot, segment = self._number % 2, None
+        if "hosts" in self.ways:
+            segment = self._segments[slot]
+            segment.grow(array.nbytes)
+        headers = self._agreed(self._header("all_reduce", option, array, segment), {})
+        # Partial sums of half precision would be rounded on their way, or be twice the bytes.
+        can_choose = not _is_half(array.dtype)
+        way = self.choice.way(array.nbytes) if can_choose else "direct"
+        began = time.perf_counter()
         flat = array.reshape(-1)
-        shares = [slice(*_share(flat.size, rank, self.size)) for rank in range(self.size)]
+        if way == "direct":
+            found = self._reduced_directly(flat, reduce)
+        elif way == "chain":
+            found = self._reduced_in_chain(flat, reduce)
+        else:
+            found = self._reduced_by_hosts(flat, reduce, slot, headers)
+        if can_choose:
+            self.choice.took(array.nbytes, time.perf_counter() - began)
+        return found.reshape(array.shape)
+
+    def _shared_times(self, own: list[float]) -> list[Sequence[float]]:
+        """The times that all members have measured."""
+        form = struct.Struct(f"<{len(own)}d")
+        found = self._told(form.pack(*own))
+        return [own, *[form.unpack(found[rank]) for rank in self._others]]
+
+    def _reduced_directly(self, flat: Any, reduce: Any) -> Any:
+        """Each member gets its share from all, reduces it, and sends it to all."""
+        shares = self._shares(flat.size)
         parts = self._shares_of_others(flat)
         found = np.empty_like(flat)
-        total = _reduced(parts, reduce, found[shares[self.rank]])
+        total = _reduced(parts, reduce, found[shares[self._own]])
         self.links.exchange(
             {rank: [_bytes(total)] for rank in self._others},
             {rank: _bytes(found[shares[rank]]) for rank in self._others},
         )
-        return found.reshape(array.shape)
+        return found
+
+    def _reduced_in_chain(self, flat: Any, reduce: Any) -> Any:
+        """Sums go from member to member, and totals back."""
+        found = np.empty_like(flat)
+        before = self.ranks[self.rank - 1] if self.rank else None
+        behind = self.ranks[self.rank + 1] if self.rank + 1 < self.size else None
+        reduce_lane(self.links, [flat], found, reduce, before, behind, self.ranks)
+        self._told(b"\x01")  # nobody leaves before all are done, so that who leaves before is lost
+        return found
+
+    def _reduced_by_hosts(self, flat: Any, reduce: Any, slot: int, headers: dict[int, Header]) -> Any:
+        """Members of a host reduce in shared memory, and sums go from host to host."""
+        segment, here = self._segments[slot], self._here
+        segment.memory[: flat.nbytes] = np.frombuffer(_bytes(flat), "uint8")
+        self._told(b"\x01", [rank for rank in here if rank != self._own])
+        arrays = {
+            rank: (segment.memory if rank == self._own else self._map(rank, slot, headers[rank]))[: flat.nbytes].view(
+                flat.dtype
+            )
+            for rank in here
+        }
+        lanes, host, lane = min(map(len, self._parts)), self._parts.index(here), here.index(self._own)
+        found = np.empty_like(flat)
+        if lane < lanes:
+            own = slice(*_share(flat.size, lane, lanes))
+            before = self._parts[host - 1][lane] if host else None
+            behind = self._parts[host + 1][lane] if host + 1 < len(self._parts) else None
+            mine = [array[own] for array in arrays.values()]
+            reduce_lane(self.links, mine, found[own], reduce, before, behind, self.ranks)
+            arrays[self._own][own] = found[own]
+        self._told(b"\x01")
+        for place, rank in enumerate(here[:lanes]):
+            if rank != self._own:
+                theirs = slice(*_share(flat.size, place, lanes))
+                found[theirs] = arrays[rank][theirs]
+        return found
 
     def reduce_scatter(self, array: Any, reduce_op: str) -> Any:
         array = np.ascontiguousarray(array)
         with self._turn():
-            reduced = self._reduced_share(array.reshape(-1), _NAMES.index(reduce_op))
+            reduced = self._reduced_share(array.reshape(-1), NAMES.index(reduce_op))
         if reduce_op == "mean":
             np.divide(reduced, np.asarray(self.size, array.dtype), out=reduced)
         return reduced.reshape(array.shape[0] // self.size, *array.shape[1:])
 
     def _reduced_share(self, flat: Any, option: int) -> Any:
         """The own share of the reduced numbers, in memory of its own."""
-        reduce = list(_REDUCTIONS.values())[option]
+        reduce = list(REDUCTIONS.values())[option]
         first, last = _share(flat.size, self.rank, self.size)
         if flat.nbytes <= _SMALL:
             parts = [part[first:last] for part in self._gathered("reduce_scatter", option, flat)]
@@ -221,14 +239,18 @@ class ProcessGroup(Group):
 
     def _shares_of_others(self, flat: Any) -> list[Any]:
         """Return each member's part of the own share, by rank; send each other member what it is to reduce."""
-        shares = [slice(*_share(flat.size, rank, self.size)) for rank in range(self.size)]
-        own = flat[shares[self.rank]]
-        parts = [own if rank == self.rank else np.empty_like(own) for rank in range(self.size)]
+        shares = self._shares(flat.size)
+        own = flat[shares[self._own]]
+        parts = {rank: own if rank == self._own else np.empty_like(own) for rank in self.ranks}
         self.links.exchange(
             {rank: [_bytes(flat[shares[rank]])] for rank in self._others},
             {rank: _bytes(parts[rank]) for rank in self._others},
         )
-        return parts
+        return list(parts.values())
+
+    def _shares(self, count: int) -> dict[int, slice]:
+        """The share of so many numbers that each member reduces."""
+        return {rank: slice(*_share(count, place, self.size)) for place, rank in enumerate(self.ranks)}
 
     def all_gather(self, array: Any, axis: int) -> Any:
         with self._turn():
@@ -239,8 +261,8 @@ class ProcessGroup(Group):
         with self._turn():
             header = self._header("broadcast", root, array)
             data = _bytes(array)
-            self._agreed(header, self._for_others([data]) if self.rank == root else {})
-            if self.rank == root:
+            self._agreed(header, self._for_others([data]) if self._own == root else {})
+            if self._own == root:
                 return array
             found = np.empty_like(array)
             self.links.exchange({}, {root: _bytes(found)})
@@ -261,15 +283,17 @@ class ProcessGroup(Group):
         if self._lock.acquire(timeout=_PATIENCE_SECONDS):
             with contextlib.suppress(Exception):
                 text = reason.encode()
-                header = _Header(self._number, _ABORT, 0, 0, b"", (), -1, len(text)).packed()
+                header = Header.abort(self._number, len(text), self._bits).packed()
                 self.links.exchange(self._for_others([header, text]), {})
             self._lock.release()
         self.close()
 
     def close(self) -> None:
-        """End the connections and give the memory up."""
+        """End the connections and give the memory up, that of parts of the group, too."""
         self.links.close()
         self._begun.close()
+        for part in self._subgroups.values():
+            part.close()
         self._maps.clear()
         for segment in self._segments:
             segment.close()
@@ -281,10 +305,12 @@ class ProcessGroup(Group):
         data = self._for_others([_bytes(array)])
         is_small = array.nbytes <= _SMALL  # what waits in sockets until it is read; more is sent while all read
         headers = self._agreed(self._header(kind, option, array), data if is_small else {})
-        found = [array if rank == self.rank else np.empty(headers[rank].shape, array.dtype) for rank in headers]
+        found = {
+            rank: array if rank == self._own else np.empty(headers[rank].shape, array.dtype) for rank in self.ranks
+        }
         into = {rank: _bytes(found[rank]) for rank in self._others if headers[rank].nbytes}
         self.links.exchange({} if is_small else data, into)
-        return found
+        return list(found.values())
 
     def _in_memory(self, kind: str, option: int, array: Any) -> list[Any]:
         """Write the array into the own segment; gives the bytes that all members have written, by rank."""
@@ -293,66 +319,67 @@ class ProcessGroup(Group):
         segment.grow(array.nbytes)
         segment.memory[: array.nbytes] = np.frombuffer(_bytes(array), "uint8")
         headers = self._agreed(self._header(kind, option, array, segment), {})
-        views = [
-            segment.memory if rank == self.rank else self._map(rank, slot, header) for rank, header in headers.items()
-        ]
-        return [view[: headers[rank].nbytes] for rank, view in enumerate(views)]
+        views = [segment.memory if rank == self._own else self._map(rank, slot, headers[rank]) for rank in self.ranks]
+        return [view[: array.nbytes] for view in views]
 
-    def _map(self, rank: int, slot: int, header: _Header) -> Any:
+    def _map(self, rank: int, slot: int, header: Header) -> Any:
         file = header.descriptor, header.size
         known = self._maps.get((rank, slot))
         if known is None or known[0] != file:
-            known = self._maps[rank, slot] = (file, opened(self._maps[rank, -1][0][0], *file))
+            known = self._maps[rank, slot] = (file, opened(self._hosts.processes[rank], *file))
         return known[1]
 
-    def _header(self, kind: str, option: int, array: Any, segment: Segment | None = None) -> _Header:
-        if array.ndim > _MOST_AXES:
-            raise ValueError(f"{kind} takes arrays of at most {_MOST_AXES} axes; got {array.ndim}. Reshape it.")
+    def _header(self, kind: str, option: int, array: Any, segment: Segment | None = None) -> Header:
         place = (-1, 0) if segment is None else (segment.descriptor, segment.size)
-        number, self._number = self._number, self._number + 1
-        name = name_of(array.dtype).encode()
-        return _Header(number, _KINDS.index(kind), option, array.ndim, name, array.shape, *place)
+        header = Header.of(self._number, kind, option, array, place, self._bits)
+        self._number += 1
+        return header
 
-    def _agreed(self, own: _Header, data: dict[int, Sequence[Any]]) -> dict[int, _Header]:
+    def _agreed(self, own: Header, data: dict[int, Sequence[Any]]) -> dict[int, Header]:
         """Send the header, and data behind it; gives the headers of all members by rank.
 
         Raises:
             ValueError: a member runs something else.
         """
         packed = own.packed()
-        into = {rank: bytearray(_HEADER.size) for rank in self._others}
-        self.links.exchange({rank: [packed, *data.get(rank, ())] for rank in self._others}, into)
-        found = {rank: own if rank == self.rank else _Header.unpacked(into[rank]) for rank in range(self.size)}
-        for rank in self._others:
-            if found[rank].kind == _ABORT:
-                reason = bytearray(found[rank].size)
-                self.links.exchange({}, {rank: reason})
-                raise CancelledError(f"{self.links.names[rank]} has ended what the group runs: {reason.decode()}")
-            if not own.agrees(found[rank]):
-                self.links.close()  # what follows in the streams has no meaning any more
-                raise ValueError(
-                    f"Members of the group disagree: {self.links.names[self.rank]} runs {own}, and "
-                    f"{self.links.names[rank]} runs {found[rank]}. All members have to run the same collectives in the "
-                    "same order, on the same shapes and dtypes."
-                )
+        into = {rank: bytearray(Header.nbytes_among(len(self.links.names))) for rank in self._others}
+        found = {self._own: own}
+
+        def arrived(rank: int) -> None:  # each is looked at as it comes: who disagrees may keep others away
+            found[rank] = self._checked(own, rank, Header.unpacked(into[rank]))
+
+        self.links.exchange({rank: [packed, *data.get(rank, ())] for rank in self._others}, into, arrived)
+        return found
+
+    def _checked(self, own: Header, rank: int, found: Header) -> Header:
+        if found.kind == ABORT:
+            reason = bytearray(found.size)
+            self.links.exchange({}, {rank: reason})
+            raise CancelledError(f"{self.links.names[rank]} has ended what the group runs: {reason.decode()}")
+        if not own.agrees(found):
+            self.links.close()  # what follows in the streams has no meaning any more
+            processes = len(self.links.names)
+            raise ValueError(
+                f"Members of the group disagree: {self.links.names[self._own]} runs {own.text(processes)}, and "
+                f"{self.links.names[rank]} runs {found.text(processes)}. All members have to run the same collectives "
+                "in the same order, on the same shapes and dtypes."
+            )
         return found
 
     def _for_others(self, buffers: Sequence[Any]) -> dict[int, Sequence[Any]]:
         """The same bytes for each other member."""
         return {rank: buffers for rank in self._others}  # noqa: C420 - nobody changes them
 
-    def _told(self, data: bytes) -> dict[int, bytearray]:
-        """Exchange as many bytes with each member."""
-        into = {rank: bytearray(len(data)) for rank in self._others}
-        self.links.exchange({rank: [data] for rank in self._others}, into)
-        return into
+    def _told(self, data: bytes, ranks: Sequence[int] | None = None) -> dict[int, bytearray]:
+        """Exchange as many bytes with each other member, or with some."""
+        return self.links.told(data, self._others if ranks is None else ranks)
 
 
 def _reduced(parts: Sequence[Any], reduce: Any, out: Any) -> Any:
     """Reduce arrays in their order into `out`, which may be one of the first two; half precision is rounded once."""
     if len(parts) == 1:
         out[...] = parts[0]
-    elif out.dtype.itemsize == 2 and out.dtype.kind not in "iu":
+    elif _is_half(out.dtype):
         total = parts[0].astype("float32")
         for part in parts[1:]:
             reduce(total, part.astype("float32"), out=total)
@@ -373,19 +400,9 @@ def _bytes(array: Any) -> memoryview:
     return memoryview(array.reshape(-1).view("uint8"))
 
 
-def _host() -> bytes:
-    """Return bytes that differ between hosts, and between starts of one."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    text = boot.read_text() if boot.exists() else ""
-    return hashlib.sha256(f"{text} {socket.gethostname()}".encode()).digest()[:16]
-
-
-def _reads(process: int, descriptor: int, size: int, expected: bytes) -> bool:
-    """Test whether memory of another process can be mapped, and is what that process means."""
-    try:
-        return opened(process, descriptor, size)[: len(expected)].tobytes() == expected
-    except (OSError, ValueError):
-        return False
+def _is_half(dtype: Any) -> bool:
+    """Test for a dtype of which sums are taken in float32."""
+    return dtype.itemsize == 2 and dtype.kind not in "iu"
 
 
 __all__ = ["ProcessGroup"]

@@ -8,8 +8,8 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NoReturn
 
 from ..cluster import joined_address, resolved, split_address
 from ..transport.connections import Handshake, Identity, RefusedError
@@ -20,6 +20,7 @@ SAYS_SECONDS = 30.0  # after how long a member says for whom it waits
 _RETRY_SECONDS = 0.05
 _LOOK_MILLISECONDS = 500  # how often a wait looks whether it was interrupted
 _OPEN = b"\x01"
+_ENDED = getattr(select, "POLLRDHUP", 0)  # the other side has ended the connection, whatever it has sent before
 _logger = logging.getLogger(__name__)
 _PORT = struct.Struct("<I")
 
@@ -162,93 +163,155 @@ class Links:
 
     # --- exchanging -------------------------------------------------------------------------------------------------
 
-    def exchange(self, sends: Mapping[int, Sequence[Any]], receives: Mapping[int, Any]) -> None:
+    def exchange(
+        self,
+        sends: Mapping[int, Sequence[Any]],
+        receives: Mapping[int, Any],
+        arrived: Callable[[int], None] | None = None,
+    ) -> None:
         """Send buffers to members, and fill memory with what they send, all at once.
 
         Args:
             sends: for each rank, buffers of bytes to send in turn.
             receives: for each rank, writable memory, all of which is filled.
+            arrived: called with a rank when its memory is filled.
 
         Raises:
             TaskFailedError: a member is gone. From then on every exchange fails with this error.
         """
-        if self._error is not None:
-            raise self._error
+        self.check()
         out = {rank: [memoryview(each) for each in buffers if len(each)] for rank, buffers in sends.items()}
         into = {rank: memoryview(target) for rank, target in receives.items()}
-        says_at = time.monotonic() + SAYS_SECONDS
+        says_at = self.says_at()
         while True:
             moved = False
             for rank in [*out]:
                 moved |= self._send(rank, out)
             for rank in [*into]:
                 moved |= self._receive(rank, into)
+                if rank not in into and arrived is not None:
+                    arrived(rank)
             if not out and not into:
                 return
             if not moved:
-                self._wait(out, into)
+                self.wait(out, into)
                 if time.monotonic() >= says_at:
                     says_at = float("inf")
-                    names = ", ".join(self.names[rank] for rank in sorted({*out, *into}))
-                    _logger.warning(
-                        "%s has waited %g s for %s in a collective. They are there, but have not come so far.",
-                        self.names[self.rank],
-                        SAYS_SECONDS,
-                        names,
-                    )
+                    self.say({*out, *into})
+
+    def told(self, data: bytes, ranks: Sequence[int]) -> dict[int, bytearray]:
+        """Exchange as many bytes with each of some members."""
+        into = {rank: bytearray(len(data)) for rank in ranks}
+        self.exchange({rank: [data] for rank in ranks}, into)
+        return into
+
+    def check(self) -> None:
+        """Raise the error that ended this group, if one has."""
+        if self._error is not None:
+            raise self._error
+
+    @staticmethod
+    def says_at() -> float:
+        """The time from which on a wait that begins now says for whom it waits."""
+        return time.monotonic() + SAYS_SECONDS
+
+    def say(self, ranks: Collection[int]) -> None:
+        """Log for whom this member waits."""
+        _logger.warning(
+            "%s has waited %g s for %s in a collective. They are there, but have not come so far.",
+            self.names[self.rank],
+            SAYS_SECONDS,
+            ", ".join(self.names[rank] for rank in sorted(ranks)),
+        )
 
     def _send(self, rank: int, out: dict[int, list[memoryview]]) -> bool:
         """Send what goes without waiting; gives whether anything went."""
         left = out[rank]
         moved = False
-        try:
-            while left:
-                count = self._sockets[rank].send(left[0])
-                moved = True
-                if count == len(left[0]):
-                    del left[0]
-                else:
-                    left[0] = left[0][count:]
-        except (BlockingIOError, InterruptedError):
-            return moved
-        except OSError as error:
-            self._lose(rank, error.strerror or "its connection failed")
+        while left:
+            count = self.send_some(rank, left[0])
+            if not count:
+                return moved
+            moved = True
+            if count == len(left[0]):
+                del left[0]
+            else:
+                left[0] = left[0][count:]
         del out[rank]
         return True
 
     def _receive(self, rank: int, into: dict[int, memoryview]) -> bool:
         """Take what is there; gives whether anything was."""
         moved = False
-        try:
-            while len(into[rank]):
-                count = self._sockets[rank].recv_into(into[rank])
-                if not count:
-                    self._lose(rank, "its connection was closed")
-                moved = True
-                into[rank] = into[rank][count:]
-        except (BlockingIOError, InterruptedError):
-            return moved
-        except OSError as error:
-            self._lose(rank, error.strerror or "its connection failed")
+        while len(into[rank]):
+            count = self.receive_some(rank, into[rank])
+            if not count:
+                return moved
+            moved = True
+            into[rank] = into[rank][count:]
         del into[rank]
         return True
 
-    def _wait(self, out: Mapping[int, Any], into: Mapping[int, Any]) -> bool:
-        """Wait for a while; gives whether something can be sent or received."""
-        poller = select.poll()
-        for rank in {*out, *into}:
-            events = (select.POLLOUT if rank in out else 0) | (select.POLLIN if rank in into else 0)
-            poller.register(self._sockets[rank], events)
-        return bool(poller.poll(_LOOK_MILLISECONDS))
+    def send_some(self, rank: int, data: memoryview) -> int:
+        """Send what goes without waiting, of at least one byte; gives how many bytes went.
 
-    def _lose(self, rank: int, reason: str) -> None:
+        Raises:
+            TaskFailedError: the member is gone.
+        """
+        try:
+            return self._sockets[rank].send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            self._lose(rank, error.strerror or "its connection failed")
+
+    def receive_some(self, rank: int, memory: memoryview) -> int:
+        """Take what is there, at most what the memory holds; gives how many bytes came.
+
+        Raises:
+            TaskFailedError: the member is gone.
+        """
+        try:
+            count = self._sockets[rank].recv_into(memory)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            self._lose(rank, error.strerror or "its connection failed")
+        if not count:
+            self._lose(rank, "its connection was closed")
+        return count
+
+    def wait(self, out: Collection[int], into: Collection[int], members: Sequence[int] = ()) -> bool:
+        """Wait for a while; gives whether something can be sent or received.
+
+        Args:
+            out, into: the ranks to which there is something to send, or from which something is to come.
+            members: other ranks that may not end meanwhile.
+
+        Raises:
+            TaskFailedError: one of `members` is gone.
+        """
+        poller = select.poll()
+        events = {rank: _ENDED for rank in members if rank != self.rank}
+        for rank in {*out, *into}:
+            events[rank] = (select.POLLOUT if rank in out else 0) | (select.POLLIN if rank in into else 0)
+        ranks = {self._sockets[rank].fileno(): rank for rank in events}
+        for rank, wanted in events.items():
+            poller.register(self._sockets[rank], wanted)
+        found = poller.poll(_LOOK_MILLISECONDS)
+        for descriptor, _ in found:
+            if ranks[descriptor] not in out and ranks[descriptor] not in into:
+                self._lose(ranks[descriptor], "its connection was closed")
+        return bool(found)
+
+    def _lose(self, rank: int, reason: str) -> NoReturn:
         # The sockets stay open until this process ends or closes the group: others see who was lost, not who noticed.
         self._error = task_failed(self.names[rank], reason)
         raise self._error
 
     def wait_for(self, rank: int) -> None:
         """Wait, for any time, until a member begins a collective, or is gone."""
-        while not self._wait({}, {rank: None}):
+        while not self.wait((), (rank,)):
             pass
 
     def close(self) -> None:

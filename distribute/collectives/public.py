@@ -10,6 +10,7 @@ from ...engine.ops.collectives import Group, all_gather, all_reduce, barrier, br
 from ..cluster import is_loopback, split_address
 from ..environment import WORKER_JOBS, Place, cluster_from_environment, rendezvous_from_environment
 from ..token import job_token
+from ..transport.planes import AUTO, Plane, asked
 from .group import ProcessGroup
 from .links import Links
 
@@ -59,7 +60,7 @@ def join_at(address: str, rank: int, size: int, timeout: float = CONNECT_SECONDS
 def _linked(names: list[str], addresses: list[str], rank: int, timeout: float) -> Group:
     is_local = all(is_loopback(split_address(address)[0]) for address in addresses)
     links = Links(names, addresses, rank, secrets.randbits(63), job_token(None, is_local), timeout)
-    group = ProcessGroup(links)
+    group = ProcessGroup(links, asked() in (AUTO, Plane.SHARED_MEMORY))
     atexit.register(group.close)
     return group
 

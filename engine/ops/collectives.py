@@ -1,13 +1,15 @@
 """Collective ops: sums over all processes of a group, and what else they exchange.
 
 Every member of a group runs the same collectives in the same order; the ops have an effect, so that program order is
-kept. A process that belongs to no group is a group of one. How members reach each other is no matter of this module:
-`anabranch.distribute` sets the group of a process.
+kept. ``group=`` gives some ranks, among which a collective runs while others run theirs. A process that belongs to no
+group is a group of one. How members reach each other is no matter of this module: `anabranch.distribute` sets the group
+of a process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, ClassVar
@@ -32,12 +34,22 @@ class Group:
     """The processes that run collectives together: here one alone; `distribute` has those of several.
 
     Attributes:
-        rank: the number of this process, from 0.
+        rank: the number of this process in the group, from 0.
         size: how many there are.
+        ranks: their numbers among all processes, in ascending order.
     """
 
     rank = 0
     size = 1
+    ranks: tuple[int, ...] = (0,)
+
+    def subgroup(self, ranks: tuple[int, ...]) -> Group:
+        """Return the group that some members form, one of which is this process.
+
+        Args:
+            ranks: as `members_of` gives them.
+        """
+        return self
 
     def all_reduce(self, array: Any, reduce_op: str) -> Any:
         """Reduce the members' arrays, of one shape and dtype, in the order of ranks; each gets the result."""
@@ -65,6 +77,47 @@ class Group:
 
     def barrier(self) -> None:
         """Wait until all members are here."""
+
+
+Members = tuple[int, ...] | None  # the ranks of a group, in ascending order; None for all
+
+
+def members_of(group: Iterable[int] | None, name: str) -> Members:
+    """Check the ranks of a group.
+
+    Args:
+        group: ranks in any order, or None for all processes.
+        name: the collective, for messages.
+
+    Returns:
+        The ranks in ascending order; None if they are all processes.
+
+    Raises:
+        ValueError: a rank is no rank of this job, or comes twice, or this process is no member.
+        TypeError: `group` holds something else.
+    """
+    if group is None:
+        return None
+    whole = current_group()
+    try:
+        ranks = tuple(sorted(operator.index(rank) for rank in group))
+    except TypeError:
+        raise TypeError(f"{name}: group= takes a list of ranks, or None for all processes; got {group!r}.") from None
+    if not ranks or ranks[0] < 0 or ranks[-1] >= whole.size:
+        raise ValueError(f"{name}: group={list(ranks)} has to hold ranks from 0 to {whole.size - 1}, at least one.")
+    if len({*ranks}) < len(ranks):
+        raise ValueError(f"{name}: group={list(ranks)} names a rank twice.")
+    if whole.rank not in ranks:
+        raise ValueError(
+            f"{name}: this process has rank {whole.rank}, and is no member of group={list(ranks)}. Only members call "
+            "it."
+        )
+    return ranks if len(ranks) < whole.size else None
+
+
+def _group_of(ranks: Members) -> Group:
+    """The group of some ranks."""
+    return current_group() if ranks is None else current_group().subgroup(ranks)
 
 
 _current: Group | None = None
@@ -159,6 +212,7 @@ class AllReduce(_Collective):
     """The sum, mean, maximum or minimum of the members' tensors."""
 
     reduce_op: str
+    group: Members = None
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -171,16 +225,17 @@ class AllReduce(_Collective):
         return x
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return _own(current_group().all_reduce(np.asarray(inputs[0]), self.reduce_op), inputs[0])
+        return _own(_group_of(self.group).all_reduce(np.asarray(inputs[0]), self.reduce_op), inputs[0])
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (x,), (y,), (dy,) = node.inputs, node.outputs, cotangents
         if dy is None:
             return (None,)
         if self.reduce_op in ("sum", "mean"):
-            return (all_reduce(dy, self.reduce_op),)
+            return (all_reduce(dy, self.reduce_op, self.group),)
         here = cast(comparison.equal(x, y), x.dtype)
-        return (all_reduce(dy) * here / all_reduce(here),)  # ties share, as in `max` over an axis
+        total, ties = all_reduce(dy, group=self.group), all_reduce(here, group=self.group)
+        return (total * here / ties,)  # ties share, as in `max` over an axis
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -201,6 +256,7 @@ class ReduceScatter(_Collective):
 
     reduce_op: str
     size: int  # of the group
+    group: Members = None
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -219,14 +275,15 @@ class ReduceScatter(_Collective):
         x = np.asarray(inputs[0])
         if not x.ndim or len(x) % self.size:
             raise ValueError(self._uneven(TensorSpec(x.shape, x.dtype)))
-        return _own(current_group().reduce_scatter(x, self.reduce_op), inputs[0])
+        return _own(_group_of(self.group).reduce_scatter(x, self.reduce_op), inputs[0])
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
         if dy is None:
             return (None,)
         scale = self.size if self.reduce_op == "mean" else 1
-        return (reshape_like(all_gather(dy) / scale if scale > 1 else all_gather(dy), node.inputs[0]),)
+        gathered = all_gather(dy, group=self.group)
+        return (reshape_like(gathered / scale if scale > 1 else gathered, node.inputs[0]),)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -245,6 +302,7 @@ class AllGather(_Collective):
     """The members' tensors, joined along an axis."""
 
     axis: int
+    group: Members = None
 
     shape_from_values: ClassVar[bool] = True  # members may have more or fewer
 
@@ -263,17 +321,17 @@ class AllGather(_Collective):
         return TensorSpec(tuple(dims), x.dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return _own(current_group().all_gather(np.asarray(inputs[0]), self.axis), inputs[0])
+        return _own(_group_of(self.group).all_gather(np.asarray(inputs[0]), self.axis), inputs[0])
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (x,), (dy,) = node.inputs, cotangents
         if dy is None:
             return (None,)
         length = run_time_shapes.runtime_shape(x)[self.axis]
-        lengths = all_gather(shaping.reshape(length, (1,)))
-        begin = reduction.sum(lengths[: current_group().rank])
+        lengths = all_gather(shaping.reshape(length, (1,)), group=self.group)
+        begin = reduction.sum(lengths[: _group_of(self.group).rank])
         own = creation.arange(begin, begin + length)
-        part = reshape_like(gathering.take(all_reduce(dy), own, axis=self.axis), x)
+        part = reshape_like(gathering.take(all_reduce(dy, group=self.group), own, axis=self.axis), x)
         return (part,)
 
     @classmethod
@@ -293,7 +351,8 @@ class AllGather(_Collective):
 class Broadcast(_Collective):
     """The tensor of one member."""
 
-    root: int
+    root: int  # its rank among all processes
+    group: Members = None
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -302,13 +361,13 @@ class Broadcast(_Collective):
         return x
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return _own(current_group().broadcast(np.asarray(inputs[0]), self.root), inputs[0])
+        return _own(_group_of(self.group).broadcast(np.asarray(inputs[0]), self.root), inputs[0])
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
         if dy is None:
             return (None,)
-        total = all_reduce(dy)
+        total = all_reduce(dy, group=self.group)
         return (total if current_group().rank == self.root else total * 0,)
 
     @classmethod
@@ -323,13 +382,15 @@ class Broadcast(_Collective):
 class Barrier(_Collective):
     """Waits for all members."""
 
+    group: Members = None
+
     no_samples: ClassVar[str] = "gives no result: test_collectives"
 
     def infer(self, *inputs: Any) -> Any:
         return ()
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        current_group().barrier()
+        _group_of(self.group).barrier()
         return ()
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
@@ -341,8 +402,8 @@ def _own(found: Any, given: Any) -> Any:
     return np.array(found)[()] if found is given or np.may_share_memory(found, given) else found[()]
 
 
-def all_reduce(tensor: TensorLike, reduce_op: str = "sum") -> Tensor:
-    """Reduce the tensors of all members of the group; each member gets the result.
+def all_reduce(tensor: TensorLike, reduce_op: str = "sum", group: Iterable[int] | None = None) -> Tensor:
+    """Reduce the tensors of all members of a group; each member gets the result.
 
     Numbers are added in the order of ranks, so that the result has the same bits on all members and in each run. The
     gradient is that of the sum of all members' losses.
@@ -350,12 +411,14 @@ def all_reduce(tensor: TensorLike, reduce_op: str = "sum") -> Tensor:
     Args:
         tensor: numbers, of the same shape and dtype on all members.
         reduce_op: "sum", "mean", "max" or "min".
+        group: the ranks of the members, one of which is this process; None for all processes.
 
     Returns:
         A tensor like `tensor`.
 
     Raises:
-        ValueError: `reduce_op` is another text, or, at run time, members disagree on op, shape or dtype.
+        ValueError: `reduce_op` is another text, `group` can't be, or, at run time, members disagree on op, shape, dtype
+            or group.
         TypeError: the dtype has no such reduction.
         TaskFailedError: at run time, a member is gone.
 
@@ -363,67 +426,81 @@ def all_reduce(tensor: TensorLike, reduce_op: str = "sum") -> Tensor:
     >>> float(ab.distribute.all_reduce(2.0))  # this process is alone
     2.0
     """
-    return apply(AllReduce(reduce_op), to_tensor(tensor), name="all_reduce")
+    return apply(AllReduce(reduce_op, members_of(group, "all_reduce")), to_tensor(tensor), name="all_reduce")
 
 
-def all_gather(tensor: TensorLike, axis: int = 0) -> Tensor:
-    """Join the tensors of all members of the group, in the order of ranks; each member gets the result.
+def all_gather(tensor: TensorLike, axis: int = 0, group: Iterable[int] | None = None) -> Tensor:
+    """Join the tensors of all members of a group, in the order of ranks; each member gets the result.
 
     Args:
         tensor: numbers; the members' shapes agree but for `axis`.
         axis: along which they are joined.
+        group: the ranks of the members, one of which is this process; None for all processes.
 
     Raises:
-        ValueError: there is no such axis, or, at run time, members disagree.
+        ValueError: there is no such axis, `group` can't be, or, at run time, members disagree.
         TaskFailedError: at run time, a member is gone.
     """
     x = to_tensor(tensor)
     known = x.spec.shape
-    return apply(AllGather(axis + len(known) if axis < 0 and known is not None else axis), x, name="all_gather")
+    axis = axis + len(known) if axis < 0 and known is not None else axis
+    return apply(AllGather(axis, members_of(group, "all_gather")), x, name="all_gather")
 
 
-def reduce_scatter(tensor: TensorLike, reduce_op: str = "sum") -> Tensor:
-    """Reduce the tensors of all members; each gets its part of the rows, in the order of ranks.
+def reduce_scatter(tensor: TensorLike, reduce_op: str = "sum", group: Iterable[int] | None = None) -> Tensor:
+    """Reduce the tensors of all members of a group; each gets its part of the rows, in the order of ranks.
 
     Args:
         tensor: numbers, of the same shape and dtype on all members; the rows divide by the number of members.
         reduce_op: "sum", "mean", "max" or "min".
+        group: the ranks of the members, one of which is this process; None for all processes.
 
     Raises:
-        ValueError: rows do not divide, or, at run time, members disagree.
+        ValueError: rows do not divide, `group` can't be, or, at run time, members disagree.
         TaskFailedError: at run time, a member is gone.
     """
-    x, size = to_tensor(tensor), current_group().size
+    x, ranks = to_tensor(tensor), members_of(group, "reduce_scatter")
+    members = _group_of(ranks)
     if reduce_op in ("sum", "mean"):
-        return apply(ReduceScatter(reduce_op, size), x, name="reduce_scatter")
-    share = (ReduceScatter(reduce_op, size).infer(x.spec).shape or (0,))[0] or 0
-    begin = current_group().rank * share
-    return all_reduce(x, reduce_op)[begin : begin + share]
+        return apply(ReduceScatter(reduce_op, members.size, ranks), x, name="reduce_scatter")
+    share = (ReduceScatter(reduce_op, members.size).infer(x.spec).shape or (0,))[0] or 0
+    begin = members.rank * share
+    return all_reduce(x, reduce_op, ranks)[begin : begin + share]
 
 
-def broadcast(tensor: TensorLike, root: int = 0) -> Tensor:
-    """Give each member the tensor of one of them.
+def broadcast(tensor: TensorLike, root: int = 0, group: Iterable[int] | None = None) -> Tensor:
+    """Give each member of a group the tensor of one of them.
 
     Args:
         tensor: numbers, of the same shape and dtype on all members.
-        root: the rank of the member whose numbers all get.
+        root: the rank, among all processes, of the member whose numbers all get.
+        group: the ranks of the members, one of which is this process; None for all processes.
 
     Raises:
-        ValueError: there is no such member, or, at run time, members disagree.
+        ValueError: there is no such member, `group` can't be, or, at run time, members disagree.
         TaskFailedError: at run time, a member is gone.
     """
     if not 0 <= root < current_group().size:
         raise ValueError(f"broadcast: root={root} is no rank of a group of {current_group().size}; ranks begin at 0.")
-    return apply(Broadcast(root), to_tensor(tensor), name="broadcast")
+    ranks = members_of(group, "broadcast")
+    if ranks is not None and root not in ranks:
+        raise ValueError(
+            f"broadcast: root={root} is no member of group={list(ranks)}. Give one of these: root is a rank among all "
+            "processes."
+        )
+    return apply(Broadcast(root, ranks), to_tensor(tensor), name="broadcast")
 
 
-def barrier() -> Operation | None:
-    """Wait until all members of the group are here.
+def barrier(group: Iterable[int] | None = None) -> Operation | None:
+    """Wait until all members of a group are here.
+
+    Args:
+        group: the ranks of the members, one of which is this process; None for all processes.
 
     Returns:
         The operation; None outside of graphs.
     """
-    return apply_effect(Barrier(), name="barrier")
+    return apply_effect(Barrier(members_of(group, "barrier")), name="barrier")
 
 
 __all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "reduce_scatter"]

@@ -6,10 +6,8 @@ Members are threads of this process, each with its own sockets and memory; proce
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared.examples import examples
+from shared.members import TOKEN, Members, addresses, all_at_once, each, linked, made
 from shared.tasks import PATIENCE
 
 import anabranch as ab
@@ -30,43 +29,6 @@ from anabranch.engine.queues.errors import CancelledError, TaskFailedError
 from anabranch.framework.replicas.buckets import summed
 
 pytestmark = pytest.mark.xdist_group("tasks")
-TOKEN = b"a token for tests, no secret"
-Members = list[ProcessGroup]
-
-
-def addresses(count: int) -> list[str]:
-    found = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in found]
-    for each in found:
-        each.close()
-    return [f"127.0.0.1:{port}" for port in ports]
-
-
-def all_at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """Call functions in threads of their own; gives their results, or what they raised."""
-
-    def outcome(call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except Exception as error:
-            return error
-
-    with ThreadPoolExecutor(len(calls)) as pool:
-        futures = [pool.submit(outcome, call) for call in calls]
-        return [future.result(PATIENCE) for future in futures]
-
-
-def linked(count: int, timeout: float = PATIENCE, tokens: dict[int, bytes] | None = None) -> list[Any]:
-    names, at = [f"/job:worker/task:{rank}" for rank in range(count)], addresses(count)
-
-    def link(rank: int) -> Links:
-        return Links(names, at, rank, rank + 1, (tokens or {}).get(rank, TOKEN), timeout)
-
-    return all_at_once(*[lambda rank=rank: link(rank) for rank in range(count)])
-
-
-def made(count: int, shares_memory: bool) -> Members:
-    return all_at_once(*[lambda link=link: ProcessGroup(link, shares_memory) for link in linked(count)])
 
 
 @pytest.fixture(scope="module", params=[(2, True), (2, False), (3, True), (3, False)], ids=str)
@@ -76,14 +38,6 @@ def members(request: pytest.FixtureRequest) -> Generator[Members]:
     yield found
     for member in found:
         member.close()
-
-
-def each(members: Members, call: Callable[[ProcessGroup], Any]) -> list[Any]:
-    found = all_at_once(*[lambda member=member: call(member) for member in members])
-    for one in found:
-        if isinstance(one, Exception):
-            raise one
-    return found
 
 
 @settings(max_examples=examples(10, 40), deadline=None)
@@ -365,8 +319,8 @@ def test_synchronized_normalisation_is_that_of_all_rows(members: Members, in_thr
     weighted = [weight * each for weight, each in zip(weights, inner, strict=True)]
     np.testing.assert_allclose(np.concatenate(weighted), want[1], 1e-3, 1e-5)
     np.testing.assert_allclose(sum(w * g for w, g in zip(weights, gamma, strict=True)), want[2], 1e-4, 1e-5)
-    for each in variance:
-        np.testing.assert_allclose(each, want[3], 1e-4)
+    for one in variance:
+        np.testing.assert_allclose(one, want[3], 1e-4)
 
 
 # --- what is begun --------------------------------------------------------------------------------------------------
