@@ -20,6 +20,7 @@ from ...engine import ops
 from ...engine.common.dtypes import as_dtype
 from ...engine.graph import Graph, IndexedSlices
 from ...engine.ops.collectives import all_gather, replicated
+from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.session.programs import make_program
 from ..callbacks.checkpoint import ModelCheckpoint
 from ..callbacks.progress import make_progress
@@ -63,7 +64,10 @@ class ParallelFit(ClusterFit):
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
         self._shares = Shares(self.data, self.strategy.shares, self._seed)
         with replicated():
-            self.plan = StepTracer(model, self.strategy, self._shares.batch(0))
+            first = self._shares.batch(0)
+            self.plan = StepTracer(model, self.strategy, first)
+            # Replicas of stages draw for microbatches, each by itself.
+            self._axes = self.plan.find_axes(first) if self.strategy.of is None else []
         self._order = self._tell(self.plan.order)  # shares of other sizes might make them in another order
         spread = self.strategy.shard == "optimizer"
         self._shards_of_optimizers = [OptimizerShards(*each) for each in self.plan.applications] if spread else []
@@ -140,10 +144,18 @@ class ParallelFit(ClusterFit):
         if self.strategy.is_chief:
             shares = self._shares_of_epoch()
             self._tell(self._seed)
+            self._share_states()
             return shares
         shares, self._shares, seed = self._shares, None, self._tell(None)
-        self.plan.begin_epoch(epoch)
+        if not self._share_states():
+            self.plan.begin_epoch(epoch)
         return Shares(self.data, self.strategy.shares, seed) if shares is None else shares
+
+    def _share_states(self) -> bool:
+        """Have all workers draw with the keys that the chief has; gives whether they draw by row."""
+        if self._axes:
+            self.plan.set_states(self._tell(self.plan.states()))
+        return bool(self._axes)
 
     def _run_epoch(self, shares: Shares, progress: Any) -> int:
         """Make the steps of an epoch; gives how many there were."""
@@ -174,12 +186,15 @@ class ParallelFit(ClusterFit):
             if not self.model._checked_batch:
                 self.model._check_batch(batch)
             weight = np.asarray(shares.part(share, batch), "float64")
-            self._programs.run(Batch(batch.layout, [*batch.leaves, weight], batch.size))
+            rows = [np.asarray(each, "int64") for each in shares.window(share)]
+            self._programs.run(Batch(batch.layout, [*batch.leaves, weight, *rows], batch.size))
         else:
             self._refuse_idle(number)
             if self._idle is None:
                 self._idle = self._build_idle()
             self._idle()
+        if shares.size_of(number) < self.strategy.shares:
+            self._share_states()  # whoever had no rows has taken no keys
         self.strategy.steps += 1
 
     def _refuse_idle(self, number: int) -> None:
@@ -226,11 +241,11 @@ class ParallelFit(ClusterFit):
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def _build_step(self, layout: Any, tensors: list[Any]) -> list[Any]:
-        *feeds, weight = tensors
+        *feeds, weight, first, count, total = tensors
         parts: CutSteps | None = None if self.strategy.of is None else self.model._cut_steps
         with nullcontext() if parts is None else parts.placed():
             if parts is None:
-                with replicated(weight):
+                with replicated(weight), drawing_rows(self._axes, Window(first, count, total)):
                     entries = self.plan.traced_entries(layout, feeds, weight)
             else:
                 entries = parts.entries(self.plan, layout, feeds, weight)

@@ -73,6 +73,13 @@ class Shares:
         first, last = _bounds(whole.size, part, self.parts)
         return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
 
+    def window(self, share: int) -> tuple[int, int, int]:
+        """Return the number of a share's first row in its global batch, how many it has, and how many the batch has."""
+        number, part = divmod(share, self.parts)
+        total = self.size_of(number)
+        first, last = _bounds(total, part, self.parts)
+        return first, last - first, total
+
     def part(self, share: int, batch: Batch) -> float:
         """Return the part of the rows of its global batch that a share is; the share has been requested before."""
         return batch.size / max(self.size_of(share // self.parts), 1)

@@ -20,6 +20,7 @@ from ...engine.control_flow.grouping import no_op
 from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, Symbol, TensorSpec, Variable
 from ...engine.graph.graph import get_default_graph
 from ...engine.ops.random.keys import SeedGenerator
+from ...engine.ops.random.rows import Axes, finding_axes
 from ...engine.queues.replica_steps import Part
 from ...optim.clipping import on_values
 from ...optim.replicas import handing_over, has_scaled
@@ -127,6 +128,32 @@ class StepTracer:
     def place_of(self, variable: Variable) -> int:
         """The number of the place where a variable is kept."""
         return 0
+
+    def find_axes(self, batch: Batch) -> Axes:
+        """Find which axes of the step's random numbers have rows of the batch; nothing if that can't be known.
+
+        Args:
+            batch: one that was traced.
+        """
+        with Graph().as_default(), finding_axes() as axes:
+            self.trace(batch.layout, placeholders(batch))
+        if not axes:
+            return axes
+        try:
+            with Graph().as_default(), finding_axes() as found:
+                self.trace(batch.layout, placeholders(batch, rows=None))
+        except (ValueError, TypeError):  # a layer takes batches of known sizes only
+            return []
+        return found if len(found) == len(axes) else []
+
+    def states(self) -> list[list[int]]:
+        """Return the states of the model's generators."""
+        return [[int(part) for part in generator.state] for generator in self._generators]
+
+    def set_states(self, states: Sequence[Sequence[int]]) -> None:
+        """Set what `states` has given, in another replica."""
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.state = np.array(state, "int64")
 
     def begin_epoch(self, epoch: int) -> None:
         """Give the generators of a worker that isn't the chief the states of an epoch.
@@ -278,10 +305,11 @@ _ONE_UPDATE = (
 )
 
 
-def placeholders(batch: Batch) -> list[Any]:
-    """Make a placeholder for each array of a batch in the current graph."""
+def placeholders(batch: Batch, **rows: None) -> list[Any]:
+    """Make a placeholder for each array of a batch in the current graph; with ``rows=None`` their number is unknown."""
     graph = get_default_graph()
-    specs = [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
+    shapes = [(*rows.values(), *leaf.shape[len(rows) :]) for leaf in batch.leaves]
+    specs = [TensorSpec(shape, leaf.dtype) for shape, leaf in zip(shapes, batch.leaves, strict=True)]
     return [graph.add(Placeholder(spec), (), f"leaf_{n}").outputs[0] for n, spec in enumerate(specs)]
 
 

@@ -135,6 +135,7 @@ def run(*command: str) -> None:
     [
         ("DataParallel", 3, 0, "float64"),
         ("DataParallel", 2, 0, "float32"),
+        ("DataParallel", 4, 0, "float64"),  # of batches of 3 rows one worker has none
         ("ParameterServer", 2, 1, "float64"),
     ],
 )

@@ -236,6 +236,27 @@ SYNCHRONIZED: dict[str, Callable[[], Case]] = {
     "synchronized convolution": lambda: _images(layers.Conv2D(3, 3), layers.BatchNormalization(synchronized=True)),
 }
 
+# Layers that draw random numbers: by row, or for all rows at once.
+RANDOM: dict[str, Callable[[], Case]] = {
+    "dropout": lambda: _vectors(layers.Dense(6, "tanh"), layers.Dropout(0.4), layers.Dense(4), layers.Dropout(0.2)),
+    "one mask": lambda: _vectors(layers.Dense(6), layers.Dropout(0.5, noise_shape=(1, None))),
+    "noise": lambda: _vectors(layers.GaussianNoise(0.5), layers.Dense(6), layers.GaussianDropout(0.3)),
+    "alpha dropout": lambda: _vectors(layers.Dense(6, "selu"), layers.AlphaDropout(0.3)),
+    "spatial dropout": lambda: _sequences(layers.SpatialDropout1D(0.5), layers.Flatten()),
+    "recurrent dropout": lambda: _sequences(layers.LSTM(4, dropout=0.3, recurrent_dropout=0.3)),
+    "dropout by steps": lambda: _sequences(layers.TimeDistributed(layers.Dropout(0.5)), layers.Flatten()),
+    "dropout of steps first": lambda: _sequences(
+        layers.Permute((2, 1)), layers.Dropout(0.3), layers.Reshape((15,)), layers.Dense(3)
+    ),
+    "attention dropout": lambda: _attention(),
+}
+
+
+def _attention() -> Case:
+    inputs = ab.Input((5, 3))
+    hidden = layers.MultiHeadAttention(2, 2, dropout=0.4)(inputs, inputs)
+    return _case(ab.Model(inputs, layers.Dense(2)(layers.Flatten()(hidden))), SEQUENCES)
+
 
 def results_of(case: Case, history: Any) -> dict[str, Any]:
     """Return the results of training: weights, logs, and the optimizer's variables, by name."""
@@ -245,4 +266,4 @@ def results_of(case: Case, history: Any) -> dict[str, Any]:
     return found | {f"optimizer {number}": variable.numpy() for number, variable in enumerate(slots)}
 
 
-__all__ = ["MODELS", "ROWS", "SYNCHRONIZED", "Case", "results_of"]
+__all__ = ["MODELS", "RANDOM", "ROWS", "SYNCHRONIZED", "Case", "results_of"]

@@ -88,6 +88,17 @@ class _Random(Op):
     def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
         raise NotImplementedError(f"{type(self).__name__} must define draw().")
 
+    def draw_part(self, key: Any, shape: tuple[int, ...], part: tuple[int, int]) -> Any:
+        """Draw some numbers of a longer draw, as an array of a shape.
+
+        Args:
+            key: the random key.
+            shape: of the array.
+            part: the number of the first one, and how many the longer draw has.
+        """
+        first = part[0]
+        return self.draw(key, (part[1],))[first : first + element_count(shape)].reshape(shape)
+
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return (None,) * len(node.inputs)  # random numbers are constants
 

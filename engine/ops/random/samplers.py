@@ -62,6 +62,7 @@ from ..math.reduced import largest
 from ..math.special import erfinv_values
 from .distributions import beta, binomial, draw_beta, draw_binomial, draw_gamma, gamma
 from .keys import SeedGenerator, global_generator, set_global_seed, take_key
+from .rows import draw
 
 # --- drawing, on concrete values ------------------------------------------------------------------------------------
 
@@ -157,9 +158,11 @@ def draw_truncated_normal(
     return as_scalar_or_array(values.astype(as_dtype(dtype)).reshape(tuple(shape)))
 
 
-def draw_integers(key: Any, shape: Sequence[int], low: int, high: int, dtype: Any = "int32") -> Any:
+def draw_integers(
+    key: Any, shape: Sequence[int], low: int, high: int, dtype: Any = "int32", part: tuple[int, int] | None = None
+) -> Any:
     """Uniform integers in [low, high), as an array. See `draw_uniform`."""
-    wanted, words = as_dtype(dtype), raw_words(key, element_count(shape))
+    wanted, words = as_dtype(dtype), raw_words(key, element_count(shape), 0 if part is None else part[0])
     if high - low < 2**64:
         words %= np.uint64(high - low)
     words += np.uint64(low % 2**64)  # wraps around to negative numbers
@@ -179,6 +182,9 @@ class RandomUniform(_Random):
 
     def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
         return draw_uniform(key, shape, self.dtype, self.low, self.high)
+
+    def draw_part(self, key: Any, shape: tuple[int, ...], part: tuple[int, int]) -> Any:
+        return draw_uniform(key, shape, self.dtype, self.low, self.high, part)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -203,6 +209,9 @@ class RandomNormal(_Random):
     def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
         return draw_normal(key, shape, self.dtype, self.mean, self.stddev)
 
+    def draw_part(self, key: Any, shape: tuple[int, ...], part: tuple[int, int]) -> Any:
+        return draw_normal(key, shape, self.dtype, self.mean, self.stddev, part)
+
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         yield from cls._samples(dtypes.float32, 1.0, 2.0)
@@ -218,6 +227,9 @@ class RandomTruncatedNormal(_Random):
     def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
         return draw_truncated_normal(key, shape, self.dtype, self.mean, self.stddev)
 
+    def draw_part(self, key: Any, shape: tuple[int, ...], part: tuple[int, int]) -> Any:
+        return draw_truncated_normal(key, shape, self.dtype, self.mean, self.stddev, part)
+
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         yield from cls._samples(dtypes.float32, 1.0, 2.0)
@@ -232,6 +244,9 @@ class RandomIntegers(_Random):
 
     def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
         return draw_integers(key, shape, self.low, self.high, self.dtype)
+
+    def draw_part(self, key: Any, shape: tuple[int, ...], part: tuple[int, int]) -> Any:
+        return draw_integers(key, shape, self.low, self.high, self.dtype, part)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -251,7 +266,10 @@ class RandomKeep(_Random):
     rate: float = 0.5
 
     def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
-        kept = half_words(key, element_count(shape)) >= np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
+        return self.draw_part(key, shape, (0, 0))
+
+    def draw_part(self, key: Any, shape: tuple[int, ...], part: tuple[int, int]) -> Any:
+        kept = half_words(key, element_count(shape), part[0]) >= np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
         scale = 1.0 / (1.0 - self.rate)
         return as_scalar_or_array((kept * np.float32(scale)).astype(self.dtype, copy=False).reshape(shape))
 
@@ -351,8 +369,8 @@ def uniform(
     wanted = floating_dtype("uniform", dtype)
     static, dynamic = resolve_shape(shape)
     if is_number(minval, maxval):
-        return apply(RandomUniform(static, wanted, float(minval), float(maxval)), take_key(seed), *dynamic)
-    unit = apply(RandomUniform(static, wanted), take_key(seed), *dynamic)
+        return draw(RandomUniform(static, wanted, float(minval), float(maxval)), take_key(seed), *dynamic)
+    unit = draw(RandomUniform(static, wanted), take_key(seed), *dynamic)
     low = convert_to_tensor(minval, wanted)
     return unit * (convert_to_tensor(maxval, wanted) - low) + low
 
@@ -374,8 +392,8 @@ def normal(
     wanted = floating_dtype("normal", dtype)
     static, dynamic = resolve_shape(shape)
     if is_number(mean, stddev):
-        return apply(RandomNormal(static, wanted, float(mean), float(stddev)), take_key(seed), *dynamic)
-    standard = apply(RandomNormal(static, wanted), take_key(seed), *dynamic)
+        return draw(RandomNormal(static, wanted, float(mean), float(stddev)), take_key(seed), *dynamic)
+    standard = draw(RandomNormal(static, wanted), take_key(seed), *dynamic)
     return standard * convert_to_tensor(stddev, wanted) + convert_to_tensor(mean, wanted)
 
 
@@ -387,8 +405,8 @@ def truncated_normal(
     static, dynamic = resolve_shape(shape)
     if is_number(mean, stddev):
         op = RandomTruncatedNormal(static, wanted, float(mean), float(stddev))
-        return apply(op, take_key(seed), *dynamic)
-    standard = apply(RandomTruncatedNormal(static, wanted), take_key(seed), *dynamic)
+        return draw(op, take_key(seed), *dynamic)
+    standard = draw(RandomTruncatedNormal(static, wanted), take_key(seed), *dynamic)
     return standard * convert_to_tensor(stddev, wanted) + convert_to_tensor(mean, wanted)
 
 
@@ -407,7 +425,7 @@ def randint(shape: ShapeLike, minval: int, maxval: int, dtype: Any = "int32", se
     if low < limits.min or high - 1 > limits.max:
         raise ValueError(f"random.randint: [{low}, {high}) goes beyond the range of {wanted.name}.")
     static, dynamic = resolve_shape(shape)
-    return apply(RandomIntegers(static, wanted, low, high), take_key(seed), *dynamic)
+    return draw(RandomIntegers(static, wanted, low, high), take_key(seed), *dynamic)
 
 
 def bernoulli(shape: ShapeLike, p: TensorLike = 0.5, dtype: Any = None, seed: Any = None) -> Tensor:
@@ -484,7 +502,7 @@ def dropout(inputs: TensorLike, rate: Any, noise_shape: ShapeLike = None, seed: 
     if rate == 1:
         return where(False, tensor, 0)
     static, dynamic = resolve_shape(_noise_shape(tensor, noise_shape))
-    return tensor * apply(RandomKeep(static, tensor.dtype, float(rate)), take_key(seed), *dynamic)
+    return tensor * draw(RandomKeep(static, tensor.dtype, float(rate)), take_key(seed), *dynamic)
 
 
 def _noise_shape(x: Tensor, noise_shape: Any) -> Any:

@@ -15,13 +15,13 @@ import anabranch as ab
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from shared.small_models import MODELS, SYNCHRONIZED, results_of
+from shared.small_models import MODELS, RANDOM, SYNCHRONIZED, results_of
 
 
 def main(kind: str, output: str, floatx: str, names: list[str]) -> None:
     strategy = getattr(ab.distribute, kind)()
     ab.config.set_floatx(floatx)
-    known = MODELS | SYNCHRONIZED
+    known = MODELS | SYNCHRONIZED | RANDOM
     found: dict[str, Any] = {}
     for name in names or (known if kind == "DataParallel" else MODELS):
         ab.utils.set_random_seed(5)

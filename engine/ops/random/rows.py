@@ -1,0 +1,125 @@
+"""Draws by row: replicas that have some rows of a batch each draw the numbers that one process would draw for these.
+
+Random numbers are functions of a key and a position, so that a replica can draw its rows of the whole alone. Which axis
+of a draw has the rows is found once: in a trace for batches of an unknown size it is the first axis whose size is not
+known. Traces for known sizes make the same draws in the same order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Generator, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ...common.quick_dataclass import dataclass
+from ..arrays.shape_arguments import fill_shape
+from ..base import Op, Operation, Tensor, TensorSpec, apply
+from ..math.bits import _Random  # pyright: ignore[reportPrivateUsage]
+
+Axes = list[int | None]  # for each draw, in turn, the axis that has rows of the batch
+
+
+class Window(NamedTuple):
+    """The rows that a replica has, as scalar tensors.
+
+    Attributes:
+        first: the number of the first one.
+        count: how many there are.
+        total: how many rows the batch has.
+    """
+
+    first: Any
+    count: Any
+    total: Any
+
+
+class _State(threading.local):
+    def __init__(self) -> None:
+        self.found: Axes | None = None  # while axes are found
+        self.window: Window | None = None
+        self.left: list[int | None] = []
+
+
+_state = _State()
+
+
+@contextlib.contextmanager
+def finding_axes() -> Generator[Axes]:
+    """Make a block that traces a step for batches of an unknown size; gives the axes of its draws."""
+    before, _state.found = _state.found, []
+    try:
+        yield _state.found
+    finally:
+        _state.found = before
+
+
+@contextlib.contextmanager
+def drawing_rows(axes: Axes, window: Window) -> Generator[None]:
+    """Make a block that traces a step whose draws are those of some rows of a batch.
+
+    Args:
+        axes: what `finding_axes` gave.
+        window: the rows.
+    """
+    before = _state.window, _state.left
+    _state.window, _state.left = window, [*axes]
+    try:
+        yield
+    finally:
+        _state.window, _state.left = before
+
+
+def draw(op: _Random, key: Any, *inputs: Any) -> Tensor:
+    """Apply an op that draws: of some rows, where such a step is being traced.
+
+    Args:
+        op: the op.
+        key: the random key.
+        inputs: what fills the Nones of its shape.
+    """
+    if _state.found is not None:
+        _state.found.append(next((axis for axis, size in enumerate(op.shape) if size is None), None))
+    if _state.window is None or not _state.left or (axis := _state.left.pop(0)) is None or axis >= len(op.shape):
+        return apply(op, key, *inputs)
+    return apply(RandomRows(op, axis), key, *_state.window, *inputs)
+
+
+@dataclass(frozen=True)
+class RandomRows(Op):
+    """Some rows of a draw. Inputs: a key; the first row, their number and that of all; what fills Nones of the shape.
+
+    An axis may have several entries for each row, as where steps and rows are one axis.
+    """
+
+    draws: _Random
+    axis: int
+
+    no_samples: ClassVar[str] = "holds an op: test_random_rows"
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec(self.draws.shape, self.draws.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        key, first, count, total, *dynamic = inputs
+        shape = fill_shape(self.draws.shape, dynamic)
+        first, count, total = int(first), int(count), int(total)
+        size = shape[self.axis]
+        each = size // count if count else 0
+        if each * count != size:  # rows of something else, as those that a mask has left
+            return xp.asarray(self.draws.draw(key, shape))[()]
+        whole = (*shape[: self.axis], each * total, *shape[self.axis + 1 :])
+        if self.axis == 0:
+            width = int(np.prod(shape[1:], dtype="int64"))
+            return xp.asarray(self.draws.draw_part(key, shape, (first * each * width, total * each * width)))[()]
+        rows = slice(first * each, first * each + size)
+        found = self.draws.draw(key, whole)[(slice(None),) * self.axis + (rows,)]
+        return xp.asarray(np.ascontiguousarray(found))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return (None,) * len(node.inputs)
+
+
+__all__ = ["Axes", "RandomRows", "Window", "draw", "drawing_rows", "finding_axes"]
