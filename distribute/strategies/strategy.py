@@ -116,6 +116,8 @@ class ParameterServer(Strategy):
             regularizer that is no sum over rows, stays whole.
         max_restarts: how often within an hour training may go on from its last backup after a ps task was lost, if it
             has the callback `BackupAndRestore`. By default what ``launch --max-restarts`` was given, elsewhere 3.
+        deterministic: whether gradients are added in the order of workers, so that the same ones give the same bits. If
+            not, a ps task adds each as soon as it counts, and holds one sum instead of the gradients of all workers.
         min_workers: while fewer workers take part no step begins: training waits, and ps task 0 says for whom.
         cluster: the tasks, in place of those in the environment: a `ClusterSpec`, or what makes one.
         job_name, task_index: which task this process is; with `cluster`.
@@ -145,6 +147,7 @@ class ParameterServer(Strategy):
         variable_partitioner: Any = None,
         max_restarts: int | None = None,
         min_workers: int = 1,
+        deterministic: bool = True,
         cluster: ClusterSpec | dict[str, Any] | None = None,
         job_name: str | None = None,
         task_index: int | None = None,
@@ -156,6 +159,7 @@ class ParameterServer(Strategy):
         self.variable_partitioner = variable_partitioner
         self.max_restarts = restarts_allowed() if max_restarts is None else max_restarts
         self.min_workers = min_workers
+        self.deterministic = deterministic
         place = place_of("ParameterServer", cluster, job_name, task_index)
         self.cluster = None if place is None else place.cluster
         self.workers = [] if place is None else _tasks(place.cluster, WORKER_JOBS)

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from ..common import dtypes
-from ..common.dtypes import as_dtype
 from ..common.quick_dataclass import dataclass
 from ..graph.graph import get_default_graph
 from ..graph.op import Effect, Op
 from ..graph.resource import NamedResource
-from ..graph.spec import Shape, TensorSpec
+from ..graph.spec import TensorSpec
 from ..ops.base import convert_to_tensor
 from .attempts import Attempt, Course, Gate, Request, WaitingOp
 from .errors import CancelledError, check_held
 from .replica_requests import METHODS, WAITING, WORDS, fits, read
 from .replica_state import ReplicaStepsState
+from .replica_sums import ArrivingSum, Part, reduced
+from .replica_tickets import Receipt
 
 if TYPE_CHECKING:
     from ..graph.graph import Operation
@@ -316,32 +317,9 @@ def _worker(number: int) -> str:
     return f"worker {number}"
 
 
+FORGET = -2  # the mark by which gradients that wait are forgotten: no set will name them
+
 # --- gradients ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of the values that each worker puts in a step.
-
-    Attributes:
-        dtype: of the value, by name.
-        shape: of the value, or for rows of the whole table.
-        reduction: "mean" weights workers by their rows, "sum" adds up, "first" takes the first worker's.
-        has_rows: whether the value is some rows of a table: indices and values.
-    """
-
-    dtype: str
-    shape: Shape
-    reduction: str = "mean"
-    has_rows: bool = False
-
-    @property
-    def specs(self) -> tuple[TensorSpec, ...]:
-        """The specs of what is put and what is taken."""
-        if not self.has_rows:
-            return (TensorSpec(self.shape, as_dtype(self.dtype)),)
-        rows: Shape = None if self.shape is None else (None, *self.shape[1:])
-        return TensorSpec((None,), dtypes.int64), TensorSpec(rows, as_dtype(self.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,10 +346,22 @@ class ReplicaGradientsPut(_ReplicaGradientsOp):
 
 
 @dataclass(frozen=True, eq=False)
+class ReplicaGradientsAdd(_ReplicaGradientsOp):
+    """Add what was put under a ticket to the step's sum, if it was taken. Inputs: ticket, receipt, rows."""
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        return ()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        self.gradients.add_now(*map(int, inputs))
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
 class ReplicaGradientsFence(_ReplicaGradientsOp):
     """Refuse what a leader does whose token is smaller than one that came before. Inputs: token, mark of a set or -1.
 
-    If there is a mark, writing begins by it.
+    If there is a mark, writing begins by it; or all that is held is forgotten, where it is `FORGET`.
     """
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
@@ -421,11 +411,13 @@ class ReplicaGradientsTake(_ReplicaGradientsOp):
 class ReplicaGradients(NamedResource):
     """Keeps what workers put until a set names those that count, and reduces these in the order of the set.
 
-    So the same set gives the same bits, whoever came first.
+    So the same set gives the same bits, whoever came first. Or values are added up as they come, once they are known
+    to count (their ticket is committed): then one sum is held, and not the values of all workers.
 
     Args:
         parts: what each worker puts.
         name: its name in tasks.
+        deterministic: whether the order is that of the set.
 
     Attributes:
         begun, written: the marks (first tickets) of the sets of which this task has begun, and ended, to write what
@@ -434,12 +426,14 @@ class ReplicaGradients(NamedResource):
 
     kind = "replica_gradients"
 
-    def __init__(self, parts: Sequence[Part], name: str = "replica_gradients") -> None:
+    def __init__(self, parts: Sequence[Part], name: str = "replica_gradients", deterministic: bool = True) -> None:
         self.name = self.path = name
+        self.deterministic = deterministic
         self.place_here()
         self.parts = list(parts)
         self.specs = tuple([spec for part in self.parts for spec in part.specs])
         self._held: dict[int, list[Any]] = {}
+        self._sum = ArrivingSum(self.parts)
         self._horizon = 0
         self._token = 0
         self.begun = self.written = -1
@@ -450,7 +444,7 @@ class ReplicaGradients(NamedResource):
             [part.dtype, None if part.shape is None else list(part.shape), part.reduction, part.has_rows]
             for part in self.parts
         ]
-        return {"parts": listed}
+        return {"parts": listed, "deterministic": self.deterministic}
 
     @classmethod
     def from_definition(cls, name: str, definition: dict[str, Any]) -> Self:
@@ -458,7 +452,7 @@ class ReplicaGradients(NamedResource):
             Part(dtype, None if shape is None else tuple(shape), reduction, has_rows)
             for dtype, shape, reduction, has_rows in definition["parts"]
         ]
-        return cls(parts, name)
+        return cls(parts, name, definition["deterministic"])
 
     def __len__(self) -> int:
         """Return the number of tickets whose values are held."""
@@ -472,6 +466,14 @@ class ReplicaGradients(NamedResource):
             if ticket >= self._horizon:
                 self._held[ticket] = copies
 
+    def add_now(self, ticket: int, receipt: int, rows: int) -> None:
+        """Add what was put under a ticket to the sum, if it counts; otherwise drop it."""
+        check_held(self)
+        with self._gate.lock:
+            values = self._held.pop(ticket, None)  # None where the set was taken before
+            if values is not None and receipt == Receipt.TAKEN:
+                self._sum.add(ticket, rows, values)
+
     def take_now(self, tickets: Sequence[int], rows: Sequence[int], horizon: int) -> list[Any]:
         """Reduce the values of a set, and forget all that is older than the horizon.
 
@@ -481,20 +483,27 @@ class ReplicaGradients(NamedResource):
         check_held(self)
         counted = [(ticket, count) for ticket, count in zip(tickets, rows, strict=True) if count]
         with self._gate.lock:
-            missing = [ticket for ticket, _ in counted if ticket not in self._held]
+            missing = [ticket for ticket, _ in counted if ticket not in self._held and ticket not in self._sum]
             if missing or not counted:
                 raise ValueError(f"{self.name!r} has no values of tickets {missing or list(tickets)}.")
-            values = [self._held.pop(ticket) for ticket, _ in counted]
+            found: list[Any] = []
+            values: list[Any] = []
+            if self.deterministic:
+                values = [self._held.pop(ticket) for ticket, _ in counted]
+            else:
+                for ticket, count in counted:
+                    if ticket not in self._sum:  # its worker is about to ask for that
+                        self._sum.add(ticket, count, self._held.pop(ticket))
+                found = self._sum.take([ticket for ticket, _ in counted])
             self._horizon = max(self._horizon, horizon)
             for ticket in [ticket for ticket in self._held if ticket < self._horizon]:
                 del self._held[ticket]
         weights = [count for _, count in counted]
-        found: list[Any] = []
         position = 0
-        for part in self.parts:
+        for part in self.parts if values else ():
             width = len(part.specs)
             columns = [each[position : position + width] for each in values]
-            found += _reduced(part, columns, weights)
+            found += reduced(part, columns, weights)
             position += width
         return found
 
@@ -512,6 +521,9 @@ class ReplicaGradients(NamedResource):
                 )
             self._token = token
             self.begun = mark if mark >= 0 else self.begun
+            if mark == FORGET:
+                self._held.clear()
+                self._sum.clear()
 
     def fence(self, token: Any, mark: Any = -1) -> Operation:
         """Refuse a leader whose token is smaller than one that came before; with a mark, its set is written now."""
@@ -531,27 +543,12 @@ class ReplicaGradients(NamedResource):
         tensors = [convert_to_tensor(value) for value in (ticket, *values)]
         return get_default_graph().add(ReplicaGradientsPut(self), tensors, f"{self.name}/put")
 
+    def add(self, ticket: Any, receipt: Any, rows: Any) -> Operation:
+        """Add what was put under a ticket to the step's sum, if its receipt says that it counts."""
+        tensors = [convert_to_tensor(value) for value in (ticket, receipt, rows)]
+        return get_default_graph().add(ReplicaGradientsAdd(self), tensors, f"{self.name}/add")
+
     def take(self, tickets: Any, rows: Any, horizon: Any) -> Sequence[Tensor]:
         """Take the reduced values of all parts."""
         tensors = [convert_to_tensor(value) for value in (tickets, rows, horizon)]
         return get_default_graph().add(ReplicaGradientsTake(self), tensors, f"{self.name}/take").outputs
-
-
-def _reduced(part: Part, columns: Sequence[Sequence[Any]], weights: Sequence[int]) -> list[Any]:
-    """One part's values, reduced over workers: for rows of a table the indices, then the values."""
-    dtype = as_dtype(part.dtype)
-    shares = [1.0] * len(weights) if part.reduction == "sum" else [weight / sum(weights) for weight in weights]
-    if part.reduction == "first":
-        columns, shares = columns[:1], [1.0]
-    scaled = [_scaled(column[-1], share) for column, share in zip(columns, shares, strict=True)]
-    if part.has_rows:
-        return [np.concatenate([column[0] for column in columns]), np.concatenate(scaled).astype(dtype, copy=False)]
-    total = scaled[0]
-    for value in scaled[1:]:
-        total = total + value
-    return [np.asarray(total).astype(dtype, copy=False)]
-
-
-def _scaled(value: Any, share: float) -> Any:
-    wide = value.astype("float32") if value.dtype.itemsize == 2 and value.dtype.kind not in "iub" else value
-    return wide if share == 1.0 else wide * wide.dtype.type(share)

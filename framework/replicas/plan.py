@@ -26,6 +26,7 @@ class ReplicaPlan(StepTracer):
 
     Attributes:
         steps, gradients: the resources on the ps tasks.
+        in_order: whether gradients are added in the order of workers.
     """
 
     def __init__(self, model: Any, strategy: ParameterServer, batch: Batch) -> None:
@@ -42,11 +43,13 @@ class ReplicaPlan(StepTracer):
                 strategy.min_workers,
                 name="steps",
             )
+        # Asynchronously each gradient is a set of its own.
+        self.in_order = strategy.deterministic or not strategy.sync
         self.gradients: list[ReplicaGradients] = []
         for number, task in enumerate(strategy.ps):
             with device(task):
                 parts = [entry.part for entry in self.entries if entry.place == number]
-                self.gradients.append(ReplicaGradients(parts, "gradients"))
+                self.gradients.append(ReplicaGradients(parts, "gradients", self.in_order))
 
     # --- where things are -------------------------------------------------------------------------------------------
 

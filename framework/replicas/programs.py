@@ -13,6 +13,7 @@ from ...engine import ops
 from ...engine.common import dtypes
 from ...engine.graph import Graph, IndexedSlices, Placeholder, TensorSpec, Variable, control_dependencies
 from ...engine.graph.scopes import device
+from ...engine.queues.replica_steps import FORGET
 from ...engine.queues.replica_tickets import LEAVE_TEXT, Receipt, Ticket
 from ..data.adapters import Batch
 from .plan import ReplicaPlan
@@ -72,6 +73,12 @@ class ReplicaPrograms:
         )
         self.token = int(token)
         self._run("fence", self._fences, (_NUMBER, self.token))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Have ps tasks forget gradients that no set will name, where these might be in a sum already."""
+        if not self.plan.in_order:
+            self._lead_on("forget", lambda token: self._fences(token, FORGET))
 
     def _fences(self, token: Any, mark: Any = -1) -> list[Any]:
         return [each.fence(token, mark) for each in self.plan.gradients]
@@ -163,6 +170,9 @@ class ReplicaPrograms:
             puts = self.plan.trace_puts(batch, ticket, part, feeds)
             with control_dependencies(puts):
                 receipt = self.plan.steps.commit(self._worker, self._incarnation, ticket, batch.size)
+            if not self.plan.in_order:
+                for each in self.plan.gradients:
+                    each.add(ticket, receipt, batch.size)
             effects = [operation for operation in graph.operations if operation.writes]
         specs = [_NUMBER, _PART, *[TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]]
         targets: list[Any] = [receipt, *effects]
@@ -180,6 +190,7 @@ class ReplicaPrograms:
 
     def begin_epoch(self, batches: int, shares: int, done: Any = _NOTHING) -> int:
         """Begin an epoch of so many global batches in shares, of which some are done; gives its number."""
+        self._forget()
         given = [(_NUMBER, batches), (_NUMBER, shares), (_NUMBERS, done)]
         return int(self._lead_on("begin", lambda *asked: [self.plan.steps.begin_epoch(*asked)], *given)[0])
 

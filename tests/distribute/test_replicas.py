@@ -80,6 +80,14 @@ def test_replicas_find_what_one_process_finds(
     assert_found(tmp_path, workers, alone, models)
 
 
+@pytest.mark.parametrize(
+    "models", [["accumulated", "table"], pytest.param([], marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_gradients_that_are_added_as_they_arrive(models: list[str], alone: Any, tmp_path: Path) -> None:
+    launch(3, 2, "train_models.py", str(tmp_path / "found"), *models, option=":arriving")
+    assert_found(tmp_path, 3, alone, models)
+
+
 @pytest.mark.parametrize("models", [["table"], pytest.param(["table", "float64"], marks=pytest.mark.slow)])
 def test_shards_of_weights_find_what_one_process_finds(models: list[str], alone: Any, tmp_path: Path) -> None:
     command = ["launch", "-n", "2", "--ps", "2", str(SCRIPTS / "train_models.py"), "ParameterServer:3"]

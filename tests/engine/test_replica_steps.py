@@ -6,7 +6,8 @@ import pytest
 from anabranch.engine.graph import Graph, control_dependencies
 from anabranch.engine.queues import DeadlineExceededError
 from anabranch.engine.queues.errors import CancelledError, StateLostError
-from anabranch.engine.queues.replica_steps import Part, ReplicaGradients, ReplicaSteps
+from anabranch.engine.queues.replica_steps import FORGET, Part, ReplicaGradients, ReplicaSteps
+from anabranch.engine.queues.replica_tickets import Receipt
 from anabranch.engine.session import Session
 
 NONE = np.zeros(0, "int64")
@@ -31,6 +32,59 @@ def test_means_are_weighted_by_rows_and_do_not_depend_on_who_came_first():
     assert [int(part) for part in results[0][1:]] == [6, 1]
     for first, second in zip(*results, strict=True):
         assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("added", [(), (1,), (3, 1), (2, 3, 1)])
+def test_gradients_are_added_as_they_arrive(added: tuple[int, ...]):
+    """Whichever were added before the set is taken; ticket 0 was late, and 4 is of a worker that was lost."""
+    parts = [Part("float64", (3,)), Part("float16", ()), Part("int64", (), "sum"), Part("int32", (), "first")]
+    parts += [Part("float64", (9, 2), "mean", True), Part("bool", (), "first")]
+    rng = np.random.default_rng(0)
+    values = {
+        ticket: [
+            rng.normal(size=3),
+            np.float16(ticket),
+            np.int64(ticket),
+            np.int32(ticket),
+            np.array([ticket, ticket + 1]),
+            rng.normal(size=(2, 2)),
+            np.bool_(ticket % 2),
+        ]
+        for ticket in range(5)
+    }
+    in_order, as_they_come = kept(*parts), ReplicaGradients(parts, "sums", deterministic=False)
+    for gradients in (in_order, as_they_come):
+        for ticket in values:
+            gradients.put_now(ticket, values[ticket])
+    as_they_come.add_now(0, Receipt.LATE, 2)
+    for ticket in added:
+        as_they_come.add_now(ticket, Receipt.TAKEN, ticket)
+    assert len(as_they_come) == 4 - len(added), "what is in the sum is not held"
+    results = [gradients.take_now([2, 1, 3], [2, 1, 3], 0) for gradients in (in_order, as_they_come)]
+    for one, other in zip(*results, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, 1e-12)
+    as_they_come.add_now(2, Receipt.TAKEN, 2)  # of a worker that asks behind the set
+    assert len(as_they_come) == 1
+    as_they_come.put_now(7, values[1])
+    as_they_come.add_now(7, Receipt.TAKEN, 1)
+    np.testing.assert_array_equal(as_they_come.take_now([7], [1], 7)[0], values[1][0])
+
+
+def test_sums_of_what_no_set_will_name_are_forgotten():
+    gradients = ReplicaGradients([Part("float32", ())], "sums", deterministic=False)
+    for ticket in (1, 2):
+        gradients.put_now(ticket, [np.float32(ticket)])
+    gradients.add_now(1, Receipt.TAKEN, 1)
+    with pytest.raises(ValueError, match=r"The sum is of tickets \[1, 2\], and asked for those of \[2\]"):
+        gradients.take_now([2], [1], 0)
+    gradients.fence_now(5, FORGET)
+    gradients.add_now(1, Receipt.TAKEN, 1)
+    gradients.put_now(3, [np.float32(3.0)])
+    assert gradients.take_now([3], [1], 0) == [3.0]
+    assert gradients.begun == -1
+    made = ReplicaGradients.from_definition("sums", gradients.definition())
+    assert (made.deterministic, made.parts) == (False, gradients.parts)
 
 
 def test_short_floats_are_added_up_in_float32():

@@ -126,7 +126,9 @@ MODELS: dict[str, Callable[[], Any]] = {
 def main(kind: str, output: str, names: list[str]) -> None:
     kind, _, option = kind.partition(":")
     cut: dict[str, Any] = {}
-    if option and kind == "ParameterServer":  # "ParameterServer:3" cuts all weights into three shards
+    if option == "arriving":  # "ParameterServer:arriving" adds gradients as they come
+        cut = {"deterministic": False}
+    elif option and kind == "ParameterServer":  # "ParameterServer:3" cuts all weights into three shards
         cut = {"variable_partitioner": ab.distribute.FixedShardsPartitioner(int(option))}
     elif option:  # "DataParallel:bfloat16", or "DataParallel:300" for buckets of so many bytes
         cut = {"bucket_bytes": int(option)} if option.isdecimal() else {"gradient_dtype": option}
