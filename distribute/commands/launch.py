@@ -27,6 +27,7 @@ from typing import IO, Any
 
 from ..ports import free_ports
 from ..restarts import Restarts
+from .kubernetes import job_set, printed
 
 _POLL_SECONDS = 0.2  # how often tasks are looked at
 _END_SECONDS = 10.0  # how long a process has to end when it is asked to
@@ -44,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how often, within an hour, tasks that fail are started again",
     )
+    parser.add_argument(
+        "--k8s", action="store_true", help="print a JobSet of Kubernetes that does it, and start nothing"
+    )
+    parser.add_argument("--image", default="", help="with --k8s: the container's image, which has the script")
+    parser.add_argument("--name", default="anabranch", help="with --k8s: the name of the JobSet (default: %(default)s)")
     parser.add_argument("script", help="the Python script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
 
@@ -56,12 +62,26 @@ def run(options: argparse.Namespace) -> int:
     if options.max_restarts < 0:
         print("anabranch launch: --max-restarts must be at least 0.", file=sys.stderr)
         return 2
+    if options.k8s:
+        return _print_job_set(options)
     if not os.path.exists(options.script):
         print(f"anabranch launch: there is no script {options.script!r}.", file=sys.stderr)
         return 2
     script = [options.script, *options.arguments]
     with Launch(options.workers, options.ps, script, options.max_restarts) as launch:
         return launch.wait()
+
+
+def _print_job_set(options: argparse.Namespace) -> int:
+    """Print what Kubernetes takes; gives the exit status."""
+    script = [options.script, *options.arguments]
+    try:
+        jobs = job_set(options.name, options.image, options.workers, options.ps, script, options.max_restarts)
+    except ValueError as error:
+        print(f"anabranch launch: {error}", file=sys.stderr)
+        return 2
+    print(printed(jobs), end="")
+    return 0
 
 
 class Launch:
