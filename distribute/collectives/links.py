@@ -109,7 +109,7 @@ class Links:
                 continue
             try:
                 handshake = Handshake(self._own, self._token, accepts=False)
-                _shake_hands(sock, handshake)
+                shake_hands(sock, handshake)
                 assert handshake.other is not None
                 if handshake.other.name != self.names[other]:
                     raise RefusedError(
@@ -139,7 +139,7 @@ class Links:
         handshake = Handshake(self._own, self._token, accepts=True)
         try:
             sock.settimeout(max(until - time.monotonic(), _RETRY_SECONDS))
-            _shake_hands(sock, handshake)
+            shake_hands(sock, handshake)
             name = "" if handshake.other is None else handshake.other.name
             if name not in self.names[self.rank + 1 :] or sock.recv(1) != _OPEN:
                 raise RefusedError(f"{name or 'somebody'} is no member that connects here")
@@ -350,7 +350,7 @@ def _read(sock: socket.socket, count: int) -> bytes:
     return found
 
 
-def _shake_hands(sock: socket.socket, handshake: Handshake) -> None:
+def shake_hands(sock: socket.socket, handshake: Handshake) -> None:
     """Prove to each other who is there.
 
     Raises:
@@ -370,4 +370,4 @@ def _shake_hands(sock: socket.socket, handshake: Handshake) -> None:
                 sock.sendall(buffer)
 
 
-__all__ = ["Links"]
+__all__ = ["Links", "shake_hands"]

@@ -45,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how often, within an hour, tasks that fail are started again",
     )
+    parser.add_argument("--nnodes", default="1", metavar="MIN:MAX", help="with --rdzv: how many hosts take part")
+    parser.add_argument("--rdzv", metavar="HOST:PORT", help="where the launchers of all hosts meet, on the first one")
     parser.add_argument(
         "--k8s", action="store_true", help="print a JobSet of Kubernetes that does it, and start nothing"
     )
@@ -68,6 +70,13 @@ def run(options: argparse.Namespace) -> int:
         print(f"anabranch launch: there is no script {options.script!r}.", file=sys.stderr)
         return 2
     script = [options.script, *options.arguments]
+    if options.rdzv:
+        from .hosts import run_on_hosts  # has imports that a launch on one host needs not
+
+        return run_on_hosts(options.workers, options.ps, script, options.nnodes, options.rdzv, options.max_restarts)
+    if options.nnodes != "1":
+        print("anabranch launch: --nnodes needs --rdzv, where the hosts meet.", file=sys.stderr)
+        return 2
     with Launch(options.workers, options.ps, script, options.max_restarts) as launch:
         return launch.wait()
 

@@ -1,0 +1,307 @@
+"""``launch --nnodes MIN:MAX --rdzv HOST:PORT``: launchers of several hosts that start the tasks of one cluster.
+
+The launcher that can listen at the address is the first host; worker 0, the chief, runs there. All launchers, also that
+one, connect, and do what `Rounds` decides. If the first host is gone, the run ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ..cluster import is_loopback, joined_address, resolved, split_address
+from ..collectives.links import shake_hands
+from ..ports import free_ports
+from ..token import job_token
+from ..transport.connections import Handshake, Identity, RefusedError
+from ..transport.wire import FrameError
+from .launch import Launch
+from .rounds import Counts, Message, Rounds
+
+_POLL_SECONDS = 0.1
+_HANDSHAKE_SECONDS = 10.0
+_NAME = "a launcher"
+
+
+class Rendezvous:
+    """The place where launchers meet: listens, in threads of its own, until it is closed.
+
+    Args:
+        listener: a socket that listens.
+        token: that of the job.
+        rounds: decides.
+    """
+
+    def __init__(self, listener: socket.socket, token: bytes, rounds: Rounds) -> None:
+        self._listener = listener
+        self._token = token
+        self._rounds = rounds
+        self._events: queue.SimpleQueue[tuple[int, Message | None]] = queue.SimpleQueue()
+        self._sockets: dict[int, socket.socket] = {}
+        self._is_closed = False
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._accept, self._decide)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Listen no more, and end all connections, once all that was decided is said."""
+        self._is_closed = True
+        self._threads[1].join()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
+        self._listener.close()
+        for sock in list(self._sockets.values()):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in list(self._threads):
+            thread.join()
+        for sock in self._sockets.values():
+            sock.close()
+
+    def _accept(self) -> None:
+        host = 0
+        while not self._is_closed:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._listen, args=(sock, host), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+            host += 1
+
+    def _listen(self, sock: socket.socket, host: int) -> None:
+        """Read what one launcher says, once it has proved that it has the token."""
+        try:
+            sock.settimeout(_HANDSHAKE_SECONDS)
+            shake_hands(sock, Handshake(Identity(_NAME, secrets.randbits(63)), self._token, accepts=True))
+            sock.settimeout(None)
+        except (OSError, FrameError):
+            sock.close()
+            return
+        self._sockets[host] = sock
+        with contextlib.suppress(OSError, ValueError), sock.makefile("r", encoding="utf-8") as lines:
+            for line in lines:
+                self._events.put((host, json.loads(line)))
+        self._events.put((host, None))
+
+    def _decide(self) -> None:
+        rounds = self._rounds
+        while not self._is_closed:
+            try:
+                host, message = self._events.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                rounds.look()
+            else:
+                _tell(rounds, host, message)
+            while rounds.sent:
+                host, message = rounds.sent.pop(0)
+                with contextlib.suppress(OSError):  # who is gone is heard of by its reader
+                    _say(self._sockets[host], message)
+
+
+def _tell(rounds: Rounds, host: int, message: Message | None) -> None:
+    if message is None:
+        rounds.left(host)
+    elif "ready" in message:
+        rounds.ready(host, message["ready"]["worker"], message["ready"]["ps"], message["leads"])
+    elif "failed" in message:
+        rounds.failed(host, message["round"], message["failed"], message["status"])
+    elif "ended" in message:
+        rounds.ended(host, message["ended"])
+
+
+def _say(sock: socket.socket, message: Message) -> None:
+    sock.sendall(json.dumps(message).encode() + b"\n")
+
+
+class HostLaunch(Launch):
+    """The processes of this host, in a run of several hosts.
+
+    Args:
+        workers, ps: how many processes this host has of each.
+        script: the script and its arguments.
+        address: where launchers meet.
+        counts: how many hosts there have to be.
+        max_restarts: how often, within an hour, all processes are started again because one has failed.
+    """
+
+    def __init__(
+        self, workers: int, ps: int, script: Sequence[str], address: str, counts: Counts, max_restarts: int = 0
+    ) -> None:
+        self._host, self._port = split_address(address)
+        self._counts_of_hosts = counts
+        self._token = job_token(None, is_loopback(self._host))
+        super().__init__(workers, ps, script, max_restarts)
+        self._environment["ANABRANCH_TOKEN"] = self._token.decode()
+        self._rendezvous: Rendezvous | None = None
+        self._socket: socket.socket | None = None
+        self._first = {"worker": 0, "ps": 0}
+        self._round = 0
+        self._has_reported = True
+
+    def _start_all(self) -> None:
+        """Meet the other launchers; processes are started when they are all there."""
+        try:
+            is_wide = ":" in resolved(self._host)
+            listener = socket.create_server(
+                (resolved(self._host), self._port),
+                family=socket.AF_INET6 if is_wide else socket.AF_INET,
+            )
+        except OSError:  # it is an address of another host, or another launcher of this one was first
+            pass
+        else:
+            self._rendezvous = Rendezvous(listener, self._token, Rounds(self._counts_of_hosts, self.restarts))
+        until = time.monotonic() + self._counts_of_hosts.patience
+        while self._socket is None:
+            self._socket = self._connected(until)
+        self._say_ready()
+
+    def _connected(self, until: float) -> socket.socket | None:
+        """Connect to where launchers meet; None if nobody listens there yet.
+
+        Raises:
+            TimeoutError: nobody does, for too long.
+            RefusedError: one of the launchers does not have the token.
+        """
+        try:
+            sock = socket.create_connection((resolved(self._host), self._port), _HANDSHAKE_SECONDS)
+        except OSError:
+            if time.monotonic() >= until:
+                raise TimeoutError(f"nobody listens at {joined_address(self._host, self._port)}") from None
+            time.sleep(_POLL_SECONDS)
+            return None
+        try:
+            shake_hands(sock, Handshake(Identity(_NAME, secrets.randbits(63)), self._token, accepts=False))
+        except BaseException:
+            sock.close()
+            raise
+        sock.settimeout(None)
+        return sock
+
+    def _say_ready(self) -> None:
+        assert self._socket is not None
+        workers, ps = self._counts
+        own = self._socket.getsockname()[0]
+        ports = iter(free_ports(own, workers + ps))
+        found = {
+            job: [joined_address(own, next(ports)) for _ in range(count)]
+            for job, count in (("ps", ps), ("worker", workers))
+        }
+        _say(self._socket, {"ready": found, "leads": self._rendezvous is not None})
+
+    def wait(self) -> int:
+        """Do what is decided until the run ends; gives the exit status."""
+        assert self._socket is not None
+        messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        reader = threading.Thread(target=_read, args=(self._socket, messages), daemon=True)
+        reader.start()
+        try:
+            while True:
+                with contextlib.suppress(queue.Empty):
+                    message = messages.get(timeout=_POLL_SECONDS)
+                    if message is None:
+                        print("anabranch launch: the first host is gone.", file=sys.stderr)
+                        return 1
+                    if "exit" in message:
+                        if message["why"]:
+                            print(f"anabranch launch: {message['why']}.", file=sys.stderr)
+                        return int(message["exit"])
+                    self._do(message)
+                self._report()
+        except KeyboardInterrupt:
+            print("anabranch launch: interrupted.", file=sys.stderr)
+            return 130
+
+    def _do(self, message: Message) -> None:
+        if "stop" in message:
+            print(f"anabranch launch: {message['stop']}; all tasks are started again.", file=sys.stderr, flush=True)
+            self._end_all()
+            self._has_reported = True
+            self._say_ready()
+            return
+        self.cluster = message["cluster"]
+        self._first, self._round, self._has_reported = message["first"], message["start"], False
+        workers, ps = self._counts
+        self._chief_file.unlink(missing_ok=True)
+        self.ps += [self._started_ps(self._first["ps"] + number) for number in range(ps)]
+        self.workers += [self._started_worker(self._first["worker"] + number) for number in range(workers)]
+
+    def _report(self) -> None:
+        """Tell of the first process that has failed, or that all workers have ended."""
+        if self._has_reported:
+            return
+        assert self._socket is not None
+        processes: list[tuple[str, int, Any]] = [("ps", n, each) for n, each in enumerate(self.ps)]
+        processes += [("worker", n, each) for n, each in enumerate(self.workers)]
+        for job, number, process in processes:
+            if process.poll():
+                name = f"{job} {self._first[job] + number}"
+                report = {"failed": name, "status": process.returncode, "round": self._round}
+                break
+        else:
+            if any(worker.poll() is None for worker in self.workers):
+                return
+            report = {"ended": self._round}
+        self._has_reported = True
+        with contextlib.suppress(OSError):
+            _say(self._socket, report)
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+        if self._socket is not None:
+            self._socket.close()
+
+
+def _read(sock: socket.socket, messages: queue.SimpleQueue[Message | None]) -> None:
+    with contextlib.suppress(OSError, ValueError), sock.makefile("r", encoding="utf-8") as lines:
+        for line in lines:
+            messages.put(json.loads(line))
+    messages.put(None)
+
+
+def hosts_of(text: str) -> Counts:
+    """Read how many hosts a run has: ``4``, or ``1:4`` for at least 1 and at most 4.
+
+    Raises:
+        ValueError: it can't be read.
+
+    >>> hosts_of("1:4").most
+    4
+    """
+    least, colon, most = text.partition(":")
+    try:
+        found = Counts(int(least), int(most if colon else least))
+    except ValueError:
+        raise ValueError(f"--nnodes {text!r}: expected a number, or MIN:MAX.") from None
+    if not 1 <= found.least <= found.most:
+        raise ValueError(f"--nnodes {text!r}: at least 1, and MIN at most MAX.")
+    return found
+
+
+def run_on_hosts(workers: int, ps: int, script: Sequence[str], hosts: str, address: str, max_restarts: int) -> int:
+    """Run a script on several hosts; gives the exit status."""
+    try:
+        launch = HostLaunch(workers, ps, script, address, hosts_of(hosts), max_restarts)
+    except ValueError as error:
+        print(f"anabranch launch: {error}", file=sys.stderr)
+        return 2
+    try:
+        with launch:
+            return launch.wait()
+    except (TimeoutError, RefusedError) as error:
+        print(f"anabranch launch: {error}.", file=sys.stderr)
+        return 1
+
+
+__all__ = ["HostLaunch", "Rendezvous", "hosts_of", "run_on_hosts"]

@@ -1,0 +1,241 @@
+"""Launchers of several hosts: which take part in a round, by a machine without clocks, and by processes."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shared.tasks import PATIENCE, TOKEN
+
+from anabranch.__main__ import main
+from anabranch.distribute.commands.hosts import Rendezvous, hosts_of
+from anabranch.distribute.commands.rounds import GRACE_SECONDS, Counts, Rounds
+from anabranch.distribute.ports import free_ports
+from anabranch.distribute.restarts import Restarts
+
+
+class Told:
+    """Hosts that say what they do, and what they are told: by virtual time."""
+
+    def __init__(self, least: int, most: int, restarts: int = 0) -> None:
+        self.now = 0.0
+        clock = self._clock
+        self.rounds = Rounds(Counts(least, most, 5.0, 100.0), Restarts(restarts, clock), clock)
+
+    def _clock(self) -> float:
+        return self.now
+
+    def come(self, *hosts: int) -> Told:
+        for host in hosts:
+            self.rounds.ready(host, [f"w{host}a", f"w{host}b"], [f"p{host}"], leads=host == 0)
+        return self
+
+    def later(self, seconds: float) -> Told:
+        self.now += seconds
+        self.rounds.look()
+        return self
+
+    @property
+    def sent(self) -> list[tuple[int, str]]:
+        """What hosts were told since: their numbers, and the first word."""
+        found = [(host, next(iter(message))) for host, message in self.rounds.sent]
+        self.rounds.sent.clear()
+        return found
+
+
+def test_a_round_begins_when_as_many_hosts_as_may_are_there() -> None:
+    told = Told(1, 3)
+    assert told.come(2, 1).later(6.0).sent == [], "the first host is not there"
+    told.come(0)
+    messages = dict(told.rounds.sent)
+    assert [*messages] == [0, 2, 1], "the first host has worker 0"
+    assert messages[1]["cluster"] == {
+        "worker": ["w0a", "w0b", "w2a", "w2b", "w1a", "w1b"],
+        "ps": ["p0", "p2", "p1"],
+    }
+    assert [messages[host]["first"] for host in (0, 2, 1)] == [
+        {"ps": 0, "worker": 0},
+        {"ps": 1, "worker": 2},
+        {"ps": 2, "worker": 4},
+    ]
+
+
+def test_a_round_waits_a_while_for_more_than_the_least() -> None:
+    told = Told(2, 3)
+    assert told.come(0).later(50.0).come(1).later(4.0).sent == []
+    assert told.later(1.0).sent == [(0, "start"), (1, "start")]
+
+
+def test_too_few_hosts_end_the_run() -> None:
+    told = Told(2, 2).come(0).later(99.0)
+    assert told.sent == []
+    assert told.later(1.0).sent == [(0, "exit")]
+    assert told.rounds.status == 1
+
+
+def test_a_late_host_takes_part_in_a_new_round() -> None:
+    told = Told(1, 2).come(0).later(5.0)
+    assert told.sent == [(0, "start")]
+    told.come(1)
+    assert told.sent == [(0, "stop")]
+    assert told.come(0).sent == [(0, "start"), (1, "start")]
+    told.come(2)
+    assert told.sent == [], "there are as many as may be: it waits"
+    told.rounds.left(1)
+    assert told.sent == [(0, "stop")]
+    assert told.come(0).sent == [(0, "start"), (2, "start")]
+
+
+def test_a_host_that_leaves_is_no_failure_of_others() -> None:
+    """Their processes fail because of it, and that does not count as a restart."""
+    told = Told(1, 2, restarts=0).come(0, 1)
+    assert told.sent == [(0, "start"), (1, "start")]
+    told.rounds.failed(0, 1, "worker 0", 1)
+    told.later(GRACE_SECONDS / 2)
+    told.rounds.left(1)
+    assert told.sent == [(0, "stop")]
+    assert told.come(0).later(5.0).sent == [(0, "start")]
+    told.rounds.failed(0, 1, "worker 0", 1)  # what it says of the round before
+    assert told.later(10.0).sent == []
+
+
+def test_failures_count_as_restarts() -> None:
+    told = Told(2, 2, restarts=1).come(0, 1)
+    assert len(told.sent) == 2
+    told.rounds.failed(1, 1, "worker 3", -9)
+    assert told.later(GRACE_SECONDS).sent == [(0, "stop"), (1, "stop")]
+    assert told.come(1, 0).sent == [(0, "start"), (1, "start")]
+    told.rounds.failed(1, 2, "worker 3", -9)
+    assert told.later(GRACE_SECONDS).sent == [(0, "exit"), (1, "exit")]
+    assert told.rounds.status == 137
+
+
+def test_a_run_ends_when_all_workers_have() -> None:
+    told = Told(2, 3).come(0, 1).later(5.0)
+    assert len(told.sent) == 2
+    told.rounds.ended(1, 1)
+    told.come(2)
+    assert told.sent == [], "a host that comes when some have ended changes nothing"
+    told.rounds.left(1)
+    assert told.sent == [], "nor does one that has ended and goes"
+    told.rounds.ended(0, 1)
+    assert told.sent == [(0, "exit"), (2, "exit")]
+    assert told.rounds.status == 0
+
+
+@pytest.mark.parametrize("text", ["0", "3:2", "two", "1:", ""])
+def test_numbers_of_hosts_that_can_not_be(text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--nnodes"):
+        hosts_of(text)
+    script = tmp_path / "script.py"
+    script.write_text("")
+    assert main(["launch", "--nnodes", text, "--rdzv", "localhost:1", str(script)]) == 2
+    assert main(["launch", "--nnodes", "2", str(script)]) == 2
+    assert "--nnodes needs --rdzv" in capsys.readouterr().err
+
+
+def test_strangers_are_not_heard() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    rendezvous = Rendezvous(listener, TOKEN.encode(), Rounds(Counts(1, 1), Restarts(0)))
+    before = threading.active_count()
+    with socket.create_connection(listener.getsockname()) as sock:
+        sock.sendall(b'{"ready": {"worker": ["a:1"], "ps": []}, "leads": true}\n')
+        sock.settimeout(PATIENCE)
+        with contextlib.suppress(ConnectionResetError):
+            while sock.recv(4096):
+                pass
+    rendezvous.close()
+    assert threading.active_count() < before + 1
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import json, os, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+count, index = len(config["cluster"]["worker"]), config["task"]["index"]
+folder, wanted = sys.argv[1], int(sys.argv[2])
+open(f"{folder}/{count}-{index}", "w").write(os.environ["ANABRANCH_TOKEN"])
+until = time.monotonic() + 120
+while count != wanted and time.monotonic() < until:  # until another round begins
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def launchers(tmp_path: Path) -> Generator[Any]:
+    """Starts launchers as hosts; ends those that are left."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (port,) = free_ports("localhost", 1)
+    made: list[subprocess.Popen[str]] = []
+
+    def start(hosts: str, wanted: int, *options: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "anabranch", "launch", "--nnodes", hosts, "--rdzv", f"localhost:{port}"]
+        command += [*options, str(tmp_path / "script.py"), str(tmp_path), str(wanted)]
+        made.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return made[-1]
+
+    yield start
+    for process in made:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=PATIENCE)
+
+
+def statuses(processes: Sequence[Any]) -> list[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+    for process in processes:
+        _, errors = process.communicate(timeout=4 * PATIENCE)
+        found.append((process.returncode, errors))
+    return found
+
+
+def seen(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if "-" in path.name)
+
+
+def wait_for(folder: Path, name: str) -> None:
+    waited = threading.Event()
+    for _ in range(int(PATIENCE / 0.05)):
+        if (folder / name).exists():
+            return
+        waited.wait(0.05)
+    raise TimeoutError(name)
+
+
+@pytest.mark.xdist_group("tasks")
+def test_hosts_join_and_leave(launchers: Any, tmp_path: Path) -> None:
+    """One host with two workers begins; another one joins, and is lost; one more joins, and the run ends."""
+    first = launchers("1:2", 5, "-n", "2", "--ps", "0")
+    wait_for(tmp_path, "2-1")
+    second = launchers("1:2", 5, "-n", "1", "--ps", "0")
+    wait_for(tmp_path, "3-2")
+    second.send_signal(signal.SIGTERM)
+    ((status, errors),) = statuses([second])
+    assert (status, errors) == (130, "anabranch launch: interrupted.\n")
+    third = launchers("1:2", 5, "-n", "3", "--ps", "0")
+    found = statuses([first, third])
+    assert [status for status, _ in found] == [0, 0], found
+    assert "a host joins; all tasks are started again" in found[0][1]
+    assert "is gone; all tasks are started again" in found[0][1]
+    assert {"2-0", "2-1", "3-0", "3-1", "3-2", "5-0", "5-4"} <= {*seen(tmp_path)}
+    assert len({path.read_text() for path in tmp_path.glob("[0-9]-*")}) == 1, "all have one token"
+
+
+@pytest.mark.xdist_group("tasks")
+def test_a_failure_ends_the_run_on_all_hosts(launchers: Any, tmp_path: Path) -> None:
+    """Worker 1 fails, twice: the first time all are started again."""
+    (tmp_path / "script.py").write_text(SCRIPT.replace("until =", "sys.exit(3) if index else None\nuntil ="))
+    pair = [launchers("2", 9, "-n", "1", "--ps", "0", "--max-restarts", "1") for _ in range(2)]
+    for status, errors in statuses(pair):
+        assert status == 3
+        assert "worker 1 ended with exit status 3 (restart 1 of 1); all tasks are started again.\n" in errors
+        assert errors.endswith("anabranch launch: worker 1 ended with exit status 3.\n")
