@@ -20,6 +20,7 @@ from ...engine import ops
 from ...engine.common.dtypes import as_dtype
 from ...engine.graph import Graph, IndexedSlices
 from ...engine.ops.collectives import all_gather, replicated
+from ...engine.ops.random.keys import global_generator
 from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.session.programs import make_program
 from ..callbacks.checkpoint import ModelCheckpoint
@@ -154,7 +155,9 @@ class ParallelFit(ClusterFit):
     def _share_states(self) -> bool:
         """Have all workers draw with the keys that the chief has; gives whether they draw by row."""
         if self._axes:
-            self.plan.set_states(self._tell(self.plan.states()))
+            *states, own = self._tell([*self.plan.states(), seed_now()])
+            self.plan.set_states(states)
+            global_generator().state = np.array(own, "int64")
         return bool(self._axes)
 
     def _run_epoch(self, shares: Shares, progress: Any) -> int:

@@ -8,8 +8,10 @@ from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Variable
 from ...engine.graph.scopes import device
 from ...engine.ops.random.keys import SeedGenerator
+from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.queues.replica_steps import ReplicaGradients, ReplicaSteps
 from ..data.adapters import Batch
+from .shares import Shares
 from .traced import StepTracer
 
 
@@ -26,6 +28,8 @@ class ReplicaPlan(StepTracer):
 
     Attributes:
         steps, gradients: the resources on the ps tasks.
+        axes, draws_by_row: the axes of random numbers that have rows, and whether workers draw by these.
+        begin_states: those that the chief's generators had at the beginning of the epoch.
         in_order: whether gradients are added in the order of workers.
     """
 
@@ -50,6 +54,33 @@ class ReplicaPlan(StepTracer):
             with device(task):
                 parts = [entry.part for entry in self.entries if entry.place == number]
                 self.gradients.append(ReplicaGradients(parts, "gradients", self.in_order))
+
+        self.axes = self.find_axes(batch)
+        self.draws_by_row = bool(self.axes and self.keys)
+        self.begin_states: list[list[int]] = []
+
+    # --- random numbers ---------------------------------------------------------------------------------------------
+
+    def begin_draws(self, states: Any = None) -> None:
+        """Begin an epoch with the states that the generators have, or those that the chief's had when it began."""
+        self.begin_states = self.states() if states is None else [[int(part) for part in state] for state in states]
+
+    def draw_for(self, epoch: int, share: int, shares: Shares) -> None:
+        """Have the generators give the keys for a share.
+
+        They are those that one process would take for its batch; or if that can't be known, those of the share, except
+        in the chief.
+        """
+        if self.draws_by_row:
+            self.skip_to(share // shares.parts)
+        elif not self.strategy.is_chief:
+            self.begin_share(epoch, share)
+
+    def skip_to(self, batch: int) -> None:
+        """Set the generators behind so many batches of the epoch."""
+        if self.draws_by_row:
+            pairs = zip(self.begin_states, self.keys, strict=True)
+            self.set_states([[seed, counter + batch * count] for (seed, counter), count in pairs])
 
     # --- where things are -------------------------------------------------------------------------------------------
 
@@ -84,19 +115,21 @@ class ReplicaPlan(StepTracer):
             return {"container": container, "path": resource.name, "device": own}
         return {"container": self.container}
 
-    def trace_puts(self, batch: Batch, ticket: Any, part: Any, feeds: list[Any]) -> list[Any]:
+    def trace_puts(self, batch: Batch, ticket: Any, part: Any, window: Window, feeds: list[Any]) -> list[Any]:
         """Build a step of a worker in the current graph; gives the operations that put its values.
 
         Args:
             batch: of which nothing but the layout is used.
             ticket: its number.
             part: of the rows of a global batch.
+            window: which these are.
             feeds: placeholders of the rows.
 
         Raises:
             ValueError: it puts other values than the plan says.
         """
-        entries = self.traced_entries(batch.layout, feeds, part)
+        with drawing_rows(self.axes if self.draws_by_row else [], window):
+            entries = self.traced_entries(batch.layout, feeds, part)
         puts: list[Any] = []
         for number, gradients in enumerate(self.gradients):
             values = [tensor for entry, tensors in entries if entry.place == number for tensor in tensors]

@@ -13,6 +13,7 @@ from ...engine import ops
 from ...engine.common import dtypes
 from ...engine.graph import Graph, IndexedSlices, Placeholder, TensorSpec, Variable, control_dependencies
 from ...engine.graph.scopes import device
+from ...engine.ops.random.rows import Window
 from ...engine.queues.replica_steps import FORGET
 from ...engine.queues.replica_tickets import LEAVE_TEXT, Receipt, Ticket
 from ..data.adapters import Batch
@@ -25,7 +26,7 @@ _NUMBER, _NUMBERS, _PART, _TEXT = (
     TensorSpec((), dtypes.float64),
     TensorSpec((), dtypes.string),
 )
-_GIVEN = ((_NUMBER, "ticket"), (_PART, "part"))
+_GIVEN = ((_NUMBER, "ticket"), (_PART, "part"), (_NUMBER, "first"), (_NUMBER, "count"), (_NUMBER, "total"))
 _NOTHING = np.zeros(0, "int64")
 Run = Callable[..., tuple[Any, ...]]
 
@@ -146,13 +147,14 @@ class ReplicaPrograms:
         )
         return Ticket(*map(int, found))
 
-    def train(self, ticket: int, batch: Batch, part: float) -> Receipt:
+    def train(self, ticket: int, batch: Batch, part: float, window: Sequence[int]) -> Receipt:
         """Compute the gradients of a batch and put them under a ticket; a batch without rows has none.
 
         Args:
             ticket: its number.
             batch: a share of a global batch.
             part: of the rows of that.
+            window: the number of its first row there, how many it has, and how many the global batch has.
         """
         if not batch.size:
             return self._commit_nothing(ticket)
@@ -160,23 +162,24 @@ class ReplicaPrograms:
         program = self._known.get(key)
         if program is None:
             program = self._known[key] = self._built_step(batch)
-        return Receipt(int(program(np.int64(ticket), np.float64(part), *batch.leaves)[0]))
+        rows = [np.int64(each) for each in window]
+        return Receipt(int(program(np.int64(ticket), np.float64(part), *rows, *batch.leaves)[0]))
 
     def _built_step(self, batch: Batch) -> Run:
         own = self.plan.strategy.workers[self._worker]
         with Graph().as_default() as graph, device(own):  # what touches state runs on its device nevertheless
-            ticket, part = (graph.add(Placeholder(s), (), name).outputs[0] for s, name in _GIVEN)
+            ticket, part, *rows = (graph.add(Placeholder(s), (), name).outputs[0] for s, name in _GIVEN)
             feeds = placeholders(batch)
-            puts = self.plan.trace_puts(batch, ticket, part, feeds)
+            puts = self.plan.trace_puts(batch, ticket, part, Window(*rows), feeds)
             with control_dependencies(puts):
                 receipt = self.plan.steps.commit(self._worker, self._incarnation, ticket, batch.size)
             if not self.plan.in_order:
                 for each in self.plan.gradients:
                     each.add(ticket, receipt, batch.size)
             effects = [operation for operation in graph.operations if operation.writes]
-        specs = [_NUMBER, _PART, *[TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]]
+        specs = [*[spec for spec, _ in _GIVEN], *[TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]]
         targets: list[Any] = [receipt, *effects]
-        return self.client.program(graph, targets, [ticket, part, *feeds], specs, None)
+        return self.client.program(graph, targets, [ticket, part, *rows, *feeds], specs, None)
 
     def _commit_nothing(self, ticket: int) -> Receipt:
         (receipt,) = self._run(

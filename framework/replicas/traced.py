@@ -19,7 +19,7 @@ from ...engine.common.nest import flatten
 from ...engine.control_flow.grouping import no_op
 from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, Symbol, TensorSpec, Variable
 from ...engine.graph.graph import get_default_graph
-from ...engine.ops.random.keys import SeedGenerator
+from ...engine.ops.random.keys import SeedGenerator, noting_keys
 from ...engine.ops.random.rows import Axes, finding_axes
 from ...engine.queues.replica_steps import Part
 from ...optim.clipping import on_values
@@ -89,6 +89,7 @@ class StepTracer:
         order: the numbers of the entries, gradients first, in the order in which the backward pass makes them.
         gradients_at: how many operations the graph of the latest trace had when the first gradients were handed over.
         applications: each optimizer that is applied, with its variables.
+        keys: how many keys of each generator a step takes; empty if that may depend on the data.
         log_variables: what holds the step's logs, by name.
     """
 
@@ -96,6 +97,7 @@ class StepTracer:
         self.model = model
         self._replica = replica
         self.gradients_at = 0
+        self.keys: list[int] = []
         _refuse_stateful(model)
         _refuse_sums(model)
         self._resets: dict[Variable, Any] = {}
@@ -115,9 +117,13 @@ class StepTracer:
         self.arrange()
         parts = [part for part in stateful_parts(model).values() if isinstance(part, SeedGenerator)]
         self._generators = {part: (number, part.seed) for number, part in enumerate(parts)}
-        with Graph().as_default():
+        with Graph().as_default() as graph, finding_axes() as axes, noting_keys() as keys:
             traced = self.trace(batch.layout, placeholders(batch))
             self.entries = [entry for entry, _ in self.entries_of(traced)]
+        self._draws = len(axes)
+        if all(graph is where and generator in self._generators for generator, where in keys):
+            taken = [generator for generator, _ in keys]
+            self.keys = [taken.count(generator) for generator in self._generators]
         places = [traced.made[e.application][e.position] if e.variable is None else math.inf for e in self.entries]
         self.order = sorted(range(len(places)), key=places.__getitem__)
         self.applications = [(optimizer, variables) for optimizer, _, variables in traced.applications]
@@ -135,16 +141,14 @@ class StepTracer:
         Args:
             batch: one that was traced.
         """
-        with Graph().as_default(), finding_axes() as axes:
-            self.trace(batch.layout, placeholders(batch))
-        if not axes:
-            return axes
+        if not self._draws:
+            return []
         try:
             with Graph().as_default(), finding_axes() as found:
                 self.trace(batch.layout, placeholders(batch, rows=None))
         except (ValueError, TypeError):  # a layer takes batches of known sizes only
             return []
-        return found if len(found) == len(axes) else []
+        return found if len(found) == self._draws else []
 
     def states(self) -> list[list[int]]:
         """Return the states of the model's generators."""

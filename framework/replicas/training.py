@@ -283,7 +283,9 @@ class ReplicaFit(ClusterFit):
         number = self.programs.begin_epoch(self.data.batches or 0, shares.parts, np.asarray(done, "int64"))
         found = _Current(epoch, number, shares, len(done) // shares.parts, self._applied)
         self._note(epoch, found.first)
+        self.plan.begin_draws(None if rows is None else rows.get("states"))
         message = {"epoch": epoch, "number": number, "seed": self._seed, "shares": shares.parts}
+        message["states"] = self.plan.begin_states
         self.programs.announce({**message, "first": found.first, "applied": found.applied})
         return found
 
@@ -393,7 +395,7 @@ class ReplicaFit(ClusterFit):
 
     def _rows(self) -> dict[str, Any]:
         """The account of the rows of the epoch that are in the values that were pulled last."""
-        return {"seed": self._seed, "shares": self._parts, "done": self._done}
+        return {"seed": self._seed, "shares": self._parts, "done": self._done, "states": self.plan.begin_states}
 
     def _shares_left(self, rows: dict[str, Any]) -> Shares:
         """The shares of an epoch that was interrupted, in its order."""
@@ -412,6 +414,7 @@ class ReplicaFit(ClusterFit):
     def _end_epoch(self, epoch: int, steps: int, progress: Progress) -> Logs:
         """Report the result of an epoch to callbacks and the other workers; return its logs."""
         self._pull(self.plan.variables)
+        self.plan.skip_to(min(steps, self.data.batches or 0))
         logs = self._logs() if steps else {}
         logs = dict(sorted({**logs, **self.validate(epoch)}.items()))
         progress.close(steps, logs)
@@ -457,16 +460,17 @@ class ReplicaFit(ClusterFit):
             if ticket.number == LEAVE:
                 raise LeavingError
             if not model.stop_training:
-                self._compute(ticket, shares)
+                self._compute(current.epoch, ticket, shares)
             if time.perf_counter() >= progress.next_redraw:
                 progress.redraw(done)
 
-    def _compute(self, ticket: Ticket, shares: Shares) -> None:
+    def _compute(self, epoch: int, ticket: Ticket, shares: Shares) -> None:
         batch = shares.batch(ticket.share)
         if not self.model._checked_batch and batch.size:
             self.model._check_batch(batch)
         self._is_computing = True
-        self.programs.train(ticket.number, batch, shares.part(ticket.share, batch))
+        self.plan.draw_for(epoch, ticket.share, shares)
+        self.programs.train(ticket.number, batch, shares.part(ticket.share, batch), shares.window(ticket.share))
         self._is_computing = False
 
     def _logs_now(self) -> Logs:
@@ -534,9 +538,9 @@ class ReplicaFit(ClusterFit):
             hooks.on_epoch_begin(epoch)
             shares = Shares(self.data, message["shares"], message["seed"])
             current = _Current(epoch, message["number"], shares, message["first"], message["applied"], message["seed"])
+            self.plan.begin_draws(message["states"])
             while (ticket := self.programs.take(current.number)).number >= 0:
-                self.plan.begin_share(epoch, ticket.share)
-                self._compute(ticket, shares)
+                self._compute(epoch, ticket, shares)
             if ticket.number == LEAVE:
                 raise LeavingError
             heard = None if ticket.number == LEAD else self.programs.hear()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.sample import first_of
-from shared.small_models import MODELS, results_of
+from shared.small_models import MODELS, RANDOM, RANDOM_IN_LOOPS, results_of
 from shared.tasks import PATIENCE
 
 import anabranch as ab
@@ -135,14 +135,16 @@ def run(*command: str) -> None:
     [
         ("DataParallel", 3, 0, "float64"),
         ("DataParallel", 2, 0, "float32"),
-        ("DataParallel", 4, 0, "float64"),  # of batches of 3 rows one worker has none
+        ("DataParallel", 4, 0, "random"),  # of batches of 3 rows one worker has none
         ("ParameterServer", 2, 1, "float64"),
     ],
 )
 def test_workers(kind: str, workers: int, ps: int, floatx: str, tmp_path: Path) -> None:
-    run(str(SCRIPT), kind, str(tmp_path / "alone"), floatx)
+    names = [*RANDOM, *RANDOM_IN_LOOPS] if floatx == "random" else []
+    floatx = "float64" if floatx == "random" else floatx
+    run(str(SCRIPT), kind, str(tmp_path / "alone"), floatx, *names)
     launch = ["-m", "anabranch", "launch", "-n", str(workers), "--ps", str(ps)]
-    run(*launch, str(SCRIPT), kind, str(tmp_path / "found"), floatx)
+    run(*launch, str(SCRIPT), kind, str(tmp_path / "found"), floatx, *names)
     alone, first, other = (np.load(tmp_path / f"{name}.npz") for name in ("alone-0", "found-0", "found-1"))
     precision = PRECISIONS[floatx]
     for name in alone.files:

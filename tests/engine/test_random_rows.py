@@ -48,14 +48,14 @@ def test_rows_are_those_of_the_whole(kind: str, dtype: Any, total: int, each: in
     whole.insert(axis, each * total)
     part.insert(axis, each * count)
     expected = DRAWS[kind](tuple(whole), dtype).run(np, KEY)
-    found = RandomRows(DRAWS[kind](tuple(part), dtype), axis).run(np, KEY, first, count, total)
+    found = RandomRows.of(DRAWS[kind](tuple(part), dtype), axis).run(np, KEY, first, count, total)
     rows = (slice(None),) * axis + (slice(each * first, each * (first + count)),)
     assert np.asarray(found).tobytes() == np.ascontiguousarray(expected[rows]).tobytes()
 
 
 def test_what_has_no_whole_number_of_entries_a_row_is_drawn_as_it_is() -> None:
     op = RandomUniform((3,), np.dtype("float32"))
-    np.testing.assert_array_equal(RandomRows(op, 0).run(np, KEY, 2, 2, 6), op.run(np, KEY))
+    np.testing.assert_array_equal(RandomRows.of(op, 0).run(np, KEY, 2, 2, 6), op.run(np, KEY))
 
 
 def placeholder(*shape: int | None) -> Any:

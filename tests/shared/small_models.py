@@ -250,6 +250,21 @@ RANDOM: dict[str, Callable[[], Case]] = {
     ),
     "attention dropout": lambda: _attention(),
 }
+# How many keys these take may depend on the data, which only workers that make all steps together can know.
+RANDOM_IN_LOOPS: dict[str, Callable[[], Case]] = {
+    "dropout in a loop": lambda: _sequences(layers.RNN(_NoisyCell())),
+}
+
+
+class _NoisyCell(layers.SimpleRNNCell):
+    """Draws in each step of the loop, from the global generator."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+
+    def call(self, inputs: Any, states: Any, training: Any = False) -> Any:
+        kept = ab.random.dropout(inputs, 0.3) if training else inputs
+        return super().call(kept, states, training=training)
 
 
 def _attention() -> Case:
@@ -266,4 +281,4 @@ def results_of(case: Case, history: Any) -> dict[str, Any]:
     return found | {f"optimizer {number}": variable.numpy() for number, variable in enumerate(slots)}
 
 
-__all__ = ["MODELS", "RANDOM", "ROWS", "SYNCHRONIZED", "Case", "results_of"]
+__all__ = ["MODELS", "RANDOM", "RANDOM_IN_LOOPS", "ROWS", "SYNCHRONIZED", "Case", "results_of"]

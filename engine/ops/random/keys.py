@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.graph import get_default_graph
 from ...graph.op import Effect
 from ...graph.spec import shape_text
 from ...graph.variable import Variable
@@ -139,6 +141,24 @@ class TakeKey(Op):
         return (Effect(self.generator, writes=True),)
 
 
+class _Noting(threading.local):
+    def __init__(self) -> None:
+        self.taken: list[tuple[SeedGenerator, Any]] | None = None
+
+
+_noting = _Noting()
+
+
+@contextlib.contextmanager
+def noting_keys() -> Generator[list[tuple[SeedGenerator, Any]]]:
+    """Make a block that builds a step; gives the generators whose keys it takes, each time with the graph of the op."""
+    before, _noting.taken = _noting.taken, []
+    try:
+        yield _noting.taken
+    finally:
+        _noting.taken = before
+
+
 def take_key(seed: Any = None) -> Tensor:
     """The key of a random op, as an int64 vector of 2.
 
@@ -152,6 +172,8 @@ def take_key(seed: Any = None) -> Tensor:
     if seed is None:
         seed = global_generator()
     if isinstance(seed, SeedGenerator):
+        if _noting.taken is not None:
+            _noting.taken.append((seed, get_default_graph()))
         return apply(TakeKey(seed), name=f"{seed.name}/key")
     if _is_integer(seed):
         return make_constant(np.array([_as_int64(int(seed)), 0], dtype="int64"), "key")
@@ -163,4 +185,4 @@ def take_key(seed: Any = None) -> Tensor:
     return key
 
 
-__all__ = ["SeedGenerator", "global_generator", "set_global_seed", "take_key"]
+__all__ = ["SeedGenerator", "global_generator", "noting_keys", "set_global_seed", "take_key"]

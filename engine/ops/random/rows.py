@@ -8,12 +8,14 @@ known. Traces for known sizes make the same draws in the same order.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Generator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ..arrays.shape_arguments import fill_shape
 from ..base import Op, Operation, Tensor, TensorSpec, apply
@@ -84,7 +86,17 @@ def draw(op: _Random, key: Any, *inputs: Any) -> Tensor:
         _state.found.append(next((axis for axis, size in enumerate(op.shape) if size is None), None))
     if _state.window is None or not _state.left or (axis := _state.left.pop(0)) is None or axis >= len(op.shape):
         return apply(op, key, *inputs)
-    return apply(RandomRows(op, axis), key, *_state.window, *inputs)
+    return apply(RandomRows.of(op, axis), key, *_state.window, *inputs)
+
+
+_Kind = TypeVar("_Kind", bound=_Random)
+_KINDS: dict[str, type[_Random]] = {}
+
+
+def drawn_by_row(kind: type[_Kind]) -> type[_Kind]:
+    """Register a class of ops that draw, so that `RandomRows` finds it by its name."""
+    _KINDS[kind.__name__] = kind
+    return kind
 
 
 @dataclass(frozen=True)
@@ -94,28 +106,39 @@ class RandomRows(Op):
     An axis may have several entries for each row, as where steps and rows are one axis.
     """
 
-    draws: _Random
+    kind: str  # the name of the class whose draw it is: files hold no ops within ops
+    shape: tuple[int | None, ...]
+    dtype: DType
+    numbers: tuple[Any, ...]  # its other arguments
     axis: int
 
-    no_samples: ClassVar[str] = "holds an op: test_random_rows"
+    no_samples: ClassVar[str] = "is no op of users: test_random_rows"
+
+    @classmethod
+    def of(cls, op: _Random, axis: int) -> RandomRows:
+        """Make the op that draws rows of what another one draws."""
+        _, _, *names = [each.name for each in dataclasses.fields(op)]
+        return cls(type(op).__name__, op.shape, op.dtype, tuple([getattr(op, name) for name in names]), axis)
 
     def infer(self, *inputs: Any) -> TensorSpec:
-        return TensorSpec(self.draws.shape, self.draws.dtype)
+        return TensorSpec(self.shape, self.dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         key, first, count, total, *dynamic = inputs
-        shape = fill_shape(self.draws.shape, dynamic)
+        op: Any = _KINDS[self.kind]
+        draws = op(self.shape, self.dtype, *self.numbers)
+        shape = fill_shape(self.shape, dynamic)
         first, count, total = int(first), int(count), int(total)
         size = shape[self.axis]
         each = size // count if count else 0
         if each * count != size:  # rows of something else, as those that a mask has left
-            return xp.asarray(self.draws.draw(key, shape))[()]
+            return xp.asarray(draws.draw(key, shape))[()]
         whole = (*shape[: self.axis], each * total, *shape[self.axis + 1 :])
         if self.axis == 0:
             width = int(np.prod(shape[1:], dtype="int64"))
-            return xp.asarray(self.draws.draw_part(key, shape, (first * each * width, total * each * width)))[()]
+            return xp.asarray(draws.draw_part(key, shape, (first * each * width, total * each * width)))[()]
         rows = slice(first * each, first * each + size)
-        found = self.draws.draw(key, whole)[(slice(None),) * self.axis + (rows,)]
+        found = draws.draw(key, whole)[(slice(None),) * self.axis + (rows,)]
         return xp.asarray(np.ascontiguousarray(found))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:

@@ -62,7 +62,7 @@ from ..math.reduced import largest
 from ..math.special import erfinv_values
 from .distributions import beta, binomial, draw_beta, draw_binomial, draw_gamma, gamma
 from .keys import SeedGenerator, global_generator, set_global_seed, take_key
-from .rows import draw
+from .rows import draw, drawn_by_row
 
 # --- drawing, on concrete values ------------------------------------------------------------------------------------
 
@@ -173,6 +173,7 @@ def draw_integers(
 # --- ops ------------------------------------------------------------------------------------------------------------
 
 
+@drawn_by_row
 @dataclass(frozen=True)
 class RandomUniform(_Random):
     """Uniform numbers in [low, high)."""
@@ -199,6 +200,7 @@ class RandomUniform(_Random):
         yield ErrorSample(lambda: uniform((2,), seed="x"), TypeError, "seed must be None, an int", "seed")
 
 
+@drawn_by_row
 @dataclass(frozen=True)
 class RandomNormal(_Random):
     """Normally distributed numbers."""
@@ -217,6 +219,7 @@ class RandomNormal(_Random):
         yield from cls._samples(dtypes.float32, 1.0, 2.0)
 
 
+@drawn_by_row
 @dataclass(frozen=True)
 class RandomTruncatedNormal(_Random):
     """Normally distributed numbers within 2 standard deviations of the mean."""
@@ -235,6 +238,7 @@ class RandomTruncatedNormal(_Random):
         yield from cls._samples(dtypes.float32, 1.0, 2.0)
 
 
+@drawn_by_row
 @dataclass(frozen=True)
 class RandomIntegers(_Random):
     """Uniform integers in [low, high)."""
@@ -259,6 +263,7 @@ class RandomIntegers(_Random):
         yield ErrorSample(lambda: randint((2,), 0, 3, "float32"), ValueError, "draws integers", "dtype")
 
 
+@drawn_by_row
 @dataclass(frozen=True)
 class RandomKeep(_Random):
     """For dropout: 0 with probability `rate`, otherwise ``1 / (1 - rate)``."""

@@ -15,15 +15,16 @@ import anabranch as ab
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from shared.small_models import MODELS, RANDOM, SYNCHRONIZED, results_of
+from shared.small_models import MODELS, RANDOM, RANDOM_IN_LOOPS, SYNCHRONIZED, results_of
 
 
 def main(kind: str, output: str, floatx: str, names: list[str]) -> None:
     strategy = getattr(ab.distribute, kind)()
     ab.config.set_floatx(floatx)
-    known = MODELS | SYNCHRONIZED | RANDOM
+    anywhere = MODELS | RANDOM
+    known = anywhere | SYNCHRONIZED | RANDOM_IN_LOOPS
     found: dict[str, Any] = {}
-    for name in names or (known if kind == "DataParallel" else MODELS):
+    for name in names or (known if kind == "DataParallel" else anywhere):
         ab.utils.set_random_seed(5)
         with strategy.scope():
             case = known[name]()
