@@ -32,7 +32,7 @@ _NAME = "a launcher"
 
 
 class Rendezvous:
-    """The place where launchers meet: listens, in threads of its own, until it is closed.
+    """Listens for the launchers of all hosts, in threads of its own, until it is closed.
 
     Args:
         listener: a socket that listens.
@@ -129,7 +129,7 @@ class HostLaunch(Launch):
     Args:
         workers, ps: how many processes this host has of each.
         script: the script and its arguments.
-        address: where launchers meet.
+        address: where the first launcher listens.
         counts: how many hosts there have to be.
         max_restarts: how often, within an hour, all processes are started again because one has failed.
     """
@@ -149,7 +149,7 @@ class HostLaunch(Launch):
         self._has_reported = True
 
     def _start_all(self) -> None:
-        """Meet the other launchers; processes are started when they are all there."""
+        """Connect to the first launcher; processes are started when all hosts are there."""
         try:
             is_wide = ":" in resolved(self._host)
             listener = socket.create_server(
@@ -166,7 +166,7 @@ class HostLaunch(Launch):
         self._say_ready()
 
     def _connected(self, until: float) -> socket.socket | None:
-        """Connect to where launchers meet; None if nobody listens there yet.
+        """Connect to the address; None if nobody listens there yet.
 
         Raises:
             TimeoutError: nobody does, for too long.
@@ -236,7 +236,7 @@ class HostLaunch(Launch):
         self.workers += [self._started_worker(self._first["worker"] + number) for number in range(workers)]
 
     def _report(self) -> None:
-        """Tell of the first process that has failed, or that all workers have ended."""
+        """Report the first process that has failed, or that all workers have ended."""
         if self._has_reported:
             return
         assert self._socket is not None

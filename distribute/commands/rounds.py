@@ -42,7 +42,7 @@ class Rounds:
         clock: gives the time, in seconds.
 
     Attributes:
-        sent: the messages to be sent: for each the host's number and what it is told.
+        sent: the messages to be sent, for each the host's number and the message.
         status: the exit status, once the run has ended.
     """
 

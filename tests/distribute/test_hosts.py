@@ -23,7 +23,7 @@ from anabranch.distribute.restarts import Restarts
 
 
 class Told:
-    """Hosts that say what they do, and what they are told: by virtual time."""
+    """Hosts that say what they do, and the messages that they get, in virtual time."""
 
     def __init__(self, least: int, most: int, restarts: int = 0) -> None:
         self.now = 0.0
@@ -45,7 +45,7 @@ class Told:
 
     @property
     def sent(self) -> list[tuple[int, str]]:
-        """What hosts were told since: their numbers, and the first word."""
+        """The numbers of the hosts that got messages since, each with the first word of its message."""
         found = [(host, next(iter(message))) for host, message in self.rounds.sent]
         self.rounds.sent.clear()
         return found

@@ -250,7 +250,7 @@ RANDOM: dict[str, Callable[[], Case]] = {
     ),
     "attention dropout": lambda: _attention(),
 }
-# How many keys these take may depend on the data, which only workers that make all steps together can know.
+# How many keys these take may depend on the data, so that workers have to make all steps together.
 RANDOM_IN_LOOPS: dict[str, Callable[[], Case]] = {
     "dropout in a loop": lambda: _sequences(layers.RNN(_NoisyCell())),
 }
