@@ -33,6 +33,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "average_pool_grad": ("convolution.pooling", "bind_pooling"),
     "batch_matmul": ("matmul.gemm_batch_bind", "bind_batch"),
     "cholesky": ("factorisation.cholesky", "cholesky_runner"),
+    "cholesky_gradient": ("factorisation.cholesky_gradient", "cholesky_gradient_runner"),
     "contraction": ("matmul.gemm_batch_bind", "bind_batch"),
     "conv": ("convolution.convolution", "bind_convolution"),
     "conv_filter_grad": ("convolution.convolution", "bind_filter_gradient"),
@@ -50,6 +51,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "quantized_matmul": ("matmul.quantized", "bind_quantized"),
     "scatter_update": ("gather.picks", "scatter_runner"),
     "segment_sum": ("gather.rows", "sum_runner"),
+    "solve_triangular": ("factorisation.triangular", "triangular_runner"),
     "softmax": ("elementwise.open_rows", "bind_open_rows"),
     "sum_of_parts": ("gather.segments", "parts_runner"),
     "sum_of_repeated": ("gather.row_sums", "repeated_runner"),
@@ -64,6 +66,8 @@ BINDERS: dict[str, tuple[str, str]] = {
 
 _CALLING_PRODUCTS = (
     "factorisation.cholesky",
+    "factorisation.cholesky_gradient",
+    "factorisation.triangular",
     "matmul.epilogues",
     "matmul.gemm_batch_bind",
     "matmul.gemm_bind",

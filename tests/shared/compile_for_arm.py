@@ -76,7 +76,9 @@ def tables() -> tuple[list[Any], dict[Any, Any]]:
 def factors() -> tuple[list[Any], dict[Any, Any]]:
     x = ab.placeholder((130, 130), "float32", "x")
     matrix = random(130, 130)
-    return [ops.cholesky(x)], {x: matrix @ matrix.T + 130 * np.eye(130, dtype="float32")}
+    lower = ops.cholesky(x)
+    loss = ops.sum(ops.solve_triangular(lower, x[:, :20], lower=True)) + ops.sum(ops.log(ops.diagonal(lower)))
+    return [lower, loss, *ab.gradients(loss, [x])], {x: matrix @ matrix.T + 130 * np.eye(130, dtype="float32")}
 
 
 def difference(found: list[Any], expected: list[Any]) -> float:

@@ -29,8 +29,8 @@ from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
 from ..llvm.scratch import scratch
 from ..matmul import gemm
+from .blocks import BLOCK, cell, print_inverse, print_product
 
-_BLOCK = 32  # columns
 _LEAST = 128  # rows: of smaller matrices LAPACK is as quick
 _FIELDS = ("x", "out", "size", "count", "memory", "product", "failed")
 
@@ -54,7 +54,7 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
         if size < _LEAST or not x.size or not fits(x, dtype):
             return op.run(np, x)
         out = np.empty(x.shape, dtype)
-        memory = scratch(2 * _BLOCK * size * item + 2 * 64)
+        memory = scratch(2 * BLOCK * size * item + 2 * 64)
         count = x.size // (size * size)
         fields = [x.ctypes.data, out.ctypes.data, size, count, memory, gemm.product_address(dtype.name), 0]
         numbers = (ctypes.c_int64 * len(_FIELDS))(*fields)
@@ -73,7 +73,7 @@ def _function(element: str) -> LaterFunction:
 
     def text() -> str:
         lanes = registers_of(library.host, element).lanes
-        return _print_factor(element, lanes) + _print_inverse(element, lanes) + _print_all(element)
+        return _print_factor(element, lanes) + print_inverse(element, lanes) + _print_all(element)
 
     return library.later(f"cholesky {element}\n{text()}", text, "cholesky")
 
@@ -83,13 +83,13 @@ def _print_all(element: str) -> str:
     code = FunctionBuilder("cholesky", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)
     size = fields["size"]
-    square, inverse, upper = (code.slot(f"[{_BLOCK * _BLOCK} x {element}]") for _ in range(3))
-    negated = code.at("i8", fields.address("memory", "i8"), code.mul(size, _BLOCK * BYTES[element]))
+    square, inverse, upper = (code.slot(f"[{BLOCK * BLOCK} x {element}]") for _ in range(3))
+    negated = code.at("i8", fields.address("memory", "i8"), code.mul(size, BLOCK * BYTES[element]))
     with code.loop(0, fields["count"]) as number:
         first = code.mul(number, code.mul(size, size))
         x, out = (code.at(element, fields.address(name, element), first) for name in ("x", "out"))
         _print_half(code, element, x, out, size, square)
-        with code.loop(0, size, _BLOCK) as column:
+        with code.loop(0, size, BLOCK) as column:
             memory = (fields.address("memory", element), negated, square, inverse, upper)
             _print_columns(code, element, out, size, column, memory, fields.address("product", "i8"))
     return code.text()
@@ -97,17 +97,17 @@ def _print_all(element: str) -> str:
 
 def _print_half(code: Builder, element: str, x: str, out: str, size: Size, square: str) -> None:
     """Half the sum of a matrix and its transpose, below the diagonal and on it; zeros above it."""
-    with code.loop(0, size, _BLOCK) as row:
-        rows = code.least(_BLOCK, code.sub(size, row))
-        with code.loop(0, code.add(row, 1), _BLOCK) as column:
-            columns = code.least(_BLOCK, code.sub(size, column))
+    with code.loop(0, size, BLOCK) as row:
+        rows = code.least(BLOCK, code.sub(size, row))
+        with code.loop(0, code.add(row, 1), BLOCK) as column:
+            columns = code.least(BLOCK, code.sub(size, column))
             with code.loop(0, columns) as j, code.loop(0, rows) as i:  # across the diagonal, in the first cache
                 other = code.load(element, x, code.add(code.mul(code.add(column, j), size), row, i))
-                code.store(element, other, square, code.add(code.mul(i, _BLOCK), j))
+                code.store(element, other, square, code.add(code.mul(i, BLOCK), j))
             with code.loop(0, rows) as i:
                 line = code.add(code.mul(code.add(row, i), size), column)
                 with code.loop(0, columns) as j:
-                    other = code.load(element, square, code.add(code.mul(i, _BLOCK), j))
+                    other = code.load(element, square, code.add(code.mul(i, BLOCK), j))
                     own = code.load(element, x, code.add(line, j))
                     half = code.let(f"fmul {element} {code.let(f'fadd {element} {own}, {other}')}, 0.5")
                     code.store(element, half, out, code.add(line, j))
@@ -128,62 +128,42 @@ def _print_columns(
         product: the address of the function for products.
     """
     block, negated, square, inverse, upper = memory
-    width, high = code.least(_BLOCK, code.sub(size, column)), code.sub(size, column)
+    width, high = code.least(BLOCK, code.sub(size, column)), code.sub(size, column)
     diagonal = code.at(element, out, code.mul(column, size), column)
     rows = code.at(element, out, code.mul(column, size))
     is_first = code.compare("eq", column, 0)
     with code.when(is_first), code.loop(0, high) as i, code.loop(0, width) as j:
-        code.store(element, code.load(element, diagonal, code.add(code.mul(i, size), j)), block, _cell(code, i, j))
+        code.store(element, code.load(element, diagonal, code.add(code.mul(i, size), j)), block, cell(code, i, j))
     with code.when(code.let(f"xor i1 {is_first}, true")):
         with code.loop(0, width) as i, code.loop(0, column) as k:
             place = code.add(code.mul(i, size), k)
             code.store(element, code.let(f"fneg {element} {code.load(element, rows, place)}"), negated, place)
         a, b = (rows, size, 0), (negated, size, 1)
-        _print_product(code, product, (high, width, column), a, b, (block, _BLOCK), (diagonal, size))
-    with code.loop(0, _BLOCK) as i, code.loop(0, _BLOCK) as j:  # what a narrow block lacks are rows of the identity
+        print_product(code, product, (high, width, column), a, b, (block, BLOCK), (diagonal, size))
+    with code.loop(0, BLOCK) as i, code.loop(0, BLOCK) as j:  # what a narrow block lacks are rows of the identity
         is_on = code.compare("eq", i, j)
-        code.store(element, code.choose(is_on, "1.0", "0.0", element), square, _cell(code, i, j))
+        code.store(element, code.choose(is_on, "1.0", "0.0", element), square, cell(code, i, j))
     with code.loop(0, width) as i, code.loop(0, code.add(i, 1)) as j:
-        code.store(element, code.load(element, block, _cell(code, i, j)), square, _cell(code, j, i))
+        code.store(element, code.load(element, block, cell(code, i, j)), square, cell(code, j, i))
     failed = code.let(f"call i64 @factor(ptr {square})")
     with code.when(code.compare("ne", failed, 0)):
         code.store("i64", 1, "%numbers", _FIELDS.index("failed"))
     with code.loop(0, width) as i, code.loop(0, code.add(i, 1)) as j:
         place = code.add(code.mul(i, size), j)
-        code.store(element, code.load(element, square, _cell(code, j, i)), diagonal, place)
+        code.store(element, code.load(element, square, cell(code, j, i)), diagonal, place)
     below = code.sub(high, width)
     with code.when(code.compare("sgt", below, 0)):
         code.line(f"call void @inverse(ptr {square}, ptr {inverse})")
-        with code.loop(0, _BLOCK) as i, code.loop(0, _BLOCK) as j:
-            value = code.let(f"fneg {element} {code.load(element, square, _cell(code, i, j))}")
-            code.store(element, code.choose(code.compare("sle", i, j), value, "0.0", element), upper, _cell(code, i, j))
-        rest = code.at(element, block, code.mul(width, _BLOCK)), _BLOCK
+        with code.loop(0, BLOCK) as i, code.loop(0, BLOCK) as j:
+            value = code.let(f"fneg {element} {code.load(element, square, cell(code, i, j))}")
+            code.store(element, code.choose(code.compare("sle", i, j), value, "0.0", element), upper, cell(code, i, j))
+        rest = code.at(element, block, code.mul(width, BLOCK)), BLOCK
         found = code.at(element, diagonal, code.mul(width, size)), size
-        sizes, factor = (below, width, width), (inverse, _BLOCK, 0)
-        _print_product(code, product, sizes, (*rest, 0), factor, found, ("null", 0))
+        sizes, factor = (below, width, width), (inverse, BLOCK, 0)
+        print_product(code, product, sizes, (*rest, 0), factor, found, ("null", 0))
         # The inverse of a square that is nearly singular has large errors: what is left over is multiplied once more.
-        _print_product(code, product, sizes, (*found, 0), (upper, _BLOCK, 0), rest, rest)
-        _print_product(code, product, sizes, (*rest, 0), factor, found, found)
-
-
-def _cell(code: Builder, row: Size, column: Size) -> Size:
-    return code.add(code.mul(row, _BLOCK), column)
-
-
-def _print_product(
-    code: Builder,
-    product: str,
-    sizes: tuple[Size, Size, Size],
-    a: tuple[str, Size, int],
-    b: tuple[str, Size, int],
-    c: tuple[str, Size],
-    d: tuple[str, Size],
-) -> None:
-    """``C = A @ B + D``: addresses, steps from row to row, and whether A and B are transposed."""
-    given: list[tuple[str, Size]] = [("i64", size) for size in sizes]
-    for pointer, *numbers in (a, b, c, d, ("null", 0)):
-        given += [("ptr", pointer), *[("i64", number) for number in numbers]]
-    code.line(f"call void {product}({', '.join(f'{kind} {value}' for kind, value in given)})")
+        print_product(code, product, sizes, (*found, 0), (upper, BLOCK, 0), rest, rest)
+        print_product(code, product, sizes, (*rest, 0), factor, found, found)
 
 
 def _print_factor(element: str, lanes: int) -> str:
@@ -193,8 +173,8 @@ def _print_factor(element: str, lanes: int) -> str:
     """
     code = FunctionBuilder("factor", ["ptr %square"], result="i64")
     vector, failed = f"<{lanes} x {element}>", code.slot("i64", "0")
-    with code.loop(0, _BLOCK) as pivot:
-        row = code.at(element, "%square", code.mul(pivot, _BLOCK))
+    with code.loop(0, BLOCK) as pivot:
+        row = code.at(element, "%square", code.mul(pivot, BLOCK))
         value = code.load(element, row, pivot)
         is_positive = code.let(f"fcmp ogt {element} {value}, 0.0")
         code.store("i64", code.choose(is_positive, code.load("i64", failed), 1), failed)
@@ -202,11 +182,11 @@ def _print_factor(element: str, lanes: int) -> str:
         root = code.let(f"call {element} @llvm.sqrt.{suffix}({element} {value})")
         factor = code.broadcast(lanes, element, code.let(f"fdiv {element} 1.0, {root}"))
         scaled: list[str] = []
-        for start in range(0, _BLOCK, lanes):
+        for start in range(0, BLOCK, lanes):
             scaled.append(code.let(f"fmul {vector} {code.load_vector(vector, element, row, start)}, {factor}"))
             code.store_vector(vector, element, scaled[-1], row, start)
         code.store(element, root, row, pivot)
-        with code.loop(code.add(pivot, 1), _BLOCK) as other:
+        with code.loop(code.add(pivot, 1), BLOCK) as other:
             _print_subtract(code, element, lanes, code.load(element, row, other), scaled, other)
     code.line(f"ret i64 {code.load('i64', failed)}")
     return code.text()
@@ -216,33 +196,7 @@ def _print_subtract(code: Builder, element: str, lanes: int, factor: str, row: l
     """Subtract a multiple of a row from another one of the square."""
     vector = f"<{lanes} x {element}>"
     times = code.broadcast(lanes, element, code.let(f"fneg {element} {factor}"))
-    target = code.at(element, "%square", code.mul(other, _BLOCK))
-    for number, start in enumerate(range(0, _BLOCK, lanes)):
+    target = code.at(element, "%square", code.mul(other, BLOCK))
+    for number, start in enumerate(range(0, BLOCK, lanes)):
         before = code.load_vector(vector, element, target, start)
         code.store_vector(vector, element, code.multiply_add(vector, times, row[number], before), target, start)
-
-
-def _print_inverse(element: str, lanes: int) -> str:
-    """``inverse(square, target)``: the inverse of an upper triangle, row by row from the last one."""
-    code = FunctionBuilder("inverse", ["ptr %square", "ptr %target"])
-    vector = f"<{lanes} x {element}>"
-    sums = [code.slot(vector) for _ in range(_BLOCK // lanes)]
-    with code.loop(0, _BLOCK) as number:
-        line = code.sub(_BLOCK - 1, number)
-        row = code.at(element, "%square", code.mul(line, _BLOCK))
-        target = code.at(element, "%target", code.mul(line, _BLOCK))
-        for place in sums:
-            code.store(vector, "zeroinitializer", place)
-        with code.loop(code.add(line, 1), _BLOCK) as other:
-            times = code.broadcast(lanes, element, code.let(f"fneg {element} {code.load(element, row, other)}"))
-            known = code.at(element, "%target", code.mul(other, _BLOCK))
-            for place, start in zip(sums, range(0, _BLOCK, lanes), strict=True):
-                value = code.load_vector(vector, element, known, start)
-                code.store(vector, code.multiply_add(vector, times, value, code.load(vector, place)), place)
-        one = code.let(f"fdiv {element} 1.0, {code.load(element, row, line)}")
-        factor = code.broadcast(lanes, element, one)
-        for place, start in zip(sums, range(0, _BLOCK, lanes), strict=True):
-            value = code.let(f"fmul {vector} {code.load(vector, place)}, {factor}")
-            code.store_vector(vector, element, value, target, start)
-        code.store(element, one, target, line)
-    return code.text()

@@ -1,0 +1,54 @@
+"""Parts that the kernels of factorisations and of triangular systems share: blocks of 32 rows, products, an inverse."""
+
+from __future__ import annotations
+
+from ..llvm.builder import Builder, FunctionBuilder, Size
+
+BLOCK = 32  # rows or columns
+
+
+def cell(code: Builder, row: Size, column: Size) -> Size:
+    """The place of an element in a block whose rows are `BLOCK` elements apart."""
+    return code.add(code.mul(row, BLOCK), column)
+
+
+def print_product(
+    code: Builder,
+    product: str,
+    sizes: tuple[Size, Size, Size],
+    a: tuple[str, Size, int],
+    b: tuple[str, Size, int],
+    c: tuple[str, Size],
+    d: tuple[str, Size],
+) -> None:
+    """``C = A @ B + D``: addresses, steps from row to row, and whether A and B are transposed."""
+    given: list[tuple[str, Size]] = [("i64", size) for size in sizes]
+    for pointer, *numbers in (a, b, c, d, ("null", 0)):
+        given += [("ptr", pointer), *[("i64", number) for number in numbers]]
+    code.line(f"call void {product}({', '.join(f'{kind} {value}' for kind, value in given)})")
+
+
+def print_inverse(element: str, lanes: int) -> str:
+    """``inverse(square, target)``: the inverse of an upper triangle, row by row from the last one."""
+    code = FunctionBuilder("inverse", ["ptr %square", "ptr %target"])
+    vector = f"<{lanes} x {element}>"
+    sums = [code.slot(vector) for _ in range(BLOCK // lanes)]
+    with code.loop(0, BLOCK) as number:
+        line = code.sub(BLOCK - 1, number)
+        row = code.at(element, "%square", code.mul(line, BLOCK))
+        target = code.at(element, "%target", code.mul(line, BLOCK))
+        for place in sums:
+            code.store(vector, "zeroinitializer", place)
+        with code.loop(code.add(line, 1), BLOCK) as other:
+            times = code.broadcast(lanes, element, code.let(f"fneg {element} {code.load(element, row, other)}"))
+            known = code.at(element, "%target", code.mul(other, BLOCK))
+            for place, start in zip(sums, range(0, BLOCK, lanes), strict=True):
+                value = code.load_vector(vector, element, known, start)
+                code.store(vector, code.multiply_add(vector, times, value, code.load(vector, place)), place)
+        one = code.let(f"fdiv {element} 1.0, {code.load(element, row, line)}")
+        factor = code.broadcast(lanes, element, one)
+        for place, start in zip(sums, range(0, BLOCK, lanes), strict=True):
+            value = code.let(f"fmul {vector} {code.load(vector, place)}, {factor}")
+            code.store_vector(vector, element, value, target, start)
+        code.store(element, one, target, line)
+    return code.text()

@@ -1,0 +1,190 @@
+"""The gradient of the Cholesky factor, by blocks of columns from the last: nearly all multiplications are of products.
+
+With S twice the symmetric cotangent of the matrix, the cotangents of the columns J of the factor L, below their square
+on the diagonal, are those that are given less ``S[>J, >J] @ L[>J, J]``. So each block of columns takes one product with
+what is known by then, where the order of I. Murray, "Differentiation of the Cholesky decomposition" (2016), section
+4.2, takes many of 32 terms each, which read and write a whole matrix.
+Squares on the diagonal follow his equation 10; they alone are inverted, and a step of correction makes up for that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.linear_algebra.triangular import CholeskyGradient
+from ..convolution.correlation import Fields
+from ..elementwise.bound import fits
+from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
+from ..llvm.library import LaterFunction, library
+from ..llvm.registers import registers_of
+from ..llvm.scratch import scratch
+from ..matmul import gemm
+from .blocks import BLOCK, cell, print_inverse, print_product
+
+_FIELDS = ("lower", "cotangent", "out", "size", "count", "memory", "product", "is_singular")
+
+
+def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
+    """Return what runs a `CholeskyGradient` on float32 or float64; None for other dtypes.
+
+    A factor with a zero on its diagonal is left to NumPy, which raises its error.
+    """
+    op, spec = operation.op, operation.inputs[0].spec
+    assert isinstance(op, CholeskyGradient)
+    if not isinstance(spec, TensorSpec) or spec.dtype.name not in gemm.ELEMENTS or not gemm.is_available():
+        return None
+    dtype = np.dtype(spec.dtype.name)
+    run, product = _function(gemm.ELEMENTS[dtype.name]), gemm.product_address(dtype.name)
+
+    def gradient(lower: Any, cotangent: Any) -> Any:
+        if not lower.size or lower.shape != cotangent.shape or not (fits(lower, dtype) and fits(cotangent, dtype)):
+            return op.run(np, lower, cotangent)
+        size = lower.shape[-1]
+        out = np.empty(lower.shape, dtype)
+        memory = scratch(2 * BLOCK * size * dtype.itemsize)
+        arrays = [array.ctypes.data for array in (lower, cotangent, out)]
+        numbers = (ctypes.c_int64 * len(_FIELDS))(*arrays, size, out.size // (size * size), memory, product, 0)
+        run.call(ctypes.addressof(numbers))
+        return op.run(np, lower, cotangent) if numbers[-1] else out
+
+    return gradient
+
+
+# --- code -----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _function(element: str) -> LaterFunction:
+    """A compiled function of the address of its numbers."""
+
+    def text() -> str:
+        lanes = registers_of(library.host, element).lanes
+        return print_inverse(element, lanes) + _print_all(element)
+
+    return library.later(f"cholesky gradient {element}\n{text()}", text, "cholesky_gradient")
+
+
+def _print_all(element: str) -> str:
+    """``(numbers)``: the gradient for each matrix of a stack; the last number becomes 1 if a factor is singular."""
+    code = FunctionBuilder("cholesky_gradient", ["ptr %numbers"], linkage="")
+    fields = Fields(code, "%numbers", _FIELDS)
+    size = fields["size"]
+    squares = [code.slot(f"[{BLOCK * BLOCK} x {element}]") for _ in range(5)]
+    blocks = fields.address("memory", element)
+    negated = code.at("i8", blocks, code.mul(size, BLOCK * BYTES[element]))
+    with code.loop(0, fields["count"]) as number:
+        first = code.mul(number, code.mul(size, size))
+        arrays = [code.at(element, fields.address(name, element), first) for name in _FIELDS[:3]]
+        product = fields.address("product", "i8")
+        with code.loop(0, size, BLOCK) as done:
+            # The last blocks are whole, the first one may be narrow.
+            stop = code.sub(size, done)
+            start = code.greatest(0, code.sub(stop, BLOCK))
+            columns = _Columns(code, element, size, start, stop, product)
+            columns.print(arrays, squares, (blocks, negated))
+        with code.loop(0, code.mul(size, size)) as place:  # what products added was the double, negated
+            value = code.load(element, arrays[2], place)
+            code.store(element, code.let(f"fmul {element} {value}, -0.5"), arrays[2], place)
+    return code.text()
+
+
+class _Columns:
+    """The columns from `start` to `stop`, those behind them being done."""
+
+    def __init__(self, code: Builder, element: str, size: Size, start: Size, stop: Size, product: str) -> None:
+        self.code, self.element, self.size, self.product = code, element, size, product
+        self.start, self.stop = start, stop
+        self.width, self.below = code.sub(stop, start), code.sub(size, stop)
+
+    def print(self, arrays: list[str], squares: list[str], memory: tuple[str, str]) -> None:
+        """Print the cotangents of these columns, and of these rows right of the diagonal.
+
+        Args:
+            arrays: the factor, the cotangent and the result, which holds the double of the cotangent, negated.
+            squares: five of `BLOCK` rows and columns.
+            memory: two blocks of as many rows as the matrix has.
+        """
+        code, element, size, width = self.code, self.element, self.size, self.width
+        lower, cotangent, out = arrays
+        upper, inverse, negative, here, other = squares
+        diagonal = [self._place(array, self.start, self.start) for array in (lower, cotangent, out)]
+        under = self._place(lower, self.stop, self.start)
+        self._load_square(diagonal[0], upper, negative)
+        code.line(f"call void @inverse(ptr {upper}, ptr {inverse})")
+        with code.loop(0, width) as i, code.loop(0, width) as j:
+            code.store(element, code.load(element, diagonal[1], code.add(code.mul(i, size), j)), here, cell(code, i, j))
+        with code.when(code.compare("sgt", self.below, 0)):
+            self._print_below(lower, cotangent, out, (inverse, negative), memory)
+            sums, factor = (memory[1], BLOCK, 1), (under, size, 0)
+            print_product(code, self.product, (width, width, self.below), sums, factor, (here, BLOCK), (here, BLOCK))
+        self._keep_lower(here, "1.0")
+        sizes, none = (width, width, width), ("null", 0)
+        print_product(code, self.product, sizes, (upper, BLOCK, 0), (here, BLOCK, 0), (other, BLOCK), none)
+        self._keep_lower(other, "0.5")
+        print_product(code, self.product, sizes, (inverse, BLOCK, 0), (other, BLOCK, 0), (here, BLOCK), none)
+        print_product(code, self.product, sizes, (here, BLOCK, 0), (inverse, BLOCK, 1), (other, BLOCK), none)
+        with code.loop(0, width) as i, code.loop(0, width) as j:
+            one, two = code.load(element, other, cell(code, i, j)), code.load(element, other, cell(code, j, i))
+            value = code.let(f"fneg {element} {code.let(f'fadd {element} {one}, {two}')}")
+            code.store(element, value, diagonal[2], code.add(code.mul(i, size), j))
+
+    def _place(self, array: str, row: Size, column: Size) -> str:
+        return self.code.at(self.element, array, self.code.mul(row, self.size), column)
+
+    def _load_square(self, diagonal: str, upper: str, negative: str) -> None:
+        """Load the transpose of the factor's square, upper, and that negated; a narrow one is filled up with ones."""
+        code, element = self.code, self.element
+        with code.loop(0, BLOCK) as i, code.loop(0, BLOCK) as j:
+            one = code.choose(code.compare("eq", i, j), "1.0", "0.0", element)
+            code.store(element, one, upper, cell(code, i, j))
+            code.store(element, code.let(f"fneg {element} {one}"), negative, cell(code, i, j))
+        with code.loop(0, self.width) as j, code.loop(0, code.add(j, 1)) as i:
+            value = code.load(element, diagonal, code.add(code.mul(j, self.size), i))
+            code.store(element, value, upper, cell(code, i, j))
+            code.store(element, code.let(f"fneg {element} {value}"), negative, cell(code, i, j))
+            is_zero = code.let(f"fcmp oeq {element} {value}, 0.0")
+            with code.when(code.let(f"and i1 {is_zero}, {code.compare('eq', i, j)}")):
+                code.store("i64", 1, "%numbers", _FIELDS.index("is_singular"))
+
+    def _print_below(
+        self, lower: str, cotangent: str, out: str, squares: tuple[str, str], memory: tuple[str, str]
+    ) -> None:
+        """Print the cotangents below the square: the result there, and, negated, the block `memory[1]`."""
+        code, element, size, width, below = self.code, self.element, self.size, self.width, self.below
+        (inverse, negative), (rest, negated) = squares, memory
+        under, given = (self._place(array, self.stop, self.start) for array in (lower, cotangent))
+        known = self._place(out, self.stop, self.stop)
+        sums, factor = (known, size, 0), (under, size, 0)
+        print_product(code, self.product, (below, width, below), sums, factor, (rest, BLOCK), (given, size))
+        sizes, found = (below, width, width), (negated, BLOCK)
+        print_product(code, self.product, sizes, (rest, BLOCK, 0), (inverse, BLOCK, 1), found, ("null", 0))
+        # What is left over of the product with an inverse is multiplied once more.
+        print_product(code, self.product, sizes, (*found, 0), (negative, BLOCK, 1), (rest, BLOCK), (rest, BLOCK))
+        print_product(code, self.product, sizes, (rest, BLOCK, 0), (inverse, BLOCK, 1), found, found)
+        left, right = self._place(out, self.stop, self.start), self._place(out, self.start, self.stop)
+        with code.loop(0, below) as i, code.loop(0, width) as j:
+            value = code.let(f"fneg {element} {code.load(element, negated, cell(code, i, j))}")
+            code.store(element, value, negated, cell(code, i, j))
+            code.store(element, value, left, code.add(code.mul(i, size), j))
+        with code.loop(0, width) as j, code.loop(0, below) as i:
+            code.store(element, code.load(element, negated, cell(code, i, j)), right, code.add(code.mul(j, size), i))
+
+    def _keep_lower(self, square: str, factor: str) -> None:
+        """Put zeros above the diagonal of a square, and multiply the diagonal."""
+        code, element = self.code, self.element
+        with code.loop(0, self.width) as i:
+            place = cell(code, i, i)
+            value = code.let(f"fmul {element} {code.load(element, square, place)}, {factor}")
+            code.store(element, value, square, place)
+            with code.loop(code.add(i, 1), self.width) as j:
+                code.store(element, "0.0", square, cell(code, i, j))
+
+
+__all__ = ["cholesky_gradient_runner"]
