@@ -475,6 +475,18 @@ LINES = (
             ),
         )
     ],
+    Line(
+        "W20",
+        "a step of learning a Gaussian process of 400 points of 6 features: RBF kernel, likelihood by the Cholesky "
+        "factor, gradient, SGD",
+        {"n": 400},
+        "w20_gaussian_process",
+        "w20",
+        {"anabranch": at_most(0.45)},
+        ("jax_raw",),
+        ("numpy_raw",),
+        losses=(-5.72978, -9.169, -12.40465),
+    ),
     *[
         Line(
             "placement",

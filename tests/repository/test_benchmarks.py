@@ -132,7 +132,7 @@ def test_seconds_are_held_against_the_clock_alone(load: Any) -> None:
     [
         "W2",
         "W16 softmax=sampled",
-        *[pytest.param(title, marks=pytest.mark.slow) for title in ("W10", "W12", "W13", "W14")],
+        *[pytest.param(title, marks=pytest.mark.slow) for title in ("W10", "W12", "W13", "W14", "W20")],
     ],
 )
 def test_the_first_loss_is_the_peers(load: Any, monkeypatch: pytest.MonkeyPatch, title: str) -> None:
