@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
+from ..engine.common.keywords import explain_keywords
 from ..engine.graph.provenance import is_own_file
 
 P = ParamSpec("P")
@@ -48,6 +49,8 @@ def short_tracebacks(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
+            if isinstance(error, TypeError):
+                explain_keywords(error, function)
             if _Filtering.enabled:
                 _shorten(error)
             raise

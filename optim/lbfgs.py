@@ -154,7 +154,7 @@ class LBFGS(Optimizer):
 
 def _refuse(options: Mapping[str, Any]) -> None:
     """See `LBFGS`; `options` are the arguments that it has none of."""
-    check_option_names("LBFGS", options, ())
+    check_option_names(LBFGS, options, ())
     if options.get("gradient_accumulation_steps") is not None:
         raise ValueError(
             "LBFGS does not accumulate gradients: it needs losses at several points, each over the same data. In the "

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..engine import ops
 from ..engine.autodiff import gradients
+from ..engine.common.keywords import ChecksKeywords, keywords_of, unexpected_keywords
 from ..engine.control_flow import cond
 from ..engine.graph import (
     IndexedSlices,
@@ -61,7 +62,7 @@ class OptimizerOptions(TypedDict, total=False):
     name: str | None
 
 
-def check_option_names(optimizer: str, options: Mapping[str, Any], others: Sequence[str] = ("learning_rate",)) -> None:
+def check_option_names(cls: type, options: Mapping[str, Any], others: Sequence[str] = ("learning_rate",)) -> None:
     """Check that optimizers have options of these names, or that they are among `others`.
 
     Raises:
@@ -69,10 +70,10 @@ def check_option_names(optimizer: str, options: Mapping[str, Any], others: Seque
     """
     unknown = set(options) - OptimizerOptions.__annotations__.keys() - {*others}
     if unknown:
-        raise TypeError(f"{optimizer}() got an unexpected keyword argument {min(unknown)!r}.")
+        raise unexpected_keywords(cls.__name__, unknown, [*keywords_of(cls), *OptimizerOptions.__annotations__])
 
 
-class Optimizer(SavedState, StatelessSteps, Updates):
+class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
     """An optimizer: it turns gradients into assignments. Subclasses define `build` and `update_step`.
 
     Args:
@@ -112,7 +113,7 @@ class Optimizer(SavedState, StatelessSteps, Updates):
     steps_by_gradients: ClassVar[bool] = True  # or by computing the loss at several points, as `LBFGS` does
 
     def __init__(self, learning_rate: LearningRate = 0.001, **options: Unpack[OptimizerOptions]) -> None:
-        check_option_names(type(self).__name__, options, ())
+        check_option_names(type(self), options, ())
         Updates.__init__(self)
         self.name: str = options.get("name") or name_for(self)
         self.weight_decay = options.get("weight_decay")

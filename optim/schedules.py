@@ -16,11 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..engine import ops
+from ..engine.common.keywords import ChecksKeywords
 from ..engine.graph import Tensor, Variable
 from ..engine.objects.registry import deserialize_keras_object, register_builtins, serialize_keras_object
 
 
-class LearningRateSchedule:
+class LearningRateSchedule(ChecksKeywords):
     """A schedule. Subclasses define ``__call__(step)``, written over ops, and `get_config`.
 
     In a graph, `step` is a symbol and so is the result; called on a number or a value, a schedule gives a value.

@@ -46,7 +46,7 @@ class Wrapper(Optimizer):
         self.inner_optimizer = inner_optimizer
 
     def _refuse(self, options: Mapping[str, Any], inner_optimizer: Optimizer) -> None:
-        check_option_names(type(self).__name__, options)
+        check_option_names(type(self), options)
         if options:
             option, value = next(iter(options.items()))
             raise ValueError(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
+from ..common.keywords import ChecksKeywords
 from ..graph.tensor import Tensor
 from .registry import deserialize_keras_object, get_instance, register_builtins, serialize_keras_object
 
 _EPSILON = 1e-7
 
 
-class Constraint:
+class Constraint(ChecksKeywords):
     """The base of constraints. Subclasses define ``__call__(w)``, which gives the projected weight."""
 
     def __call__(self, w: Any) -> Tensor:

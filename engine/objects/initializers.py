@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..common.dtypes import DType, as_dtype
+from ..common.keywords import ChecksKeywords
 from ..graph import define_operators, eagerly
 from ..graph.value import Value
 from ..ops.random.draws import Draw
@@ -27,7 +28,7 @@ Array = Any
 _TRUNCATED_STDDEV = 0.87962566103423978
 
 
-class Initializer:
+class Initializer(ChecksKeywords):
     """The base of initializers. Subclasses define ``__call__(shape, dtype=None)``."""
 
     def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:

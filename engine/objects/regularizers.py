@@ -6,11 +6,12 @@ import math
 from typing import Any
 
 from .. import ops
+from ..common.keywords import ChecksKeywords
 from ..graph.tensor import Tensor
 from .registry import deserialize_keras_object, get_instance, register_builtins, serialize_keras_object
 
 
-class Regularizer:
+class Regularizer(ChecksKeywords):
     """The base of regularizers. Subclasses define ``__call__(x)``, which gives a scalar."""
 
     def __call__(self, x: Any) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..common.keywords import explain_keywords
 from ..common.nest import flatten
 from ..graph.graph import Graph, _context  # pyright: ignore[reportPrivateUsage]
 from ..graph.tensor import Symbol
@@ -76,23 +77,28 @@ def entering_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not _context.stack:
-            for argument in args:
-                if type(argument) not in _PLAIN:
-                    symbol = symbol_in(argument)
-                    if symbol is not None:
-                        symbol.operation.graph.refuse_traced(symbol)
-                        with symbol.operation.graph.entered() as graph:
-                            return recorded_call(function, args, kwargs, graph)
-            if kwargs:
-                symbol = symbol_in(kwargs)
+        try:
+            if not _context.stack:
+                symbol = _symbol_of_call(args, kwargs)
                 if symbol is not None:
                     symbol.operation.graph.refuse_traced(symbol)
                     with symbol.operation.graph.entered() as graph:
                         return recorded_call(function, args, kwargs, graph)
-        return function(*args, **kwargs)
+            return function(*args, **kwargs)
+        except TypeError as error:
+            explain_keywords(error, function)
+            raise
 
     return call
+
+
+def _symbol_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Symbol | None:
+    for argument in args:
+        if type(argument) not in _PLAIN:
+            symbol = symbol_in(argument)
+            if symbol is not None:
+                return symbol
+    return symbol_in(kwargs) if kwargs else None
 
 
 def guard_entrances(namespace: dict[str, Any], package: str, but: Iterable[str] = ()) -> None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...engine.common.keywords import ChecksKeywords
 from ...engine.runtime import numerics
 
 Logs = dict[str, Any]
@@ -17,7 +18,7 @@ Logs = dict[str, Any]
 _BATCH_HOOKS = {mode: (f"on_{mode}_batch_begin", f"on_{mode}_batch_end") for mode in ("train", "test", "predict")}
 
 
-class Callback:
+class Callback(ChecksKeywords):
     """Base class. Override the methods of the moments that interest you; `self.model` is the model.
 
     ``logs`` holds the averages so far: ``loss`` and the metrics, after an epoch with ``val_`` ones too. Methods of

@@ -138,8 +138,17 @@ def _bar_class() -> Any:
     return tqdm
 
 
+# Forms of a line, from the widest: without the bar, and without times.
+_FORMS = (None, "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]", "{desc}: {n_fmt}/{total_fmt}{postfix}")
+_INDENT = "    "
+
+
 class Bar(Progress):
-    """A tqdm bar, redrawn a few times a second."""
+    """A tqdm bar, redrawn a few times a second.
+
+    Where metrics leave no place for the bar in a line of the terminal, the line has none. Where they are wider than a
+    line, those that fit are shown while the epoch runs, and at its end all of them in several lines.
+    """
 
     def __init__(self, title: str, steps: int | None, read_logs: Callable[[], Logs]) -> None:
         super().__init__(title, steps, read_logs)
@@ -158,15 +167,60 @@ class Bar(Progress):
     def close(self, done: int, logs: Logs) -> None:
         if self.steps is None:
             self._bar.total = done
-        self._show(done, logs)
+        if self._show(done, logs):
+            self._bar.close()
+            return
+        self._bar.leave = False
         self._bar.close()
+        seconds = time.perf_counter() - self.started
+        count = f"{self.title}: {done}/{self.steps or done}" if self.title else f"{done}/{self.steps or done}"
+        show(_wrapped([f"{count} [{seconds:.0f}s]", *self._parts(done, logs)], self._columns() or 80))
 
-    def _show(self, done: int, logs: Logs) -> None:
-        parts = [self._waiting(done), format_logs(logs)]
-        self._bar.set_postfix_str(" - ".join(part for part in parts if part), refresh=False)
+    def _show(self, done: int, logs: Logs) -> bool:
+        """Redraw the line; returns False if it has not all of the metrics."""
         self._bar.update(done - self.done)
-        self._bar.refresh()
         self.done = done
+        parts = self._parts(done, logs)
+        shown = self._fit(parts)
+        self._bar.refresh()
+        return shown == len(parts)
+
+    def _parts(self, done: int, logs: Logs) -> list[str]:
+        waiting = self._waiting(done)
+        return ([waiting] if waiting else []) + [format_logs({name: value}) for name, value in logs.items()]
+
+    def _columns(self) -> int | None:
+        """Return how wide a line of the terminal is; None where nothing is cut, as in notebooks."""
+        columns = self._bar.format_dict["ncols"]
+        return columns if isinstance(columns, int) and columns > 0 else None  # not where a terminal has no size
+
+    def _fit(self, parts: list[str]) -> int:
+        """Choose the form of the line, and how many of the parts it has."""
+        columns = self._columns()
+        for count in range(len(parts), -1, -1):
+            text = " - ".join(parts[:count] if count == len(parts) else [*parts[:count], "..."])
+            self._bar.set_postfix_str(text, refresh=False)
+            for form in _FORMS:
+                self._bar.bar_format = form
+                if columns is None or len(self._line()) <= columns:
+                    return count
+        return 0
+
+    def _line(self) -> str:
+        """Return the line with a bar of ten characters, if it has one."""
+        return str(self._bar.format_meter(**{**self._bar.format_dict, "ncols": None}))
+
+
+def _wrapped(parts: list[str], columns: int) -> str:
+    """Join parts by dashes, in lines of at most so many characters where a part is not longer."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        joined = f"{lines[-1]} - {part}"
+        if len(joined) <= columns:
+            lines[-1] = joined
+        else:
+            lines.append(f"{_INDENT}{part}")
+    return "\n".join(lines)
 
 
 def _duration(each: float) -> str:

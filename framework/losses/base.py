@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...engine import ops
+from ...engine.common.keywords import ChecksKeywords
 from ...engine.graph import Tensor, graph_for
 from ...engine.graph.provenance import building_part
 from ...engine.graph.spec import shape_text, shapes_compatible
@@ -18,7 +19,7 @@ from ..calling import as_argument, is_symbolic, mask_of
 REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "sum", "none", None)
 
 
-class Loss:
+class Loss(ChecksKeywords):
     """A loss: subclasses define ``call(y_true, y_pred)``, which returns values per example.
 
     Args:

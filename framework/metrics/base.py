@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...engine.common.claims import claim
+from ...engine.common.keywords import ChecksKeywords
 from ...engine.graph import StatelessScope, Variable, as_shape, in_stateless_scope
 from ...engine.graph.graph import without_tapes
 from ...engine.graph.provenance import building_part
@@ -24,7 +25,7 @@ _UNTRACKED = frozenset({"_functions"})
 _METHODS = ("update_state", "result", "reset_state")
 
 
-class Metric(TrackedMetric):
+class Metric(ChecksKeywords, TrackedMetric):
     """A metric. Subclasses make variables in ``__init__`` and define `update_state` and `result`, written over ops.
 
     Args:

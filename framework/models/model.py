@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from ...engine.graph import Graph
+from ...engine.graph import Graph, flatten
 from ...engine.objects.registry import custom_object_scope, register_builtins
 from ...layers.core.calling import shapes_of, tensors_in
 from ...layers.core.layer import Layer
@@ -96,9 +96,12 @@ class Model(Trainer, NestedState, Layer):
         functional = is_functional_call(args, kwargs)
         inputs, outputs = _inputs_and_outputs(args, kwargs) if functional else (None, None)
         if args and not functional:
+            layers = [each for each in flatten(args) if isinstance(each, Layer)]
+            in_a_row = " For layers one after the other pass a list to ab.Sequential: ab.Sequential([...])."
             raise TypeError(
-                f"{type(self).__name__}: Model.__init__() takes inputs and outputs (both), or keyword arguments only; "
-                f"got {len(args)} positional argument(s)."
+                f"{type(self).__name__}: Model.__init__() takes inputs and outputs (both), which are tensors made "
+                f"from ab.Input, or keyword arguments only; got {len(args)} positional argument(s)."
+                + (in_a_row if layers else "")
             )
         options = {name: value for name, value in kwargs.items() if name not in ("inputs", "outputs")}
         Layer.__init__(self, **options)

@@ -71,6 +71,7 @@ class Trainer(StepMethods):
 
     # --- compile --------------------------------------------------------------------------------------------
 
+    @short_tracebacks
     def compile(
         self,
         optimizer: Any = "rmsprop",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...engine.common.dtypes import name_of
+from ...engine.common.keywords import explaining_keywords
 from ...engine.graph import Tensor, as_dtype
 from ...engine.objects.floats import floatx
 from ...engine.session import placeholder
@@ -93,6 +94,7 @@ class InputLayer(Layer):
         return cls(**{**config, "dtype": dtype})
 
 
+@explaining_keywords
 def Input(  # noqa: N802 - Keras's name
     shape: Any = None,
     batch_size: int | None = None,

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ...engine import ops
+from ...engine.common.keywords import keywords_of, unexpected_keywords
 from ...engine.graph import Graph, Tensor, Value, eagerly, flatten, in_stateless_scope, pack_as
 from ...engine.graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ...engine.graph.provenance import building_part
@@ -93,10 +94,7 @@ class Layer(StatelessCalls):
     ) -> None:
         unknown = sorted(set(kwargs) - set(SHAPE_ARGUMENTS))
         if unknown:
-            raise TypeError(
-                f"{type(self).__name__}.__init__() got unexpected keyword arguments: {', '.join(unknown)}. Expected "
-                "its own arguments, or name, dtype, trainable, autocast, activity_regularizer."
-            )
+            raise unexpected_keywords(type(self).__name__, unknown, keywords_of(type(self)))
         super().__init__(name, trainable, dtype)
         self.activity_regularizer = regularizers.get(activity_regularizer)
         self.autocast = autocast

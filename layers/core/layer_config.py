@@ -6,6 +6,7 @@ import inspect
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Self, TypeVar
 
+from ...engine.common.keywords import check_keywords, given_in_a_row
 from ...engine.objects import policies
 from ...engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
 from .calling import enclosing_path, paths_below
@@ -29,6 +30,19 @@ _OFF: dict[str, Any] = {
 }
 
 
+def _check_not_in_a_row(cls: type[LayerConfig], args: tuple[Any, ...]) -> None:
+    """Check that no layers are given one by one where a class takes one argument.
+
+    Raises:
+        TypeError: they are.
+    """
+    code = cls.__init__.__code__
+    if len(args) < code.co_argcount or code.co_flags & inspect.CO_VARARGS:
+        return
+    if all(isinstance(each, LayerConfig) for each in args):
+        raise given_in_a_row(cls.__name__)
+
+
 class LayerConfig(LayerState):
     """The describing half of `Layer`; see there."""
 
@@ -38,6 +52,10 @@ class LayerConfig(LayerState):
     build: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        if kwargs:
+            check_keywords(cls, kwargs)
+        if len(args) > 1:
+            _check_not_in_a_row(cls, args)
         instance = super().__new__(cls)
         instance._constructor_call = (args, kwargs)  # from which get_config is made where a class defines none
         return instance

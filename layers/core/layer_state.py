@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...engine.common.claims import claim
+from ...engine.common.keywords import given_in_a_row
 from ...engine.common.partitioners import GridPartitioner, current_partitioner, shards_along_rows
 from ...engine.graph import (
     DType,
@@ -73,6 +74,8 @@ class LayerState:
     )
 
     def __init__(self, name: str | None, trainable: bool, dtype: Any) -> None:
+        if isinstance(name, LayerState) or isinstance(trainable, LayerState):
+            raise given_in_a_row(type(self).__name__)
         if name is not None and (not isinstance(name, str) or "/" in name):
             raise ValueError(f"A layer's name must be a string without '/', got name={name!r}.")
         self.name = name or name_for(self)

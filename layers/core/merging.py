@@ -50,6 +50,14 @@ class Merge(Layer):
             )
         return list(input_shape)
 
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        if len(args) > 1:
+            raise TypeError(
+                f"Layer {self.name!r} ({type(self).__name__}) takes its inputs as one list, and was called with "
+                f"{len(args)} arguments. Pass a list: {self.name}([a, b])."
+            )
+        return super()._bind(args, kwargs)
+
     def call(self, inputs: Any) -> Tensor:
         ranks = [len(x.shape) for x in inputs if x.shape is not None]
         if len(ranks) < len(inputs):

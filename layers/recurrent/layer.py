@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from ...engine.common.keywords import unexpected_keywords
 from ...engine.objects import regularizers
 from ...engine.objects.names import to_snake_case
 from ..core.input_spec import InputSpec
@@ -34,7 +35,7 @@ class RecurrentLayer(RNN):
         known = _LAYER_ARGUMENTS | _names(self.cell_class.__init__) | _names(RecurrentCell.__init__) | {*_IGNORED}
         unknown = sorted(set(kwargs) - (known - {"self", "kwargs", "cell"}))
         if unknown:
-            raise TypeError(f"{type(self).__name__}.__init__() got unexpected keyword arguments: {', '.join(unknown)}.")
+            raise unexpected_keywords(type(self).__name__, unknown, sorted(known - {"self", "kwargs", "cell"}))
         outer = {name: value for name, value in kwargs.items() if name in _LAYER_ARGUMENTS}
         inner = {name: value for name, value in kwargs.items() if name not in outer and name not in _IGNORED}
         cell_name = to_snake_case(self.cell_class.__name__)

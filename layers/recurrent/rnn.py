@@ -8,6 +8,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.common.claims import claim
+from ...engine.common.keywords import given_in_a_row
 from ...engine.control_flow import TensorArray, while_loop
 from ...engine.graph import Region, Symbol, Tensor, TensorSpec, Variable, flatten, pack_as
 from ...engine.graph.graph import Graph, get_default_graph, in_explicit_graph
@@ -89,6 +90,8 @@ class RNN(Layer):
         if isinstance(cell, (list, tuple)):
             cell = StackedRNNCells(cell)
         check_cell(cell)
+        if isinstance(return_sequences, Layer):
+            raise given_in_a_row(type(self).__name__)
         super().__init__(**kwargs)
         self.cell = cell
         self.return_sequences = return_sequences

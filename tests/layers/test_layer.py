@@ -171,7 +171,7 @@ def test_call_errors_name_the_layer() -> None:
     with pytest.raises(ValueError, match="shape") as caught:
         layers.Add(name="sum")([np.ones((2, 3)), np.ones((2, 4))])
     assert any("layer 'sum' (Add)" in note for note in caught.value.__notes__)
-    with pytest.raises(TypeError, match="unexpected keyword arguments: color"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'color'"):
         Scale(color="red")
 
 

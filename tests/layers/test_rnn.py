@@ -341,7 +341,7 @@ def test_sequences_of_the_wrong_rank_or_size() -> None:
 
 
 def test_unknown_arguments() -> None:
-    with pytest.raises(TypeError, match=r"LSTM.__init__\(\) got unexpected keyword arguments: colour"):
+    with pytest.raises(TypeError, match=r"LSTM\(\) got an unexpected keyword argument 'colour'"):
         layers.LSTM(3, colour="red")
     with pytest.raises(ValueError, match="units must be a positive integer, got units=0"):
         layers.GRU(0)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.keywords import given_in_a_row
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows
 from ...graph.graph import Operation
@@ -34,6 +35,16 @@ def _together(values: Any, what: str) -> list[Tensor]:
     if not given:
         raise ValueError(f"{what} needs at least one tensor; got none.")
     return promote(*given)
+
+
+def _check_axis(axis: Any, function: str) -> None:
+    """Check that an axis is no second tensor.
+
+    Raises:
+        TypeError: it is.
+    """
+    if isinstance(axis, (Tensor, np.ndarray)) and axis.ndim != 0:  # pyright: ignore[reportUnknownMemberType]
+        raise given_in_a_row(f"ops.{function}")
 
 
 # --- concatenate and split ------------------------------------------------------------------------------------------
@@ -233,6 +244,7 @@ def concatenate(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
     >>> ab.Session().run(ab.ops.concatenate([[1, 2], [3]]))
     array([1, 2, 3], dtype=int32)
     """
+    _check_axis(axis, "concatenate")
     tensors = _together(xs, "concatenate")
     ranks = {tensor.ndim for tensor in tensors} - {None}
     if len(ranks) == 1:
@@ -404,6 +416,7 @@ def stack(x: Sequence[TensorLike] | Tensor, axis: int = 0) -> Tensor:
     >>> ab.ops.stack([ab.placeholder((3,), "float32"), [1.0, 2.0, 3.0]], axis=1).shape
     (3, 2)
     """
+    _check_axis(axis, "stack")
     if isinstance(x, Tensor):
         return moveaxis(x, 0, axis)
     tensors = _together(x, "stack")

@@ -1,0 +1,171 @@
+"""Errors for keyword arguments that a function or a class does not have, with the name that was probably meant.
+
+Python before 3.13 names the wrong argument alone. Functions are looked at after Python has refused a call, so that a
+call that is right costs nothing more. Classes are looked at before `__init__` runs, and only where a call has keywords.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_overloads
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_TAKES_ANY_KEYWORD = 0x08  # `inspect.CO_VARKEYWORDS`, without the import
+
+# What other libraries, and older versions of Keras, call an argument. A name is suggested only where it exists.
+_NAMES_ELSEWHERE = {
+    "activation_fn": ("activation",),
+    "alpha": ("negative_slope", "learning_rate"),
+    "bias": ("use_bias",),
+    "callback": ("callbacks",),
+    "criterion": ("loss",),
+    "dim": ("axis",),
+    "dropout_rate": ("rate", "dropout"),
+    "eps": ("epsilon",),
+    "hidden_size": ("units",),
+    "keep_prob": ("rate",),
+    "kernel_size": ("pool_size",),
+    "lr": ("learning_rate",),
+    "max_epochs": ("epochs",),
+    "nb_epoch": ("epochs",),
+    "nesterov_momentum": ("nesterov",),
+    "num_epochs": ("epochs",),
+    "num_units": ("units",),
+    "opt": ("optimizer",),
+    "out_channels": ("filters",),
+    "out_features": ("units",),
+    "output_dim": ("units",),
+    "p": ("rate",),
+    "size": ("shape",),
+    "stride": ("strides",),
+    "validation": ("validation_data",),
+    "wd": ("weight_decay",),
+}
+
+
+def unexpected_keywords(name: str, unknown: Collection[str], known: Collection[str]) -> TypeError:
+    """Make the error for keyword arguments that do not exist.
+
+    Args:
+        name: of the function or class that was called.
+        unknown: the arguments that it does not have.
+        known: those that it has.
+
+    >>> print(unexpected_keywords("Dense", ["activaton"], ["units", "activation"]))
+    Dense() got an unexpected keyword argument 'activaton'. Did you mean 'activation'?
+    >>> print(unexpected_keywords("Adam", ["colour"], ["learning_rate"]))
+    Adam() got an unexpected keyword argument 'colour'. Expected one of: learning_rate.
+    """
+    wrong = sorted(unknown)
+    plural = "unexpected keyword arguments" if len(wrong) > 1 else "an unexpected keyword argument"
+    near = {each: meant for each in wrong if (meant := _meant(each, known))}
+    if not near:
+        hint = f"Expected one of: {', '.join(known)}." if known else "Expected none."
+    elif len(wrong) == 1:
+        hint = f"Did you mean {near[wrong[0]]!r}?"
+    else:
+        hint = f"Did you mean {', '.join(f'{meant!r} for {each!r}' for each, meant in near.items())}?"
+    return TypeError(f"{name}() got {plural} {', '.join(map(repr, wrong))}. {hint}")
+
+
+def _meant(wrong: str, known: Collection[str]) -> str | None:
+    import difflib  # only errors need it
+
+    for name in _NAMES_ELSEWHERE.get(wrong, ()):
+        if name in known:
+            return name
+    return next(iter(difflib.get_close_matches(wrong, known, 1)), None)
+
+
+def check_keywords(cls: type[Any], keywords: Collection[str]) -> None:
+    """Check that a class's `__init__` has these keyword arguments, or takes any.
+
+    Raises:
+        TypeError: it would refuse one of them.
+    """
+    code = getattr(cls.__init__, "__code__", None)
+    if code is None or code.co_flags & _TAKES_ANY_KEYWORD:
+        return  # what takes any checks them itself
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    unknown = [name for name in keywords if name not in known]
+    if unknown:
+        raise unexpected_keywords(cls.__name__, unknown, known[1:])
+
+
+def keywords_of(cls: type[Any]) -> list[str]:
+    """Return the keyword arguments of a class: those of its `__init__`, and of those that it hands others to."""
+    found: list[str] = []
+    for each in cls.__mro__:
+        init = vars(each).get("__init__")
+        if init is None or each is object:
+            continue
+        for form in (init, *get_overloads(init)):
+            found += _keywords_of_function(form)
+        if not init.__code__.co_flags & _TAKES_ANY_KEYWORD:
+            break
+    return [name for name in dict.fromkeys(found) if name != "self"]
+
+
+def _keywords_of_function(function: Callable[..., Any]) -> list[str]:
+    import inspect  # only errors need it
+
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind in kinds]
+
+
+def given_in_a_row(name: str) -> TypeError:
+    """Make the error for parts that were given one by one to a class that takes a list of them."""
+    return TypeError(
+        f"{name} takes its parts in one list, and was given them one by one. Pass a list: {name}([a, b]) instead of "
+        f"{name}(a, b)."
+    )
+
+
+class ChecksKeywords:
+    """The base of classes that users make objects of: refuses keyword arguments that `__init__` does not have."""
+
+    if not TYPE_CHECKING:  # type checkers and editors look at `__init__`
+
+        def __new__(cls, *args, **kwargs):
+            if kwargs:
+                check_keywords(cls, kwargs)
+            return super().__new__(cls)
+
+
+def explain_keywords(error: TypeError, function: Callable[..., Any]) -> None:
+    """Name the argument that was probably meant, if `error` is Python's refusal of a keyword argument of `function`."""
+    name = function.__qualname__
+    match = re.fullmatch(r"(.+)\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    if match is None or match[1] != name:
+        return
+    known = [each for each in _keywords_of_function(function) if each != "self"]
+    error.args = (str(unexpected_keywords(name, [match[2]], known)),)
+
+
+def explaining_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function that users call name the argument that was meant where one is misspelt."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            explain_keywords(error, function)
+            raise
+
+    return call
+
+
+__all__ = [
+    "ChecksKeywords",
+    "check_keywords",
+    "explain_keywords",
+    "explaining_keywords",
+    "given_in_a_row",
+    "keywords_of",
+    "unexpected_keywords",
+]
