@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -274,6 +275,11 @@ def _import(target: str) -> ModuleType:
     return module
 
 
+def _listed(names: dict[str, Any]) -> list[str]:
+    """List what a user completes after a module: its public names."""
+    return sorted({*names["__all__"], *(name for name in names if name.startswith("__"))})
+
+
 def _load(name: str, target: str) -> ModuleType:
     """Import the module behind a public name and put it in the name's place."""
     package, _, own = name.rpartition(".")
@@ -281,6 +287,8 @@ def _load(name: str, target: str) -> ModuleType:
         module = getattr(_load(package, _MODULES[package]), own)
     else:
         module = globals()[name] = _import(target)
+        if "__all__" in module.__dict__:  # what a file imports for itself is not completed after its name
+            module.__dict__.setdefault("__dir__", partial(_listed, module.__dict__))
     sys.modules[f"{__name__}.{name}"] = module
     return module
 

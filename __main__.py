@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from . import version
@@ -36,12 +38,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=summary)
         if name in given[:1]:  # others need not be imported
             module = importlib.import_module(target, __package__)
-            command.description = module.__doc__
+            command.description = _description(summary, module.__doc__ or "")
+            command.formatter_class = argparse.RawDescriptionHelpFormatter
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     options = parser.parse_args(given)
     options.command_line = given[1:]  # as it was typed, for commands that start themselves again
     return options.run(options)
+
+
+def _description(summary: str, docstring: str) -> str:
+    """Return what a terminal shows of a command: its line of help, and further paragraphs of its module's docstring."""
+    further = re.split(r"\n\s*\n", docstring.replace("`", "").strip())[1:]
+    paragraphs = [f"{summary[0].upper()}{summary[1:]}.", *further]
+    return "\n\n".join(textwrap.fill(" ".join(each.split()), 80) for each in paragraphs)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ def on_demand(own: dict[str, Any], modules: Mapping[str, str]) -> tuple[Callable
         return value
 
     def list_names() -> list[str]:
-        return sorted({*own, *modules})
+        imported = [name for name in own if name.startswith("__")]
+        return sorted({*imported, *own.get("__all__", modules)})
 
     return get, list_names

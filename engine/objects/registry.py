@@ -474,11 +474,24 @@ def _deserialize_lambda(value: Any) -> Any:
     return lambda_from_config(value)
 
 
+class UnknownObjectError(TypeError):
+    """A config names a class or function that is not known in this process.
+
+    Attributes:
+        object_name: the name, with that of its package where it was registered with one.
+        module: the module in which it was defined when the config was written, if that is known.
+    """
+
+    def __init__(self, message: str, object_name: str, module: str | None) -> None:
+        super().__init__(message)
+        self.object_name, self.module = object_name, module
+
+
 def _find_class(config: dict[str, Any]) -> Any:
     """The class that a config names.
 
     Raises:
-        TypeError: none is known by that name.
+        UnknownObjectError: none is known by that name.
     """
     name, module, registered = config["class_name"], config.get("module"), config.get("registered_name")
     found = get_registered_object(registered) if registered else None
@@ -492,11 +505,13 @@ def _find_class(config: dict[str, Any]) -> Any:
         candidate = getattr(sys.modules[module], name, None)
         found = candidate if inspect.isclass(candidate) and callable(getattr(candidate, "from_config", None)) else None
     if found is None:
-        raise TypeError(
+        raise UnknownObjectError(
             f"The config names class {registered or name!r} (of module {module!r}), which is not known here. Import "
             "the module that defines it and decorate the class with @ab.saving.register_keras_serializable(), or "
             f"pass custom_objects={{{name!r}: {name}}}. A file that you trust may name any imported class: "
-            "safe_mode=False."
+            "safe_mode=False.",
+            registered or name,
+            module,
         )
     return found
 
@@ -529,8 +544,10 @@ def _find_function(config: dict[str, Any]) -> Any:
     found = _find_builtin(module, name)
     if found is None:
         short = name.rpartition(">")[2]
-        raise TypeError(
+        raise UnknownObjectError(
             f"The config names function {name!r}, which is not known here. Decorate it with "
-            f"@ab.saving.register_keras_serializable(), or pass custom_objects={{{name!r}: {short}}}."
+            f"@ab.saving.register_keras_serializable(), or pass custom_objects={{{name!r}: {short}}}.",
+            name,
+            module,
         )
     return found

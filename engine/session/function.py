@@ -92,6 +92,11 @@ class Function:
         """The number of graphs that were traced so far."""
         return len(self._traces)
 
+    def latest_trace(self) -> tuple[list[Any], list[Symbol]] | None:
+        """Return the fetches and the feeds of the graph that was traced last; None before the first call."""
+        latest = next(reversed(self._traces.values()), None)
+        return None if latest is None else latest.fetches_and_feeds()
+
     def _trace(self, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]) -> _Trace:
         statics = tuple(static_key(leaf) for position, leaf in enumerate(leaves) if position not in specs)
         paths = tuple(path for path, _ in flatten_with_path(arguments))
@@ -149,9 +154,11 @@ class _Trace:
         self._fetches, self._feeds = fetches, list(feeds.values())
         self._targets = [fetch for fetch in fetches if fetch is not None]
         self._recording: Recording | None = None
-        self._programs = make_variants(
-            graph, [*self._targets, *self._effects], [*self._feeds, *[symbol for _, symbol in graph.fed]]
-        )
+        self._programs = make_variants(graph, *self.fetches_and_feeds())
+
+    def fetches_and_feeds(self) -> tuple[list[Any], list[Symbol]]:
+        """Return what the trace computes, effects included, and the arguments of its program."""
+        return [*self._targets, *self._effects], [*self._feeds, *[symbol for _, symbol in self._graph.fed]]
 
     def run(self, given: Sequence[Any]) -> Any:
         """The function's result, of values or arrays in the places that are fed."""

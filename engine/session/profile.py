@@ -205,7 +205,8 @@ class Profile:
 
     def told_of_memory(self) -> str:
         """Return a line on what a run holds."""
-        return f"memory: at most {_size(self.peak_bytes)} at once, {_size(self.saved_bytes)} kept for the backward pass"
+        kept = f", {_size(self.saved_bytes)} kept by loops for the backward pass" if self.saved_bytes else ""
+        return f"memory: at most {_size(self.peak_bytes)} at once{kept}"
 
     def _repr_html_(self) -> str:
         rows = [(_time(o.seconds), f"{o.seconds / (self.seconds or 1):.1%}", o.location) for o in self.by_user_line()]

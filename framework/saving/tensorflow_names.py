@@ -449,3 +449,12 @@ image = SimpleNamespace(
 )
 linalg = SimpleNamespace(einsum=einsum, matmul=matmul, norm=_norm)
 data = SimpleNamespace(Dataset=ElementDataset, AUTOTUNE=-1, experimental=SimpleNamespace(AUTOTUNE=-1))
+
+_NOT_TENSORFLOWS = {"accumulate", "annotations", "draws", "many_classes", "ops", "partial", "pass_on", "trace_function"}
+_NOT_TENSORFLOWS |= {"Any", "Callable", "ElementDataset", "Sequence", "SimpleNamespace", "set_global_seed"}
+
+
+def __dir__() -> list[str]:
+    """List TensorFlow's names, and none that this file only uses."""
+    own = set(globals()) - _NOT_TENSORFLOWS
+    return sorted(name for name in own if not name.startswith("_") or name.startswith("__"))

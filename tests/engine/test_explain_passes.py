@@ -223,7 +223,7 @@ def test_the_table():
             "by kernel:",
             "    3.0 us  75.0%       1      48 B  exp",
             "    1.0 us  25.0%      10    2.0 MB  sum",
-            "memory: at most 4.0 kB at once, 3 B kept for the backward pass",
+            "memory: at most 4.0 kB at once, 3 B kept by loops for the backward pass",
             "",
         ]
     )

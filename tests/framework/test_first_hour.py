@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import doctest
 import os
 import re
 import struct
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +18,13 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers
+from anabranch.__main__ import _COMMANDS, main
 from anabranch.engine.common.keywords import keywords_of
+from anabranch.framework.serving.decoding.decoder import load_any
+from anabranch.framework.serving.inspect_command import describe
+from anabranch.framework.serving.servable import Servable
+
+ROOT = Path(__file__).parents[2]
 
 X = np.zeros((8, 4), "float32")
 Y = np.zeros((8, 3), "float32")
@@ -160,6 +168,76 @@ def test_layers_of_ones_own_may_take_several_layers() -> None:
             self.inner, self.outer = inner, outer
 
     assert len(Residual(layers.Dense(3), layers.Dense(4)).weights) == 0
+
+
+def test_a_function_that_is_explained_before_it_has_a_graph_names_the_way_to_one() -> None:
+    @ab.function
+    def doubled(a: Any) -> Any:
+        return ab.ops.tanh(a) * 2
+
+    def plain(a: Any) -> Any:
+        return a + 1
+
+    with pytest.raises(TypeError, match=r"'plain' is a plain Python function.*ab\.explain\(plain\(x\)\)"):
+        ab.explain(plain)
+    with pytest.raises(TypeError, match=r"'doubled' was not called yet.* doubled\(x\); ab\.explain\(doubled\)"):
+        ab.explain(doubled)
+    with pytest.raises(TypeError, match="is a Dense, which has no graph by itself"):
+        ab.explain(layers.Dense(3))
+    doubled(X)
+    assert "tanh" in ab.explain(doubled)
+    with pytest.raises(TypeError, match="takes no feeds"):
+        ab.explain(doubled, [X])
+    assert "multiply" in ab.explain(plain(ab.placeholder((3,), "float32", "x")) * 3)
+
+
+def test_explaining_a_function_runs_none_of_its_effects() -> None:
+    count = ab.Variable(0.0)
+
+    @ab.function
+    def counted(a: Any) -> Any:
+        count.assign_add(1.0)
+        return a + count
+
+    counted(X)
+    assert "assign" in ab.explain(counted)
+    assert float(count.numpy()) == 1.0
+
+
+def test_a_profile_names_what_loops_keep_where_there_is_a_loop() -> None:
+    x = ab.placeholder((2,), "float32", "x")
+    assert "kept" not in str(ab.profile(x * 2, {x: [1.0, 2.0]}, runs=1))
+    n = ab.placeholder((), "int32", "n")
+    total = ab.ops.sum(ab.while_loop(lambda i, h: i < n, lambda i, h: (i + 1, ab.ops.tanh(h * x)), (0, x))[1])
+    told = str(ab.profile(ab.gradients(total, [x]), {x: [1.0, 2.0], n: 3}, runs=1))
+    assert re.search(r"[1-9]\d* \w+ kept by loops for the backward pass", told)
+
+
+@pytest.mark.parametrize("command", ["", *_COMMANDS])
+def test_the_help_of_commands_is_plain_text(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "82")  # of which argparse uses 80
+    with pytest.raises(SystemExit, match="0"):
+        main([*([command] if command else []), "--help"])
+    told = capsys.readouterr().out
+    assert "`" not in told
+    assert "*" not in told
+    assert "python -m anabranch" not in told  # the line of usage names the command
+    assert max(map(len, told.splitlines())) <= 80
+
+
+def test_the_model_of_the_readme_is_served_for_sentences_of_any_length(tmp_path: Path) -> None:
+    examples = doctest.DocTestParser().get_examples((ROOT / "README.md").read_text())
+    names: dict[str, Any] = {}
+    with contextlib.chdir(tmp_path):
+        for example in examples:
+            exec(example.source, names)
+            if "model.save" in example.source:
+                break
+        names["model"].export("served", verbose=False)
+    (signature,) = describe(cast(Servable, load_any(str(tmp_path / "served"), None)), [1])["signatures"].values()
+    assert [each["shape"] for each in signature["inputs"]] == [[None, None]]
 
 
 def fit_in_a_terminal(columns: int, metrics: list[Any], monkeypatch: pytest.MonkeyPatch) -> str:

@@ -218,6 +218,28 @@ except ModuleNotFoundError:
     assert run(code).splitlines() == [str(enabled)] * 2
 
 
+def test_public_modules_list_public_names_only() -> None:
+    code = """
+import types
+import anabranch as ab
+for name in set(ab.__all__) - {"engine", "framework"}:
+    module = getattr(ab, name)
+    if isinstance(module, types.ModuleType):
+        foreign = {"Any", "TYPE_CHECKING", "annotations", "Callable", "Mapping", "Sequence", "np", "importlib", "sys"}
+        listed = [each for each in dir(module) if not each.startswith("__")]
+        assert listed, name
+        for each in listed:
+            assert not each.startswith("_") and each not in foreign, (name, each)
+            getattr(module, each)
+        missing = set(getattr(module, "__all__", ())) - set(listed)
+        assert not missing, (name, missing)
+import anabranch.layers, anabranch.ops, anabranch.callbacks
+print("Any" in dir(anabranch.ops), "Dense" in dir(anabranch.layers), "TYPE_CHECKING" in dir(anabranch.layers))
+print("annotations" in dir(anabranch.callbacks))
+"""
+    assert run(code).splitlines() == ["False True False", "False"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [

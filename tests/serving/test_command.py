@@ -19,6 +19,7 @@ from shared.served_models import LETTERS, letters
 from shared.serving_clients import ask, call
 
 import anabranch as ab
+from anabranch.__main__ import main
 from anabranch.framework.serving import command
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
@@ -155,6 +156,26 @@ def ask_or_refused(url: str) -> Any:
 def test_mistakes_are_named(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*options) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--model"], ["export"]])
+def test_a_file_with_classes_of_ones_own_asks_for_their_module(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_layers.py").write_text(
+        "import anabranch as ab\n"
+        "@ab.saving.register_keras_serializable(package='own')\n"
+        "class Doubled(ab.layers.Layer):\n"
+        "    def call(self, x):\n"
+        "        return 2 * x\n"
+    )
+    make = "import anabranch as ab, own_layers as o; ab.Sequential([ab.Input((3,)), o.Doubled()]).save('model.keras')"
+    subprocess.run([sys.executable, "-c", make], cwd=tmp_path, check=True, timeout=120)
+    path = str(tmp_path / "model.keras")
+    given = [*arguments, f"a={path}"] if arguments[0] == "serve" else [*arguments, path, str(tmp_path / "out")]
+    assert main(given) == 2
+    assert "'own>Doubled', which is not known in this process" in (told := capsys.readouterr().err)
+    assert "--import own_layers" in told
 
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ....distribute.checkpoints import CheckpointManager
+from ....engine.objects.registry import UnknownObjectError
 from ..storage import ServableError
 
 
@@ -42,7 +43,17 @@ def load_with_weights(path: str | os.PathLike[str], weights: str | os.PathLike[s
     """
     from ...models.api import load_model
 
-    model = load_model(path, compile=False)
+    try:
+        model = load_model(path, compile=False)
+    except (TypeError, ValueError) as error:
+        unknown = _unknown_object(error)
+        if unknown is None:
+            raise
+        module = unknown.module if unknown.module not in (None, "__main__", "builtins") else "MODULE"
+        raise ValueError(
+            f"{str(path)!r} has {unknown.object_name!r}, which is not known in this process. Name the module that "
+            f"defines it with --import {module}; there it is decorated with @ab.saving.register_keras_serializable()."
+        ) from error
     if weights is None:
         return model
     if not Path(weights).is_dir():
@@ -55,6 +66,13 @@ def load_with_weights(path: str | os.PathLike[str], weights: str | os.PathLike[s
     with CheckpointManager(folder.parent, model) as manager:
         manager.restore(int(step[1]))
     return model
+
+
+def _unknown_object(error: BaseException | None) -> UnknownObjectError | None:
+    """Return the error on an object that is not known, if that is what `error` comes from."""
+    while error is not None and not isinstance(error, UnknownObjectError):
+        error = error.__cause__
+    return error
 
 
 class KerasFile:
