@@ -23,7 +23,7 @@ PACKAGES_kserve := kserve
 PACKAGES_openai := openai
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster test test-all sweep bench peers clients lint types imports docs format wheel dist-check lowest clean
+.PHONY: help demo demo-cluster test test-all sweep bench gpu peers clients lint types imports docs format wheel dist-check lowest clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,11 @@ sweep: $(DEV) ## 100,000 simulations each of the protocols of tasks and of repli
 
 bench: $(DEV) ## run the benchmarks, beside the peers where `make peers` has installed them
 	$(BIN)/python tests/benchmarks/run.py $(ARGS)
+
+gpu: $(DEV) ## on a machine with a GPU: its tests, benchmarks beside PyTorch and JAX on CUDA, memory that swaps, into docs/gpu-results.md
+	@$(BIN)/python tests/benchmarks/gpu.py --check
+	$(PYTEST) -n 0 -m "" tests/engine/test_gpu_hardware.py tests/engine/test_machine_gpu.py tests/engine/test_devices_gpu.py
+	$(BIN)/python tests/benchmarks/gpu.py $(ARGS)
 
 peers: ## make the environments of the peers that the benchmarks compare with (large)
 	bash tests/benchmarks/peers/make_env.sh

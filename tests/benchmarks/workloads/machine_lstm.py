@@ -44,12 +44,14 @@ def weights(layers: int, units: int) -> list[np.ndarray[Any, Any]]:
     ]
 
 
-def _training(values: Sequence[Any], batch: int, devices: int, swap: bool) -> tuple[Any, list[Any], Any]:
+def _training(
+    values: Sequence[Any], batch: int, devices: int, swap: bool, kind: str = "sim"
+) -> tuple[Any, list[Any], Any]:
     """A loop over `n` steps of all layers, its loss, and the gradients: (n, what is fetched, the graph)."""
     layers, units = len(values), values[0].shape[0] // 2
 
     def on(layer: int) -> Any:
-        return ab.device(f"sim:{layer * devices // layers}") if devices else nullcontext()
+        return ab.device(f"{kind}:{layer * devices // layers}") if devices else nullcontext()
 
     with ab.Graph().as_default() as graph:
         n = ab.placeholder((), "int32", "n")
@@ -77,8 +79,10 @@ def _training(values: Sequence[Any], batch: int, devices: int, swap: bool) -> tu
     return graph, [loss, *gradients], n
 
 
-def _program(values: Sequence[np.ndarray[Any, Any]], batch: int, devices: int, swap: bool) -> MachineProgram:
-    graph, fetched, n = _training(values, batch, devices, swap)
+def _program(
+    values: Sequence[np.ndarray[Any, Any]], batch: int, devices: int, swap: bool, kind: str = "sim"
+) -> MachineProgram:
+    graph, fetched, n = _training(values, batch, devices, swap, kind)
     return MachineProgram(graph, fetched, [n], exact=True, assign=_beside_layers)
 
 
@@ -179,12 +183,12 @@ def swapping(params: dict[str, Any]) -> Record:
     }
 
 
-def _bytes_a_step(values: Sequence[np.ndarray[Any, Any]]) -> float:
+def _bytes_a_step(values: Sequence[np.ndarray[Any, Any]], batch: int = _BATCH) -> float:
     """Return the bytes that a time step saves: the slope of the memory's peak."""
     peaks: list[int] = []
     for length in (20, 60):
         ab.config.set_devices(sim={"count": 1, "flops": 1e15, "memory_bandwidth": 1e15, "memory_limit": 2**40})
-        program = _program(values, _BATCH, 1, False)
+        program = _program(values, batch, 1, False)
         program(np.int32(length))
         (step,) = program._idle  # pyright: ignore[reportPrivateUsage]
         peaks.append(max([engine.peak_bytes or 0 for engine in step.engines.values()]))
