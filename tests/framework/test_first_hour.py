@@ -1,4 +1,4 @@
-"""What meets a newcomer in the first hour: misspelt arguments, parts given one by one, bars of a narrow terminal."""
+"""The first hour: misspelt arguments, parts given one by one, narrow terminals, explain, help, the README's model."""
 
 from __future__ import annotations
 
