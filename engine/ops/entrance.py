@@ -79,7 +79,14 @@ def entering_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             if not _context.stack:
-                symbol = _symbol_of_call(args, kwargs)
+                symbol = None
+                for argument in args:  # here, and not in a function: each op that is run at once comes through
+                    if type(argument) not in _PLAIN:
+                        symbol = symbol_in(argument)
+                        if symbol is not None:
+                            break
+                if symbol is None and kwargs:
+                    symbol = symbol_in(kwargs)
                 if symbol is not None:
                     symbol.operation.graph.refuse_traced(symbol)
                     with symbol.operation.graph.entered() as graph:
@@ -90,15 +97,6 @@ def entering_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return call
-
-
-def _symbol_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Symbol | None:
-    for argument in args:
-        if type(argument) not in _PLAIN:
-            symbol = symbol_in(argument)
-            if symbol is not None:
-                return symbol
-    return symbol_in(kwargs) if kwargs else None
 
 
 def guard_entrances(namespace: dict[str, Any], package: str, but: Iterable[str] = ()) -> None:

@@ -96,12 +96,11 @@ class Model(Trainer, NestedState, Layer):
         functional = is_functional_call(args, kwargs)
         inputs, outputs = _inputs_and_outputs(args, kwargs) if functional else (None, None)
         if args and not functional:
-            layers = [each for each in flatten(args) if isinstance(each, Layer)]
+            has_layers = any(isinstance(each, Layer) for each in flatten(args))
             in_a_row = " For layers one after the other pass a list to ab.Sequential: ab.Sequential([...])."
             raise TypeError(
-                f"{type(self).__name__}: Model.__init__() takes inputs and outputs (both), which are tensors made "
-                f"from ab.Input, or keyword arguments only; got {len(args)} positional argument(s)."
-                + (in_a_row if layers else "")
+                f"{type(self).__name__}: Model.__init__() takes inputs and outputs (both), which are tensors made from "
+                f"ab.Input, or keyword arguments only; got {len(args)} positional argument(s).{in_a_row * has_layers}"
             )
         options = {name: value for name, value in kwargs.items() if name not in ("inputs", "outputs")}
         Layer.__init__(self, **options)
