@@ -8,14 +8,13 @@ from typing import Any
 
 from ..common.dtypes import name_of
 from ..graph.graph import Graph, Operation
+from ..graph.kernel_roles import KernelRole
 from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..ops.internal.fused import Fused
 from ..ops.internal.packed import Layout
 from ..ops.internal.product_then import WinogradThen
 from ..ops.linear_algebra.linalg import MatMul
-from ..ops.math.reduction import LogSumExp
-from ..ops.neural.softmax import LogSoftmax, Softmax
 from ..passes.framework.prune import all_operations
 from ..passes.fusion.fuse import FusionRule
 from .elementwise.bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
@@ -40,7 +39,7 @@ class KernelRule(FusionRule):
             return False
 
     def can_reduce(self, op: Op, input: TensorSpec) -> bool:
-        return _can_reduce(isinstance(op, (Softmax, LogSoftmax, LogSumExp)), input.dtype)
+        return _can_reduce(op.kernel_role is KernelRole.NORMALISATION, input.dtype)
 
     def can_move(self, spec: TensorSpec) -> bool:
         return _has_type(spec.dtype)

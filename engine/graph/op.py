@@ -15,6 +15,7 @@ from .axis_maps import AxisMap, broadcast_map, leading_map
 
 if TYPE_CHECKING:
     from .graph import Operation
+    from .kernel_roles import KernelRole
     from .region import Region
     from .spec import Spec
     from .tensor import Tensor
@@ -85,6 +86,8 @@ class Op:
         last_axes: for ops over the last axes of their inputs, with any before them: how many, one number for all inputs
             or one for each. All axes before are treated index by index; see `axis_map`.
         shape_input: the position of the input that holds the result's shape, an int32 vector, where there is one.
+        kernel_role: the part of the op in a kernel that computes several ops at once; see `kernel_roles`. Elementwise
+            ops, and those of `kernel_steps`, need none.
         host_only: whether `run` computes with NumPy alone, so that no GPU can run it.
         no_samples: why the op has no samples, and which tests it has instead; empty where it has some.
     """
@@ -98,6 +101,7 @@ class Op:
     takes_slices: ClassVar[bool] = False
     last_axes: ClassVar[int | tuple[int, ...] | None] = None
     shape_input: ClassVar[int | None] = None
+    kernel_role: ClassVar[KernelRole | None] = None
     host_only: ClassVar[bool] = False
     no_samples: ClassVar[str] = ""
 
@@ -152,6 +156,29 @@ class Op:
             return None
         last = self.last_axes
         return leading_map(ranks, (last,) * len(ranks) if isinstance(last, int) else last)
+
+    def kernel_steps(self, inputs: Sequence[Any], output: Any) -> Sequence[tuple[Op, tuple[int, ...]]]:
+        """Return the op as steps of a kernel, which are elementwise or have a `kernel_role`; none where it has no such.
+
+        Values are numbered: the inputs first, then the result of each step. A step is an op and the numbers of the
+        values that it takes. The last step gives the result.
+
+        Args:
+            inputs: the specs of the inputs, whose shapes are known.
+            output: that of the result.
+        """
+        return ()
+
+    def row_expression(self, e: Any, x: Any, reduce: Any) -> Any:
+        """Return what an op of the roles `REDUCTION` and `NORMALISATION` gives for a row.
+
+        Args:
+            e: the functions of expressions, as `expression` gets them.
+            x: any element of the row.
+            reduce: ``reduce("add", value)`` is the sum of a value over the row; "max" and "min" are its extrema, and
+                ``reduce.mean(value)`` the mean.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define row_expression().")
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         """Cotangents of the inputs, from those of the outputs; None where nothing flows."""

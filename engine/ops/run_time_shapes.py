@@ -11,6 +11,7 @@ from ..common import dtypes
 from ..common.dtypes import DType
 from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation
+from ..graph.kernel_roles import KernelRole
 from ..graph.op import Op, Sample, as_scalar_or_array
 from ..graph.spec import Shape, TensorSpec
 from ..graph.tensor import Symbol, Tensor
@@ -63,6 +64,7 @@ class SumToShape(Op):
     view: ClassVar[bool] = True  # x itself, if it has that shape
     never_fails: ClassVar[bool] = True
     shape_input: ClassVar[int | None] = 1
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.SUM_TO
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)
@@ -103,6 +105,7 @@ class BroadcastToShape(Op):
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     shape_input: ClassVar[int | None] = 1
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.BROADCAST
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)
@@ -183,6 +186,7 @@ class ReshapeToShape(Op):
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     shape_input: ClassVar[int | None] = 1
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

@@ -16,6 +16,7 @@ from .checks import check_axes, check_dtypes, check_emission, check_layouts, che
 from .comparing import KNOWN, finding
 from .control_flow import check_control_flow, check_session
 from .derivatives import check_derivatives
+from .kernel_checks import check_kernels
 from .saving import check_saving
 
 LEAST_SAMPLES = 3
@@ -30,6 +31,7 @@ CHECKS: dict[str, Callable[[Sample], int]] = {
     "specs": check_specs,
     "axes": check_axes,
     "emission": check_emission,
+    "kernels": check_kernels,
     "layouts": check_layouts,
     "dtypes": check_dtypes,
     "derivatives": _check_derivatives,
@@ -53,8 +55,9 @@ def check_error(sample: ErrorSample) -> int:
 def check_op(op: type[Op], verbose: bool = True) -> dict[str, int]:
     """Run every check of an op class over its `samples()` and `error_samples()`.
 
-    Values, inferred specs at three levels of knowledge, axis maps, emitted source, layouts of memory, dtypes,
-    derivatives of both orders against differences, the op inside branches and loops, and through a session.
+    Values, inferred specs at three levels of knowledge, axis maps, emitted source, roles and steps in kernels, layouts
+    of memory, dtypes, derivatives of both orders against differences, the op inside branches and loops, and through a
+    session.
 
     Args:
         op: the class.

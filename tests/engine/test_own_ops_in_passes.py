@@ -14,13 +14,17 @@ import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.control_flow.vectorized_map import batched_map
 from anabranch.engine.graph.axis_maps import AxisMap, same_axes_map
+from anabranch.engine.graph.kernel_roles import KernelRole
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.ops.base import apply
+from anabranch.engine.ops.math.elementwise import Multiply
+from anabranch.engine.ops.math.reduced import Sum
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.sizes import KnownSizes
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
+from anabranch.engine.testing.kernel_checks import check_kernels
 
 ops = ab.ops
 ROWS, STEPS, UNITS = 20, 17, 4
@@ -81,6 +85,9 @@ class Energy(_Toy):
     def infer(self, *inputs: Any) -> Any:
         return _with_one_column(super().infer(*inputs))
 
+    def kernel_steps(self, inputs: Any, output: Any) -> Any:
+        return (Multiply(), (0, 0)), (Sum((len(output.shape) - 1,), True), (1,))
+
     def grad(self, node: Any, *cotangents: Any) -> Any:
         return (cotangents[0] * 2 * node.inputs[0],)
 
@@ -111,16 +118,55 @@ class RowProducts(_Toy):
         spec = super().infer(*inputs)
         return _with_one_column(inputs[1] if spec.shape is None else spec)
 
+    def kernel_steps(self, inputs: Any, output: Any) -> Any:
+        return (Multiply(), (0, 1)), (Sum((len(output.shape) - 1,), True), (2,))
+
     def grad(self, node: Any, *cotangents: Any) -> Any:
         a, b = node.inputs
         return cotangents[0] * b, cotangents[0] * a
+
+
+@dataclass(frozen=True)
+class Reshaped(_Toy):
+    """A view of the elements in the same order, which begins no kernel by itself."""
+
+    view: ClassVar[bool] = True
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
+    last_axes: ClassVar[int] = 0
+    reference = staticmethod(lambda x: x.reshape(x.shape))
+
+    def grad(self, node: Any, *cotangents: Any) -> Any:
+        return (apply(Reshaped(), cotangents[0]),)
+
+
+@dataclass(frozen=True)
+class Centred(_Toy):
+    """A normalisation: each row less its mean, by a function of rows that machine code is printed from."""
+
+    axes: tuple[int, ...] = (-1,)
+    last_axes: ClassVar[int] = 1
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.NORMALISATION
+    reference = staticmethod(lambda x: x - np.sum(x, axis=-1, keepdims=True) / x.dtype.type(max(1, x.shape[-1])))
+
+    def row_expression(self, e: Any, x: Any, reduce: Any) -> Any:
+        return x - reduce.mean(x)
+
+    def grad(self, node: Any, *cotangents: Any) -> Any:
+        return (apply(Centred(), cotangents[0]),)
 
 
 def _with_one_column(spec: Any) -> TensorSpec:
     return TensorSpec(None if spec.shape is None else (*spec.shape[:-1], 1), spec.dtype)
 
 
-OTHERS = [Ordered, Energy, Backwards]
+OTHERS = [Ordered, Energy, Backwards, Reshaped, Centred]
+FUSED = {
+    Cubed: "3 operations are one kernel: cubed, add, tanh",
+    Energy: "4 operations are one kernel: multiply, sum, add, tanh",
+    RowProducts: "5 operations are one kernel: multiply, multiply, sum, add, tanh",
+    Centred: "3 operations are one kernel: centred, add, tanh",
+}
+IN_REGIONS = [Cubed, Energy, RowProducts, Reshaped]
 KINDS = [Cubed, RowProducts, *OTHERS]
 
 
@@ -195,15 +241,14 @@ def test_a_loop_over_sequences_computes_the_rows_that_are_not_finished(graph: An
 @pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 @pytest.mark.parametrize("kind", KINDS)
 def test_fused_compiled_and_explained(graph: Any, kind: Any, native_whatever_the_size: None, loops_stay: None):
-    """Machine code is a file of its own: an expression is all that kernels need; of another op the call is printed."""
+    """An expression, a role or its steps are all that kernels need; of another op the call is printed."""
     x = ab.placeholder((8, 8), "float32")
     _, y = ab.while_loop(lambda i, _: i < 9, lambda i, y: (i + 1, ops.tanh(make(kind, y) + y)), (0, x))
     with recording() as log:
         program = Program(graph, [y], [x])
-    if kind is Cubed:
-        assert [note.text for note in log.of("fuse")[0]] == ["3 operations are one kernel: cubed, add, tanh"]
-        assert "# native: " in program.source
-    else:
+    assert [note.text for note in log.of("fuse")[0]] == [FUSED.get(kind, "2 operations are one kernel: add, tanh")]
+    assert ("# native: " in program.source) == (kind in IN_REGIONS)
+    if kind in (Ordered, Backwards):
         assert f"run_{kind.type_name}(" in program.source
         assert f"'{kind.type_name}' " in ab.explain(y, [x], passes=True).split("\nnative: ")[1].split("\nparallel: ")[0]
     value = np.random.default_rng(0).uniform(-0.5, 0.5, (8, 8)).astype("float32")
@@ -212,3 +257,21 @@ def test_fused_compiled_and_explained(graph: Any, kind: Any, native_whatever_the
         half = [value * np.float32(0.5)] if kind is RowProducts else []
         value = np.tanh(kind.reference(value, *half) + value)
     np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts", "message"),
+    [
+        (
+            Energy,
+            {"kernel_steps": lambda self, inputs, output: ((Sum((-1,), True), (0,)),)},
+            "its kernel_steps and run",
+        ),
+        (Reshaped, {"reference": staticmethod(lambda x: x[..., ::-1])}, "kernel_role RESHAPE and run differ"),
+        (Centred, {"row_expression": lambda self, e, x, reduce: x - reduce("max", x)}, "kernel_role NORMALISATION"),
+    ],
+)
+def test_a_wrong_fact_about_kernels_is_found(kind: Any, facts: dict[str, Any], message: str):
+    wrong = type(f"_{kind.__name__}", (kind,), facts)
+    with pytest.raises(AssertionError, match=message):
+        check_kernels(next(iter(wrong.samples())))

@@ -9,14 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...common.dtypes import name_of
-from ...graph.op import Op
+from ...graph.kernel_roles import REDUCING, KernelRole
 from ...graph.spec import TensorSpec
-from ...ops.arrays.joining import Concatenate, Stack
-from ...ops.arrays.shaping import BroadcastTo, Reshape
 from ...ops.internal.fused import Fused, Part
-from ...ops.math.reduced import Sum
-from ...ops.math.reduction import LogSumExp, Max, Mean, Min
-from ...ops.neural.softmax import LogSoftmax, Softmax
 from ..expression.expression import HALVES, Expression, ExpressionBuilder, UnsupportedError, memory_type, register_type
 from ..expression.half import Rounding
 from ..llvm.entry import Operand
@@ -117,10 +112,6 @@ def _reduced_axes(op: Any, layout: Layout) -> list[Interval]:
     return [axis for axis in (layout[position] for position in axes) if axis is not None]
 
 
-def _reduces(op: Op) -> bool:
-    return isinstance(op, (Sum, Mean, Max, Min, Softmax, LogSoftmax, LogSumExp))
-
-
 def bind_rows(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> BoundKernel:
     """The kernel of a fused op that has layouts.
 
@@ -166,7 +157,7 @@ def _operand_layouts(op: Fused) -> list[Layout]:
 
 
 def _nest(op: Fused) -> _Nest:
-    reduced = [_reduced_axes(step, op.layouts[taken[0]]) for step, taken in op.steps if _reduces(step)]
+    reduced = [_reduced_axes(step, op.layouts[taken[0]]) for step, taken in op.steps if step.kernel_role in REDUCING]
     return _Nest(op, _operand_layouts(op), reduced)
 
 
@@ -283,20 +274,74 @@ def _step(
     Raises:
         UnsupportedError: it has no expression.
     """
-    if isinstance(op, (Reshape, BroadcastTo)):
+    if op.kernel_role in (KernelRole.RESHAPE, KernelRole.BROADCAST):
         return given[0]
     if isinstance(op, Part):
         return [given[0][op.index]] if len(given[0]) > 1 else given[0]
-    if isinstance(op, (Stack, Concatenate)):
+    if op.kernel_role is KernelRole.JOIN:
         return [value[0] for value in given]
-    if _reduces(op):
+    if op.kernel_role in REDUCING:
         axes = _reduced_axes(op, layouts[0])
         over_parts = any(nest.parts is not None and _within(nest.parts, axis) for axis in axes)
         value = given[0] * parts if over_parts and len(given[0]) == 1 else given[0]
         reduction = _Reduction(builder, nest.mask(axes), parts if over_parts else 1)
-        return _COMPOSED[type(op)](builder, value, reduction)
+        return op.row_expression(_Functions(builder), _Element(value), reduction).components
     count = max(len(value) for value in given)
     return [expression_of(op, builder, [value[k if len(value) > 1 else 0] for value in given]) for k in range(count)]
+
+
+def _divide(x: Any, y: Any) -> Any:
+    return x / y
+
+
+def _operator(function: Any) -> Callable[..., _Element]:
+    return lambda *values: _each(function, *values)
+
+
+def _reflected(function: Any) -> Callable[..., _Element]:
+    def reflected(x: _Element, y: Any) -> _Element:
+        return _each(function, y, x)
+
+    return reflected
+
+
+class _Element:
+    """An element of a row: the expressions of its components, one for each part, with the operators of expressions."""
+
+    def __init__(self, components: _Value) -> None:
+        self.components = components
+
+    __add__ = _operator(operator.add)
+    __sub__ = _operator(operator.sub)
+    __mul__ = _operator(operator.mul)
+    __truediv__ = _operator(_divide)
+    __neg__ = _operator(operator.neg)
+    __lt__ = _operator(operator.lt)
+    __le__ = _operator(operator.le)
+    __gt__ = _operator(operator.gt)
+    __ge__ = _operator(operator.ge)
+    __radd__ = _reflected(operator.add)
+    __rsub__ = _reflected(operator.sub)
+    __rmul__ = _reflected(operator.mul)
+    __rtruediv__ = _reflected(_divide)
+
+
+class _Functions:
+    """The functions of a builder, over the elements of rows."""
+
+    def __init__(self, builder: _Builder) -> None:
+        self._builder = builder
+
+    def __getattr__(self, name: str) -> Callable[..., _Element]:
+        function = getattr(self._builder, name)
+        return _operator(function)
+
+
+def _each(function: Callable[..., Any], *values: Any) -> _Element:
+    """Return what a function gives for each component; numbers, and what is alike for all parts, are repeated."""
+    given = [value.components if isinstance(value, _Element) else [value] for value in values]
+    count = max(map(len, given))
+    return _Element([function(*[value[k if len(value) > 1 else 0] for value in given]) for k in range(count)])
 
 
 class _Reduction:
@@ -307,56 +352,15 @@ class _Reduction:
         self._mask = mask
         self._factor = factor
 
-    def __call__(self, operation: str, value: _Value) -> _Value:
+    def __call__(self, operation: str, element: _Element) -> _Element:
+        value = element.components
         if self._factor > 1:
             whole = value[0]
             for other in value[1:]:
                 whole = self._builder.combine(operation, whole, other)
             value = [whole]
-        return [self._builder.reduce(operation, component, self._mask) for component in value]
+        return _Element([self._builder.reduce(operation, component, self._mask) for component in value])
 
-    def mean(self, value: _Value) -> _Value:
-        count = self._builder.count(self._mask, self._factor, value[0].type)
-        return [total / count for total in self("add", value)]
-
-
-def _each(function: Callable[..., Expression], *values: _Value) -> _Value:
-    count = max(map(len, values))
-    return [function(*[value[k if len(value) > 1 else 0] for value in values]) for k in range(count)]
-
-
-def _reciprocal(x: Expression) -> Expression:
-    return 1 / x
-
-
-def _softmax(builder: _Builder, value: _Value, reduce: _Reduction) -> _Value:
-    peak = reduce("max", value)
-    weights = _each(builder.exp, _each(operator.sub, value, peak))
-    return _each(operator.mul, weights, _each(_reciprocal, reduce("add", weights)))
-
-
-def _log_softmax(builder: _Builder, value: _Value, reduce: _Reduction) -> _Value:
-    peak = reduce("max", value)
-    centred = _each(operator.sub, value, peak)
-    total = _each(builder.log, reduce("add", _each(builder.exp, centred)))
-    return _each(operator.sub, centred, total)
-
-
-def _log_sum_exp(builder: _Builder, value: _Value, reduce: _Reduction) -> _Value:
-    def finite(peak: Expression) -> Expression:
-        return builder.where(builder.isfinite(peak), peak, 0.0)
-
-    peak = _each(finite, reduce("max", value))
-    weights = _each(builder.exp, _each(operator.sub, value, peak))
-    return _each(operator.add, _each(builder.log, reduce("add", weights)), peak)
-
-
-_COMPOSED: dict[type[Op], Callable[[_Builder, _Value, _Reduction], _Value]] = {
-    Sum: lambda builder, value, reduce: reduce("add", value),
-    Mean: lambda builder, value, reduce: reduce.mean(value),
-    Max: lambda builder, value, reduce: reduce("max", value),
-    Min: lambda builder, value, reduce: reduce("min", value),
-    Softmax: _softmax,
-    LogSoftmax: _log_softmax,
-    LogSumExp: _log_sum_exp,
-}
+    def mean(self, element: _Element) -> _Element:
+        count = self._builder.count(self._mask, self._factor, element.components[0].type)
+        return self("add", element) / count

@@ -13,10 +13,9 @@ from ...graph.spec import FrameSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
 from ...ops.containers.indexed_slices import AssignRows
-from ...ops.run_time_shapes import ZerosOfShape
 from ...passes.framework.prune import frame_users, needed_in_region
 from ..expression.expression import UnsupportedError
-from .forms import IGNORES_FURTHER_INPUTS, Context, print_form
+from .forms import Context, count_inputs, print_form
 from .function import Array, Elements, Ragged, Scalar, Slots, State, Value, buffers_of
 from .pieces import runs_of
 from .recording import print_recordings, recorded_value, start_records
@@ -25,9 +24,7 @@ from .variables import check_in_use
 
 def taken_inputs(operation: Operation) -> Sequence[Symbol]:
     """The inputs whose values native code needs: shapes are known."""
-    if isinstance(operation.op, ZerosOfShape):
-        return ()
-    return operation.inputs[:1] if isinstance(operation.op, IGNORES_FURTHER_INPUTS) else operation.inputs
+    return operation.inputs[: count_inputs(operation.op)]
 
 
 _LastUses = Mapping[Operation, Sequence[Symbol]]

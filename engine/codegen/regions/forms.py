@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 from ...common.machine_profile import machine_profile
 from ...common.nest import is_integer
 from ...graph.graph import Operation
+from ...graph.kernel_roles import KernelRole
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.axes import Transpose
 from ...ops.arrays.creation import Fill
 from ...ops.arrays.indexing import GetItem, Place, PutItem, SliceItem
-from ...ops.arrays.joining import Concatenate, Split, Stack
-from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
+from ...ops.arrays.joining import Split
 from ...ops.base import Constant
 from ...ops.internal.fused import Fused
 from ...ops.internal.packed import PackedMatMul
@@ -28,7 +28,7 @@ from ...ops.linear_algebra.einsum import Contraction
 from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul
 from ...ops.math.reduced import BroadcastReduced, Sum, reduced_shape
 from ...ops.math.reduction import AllTrue, AnyTrue, Max, Mean, Min, Prod
-from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, SumToShape, ZerosOfShape
+from ...ops.run_time_shapes import ZerosOfShape
 from ..expression.expression import UnsupportedError
 from ..matmul.gemm_strides import labels_of_matmul
 from .arrays import FORMS as ARRAY_FORMS
@@ -206,12 +206,10 @@ def print_form(context: Context, operation: Operation, inputs: Sequence[Value]) 
     Raises:
         UnsupportedError: it has no native form.
     """
-    form = FORMS.get(type(operation.op))
-    if form is not None:
-        return form(context, operation, inputs)
-    if not operation.op.elementwise:
+    form = _form_of(operation)
+    if form is None:
         raise UnsupportedError(operation.op.type_name)
-    return _elementwise(context, operation, inputs)
+    return form(context, operation, inputs)
 
 
 def _plain(inputs: Sequence[Value]) -> list[Scalar | Array]:
@@ -377,17 +375,16 @@ def _transpose(context: Context, operation: Operation, inputs: Sequence[Value]) 
 
 def _joined(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Concatenation, or a stack: which is one of parts that have an axis of 1."""
-    op = operation.op
-    assert isinstance(op, (Concatenate, Stack))
+    op: Any = operation.op
     shape = shape_of(operation.outputs[0])
-    axis = op.axis % len(shape)
+    axis: int = op.axis % len(shape)
     parts = _plain(inputs)
     target = context.function.allocate(parts[0].kind, shape)
     strides = strides_of(shape, shape)
     start = 0
     for part in parts:
         own = part.shape if isinstance(part, Array) else ()
-        if isinstance(op, Stack):
+        if len(own) < len(shape):
             own = (*own[:axis], 1, *own[axis:])
         if 0 in own:
             continue
@@ -510,12 +507,8 @@ FORMS: dict[type[Op], Form] = {
     AnyTrue: _reduction("any"),
     BatchMatMul: _products,
     BroadcastReduced: _broadcast_reduced,
-    BroadcastTo: _broadcast,
-    BroadcastToShape: _broadcast,
-    Concatenate: _joined,
     Constant: _constant,
     Contraction: _products,
-    ExpandDims: _reshape,
     Fill: _broadcast,
     FlattenRows: _flatten_rows,
     Fused: print_fused,
@@ -525,24 +518,45 @@ FORMS: dict[type[Op], Form] = {
     Mean: _reduction("mean"),
     Min: _reduction("min"),
     Prod: _reduction("prod"),
-    Reshape: _reshape,
-    ReshapeToShape: _reshape,
-    Squeeze: _reshape,
-    Stack: _joined,
     Sum: _reduction("sum"),
     Split: _split,
-    SumToShape: _sum_to_shape,
     Transpose: _transpose,
     ZerosOfShape: _zeros,
 }
-IGNORES_FURTHER_INPUTS = (
-    BroadcastReduced,
-    BroadcastTo,
-    BroadcastToShape,
-    Fill,
-    PutItem,
-    Reshape,
-    ReshapeToShape,
-    SumToShape,
-    ZerosOfShape,
-)
+_BY_ROLE: dict[KernelRole, Form] = {
+    KernelRole.BROADCAST: _broadcast,
+    KernelRole.JOIN: _joined,
+    KernelRole.RESHAPE: _reshape,
+    KernelRole.SUM_TO: _sum_to_shape,
+}
+
+
+def _form_of(operation: Operation) -> Form | None:
+    """The form of an op, by its class or its role; that of its steps where it says of which it is made."""
+    op = operation.op
+    known = FORMS.get(type(op))
+    if known is not None:
+        return known
+    if op.elementwise:
+        return _elementwise
+    if op.kernel_role is not None:
+        return _BY_ROLE.get(op.kernel_role)
+    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
+    if len(operation.outputs) != 1 or not all(isinstance(spec, TensorSpec) and spec.is_static for spec in specs):
+        return None
+    steps = tuple(op.kernel_steps(specs[:-1], specs[-1]))
+    if not steps:
+        return None
+    count = len(operation.inputs)
+    fused = Fused(count, steps, (count + len(steps) - 1,))
+    return lambda context, operation, inputs: print_fused(context, operation, inputs, fused)
+
+
+def count_inputs(op: Op) -> int | None:
+    """Return how many inputs native code reads, where shapes are known; None: all."""
+    if op.shape_input is not None:
+        return op.shape_input
+    return 1 if isinstance(op, (Fill, PutItem)) or op.kernel_role in _READING_ONE else None
+
+
+_READING_ONE = (KernelRole.BROADCAST, KernelRole.RESHAPE)

@@ -42,9 +42,11 @@ class Result:
         return self.spec.dtype
 
 
-def print_fused(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    """Print the steps of a fused operation."""
-    op = operation.op
+def print_fused(
+    context: Context, operation: Operation, inputs: Sequence[Value], steps: Fused | None = None
+) -> list[Value]:
+    """Print the steps of a fused operation, or those as which another op is written."""
+    op = operation.op if steps is None else steps
     assert isinstance(op, Fused)
     return _Steps(context, operation, op, inputs).print()
 

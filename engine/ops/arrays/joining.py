@@ -12,6 +12,7 @@ from ...common.keywords import given_in_a_row
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows
 from ...graph.graph import Operation
+from ...graph.kernel_roles import KernelRole
 from ...graph.op import ErrorSample, Op, Sample
 from ...graph.slices import IndexedSlices
 from ...graph.spec import Shape, TensorSpec, meet_shapes, shape_text
@@ -57,6 +58,7 @@ class Concatenate(Op):
     axis: int
     takes_slices: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.JOIN
 
     def infer(self, *inputs: Any) -> TensorSpec:
         dtype = inputs[0].dtype
@@ -141,6 +143,7 @@ class Split(Op):
     equal: bool = False
     fits: bool = False
     view: ClassVar[bool] = True
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.PARTS
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         x = inputs[0]
@@ -314,6 +317,7 @@ class Stack(Op):
     axis: int
     scalars: bool = False
     never_fails: ClassVar[bool] = True
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.JOIN
 
     def infer(self, *inputs: Any) -> TensorSpec:
         shape: Shape = None
@@ -369,6 +373,7 @@ class Unstack(Op):
     count: int
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.PARTS
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs

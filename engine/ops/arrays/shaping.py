@@ -14,6 +14,7 @@ from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, axes_from_front
 from ...graph.graph import Operation
+from ...graph.kernel_roles import KernelRole
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec, as_shape, shape_text
 from ...graph.tensor import Symbol, Tensor
@@ -187,6 +188,7 @@ class Reshape(Op):
     shape: tuple[int | None, ...]
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(_reshaped(inputs[0], self.shape), inputs[0].dtype)
@@ -335,6 +337,7 @@ class ExpandDims(Op):
     axes: tuple[int, ...]
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -418,6 +421,7 @@ class Squeeze(Op):
     axes: tuple[int, ...] | None
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -497,6 +501,7 @@ class BroadcastTo(Op):
     shape: tuple[int | None, ...]
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.BROADCAST
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x = inputs[0]

@@ -15,8 +15,9 @@ from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, axes_from_front
+from ...graph.kernel_roles import KernelRole
 from ...graph.spec import Dim, Shape
-from ..arrays.shaping import axes_argument, expand_dims
+from ..arrays.shaping import BroadcastTo, Reshape, axes_argument, expand_dims
 from ..base import Op, Operation, Sample, Tensor, TensorSpec, apply, as_scalar_or_array, check_numbers, normalize_axes
 from ..run_time_shapes import runtime_shape
 
@@ -94,6 +95,7 @@ class Sum(_Reduction):
     """The sum over axes, accumulated in `accumulator` (by default in the input's own dtype)."""
 
     accumulator: DType | None = None
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.REDUCTION
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
@@ -105,6 +107,9 @@ class Sum(_Reduction):
 
     def emit_out(self, arguments: Sequence[str], out: str) -> str | None:
         return emit_reduce("add", self, arguments[0], out) if self.accumulator is None else None
+
+    def row_expression(self, e: Any, x: Any, reduce: Any) -> Any:
+        return reduce("add", x)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -159,6 +164,14 @@ class BroadcastReduced(Op):
         if not self.keepdims:
             y = y.reshape(reduced_shape(shape, self.axes, keepdims=True))
         return as_scalar_or_array(xp.broadcast_to(y, shape))
+
+    def kernel_steps(self, inputs: Sequence[Any], output: Any) -> Sequence[tuple[Op, tuple[int, ...]]]:
+        if not output.shape:
+            return ()
+        kept = reduced_shape(output.shape, self.axes, keepdims=True)
+        if kept == inputs[0].shape:
+            return ((BroadcastTo(output.shape), (0,)),)
+        return (Reshape(kept or ()), (0,)), (BroadcastTo(output.shape), (2,))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents

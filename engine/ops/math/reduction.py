@@ -12,6 +12,7 @@ from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, axes_from_front, same_axes_map
+from ...graph.kernel_roles import KernelRole
 from ...graph.spec import shape_text
 from ..arrays.shaping import reshape
 from ..base import (
@@ -98,6 +99,7 @@ class Mean(_Reduction):
     """The mean over axes, accumulated in `accumulator`; NaN where there is nothing to average."""
 
     accumulator: DType | None = None
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.REDUCTION
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_floating(self, inputs[0])
@@ -124,6 +126,9 @@ class Mean(_Reduction):
     def _emit_count(self, x: str) -> str:
         count = f"{x}.size" if self.axes is None else " * ".join(f"{x}.shape[{axis}]" for axis in self.axes) or "1"
         return f"{x}.dtype.type({count} or np.nan)"
+
+    def row_expression(self, e: Any, x: Any, reduce: Any) -> Any:
+        return reduce.mean(x)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -225,6 +230,7 @@ class _Extremum(_Reduction):
 
     initial: float | None = None
     ufunc: ClassVar[str] = ""
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.REDUCTION
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -252,6 +258,9 @@ class _Extremum(_Reduction):
 
     def emit_out(self, arguments: Sequence[str], out: str) -> str | None:
         return emit_reduce(self.ufunc, self, arguments[0], out) if self.initial is None else None
+
+    def row_expression(self, e: Any, x: Any, reduce: Any) -> Any:
+        return reduce("max" if self.ufunc == "maximum" else "min", x)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -391,6 +400,8 @@ class ArgMin(_ArgExtremum):
 class LogSumExp(_Reduction):
     """``log(sum(exp(x)))`` without overflow: the maximum is taken out first. -inf for no elements."""
 
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.NORMALISATION
+
     def infer(self, *inputs: Any) -> TensorSpec:
         check_dtype(self, inputs[0], dtypes.is_floating, "floating-point numbers", "Cast it with ops.cast.")
         return super().infer(*inputs)
@@ -405,6 +416,11 @@ class LogSumExp(_Reduction):
         if not self.keepdims:
             total = total.reshape(reduced_shape(x.shape, self.axes, keepdims=False))
         return as_scalar_or_array(total.astype(x.dtype))
+
+    def row_expression(self, e: Any, x: Any, reduce: Any) -> Any:
+        peak = reduce("max", x)
+        peak = e.where(e.isfinite(peak), peak, 0.0)
+        return e.log(reduce("add", e.exp(x - peak))) + peak
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents

@@ -10,6 +10,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, axes_from_front, same_axes_map
+from ...graph.kernel_roles import KernelRole
 from ...graph.spec import Shape, shape_text, shapes_compatible
 from ..arrays.gathering import take_along_axis
 from ..arrays.shaping import expand_dims, squeeze
@@ -66,12 +67,17 @@ class Softmax(_Normalised):
     """``exp(x) / sum(exp(x))`` over axes, without overflow."""
 
     never_fails: ClassVar[bool] = True
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.NORMALISATION
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
         weights = xp.exp(_centred(xp, x, self.axes))
         weights /= xp.sum(weights, axis=self.axes, keepdims=True)
         return as_scalar_or_array(weights.astype(x.dtype, copy=False))
+
+    def row_expression(self, e: Any, x: Any, reduce: Any) -> Any:
+        weights = e.exp(x - reduce("max", x))
+        return weights * (1 / reduce("add", weights))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -100,6 +106,7 @@ class LogSoftmax(_Normalised):
     """``x - log(sum(exp(x)))`` over axes, without overflow."""
 
     never_fails: ClassVar[bool] = True
+    kernel_role: ClassVar[KernelRole | None] = KernelRole.NORMALISATION
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
@@ -107,6 +114,10 @@ class LogSoftmax(_Normalised):
         with np.errstate(divide="ignore"):  # the logarithm of an empty sum belongs to no element
             centred -= xp.log(xp.sum(xp.exp(centred), axis=self.axes, keepdims=True))
         return as_scalar_or_array(centred.astype(x.dtype, copy=False))
+
+    def row_expression(self, e: Any, x: Any, reduce: Any) -> Any:
+        centred = x - reduce("max", x)
+        return centred - e.log(reduce("add", e.exp(centred)))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents

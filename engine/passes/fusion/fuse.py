@@ -15,13 +15,11 @@ from ...common.identity import is_among
 from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Graph, Operation
+from ...graph.kernel_roles import KernelRole
 from ...graph.op import Op
 from ...graph.provenance import location_of_several
 from ...graph.tensor import Symbol
 from ...ops.internal.fused import Fused
-from ...ops.math.reduced import Sum
-from ...ops.math.reduction import LogSumExp, Max, Mean, Min
-from ...ops.neural.softmax import LogSoftmax, Softmax
 from ..framework.acyclic import Dependent, in_order
 from ..framework.log import is_recording, note_change
 from ..framework.order import earlier_effects, reorder
@@ -310,8 +308,7 @@ class _Block:
 
 def _rebases(operation: Operation, group: _Group) -> Iterable[_Rebase]:
     """The spaces in which an operation may join a group: its own, or, for parts that are put together, a larger one."""
-    op = operation.op
-    if op.type_name not in ("stack", "concatenate"):
+    if operation.op.kernel_role is not KernelRole.JOIN:
         return [_Rebase(group.space)]
     parts = parts_of_joined(operation)
     larger = group.space.rebased(parts)
@@ -339,7 +336,7 @@ def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: Kept, rule:
     replaced: dict[Operation, Operation] = {}
     for attempt in range(_ATTEMPTS):
         block = _Block(operations, rule, plain)
-        groups = [group for group in block.group() if _is_worthwhile(group)]
+        groups = [group for group in block.group() if _is_worthwhile(group, block.forms)]
         used = _used_outside(operations, groups) | kept.own
         rewrites = [_Rewrite(graph, block, group, used) for group in groups]
         refused = [rewrite for rewrite in rewrites if attempt < _ATTEMPTS - 1 and not rule.has_kernel(rewrite.fused)]
@@ -358,26 +355,23 @@ def _on_host(device: str) -> bool:
     return "gpu" not in device.lower()
 
 
-def _is_worthwhile(group: _Group) -> bool:
+def _is_worthwhile(group: _Group, forms: Mapping[Operation, Form]) -> bool:
     """Two operations or more that go through memory; or one that NumPy computes in several passes, or on one core."""
-    passes = sum(_passes(member.op) for member in group.members)
+    passes = sum(_passes(member.op, forms[member]) for member in group.members)
     return passes > 1 or (
-        passes == 1 and group.space.size >= machine_profile().reduction_elements and any(map(_reduces, group.members))
+        passes == 1
+        and group.space.size >= machine_profile().reduction_elements
+        and any(forms[member].reduces for member in group.members)
     )
 
 
-def _reduces(operation: Operation) -> bool:
-    """Test whether an operation makes fewer elements of many."""
-    return isinstance(operation.op, (Sum, Mean, Max, Min)) or operation.op.type_name == "sum_to_shape"
-
-
-def _passes(op: Op) -> int:
+def _passes(op: Op, form: Form) -> int:
     """About how often NumPy goes through memory for an op, counted up to 2."""
-    if isinstance(op, (Softmax, LogSoftmax, LogSumExp)):
+    if form.normalises:
         return 2
     if op.elementwise:
         return 1 if getattr(op, "ufunc", "none") is not None else 2
-    return 0 if op.view and op.type_name != "sum_to_shape" else 1
+    return 0 if op.view and not form.reduces else 1
 
 
 def _used_outside(operations: Sequence[Operation], groups: list[_Group]) -> set[Symbol]:

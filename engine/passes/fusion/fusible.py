@@ -8,16 +8,13 @@ from typing import Any
 
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
+from ...graph.kernel_roles import REDUCING, KernelRole
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
-from ...ops.arrays.joining import Concatenate, Split, Stack, Unstack
-from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
+from ...ops.arrays.shaping import BroadcastTo, Reshape
 from ...ops.internal.fused import Part
 from ...ops.internal.packed import Layout as PackedLayout
-from ...ops.math.reduced import BroadcastReduced, Sum, reduced_shape
-from ...ops.math.reduction import LogSumExp, Max, Mean, Min
-from ...ops.neural.softmax import LogSoftmax, Softmax
-from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, SumToShape
+from ...ops.math.reduced import Sum
 from .iteration_spaces import (
     MOST_JOINED,
     Layout,
@@ -93,6 +90,16 @@ class Form:
     founds: bool = True
     is_view: bool = False
 
+    @property
+    def reduces(self) -> bool:
+        """Test whether a step makes fewer elements of many."""
+        return any(step.kernel_role is KernelRole.REDUCTION for step, _ in self.steps)
+
+    @property
+    def normalises(self) -> bool:
+        """Test whether a step reads its operand again when it has sums of it."""
+        return any(step.kernel_role is KernelRole.NORMALISATION for step, _ in self.steps)
+
 
 def form_of(operation: Operation, rule: FusionRule, only_elementwise: bool = False) -> Form | None:
     """The form of an operation; None if kernels can't compute it, or not for such shapes."""
@@ -109,8 +116,12 @@ def form_of(operation: Operation, rule: FusionRule, only_elementwise: bool = Fal
             return None
         positions = tuple(range(len(inputs)))
         return Form(positions, ((op, positions),), (len(positions),), _size(outputs[0]) > 1)
-    find = None if only_elementwise else _FORMS.get(type(op))
-    return None if find is None else find(op, inputs, outputs, rule)
+    if only_elementwise:
+        return None
+    if op.kernel_role is None:
+        steps = op.kernel_steps(inputs, outputs[0])
+        return _in_steps(steps, inputs, outputs[0], rule) if steps else None
+    return _BY_ROLE[op.kernel_role](op, inputs, outputs, rule)
 
 
 def _shape(spec: TensorSpec) -> Shape:
@@ -120,6 +131,40 @@ def _shape(spec: TensorSpec) -> Shape:
 
 def _size(spec: TensorSpec) -> int:
     return math.prod(_shape(spec))
+
+
+def _in_steps(steps: Sequence[Step], inputs: Sequence[TensorSpec], output: TensorSpec, rule: FusionRule) -> Form | None:
+    """The form of an op that says itself of which steps it is made."""
+    specs: list[Any] = list(inputs)
+    for step, taken in steps:
+        given = [specs[k] for k in taken]
+        try:
+            specs.append(step.infer(*given))
+        except (TypeError, ValueError):  # in a branch that may never run; if it does, the operation says so
+            return None
+        if not _can_compute(step, given, specs[-1], rule):
+            return None
+    if not isinstance(specs[-1], TensorSpec) or specs[-1].shape != output.shape:
+        return None
+    used = sorted({k for _, taken in steps for k in taken if k < len(inputs)})
+    numbers = {k: number for number, k in enumerate([*used, *range(len(inputs), len(specs))])}
+    numbered = tuple((step, tuple(numbers[k] for k in taken)) for step, taken in steps)
+    is_view = all(step.kernel_role in _MOVING for step, _ in steps)
+    return Form(tuple(used), numbered, (len(numbers) - 1,), not is_view or _size(output) > 1, is_view)
+
+
+_MOVING = (KernelRole.RESHAPE, KernelRole.BROADCAST)
+
+
+def _can_compute(step: Op, inputs: Sequence[TensorSpec], output: TensorSpec, rule: FusionRule) -> bool:
+    if step.elementwise:
+        return rule.can_fuse(step, inputs, output)
+    if step.kernel_role in REDUCING:
+        return rule.can_reduce(step, inputs[0])
+    return step.kernel_role in _MOVING and rule.can_move(output)
+
+
+# --- forms by role --------------------------------------------------------------------------------------------------
 
 
 def _chain(ops: Sequence[Op], founds: bool = True, is_view: bool = False) -> Form | None:
@@ -141,20 +186,7 @@ def _broadcast(op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSp
     return _chain([BroadcastTo(shape)], founds=math.prod(shape) > 1, is_view=True)
 
 
-def _broadcast_reduced(
-    op: BroadcastReduced, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule
-) -> Form | None:
-    shape = _shape(outputs[0])
-    if not rule.can_move(outputs[0]) or not shape:
-        return None
-    kept = tuple(int(dim or 0) for dim in reduced_shape(shape, op.axes, keepdims=True) or ())
-    ops: list[Op] = [] if kept == _shape(inputs[0]) else [Reshape(kept)]
-    return _chain([*ops, BroadcastTo(shape)], founds=math.prod(shape) > 1, is_view=True)
-
-
-def _sum_to_shape(
-    op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule
-) -> Form | None:
+def _sum_to(op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule) -> Form | None:
     source, target = _shape(inputs[0]), _shape(outputs[0])
     aligned = (1,) * (len(source) - len(target)) + target
     axes = tuple(axis for axis, (dim, wanted) in enumerate(zip(source, aligned, strict=True)) if dim != wanted)
@@ -181,27 +213,16 @@ def _accumulates_as_kernels(op: Any, spec: TensorSpec) -> bool:
 def _normalisation(
     op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule
 ) -> Form | None:
+    if _shape(outputs[0]) != _shape(inputs[0]):  # one number for each row
+        return _reduction(op, inputs, outputs, rule)
     return _chain([op]) if _size(inputs[0]) > 1 and op.axes and rule.can_reduce(op, inputs[0]) else None
 
 
-def _unstack(op: Unstack, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule) -> Form | None:
-    axis = op.axis % len(_shape(inputs[0]))
-    return _parts(axis, keeps_axis=False, inputs=inputs, outputs=outputs, rule=rule)
-
-
-def _split(op: Split, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule) -> Form | None:
-    axis = op.axis % len(_shape(inputs[0]))
-    if len({_shape(spec) for spec in outputs}) != 1:
+def _parts(op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule) -> Form | None:
+    count, source, part = len(outputs), _shape(inputs[0]), _shape(outputs[0])
+    if count < 2 or any(_shape(spec) != part for spec in outputs) or not rule.can_move(inputs[0]):
         return None
-    return _parts(axis, keeps_axis=True, inputs=inputs, outputs=outputs, rule=rule)
-
-
-def _parts(
-    axis: int, keeps_axis: bool, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule
-) -> Form | None:
-    count = len(outputs)
-    if count < 2 or not rule.can_move(inputs[0]):
-        return None
+    axis, keeps_axis = op.axis % len(source), len(part) == len(source)
     steps = tuple((Part(axis, index, count, keeps_axis), (0,)) for index in range(count))
     return Form((0,), steps, tuple(range(1, count + 1)))
 
@@ -214,26 +235,15 @@ def _joined(op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
     return Form(positions, ((op, positions),), (len(inputs),))
 
 
-_FORMS: dict[type[Op], Callable[[Any, Sequence[TensorSpec], Sequence[TensorSpec], FusionRule], Form | None]] = {
-    BroadcastReduced: _broadcast_reduced,
-    BroadcastTo: _broadcast,
-    BroadcastToShape: _broadcast,
-    Concatenate: _joined,
-    ExpandDims: _reshape,
-    LogSoftmax: _normalisation,
-    LogSumExp: _reduction,
-    Max: _reduction,
-    Mean: _reduction,
-    Min: _reduction,
-    Reshape: _reshape,
-    ReshapeToShape: _reshape,
-    Softmax: _normalisation,
-    Split: _split,
-    Squeeze: _reshape,
-    Stack: _joined,
-    Sum: _reduction,
-    SumToShape: _sum_to_shape,
-    Unstack: _unstack,
+_Finder = Callable[[Any, Sequence[TensorSpec], Sequence[TensorSpec], FusionRule], Form | None]
+_BY_ROLE: dict[KernelRole, _Finder] = {
+    KernelRole.RESHAPE: _reshape,
+    KernelRole.BROADCAST: _broadcast,
+    KernelRole.SUM_TO: _sum_to,
+    KernelRole.REDUCTION: _reduction,
+    KernelRole.NORMALISATION: _normalisation,
+    KernelRole.PARTS: _parts,
+    KernelRole.JOIN: _joined,
 }
 
 
@@ -260,14 +270,16 @@ class Placed:
 
 
 def founding_space(operation: Operation, form: Form) -> Space | None:
-    """The space of a group that begins with an operation."""
+    """The space of a group that begins with an operation: that of its largest value."""
     if not form.founds:
         return None
-    op = form.steps[0][0]
-    is_input = isinstance(op, (Part, Sum, Mean, Max, Min, LogSumExp))
-    spec = operation.inputs[form.inputs[0]].spec if is_input else operation.outputs[0].spec
-    assert isinstance(spec, TensorSpec)
-    return space_of(_shape(spec))
+    specs: list[Any] = [operation.inputs[position].spec for position in form.inputs]
+    if len(form.steps) == 1 or isinstance(form.steps[0][0], Part):
+        specs = [*specs[:1], operation.outputs[0].spec]
+    else:
+        for step, taken in form.steps:
+            specs.append(step.infer(*[specs[k] for k in taken]))
+    return space_of(_shape(max(reversed(specs), key=_size)))
 
 
 def place(operation: Operation, form: Form, space: Space, known: Sequence[Layout | None]) -> Placed | None:
@@ -294,7 +306,7 @@ def place(operation: Operation, form: Form, space: Space, known: Sequence[Layout
             return None
         specs.append(spec)
         shapes.append(_shape(spec))
-        if isinstance(op, Reshape) and layouts[arguments[0]] is None:  # of what is read: its user says
+        if op.kernel_role is KernelRole.RESHAPE and layouts[arguments[0]] is None:  # of what is read: its user says
             unplaced.append((arguments[0], len(layouts)))
             layouts.append(None)
             continue
@@ -322,23 +334,23 @@ _Found = tuple[Space, Sequence[Layout], Layout]
 
 
 def _place_step(op: Op, space: Space, operands: _Operands, shape: Shape) -> _Found | None:
-    if isinstance(op, Reshape):
+    if op.kernel_role is KernelRole.RESHAPE:
         return _place_reshape(space, operands[0], shape)
     used: Space | None = space
     for _, layout in operands:
         used = used if used is None or layout is None else used.using(layout)
     if used is None:
         return None
-    if op.elementwise or isinstance(op, BroadcastTo):
+    if op.elementwise or op.kernel_role is KernelRole.BROADCAST:
         result = broadcast_layout(shape, operands, used.size)
         if result is None:
             return None
         return used, [operand_layout(own, result) if at is None else at for own, at in operands], result
     if isinstance(op, Part):
         return _place_part(op, used, operands[0])
-    if isinstance(op, (Stack, Concatenate)):
+    if op.kernel_role is KernelRole.JOIN:
         return _place_joined(op, used, operands, shape)
-    return _place_reduction(op, used, operands[0])
+    return _place_reduction(op, used, operands[0], shape)
 
 
 def _place_reshape(space: Space, operand: tuple[Shape, Layout | None], shape: Shape) -> _Found | None:
@@ -368,20 +380,21 @@ def _place_part(op: Part, space: Space, operand: tuple[Shape, Layout | None]) ->
 
 def parts_of_joined(operation: Operation) -> tuple[int, int]:
     """Return the axis of the parts of a stack or concatenation, as an interval in the space that the result fills."""
-    op, spec = operation.op, operation.inputs[0].spec
-    assert isinstance(op, (Stack, Concatenate))
+    op: Any = operation.op
+    spec, result = operation.inputs[0].spec, operation.outputs[0].spec
     assert isinstance(spec, TensorSpec)
-    shape, is_new = _shape(spec), isinstance(op, Stack)
+    assert isinstance(result, TensorSpec)
+    shape, is_new = _shape(spec), len(_shape(result)) > len(_shape(spec))
     axis = op.axis % (len(shape) + is_new)
     low = math.prod(shape[axis:])
     return low, low * len(operation.inputs)
 
 
-def _place_joined(op: Stack | Concatenate, space: Space, operands: _Operands, shape: Shape) -> _Found | None:
+def _place_joined(op: Any, space: Space, operands: _Operands, shape: Shape) -> _Found | None:
     if math.prod(shape) != space.size:
         return None
-    is_new = isinstance(op, Stack)
-    axis = op.axis % len(shape)
+    is_new = len(shape) > len(operands[0][0])
+    axis: int = op.axis % len(shape)
     low = math.prod(shape[axis + 1 :]) * (1 if is_new else shape[axis] // len(operands))
     parts = (low, low * len(operands))
     settled = space.with_parts(parts, MOST_JOINED)
@@ -395,19 +408,19 @@ def _place_joined(op: Stack | Concatenate, space: Space, operands: _Operands, sh
     return settled, [own[0]] * len(operands), whole
 
 
-def _place_reduction(op: Any, space: Space, operand: tuple[Shape, Layout | None]) -> _Found | None:
+def _place_reduction(op: Any, space: Space, operand: tuple[Shape, Layout | None], shape: Shape) -> _Found | None:
     layout = _filling(operand, space)
     if layout is None:
         return None
-    rank = len(operand[0])
+    own = operand[0]
+    rank = len(own)
     axes = range(rank) if op.axes is None else sorted(axis % rank for axis in op.axes)
-    if isinstance(op, (Sum, Mean, Max, Min)):
-        return space, [layout], reduced_layout(layout, axes, op.keepdims)
-    reduced = reduced_layout(layout, axes, keepdims=True)
-    settled = space.with_layout(layout)
-    settled = None if settled is None else settled.using(reduced)  # softmax uses its own sums
-    if settled is None:
-        return None
-    if isinstance(op, LogSumExp):
-        return settled, [layout], reduced_layout(layout, axes, op.keepdims)
-    return settled, [layout], layout
+    settled: Space | None = space
+    if op.kernel_role is KernelRole.NORMALISATION:  # which uses its own sums
+        settled = space.with_layout(layout)
+        settled = None if settled is None else settled.using(reduced_layout(layout, axes, keepdims=True))
+        if settled is None:
+            return None
+        if shape == own:
+            return settled, [layout], layout
+    return settled, [layout], reduced_layout(layout, axes, keepdims=len(shape) == rank)
