@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     """Train and test; the perplexity on words that were not learnt from."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--words", type=int, default=600_000, help="how many words to learn from")
-    parser.add_argument("--vocabulary", type=int, default=12_000, help="how many of them to tell apart")
+    parser.add_argument("--vocabulary", type=int, default=12_000, help="how many different ones")
     parser.add_argument("--units", type=int, default=96)
     parser.add_argument("--sampled", type=int, default=512, help="words in the softmax of a training step")
     parser.add_argument("--epochs", type=int, default=3)

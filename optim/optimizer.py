@@ -412,7 +412,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         unknown = [path_of(variable) for variable in variables if variable not in self._indices]
         if unknown:
             raise ValueError(
-                f"{self.name} does not know the variables {unknown}: it was built for "
+                f"{self.name} has no state for the variables {unknown}: it was built for "
                 f"{[path_of(variable) for variable in self._trainable_variables]}. Make a new optimizer for other "
                 "variables, or build it with all of them first: optimizer.build(variables)."
             )

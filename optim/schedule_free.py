@@ -56,7 +56,7 @@ class ScheduleFreeAdamW(Optimizer):
         super().__init__(learning_rate, **options)
         if not 0 < beta_1 <= 1:
             raise ValueError(
-                f"ScheduleFreeAdamW: beta_1 must lie above 0 and be at most 1, as variables are divided by it; got "
+                f"ScheduleFreeAdamW: beta_1 must be above 0 and be at most 1, as variables are divided by it; got "
                 f"beta_1={beta_1}."
             )
         self.beta_1 = beta_1

@@ -98,7 +98,7 @@ class TaskHome(Home):
             failure = error
         raise StateLostError(
             f"{self.path!r} has no value that can be read or written: {self.task}, which holds it, does not answer "
-            f"({failure.reason}). Start the task anew; then assign a value, or restore one."
+            f"({failure.reason}). Start the task again; then assign a value, or restore one."
         ) from None
 
     def _run(self, action: str, build: Callable[..., Any], arrays: Sequence[Any]) -> list[Any]:

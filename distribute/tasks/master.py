@@ -565,7 +565,7 @@ class Master:
         if self._steps.pop(step.number, None) is None:
             return
         silent = [
-            f"{name} did not tell what it waits for." for name in sorted(step.waiting) if name not in step.reports
+            f"{name} did not report what it waits for." for name in sorted(step.waiting) if name not in step.reports
         ]
         texts = [f"{name}: {text}" for name, text in step.reports.items() if text]
         late = DeadlineExceededError("\n".join(["The timeout was over.", *texts, *silent]))

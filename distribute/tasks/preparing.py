@@ -80,7 +80,7 @@ def _check_functions(placement: Mapping[Operation, str], task: str) -> None:
         missing = op.missing() if isinstance(op, NumpyFunction) and task_of(device) == task else ""
         if missing:
             raise LookupError(
-                f"Operation {operation.name!r}, defined at {operation.location}, lies on {task} and {missing}. Have "
+                f"Operation {operation.name!r}, defined at {operation.location}, is on {task} and {missing}. Have "
                 "that process import the module that registers it (python -m anabranch worker --import MODULE), or ask "
                 "for another task with ab.device."
             )

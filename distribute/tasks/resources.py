@@ -75,7 +75,7 @@ class Resources:
     def _why_lost(self, description: Any) -> str:
         """Say why what is described has no value here; nothing if it has its first one."""
         if description.get("lost"):
-            return f"{self.task}, which held it, has been started anew"
+            return f"{self.task}, which held it, has been restarted"
         has_value = description["kind"] != "variable" or "value" in description or "first" in description
         if description.get("made") or not has_value:
             return self._why_reset(description["container"])
@@ -252,9 +252,9 @@ def _together(operation: Operation, devices: dict[str, str]) -> str:
     """
     tasks = {name: str(DeviceName.parse(device).of_task()) for name, device in devices.items()}
     if len(set(tasks.values())) > 1:
-        told = " and ".join([f"{name}, which lies on {task}" for name, task in tasks.items()])
+        placed = " and ".join([f"{name}, which is on {task}" for name, task in tasks.items()])
         raise PlacementError(
-            f"Operation {operation.name!r}, defined at {operation.location}, uses {told}. Make all of them inside one "
-            "ab.device."
+            f"Operation {operation.name!r}, defined at {operation.location}, uses {placed}. Make all of them inside "
+            "one ab.device."
         )
     return next(iter(devices.values()))

@@ -224,7 +224,7 @@ class Task:
         if _is_task(connection.other):
             for older in self._with(connection.other):
                 if older is not connection and older.accepts:
-                    older.close("the other side has connected anew")
+                    older.close("the other side has reconnected")
 
     def _dead(self, other: Identity, reason: str) -> None:
         """A task does not answer any more, or its loop has stopped."""

@@ -74,7 +74,7 @@ class Pulse:
         if info is None:
             return None
         if info.incarnation != self.incarnation:
-            return "it has been started anew"
+            return "it has been restarted"
         stuck = self._age - self._same_since
         if info.state == TURNING and stuck > patience.timeout:
             return (

@@ -115,7 +115,7 @@ class Handshake:
         if self.expected is not None and self._claimed != self.expected:
             raise RefusedError(
                 f"{self.expected.name} was expected and {self._claimed.name} answered, or another start of it. The "
-                "task has been started anew, or another one has taken its port"
+                "task has been restarted, or another one has taken its port"
             )
         self._said = self._talk(document["challenge"], self._challenge, self._claimed, self.own)
         answer = {**self._introduction(), "proof": proof(self._token, "connects", *self._said)}

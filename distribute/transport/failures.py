@@ -63,7 +63,7 @@ def task_failed(task: str, reason: str, step: int | None = None) -> errors.TaskF
     """Say that a task is gone."""
     where = "" if step is None else f" Step {step} needed it, and has ended on all tasks."
     return errors.TaskFailedError(
-        f"{task} has failed: {reason}.{where} Steps that do not need it run; start it anew to use it again.",
+        f"{task} has failed: {reason}.{where} Steps that do not need it run; restart it to use it again.",
         task,
         reason,
         step,

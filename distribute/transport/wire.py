@@ -310,7 +310,7 @@ def _tabled(table: memoryview, count: int, shared: Shared | None) -> tuple[list[
 
 def _lying(slab: int, offset: int, shape: tuple[int, ...], name: str, shared: Shared | None) -> Any:
     if shared is None:
-        raise FrameError(f"an array lies in slab {slab}, and this connection has none")
+        raise FrameError(f"an array is in slab {slab}, and this connection has none")
     try:
         return shared(slab, offset, _checked_dtype(shape, name), shape)
     except SlabError as error:

@@ -236,7 +236,7 @@ def _vectorized_call(
 
 def _loop_sizes(tensor: Tensor, core: tuple[str, ...], signature: str | None) -> list[DimLike]:
     if tensor.shape is None:
-        raise ValueError(f"vectorize needs to know how many axes its arguments have; got {tensor!r}.")
+        raise ValueError(f"vectorize needs arguments of known rank; got {tensor!r}.")
     if len(tensor.shape) < len(core):
         raise ValueError(
             f"vectorize: an argument of shape {shape_text(tensor.shape)} has no axes ({','.join(core)}), which the "

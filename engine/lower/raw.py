@@ -69,8 +69,8 @@ def lower_raw(
 def dead_fetch(operation: Operation) -> str:
     """Return the message for a value that is fetched and turns out to be dead."""
     return (
-        f"{described(operation)} is fetched, but has no value in this run: it lies on the side of a raw.switch that "
-        "was not taken, or is computed from what does. Fetch what raw.merge makes of both sides."
+        f"{described(operation)} is fetched, but has no value in this run: it is on the side of a raw.switch that "
+        "was not taken, or is computed from such a value. Fetch what raw.merge makes of both sides."
     )
 
 

@@ -92,7 +92,7 @@ class RawFrames:
         frame = self._frame_of_value(tensor)
         if frame not in (None, self.root):
             raise ValueError(
-                f"{described(tensor.operation)} is fetched, but lies in {_named(frame)}, where it has a value in every "
+                f"{described(tensor.operation)} is fetched, but is in {_named(frame)}, where it has a value in every "
                 "iteration. Fetch raw.exit(...) of the false side of its raw.switch."
             )
 
@@ -101,7 +101,7 @@ class RawFrames:
         first = self._enters[frame][0]
         return ValueError(
             f"{_named(frame).capitalize()}, entered by {described(first)}, has operations on {device}, where no loop "
-            "variable lies, so that nothing says there whether the loop goes on. Give its raw.switch the result of "
+            "variable is, so that nothing says there whether the loop goes on. Give its raw.switch the result of "
             "raw.loop_cond(pred)."
         )
 
@@ -190,8 +190,8 @@ class RawFrames:
         if len(found) > 1:
             listed = " and ".join(f"{described(source)} in {_named(frame)}" for frame, source in found.items())
             raise ValueError(
-                f"{described(operation)} takes values of different frames: {listed}. Bring what lies outside into a "
-                "loop with raw.enter(..., is_constant=True), and what lies inside out of it with raw.exit."
+                f"{described(operation)} takes values of different frames: {listed}. Bring outer tensors into a "
+                "loop with raw.enter(..., is_constant=True), and inner ones out of it with raw.exit."
             )
         return list(found)
 
@@ -243,7 +243,7 @@ class RawFrames:
         if frame is not wanted:
             raise ValueError(
                 f"{described(operation)}, of {_named(frame)}, hands its value to {described(merge)}, of "
-                f"{_named(wanted)}. Both have to lie in one frame."
+                f"{_named(wanted)}. Both have to be in one frame."
             )
 
     def _check_merge(self, merge: Operation) -> None:
@@ -357,6 +357,6 @@ def _named(frame: Frame | None) -> str:
 
 def _outside(operation: Operation) -> ValueError:
     return ValueError(
-        f"{described(operation)} lies in no loop: none of its inputs comes from a raw.enter. (Constants lie in no "
+        f"{described(operation)} is in no loop: none of its inputs comes from a raw.enter. (Constants are in no "
         "frame: bring them in with raw.enter(..., is_constant=True).)"
     )

@@ -482,7 +482,7 @@ class Step:
     def _fetch_dead(self, number: int) -> None:
         node = self.machine.fetches[number]
         raise DeadValueError(
-            f"{node.name!r} was fetched, but it is dead: it lies in a branch that was not taken. Fetch what a Merge "
+            f"{node.name!r} was fetched, but it is dead: it is in a branch that was not taken. Fetch what a Merge "
             "makes of it and of the other branch."
         )
 

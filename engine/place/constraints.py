@@ -156,7 +156,7 @@ class Constraints:
             for held in resource.colocations:
                 self._add(held, self._everywhere, [])
                 self._unite(held, resource, f"variable {getattr(resource, 'name', '')!r} was made there")
-        self._unite(resource, item, f"what touches {getattr(resource, 'name', 'a resource')!r} runs where it lies")
+        self._unite(resource, item, f"what touches {getattr(resource, 'name', 'a resource')!r} runs where it is")
 
     def _prefer(self, operation: Operation) -> None:
         """Bring together what crosses devices badly, if that is possible."""

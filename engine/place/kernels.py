@@ -37,7 +37,7 @@ def why_not(kind: str, operation: Operation) -> str | None:
     if kind == "cpu" or op.regions or isinstance(op, Parameter):
         return None
     if operation.type == "numpy_function" or any(_on_host(each.resource) for each in operation.effects):
-        return "it calls Python, prints, checks, or holds what lies in the host's memory, which only a CPU does"
+        return "it calls Python, prints, checks, or holds values in the host's memory, which only a CPU does"
     if any(_holds_strings(tensor) for tensor in (*operation.inputs, *operation.outputs)):
         return "only a CPU has strings"
     if kind == "gpu" and op.host_only:

@@ -196,7 +196,7 @@ def _take_over(layout: Layout, like: Placement) -> None:
             feasible = named([layout.devices[number] for number in choices])
             raise PlacementError(
                 f"The given placement has {layout.names[operation]!r} on {name}, but with what it is bound to it runs "
-                f"on {feasible}. Make the placement anew, with ab.placement, for the devices and the step as they are."
+                f"on {feasible}. Make the placement again, with ab.placement, for the devices and the step as they are."
             )
         layout.choices[group] = [numbers[name]]
 

@@ -424,7 +424,7 @@ class RandomShuffleQueue(Queue):
         components = Components(f"RandomShuffleQueue {name!r}", dtypes, shapes, names)
         if min_after_dequeue < 0 or (capacity != -1 and min_after_dequeue >= capacity):
             raise ValueError(
-                f"{components.owner}: min_after_dequeue must lie between 0 and capacity - 1, so that an element can "
+                f"{components.owner}: min_after_dequeue must be between 0 and capacity - 1, so that an element can "
                 f"leave; got min_after_dequeue={min_after_dequeue}, capacity={capacity}."
             )
         generator = np.random.Generator(np.random.Philox(key=key_words(SeedGenerator(seed).next())))

@@ -148,7 +148,7 @@ class ReplicaStepsState(ReplicaAccounts):
             raise CancelledError(self._closed)
         if known is not None and known < self.token and self._beginner != (task, incarnation):
             self.check_leader(known)
-        self._forget("training begins anew from a backup")
+        self._forget("training starts again from a backup")
         self._workers.clear()
         self._retiring.clear()
         self._receipts.clear()

@@ -204,7 +204,7 @@ class ReplicaSteps(NamedResource):
         return f"what the chief announces next, of {self.name!r}."
 
     def _describe_enrol(self, attempt: Attempt) -> str:
-        return f"training to begin, or to begin anew from a backup, of {self.name!r}."
+        return f"training to begin, or to start again from a backup, of {self.name!r}."
 
     def _describe_choose(self, attempt: Attempt) -> str:
         return f"the set of {self._state.describe(_worker)}, of {self.name!r}."

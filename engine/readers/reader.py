@@ -192,13 +192,13 @@ class Reader(NamedResource):
         here, there = ("this process" if each.home is None else each.home.task for each in (self, queue))
         if here != there:
             raise ValueError(
-                f"{self._label()} lies in {here}, and queue {queue.name!r} in {there}: make both inside one ab.device, "
+                f"{self._label()} is in {here}, and queue {queue.name!r} in {there}: make both inside one ab.device, "
                 "and run both in a session of that cluster first."
             )
         return self.home is None
 
     def _at_home(self, queue: Queue, count: int | None) -> list[Any]:
-        assert self.home is not None, "it lies in a task"
+        assert self.home is not None, "it is in a task"
         action = f"read {count} from {queue.container}/{queue.path or queue.name}"
         return self.home.run(action, self.adding(ReaderRead(self, queue, count)), is_repeatable=False)
 

@@ -422,7 +422,7 @@ def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.Abstr
     from ..codegen.host.memory import KeptMemory, prepare  # llvmlite loads here
 
     prepare()
-    note_change("memory", None, "large arrays of a step lie where those of the step before lay")
+    note_change("memory", None, "large arrays of a step reuse the memory of the step before")
     return KeptMemory
 
 

@@ -118,7 +118,7 @@ class _GraphReader:
         unknown = [name for name in found if name not in wanted]
         if unknown:
             raise SavedGraphError(
-                f"{what}, and has the attributes {', '.join(found)}, of which {cls.__qualname__} does not know "
+                f"{what}, and has the attributes {', '.join(found)}, of which {cls.__qualname__} does not have "
                 f"{', '.join(unknown)}. Load it with the version of the op that has them."
             )
         try:

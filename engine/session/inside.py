@@ -42,7 +42,7 @@ def _one_level_out(tensor: Symbol, region: Region) -> Symbol:
     holder = holder_of(region)
     if holder is None:
         raise ValueError(
-            f"{tensor!r} lies in a trace that is no part of the graph. A body is traced again when the shapes that it "
+            f"{tensor!r} is in a trace that is no part of the graph. A body is traced again when the shapes that it "
             "carries turn out to vary, and by `scan`: keep the tensor of the last trace, or fetch it by name."
         )
     frame = holder.outputs[-1]

@@ -223,7 +223,7 @@ class Profile:
             told.append(_row(line, total) + f"  {text[:_WIDTH]:<{_WIDTH}}{where}")
         told.append(f"{_time(self.between):>10} {self.between / total:>6.1%} {'':>17}  -: between operations")
         if self.refits:
-            told.append(f"operands of kernels were laid out anew {self.refits:g} times a run")
+            told.append(f"operands of kernels were copied to another layout {self.refits:g} times a run")
         told.append("by your lines:")
         told += [_row(line, total) + f"  {line.location or 'elsewhere'}" for line in self.by_user_line()]
         told.append("by kernel:")

@@ -267,7 +267,7 @@ class Session:
                 raise TypeError(f"{feed!r} can't be fed: feed one of its outputs, such as '{feed.name}:0'.")
             if feed.graph is not self.graph:
                 raise ValueError(
-                    f"{feed!r} lies inside a loop or branch and can't be fed: feed a placeholder outside and use it "
+                    f"{feed!r} is inside a loop or branch and can't be fed: feed a placeholder outside and use it "
                     "there."
                 )
         if len(set(feeds)) < len(feeds):
@@ -304,7 +304,7 @@ class Session:
         for leaf in leaves:
             if isinstance(leaf, Operation) and leaf.graph is not self.graph:
                 raise ValueError(
-                    f"{leaf!r} lies inside a loop or branch and runs with it: fetch one of its outputs, such as "
+                    f"{leaf!r} is inside a loop or branch and runs with it: fetch one of its outputs, such as "
                     f"'{leaf.name}:0', or the loop."
                 )
         return [fetched_from(self.graph, leaf) if isinstance(leaf, Symbol) else leaf for leaf in leaves]

@@ -393,11 +393,11 @@ class TerminateOnNaN(Callback):
             return
         if self.raise_error:
             raise RuntimeError(
-                f"Batch {batch}: the loss is {loss}. TerminateOnNaN(locate=True) tells which operation of which layer "
-                "it comes from."
+                f"Batch {batch}: the loss is {loss}. TerminateOnNaN(locate=True) reports which operation of which "
+                "layer it comes from."
             )
         print(f"Batch {batch}: the loss is {loss}, terminating training.", end=" ")
-        print("TerminateOnNaN(locate=True) tells which operation of which layer it comes from.")
+        print("TerminateOnNaN(locate=True) reports which operation of which layer it comes from.")
         self.model.stop_training = True
 
 

@@ -159,6 +159,6 @@ def _check_is_for_epochs(callback: Callback) -> None:
         return
     name = type(callback).__name__
     raise ValueError(
-        f"Every: {name} acts at single batches, or on the whole of fit, and would not be told of them. Give it to fit "
-        f"itself: callbacks=[Every(...), {name}(...)]."
+        f"Every: {name} acts at single batches, or on the whole of fit, and would get no calls for them. Give it to "
+        f"fit itself: callbacks=[Every(...), {name}(...)]."
     )

@@ -80,7 +80,7 @@ class RemoteMonitor(Callback):
         self._has_warned = True
         warnings.warn(
             f"RemoteMonitor could not reach {self.address!r} ({error}); training goes on. Check root and path, and "
-            "that the server runs. Further failures are not told.",
+            "that the server runs. Further failures are not reported.",
             stacklevel=3,
         )
 

@@ -208,7 +208,7 @@ def train_validation_split(parts: tuple[Any, Any, Any], validation_split: float)
         ValueError: the fraction is not between 0 and 1, or leaves one side without rows.
     """
     if not 0 < validation_split < 1:
-        raise ValueError(f"validation_split must lie between 0 and 1, got {validation_split}.")
+        raise ValueError(f"validation_split must be between 0 and 1, got {validation_split}.")
     rows = check_lengths(*parts)
     first = math.floor(rows * (1.0 - validation_split))
     if first in (0, rows):

@@ -58,7 +58,7 @@ def check_folder_arguments(
     if validation_split is None:
         return
     if not 0 < validation_split < 1:
-        raise ValueError(f"validation_split must lie between 0 and 1, got {validation_split}.")
+        raise ValueError(f"validation_split must be between 0 and 1, got {validation_split}.")
     if subset not in ("training", "validation", "both"):
         raise ValueError(f"subset must be 'training', 'validation' or 'both', got {subset!r}.")
     if shuffle and seed is None and subset != "both":

@@ -103,7 +103,7 @@ def _is_there(target: Path, file_hash: str | None, algorithm: str) -> bool:
         return False
     if file_hash is None or file_digest(target, algorithm, file_hash) == file_hash.lower():
         return True
-    warnings.warn(f"{str(target)!r} has another hash than file_hash; it is fetched anew.", stacklevel=4)
+    warnings.warn(f"{str(target)!r} has another hash than file_hash; it is fetched again.", stacklevel=4)
     return False
 
 

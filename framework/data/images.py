@@ -197,7 +197,7 @@ def smart_resize(
     first = len(shape) - 3 if _check_format(data_format) == "channels_last" else len(shape) - 2
     height, width = shape[first], shape[first + 1]
     if height is None or width is None:
-        raise ValueError(f"smart_resize needs to know height and width, got shape {shape}. Give the sizes in Input.")
+        raise ValueError(f"smart_resize needs a known height and width, got shape {shape}. Give the sizes in Input.")
     kept_height = max(min(height, int(width * target[0] / target[1])), 1)
     kept_width = max(min(width, int(height * target[1] / target[0])), 1)
     top, left = (height - kept_height) // 2, (width - kept_width) // 2

@@ -22,12 +22,12 @@ def check_shareable(data: Data, may_repeat: bool) -> None:
     """
     if not data.restartable:
         raise ValueError(
-            "fit() on a cluster needs data that every worker can read, and can begin anew: arrays, a utils.PyDataset, "
+            "fit() on a cluster needs data that every worker can read, and can start again: arrays, a utils.PyDataset, "
             "or an object that can be iterated again. A generator gives each row to one process only."
         )
     if data.batches is None:
         raise ValueError(
-            "fit() on a cluster has to know how many batches an epoch has: give arrays, or an object with a length."
+            "fit() on a cluster needs the number of batches of an epoch: give arrays, or an object with a length."
         )
     if may_repeat and not isinstance(data, ArrayData):
         raise ValueError(

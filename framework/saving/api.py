@@ -321,7 +321,7 @@ def _apply(model: Model, reader: WeightsReader, is_new: bool, skip_mismatch: boo
     if is_new and fit.optimizer_differences:
         raise SavedFileError(
             f"{name}:{describe(fit.optimizer_differences)}\n"
-            "Pass compile=False to load the model without its optimizer, and compile it anew."
+            "Pass compile=False to load the model without its optimizer, and compile it again."
         )
     if fit.differences and not skip_mismatch:
         raise SavedFileError(

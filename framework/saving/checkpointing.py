@@ -309,7 +309,7 @@ class TrainingRun:
             raise SavedFileError(
                 f"{str(self._path)!r} was saved after {state['batch']} of {state['steps']} steps of epoch "
                 f"{state['epoch'] + 1}, but an epoch of these data has {steps} steps. Call fit with the same data and "
-                "batch size, or delete the file to begin anew."
+                "batch size, or delete the file to start from the beginning."
             )
         position = state["data"]
         if position["random"] is not None:
@@ -344,7 +344,7 @@ class TrainingRun:
             more = f"\n  ... and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
             raise SavedFileError(
                 f"{str(self._path)!r} was saved by a run of another model, and nothing was restored:{listed}{more}\n"
-                "Build and compile the model as it was, or delete the file to begin anew."
+                "Build and compile the model as it was, or delete the file to start from the beginning."
             )
         for path, value in values.items():
             part = parts[path]

@@ -233,7 +233,7 @@ def _reconfigure(server: Server, path: str) -> None:
     except (ServableError, ValueError) as error:
         print(f"anabranch serve: {error} Nothing was changed.", file=sys.stderr, flush=True)
     else:
-        print(f"configured anew: {', '.join(server.models)}", flush=True)
+        print(f"configured again: {', '.join(server.models)}", flush=True)
 
 
 def _fail(message: str) -> int:

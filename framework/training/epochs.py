@@ -26,7 +26,7 @@ class Epochs:
         self.done_before = 0
         """How many batches of the next epoch were run before an interruption, and are left out."""
         self.note_random_state: Callable[[], Any] | None = None
-        """What tells the random state with which a pass begins, where it is wanted."""
+        """Getter of the random state with which a pass begins, where it is wanted."""
         self._running: Iterator[Batch] | None = None
         self._handed_out: Generator[Batch] | None = None
         self._passes = 0
@@ -60,7 +60,7 @@ class Epochs:
                 if latest is None:
                     raise ValueError(
                         f"The data gave {done} batches, but the run that is taken up had got {skipped} from them. Call "
-                        "fit with the same data; a generator has to begin anew."
+                        "fit with the same data; a generator has to start from its beginning."
                     )
             self._in_pass = skipped
         return latest
@@ -147,7 +147,7 @@ class Epochs:
     def _cut_short(self, what: str) -> None:
         batches = "batches" if self.data.batches is None else f"{self.data.batches} batches"
         warnings.warn(
-            f"{what}; this epoch ends here, and the next one begins with them anew. Leave the number of steps out, or "
+            f"{what}; this epoch ends here, and the next one starts over with them. Leave the number of steps out, or "
             f"choose one that divides the {batches} of the data.",
             stacklevel=3,
         )

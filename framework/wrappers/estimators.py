@@ -132,7 +132,7 @@ class SKLearnClassifier(ClassifierMixin, _Estimator):
         kind = type_of_target(y)
         if kind not in ("binary", "multiclass"):
             raise ValueError(
-                f"Only binary and multiclass targets can be told apart. Unknown label type: {kind}, of shape {y.shape}."
+                f"Only binary and multiclass targets are supported. Unknown label type: {kind}, of shape {y.shape}."
             )
         self.classes_, places = np.unique(np.ravel(y), return_inverse=True)
         if len(self.classes_) == 1:

@@ -110,7 +110,7 @@ def known_channels(layer: Layer, input_shape: Any, rank: int, data_format: str) 
     channels = input_shape[channels_axis(data_format)]
     if channels is None:
         raise ValueError(
-            f"{title} needs to know the number of channels of its input, ({', '.join(axes)}), to make its weights, got "
+            f"{title} needs a known number of channels of its input, ({', '.join(axes)}), to make its weights, got "
             f"input shape {input_shape}. Give that axis a size in ab.Input."
         )
     return int(channels)

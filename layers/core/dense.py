@@ -152,7 +152,7 @@ def known_features(layer: Layer, input_shape: Any) -> int:
     features = input_shape[-1] if input_shape else None
     if features is None:
         raise ValueError(
-            f"Layer {layer.name!r} ({type(layer).__name__}) needs to know the size of its input's last axis to make "
+            f"Layer {layer.name!r} ({type(layer).__name__}) needs a known size of its input's last axis to make "
             f"its weights, got input shape {input_shape}. Give that axis a size in ab.Input."
         )
     return int(features)

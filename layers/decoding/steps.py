@@ -45,7 +45,7 @@ def first_values(caller: str, start_token: Any, states: Any) -> tuple[Tensor, An
     leaves = flatten(states)
     if not leaves:
         raise ValueError(
-            f"{caller}: without states nothing tells the size of the batch. Give start_token as a tensor of shape "
+            f"{caller}: without states the size of the batch is not known. Give start_token as a tensor of shape "
             "(batch,)."
         )
     return ops.broadcast_to(tokens, (ops.shape(leaves[0])[0],)), states

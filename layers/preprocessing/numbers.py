@@ -73,7 +73,7 @@ class Normalization(PreprocessingLayer):
     def build(self, input_shape: Any) -> None:
         rank = len(input_shape)
         if any(not -rank <= axis < rank for axis in self.axis):
-            raise ValueError(f"Layer {self.name!r}: axis={self.axis} lies outside of inputs of shape {input_shape}.")
+            raise ValueError(f"Layer {self.name!r}: axis={self.axis} is outside of inputs of shape {input_shape}.")
         self._kept = tuple(sorted(axis % rank for axis in self.axis))
         if any(input_shape[axis] is None for axis in self._kept):
             raise ValueError(

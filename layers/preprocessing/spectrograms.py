@@ -70,7 +70,7 @@ class STFTSpectrogram(Layer):
         self._check_choice("data_format", data_format, (None, "channels_last", "channels_first"))
         if frame_step is not None and not 1 <= frame_step <= frame_length:
             raise ValueError(
-                f"Layer {self.name!r}: frame_step must lie between 1 and frame_length={frame_length}, got {frame_step}."
+                f"Layer {self.name!r}: frame_step must be between 1 and frame_length={frame_length}, got {frame_step}."
             )
         if fft_length is not None and fft_length < frame_length:
             raise ValueError(

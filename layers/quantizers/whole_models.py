@@ -50,7 +50,7 @@ def quantize_layers(
 
         by_data: Any = found
         quantize_by_data(model, by_data, chosen)
-        result |= {path_in(model, layer): layer.quantization_mode or "lies in no block" for layer in chosen}
+        result |= {path_in(model, layer): layer.quantization_mode or "is in no block" for layer in chosen}
     _apply_calibration(model, calibration, result)
     if all(outcome != found.mode for outcome in result.values()):
         warnings.warn(

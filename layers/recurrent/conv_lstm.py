@@ -115,7 +115,7 @@ class ConvLSTMCell(RecurrentCell):
         sizes = input_shape[1:-1] if last else input_shape[2:]
         if None in sizes:
             raise ValueError(
-                f"Layer {self.name!r} (ConvLSTM{self.rank}D) needs to know the spatial sizes of its input, got input "
+                f"Layer {self.name!r} (ConvLSTM{self.rank}D) needs known spatial sizes of its input, got input "
                 f"shape {input_shape} for a step. Give these axes sizes in ab.Input."
             )
         counts = [

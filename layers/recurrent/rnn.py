@@ -249,7 +249,7 @@ class RNN(Layer):
         if not self.stateful:
             raise ValueError(
                 f"Layer {self.name!r} ({type(self).__name__}) has nothing to reset: it is not stateful, so that each "
-                "row of each batch begins anew."
+                "row of each batch starts from zero states."
             )
         if rows.dtype.kind != "b" or (rows.shape is not None and len(rows.shape) != 1):
             raise ValueError(

@@ -73,7 +73,7 @@ def test_a_task_without_the_function_is_named_with_operation_and_line(session: a
     with ab.device(OTHER):
         y = ab.ops.numpy_function(ranks, [3.0, 1.0], "int64", name="ranked")
     place = re.escape(f"{Path(__file__).name}:{y.operation.location[1]}")
-    with pytest.raises(LookupError, match=f"'ranked', defined at .*{place}.*lies on {OTHER} and calls .*'ranks of a"):
+    with pytest.raises(LookupError, match=f"'ranked', defined at .*{place}.*is on {OTHER} and calls .*'ranks of a"):
         session.run(y)
 
 

@@ -174,7 +174,7 @@ def test_plain_python_reads_and_counts_where_a_reader_lies(running: Running, gra
         reader.reset()
         names.close()
         assert reader.read_up_to(names, 5)[1].tolist() == ["d"]
-        with pytest.raises(ValueError, match="lies in /job:ps/task:0, and queue 'fifo_queue' in this process"):
+        with pytest.raises(ValueError, match="is in /job:ps/task:0, and queue 'fifo_queue' in this process"):
             reader.read(elsewhere)
 
 
@@ -185,7 +185,7 @@ def test_a_reader_and_its_queue_have_to_lie_together(running: Running, graph: ab
         read = ab.io.TextLineReader().read(names)
     with (
         ab.Session(graph, target=running[WORKER].target) as session,
-        pytest.raises(PlacementError, match=r"lies on /job:worker/task:0 and .* lies on /job:ps/task:0"),
+        pytest.raises(PlacementError, match=r"is on /job:worker/task:0 and .* is on /job:ps/task:0"),
     ):
         session.run(read)
 

@@ -150,7 +150,7 @@ def test_state_is_lost_with_its_task_until_it_is_assigned(graph: ab.Graph):
         again = restarted(running[PS])
         with eagerly():
             for act in (w.numpy, lambda: w.assign_add(1.0), queue.size):
-                with pytest.raises(ab.errors.StateLostError, match=f"{PS}, w.*, has been started anew"):
+                with pytest.raises(ab.errors.StateLostError, match=f"{PS}, w.*, has been restarted"):
                     act()
             w.assign(5.0)
             assert (w + 1.0).numpy() == 6

@@ -71,7 +71,7 @@ def test_kernel_timeout_bounds_an_operation():
 
 def test_another_incarnation_is_another_task():
     pulse = Pulse(8, Patience())
-    assert beat(pulse, 2, INFO) == ["it has been started anew"]
+    assert beat(pulse, 2, INFO) == ["it has been restarted"]
 
 
 @given(st.lists(st.floats(0, 10_000), max_size=6))

@@ -196,7 +196,7 @@ def test_discarded_traces_are_refused(n: Symbol):
 
 def test_inner_tensors_can_not_be_fed(x: Symbol, n: Symbol):
     last, inside = powers(x, n)
-    with pytest.raises(ValueError, match="lies inside a loop or branch and can't be fed: feed a placeholder outside"):
+    with pytest.raises(ValueError, match="is inside a loop or branch and can't be fed: feed a placeholder outside"):
         ab.Session().run(last, {x: 1, n: 2, inside: 5})
 
 

@@ -197,7 +197,7 @@ def test_nested_loops():
     ("read", "why"),
     [
         (lambda x, t: x[2 * t], "it takes 'get_item', read at 'multiply', which does not go up or down by one"),
-        (lambda x, t: x[t - 1], "it takes 'get_item', read at 'subtract', which may lie outside"),
+        (lambda x, t: x[t - 1], "it takes 'get_item', read at 'subtract', which may be outside"),
         (lambda x, t: x[t] + x[STEPS - 1 - t], "it takes 'get_item', read forward, and 'get_item_1', read backward"),
         (lambda x, t: ops.cumsum(x[t], 1), "it takes 'cum_sum', and there is no cum_sum of all iterations at once"),
         (lambda x, t: ab.cond(t > 3, lambda: x[t], lambda: -x[t]), "what a cond gives, which is not batched"),

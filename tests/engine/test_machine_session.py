@@ -443,7 +443,7 @@ def test_a_placement_for_other_devices_is_refused():
     y = ops.exp(x)
     placed = ab.placement(y).moved(y, B)
     ab.config.set_devices(cpu=1, sim=1)
-    with pytest.raises(PlacementError, match=r"The given placement has 'exp' on cpu:1, .* Make the placement anew"):
+    with pytest.raises(PlacementError, match=r"The given placement has 'exp' on cpu:1, .* Make the placement again"):
         ab.Session(placement=placed).run(y, {x: np.ones(4)})
 
 

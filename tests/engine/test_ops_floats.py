@@ -233,9 +233,9 @@ def test_unravel_index_in_an_unknown_shape():
 
 
 def test_unravel_index_refuses():
-    with pytest.raises(ValueError, match=r"index 6 lies outside an array of shape \(2, 3\), which has 6"):
+    with pytest.raises(ValueError, match=r"index 6 is outside an array of shape \(2, 3\), which has 6"):
         ops.unravel_index([1, 6], (2, 3))
-    with pytest.raises(ValueError, match="index -7 lies outside"):
+    with pytest.raises(ValueError, match="index -7 is outside"):
         ops.unravel_index(-7, (2, 3))
     with pytest.raises(TypeError, match="takes integers"):
         ops.unravel_index(1.5, (2, 3))

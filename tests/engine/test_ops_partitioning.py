@@ -183,7 +183,7 @@ def test_gradient_of_stitch_flows_to_the_rows_that_count():
         (lambda: ops.dynamic_partition([1.0], [0], 0), ValueError, "at least 1, got 0"),
         (lambda: ops.dynamic_partition([1.0], [0.0], 2), TypeError, "dynamic_partition: indices must be integers"),
         (lambda: ops.dynamic_partition([[1.0]], [0, 1], 2), ValueError, r"\[1,1\] and \[2\]"),
-        (lambda: run(ops.dynamic_partition([1.0], [3], 2)), ValueError, "must lie in 0 to 1; got 3"),
+        (lambda: run(ops.dynamic_partition([1.0], [3], 2)), ValueError, "must be in 0 to 1; got 3"),
         (lambda: ops.dynamic_stitch([], []), ValueError, "at least one; got 0 and 0"),
         (lambda: ops.dynamic_stitch([[0]], [[1], [2]]), ValueError, "got 1 and 2"),
         (lambda: ops.dynamic_stitch([[0, 1]], [[1.0]]), ValueError, r"got \[1\] and \[2\]"),

@@ -162,9 +162,9 @@ def test_q_that_only_a_run_knows():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match=r"quantile: q must lie between 0 and 1; got 1\.5"):
+    with pytest.raises(ValueError, match=r"quantile: q must be between 0 and 1; got 1\.5"):
         ops.quantile([1.0], 1.5)
-    with pytest.raises(ValueError, match=r"percentile: q must lie between 0 and 100; got \[50\.0, 101\.0\]"):
+    with pytest.raises(ValueError, match=r"percentile: q must be between 0 and 100; got \[50\.0, 101\.0\]"):
         ops.percentile([1.0], [50.0, 101.0])
     with pytest.raises(ValueError, match=r"method must be one of 'linear'.*got 'hazen'"):
         ops.quantile([1.0], 0.5, method="hazen")

@@ -251,5 +251,5 @@ def test_argpartition(axis: Any, kth: Any):
 
 
 def test_argpartition_refuses():
-    with pytest.raises(ValueError, match="kth=2 lies outside of axis -1, which has 2 elements"):
+    with pytest.raises(ValueError, match="kth=2 is outside of axis -1, which has 2 elements"):
         ops.argpartition([1, 2], 2)

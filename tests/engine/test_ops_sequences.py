@@ -165,7 +165,7 @@ def test_unique_in_a_loop():
         (lambda: ops.reverse_sequence(np.ones((2, 2)), [1, 1], 1, -1), ValueError, "are both 1"),
         (lambda: ops.reverse_sequence(np.ones((2, 2)), [1, 1], 2), ValueError, "seq_axis=2 is out of range"),
         (lambda: ops.reverse_sequence(np.ones((2, 2)), [1.0, 1.0], 1), TypeError, "must be integers"),
-        (lambda: run(ops.reverse_sequence(np.ones((2, 2)), [1, 3], 1)), ValueError, "must lie in 0 to 2"),
+        (lambda: run(ops.reverse_sequence(np.ones((2, 2)), [1, 3], 1)), ValueError, "must be in 0 to 2"),
         (lambda: ops.sequence_mask([1.5]), TypeError, "sequence_mask: indices must be integers"),
         (lambda: run(ops.invert_permutation([0, 2])), ValueError, "each number from 0 to 1 once"),
         (lambda: ops.unique_with_counts([[1]]), ValueError, "expects a vector"),

@@ -136,8 +136,8 @@ def test_substr_of_bytes():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: strings.substr("abc", 4, 1), "substr: position 4 lies outside 'abc', which has 3 units"),
-        (lambda: strings.substr("abc", -4, 1), "position -4 lies outside"),
+        (lambda: strings.substr("abc", 4, 1), "substr: position 4 is outside 'abc', which has 3 units"),
+        (lambda: strings.substr("abc", -4, 1), "position -4 is outside"),
         (lambda: strings.substr("dög", 0, 2, unit="BYTE"), "cut a character in two. Use unit='UTF8_CHAR'"),
         (lambda: strings.to_number(["1", "x"]), r"to_number: 'x' at position \[1\] is no number of dtype float32"),
         (lambda: strings.to_number("", "int32"), r"to_number: '' at position \[\] is no number of dtype int32"),

@@ -314,7 +314,7 @@ def test_a_queue_is_saved_with_a_graph_without_its_elements(graph: Graph, tmp_pa
         (lambda: PaddingFIFOQueue(1, "int32", None), "PaddingFIFOQueue 'padding_fifo_queue': shapes are needed"),
         (lambda: FIFOQueue(1, ["int32"] * 2, names=["a", "a"]), r"names must be 2 different strings.*\['a', 'a'\]"),
         (lambda: FIFOQueue(1, ["int32"] * 2, names=["a"]), "names must be 2 different strings"),
-        (lambda: RandomShuffleQueue(2, 2, "int32"), "min_after_dequeue must lie between 0 and capacity - 1.*=2, cap"),
+        (lambda: RandomShuffleQueue(2, 2, "int32"), "min_after_dequeue must be between 0 and capacity - 1.*=2, cap"),
         (lambda: PriorityQueue(1, []), "dtypes is empty"),
     ],
 )

@@ -271,7 +271,7 @@ def test_loops_inside_of_branches_and_deeper_loops() -> None:
         deep = ab.while_loop(lambda k, _: k < PARTS, deeper, (0, x))[1]
         for result in (chosen, deep):
             fetches = [result, *gradients(ops.sum(result**2), [x])]
-            for wanted, reason in ((fetches[:1], None), (fetches, "its gradient lies in a loop or branch of its own")):
+            for wanted, reason in ((fetches[:1], None), (fetches, "its gradient is in a loop or branch of its own")):
                 with recording() as log:
                     step = prepare(graph, wanted, list(feeds))
                 changes, kept = log.of("ragged_batches")

@@ -103,5 +103,5 @@ def test_a_frame_of_one_iteration_inside_a_loop():
 
 def test_what_lies_inside_is_not_fetched():
     x = ab.placeholder((2,), "float32", "x")
-    with pytest.raises(ValueError, match=r"is fetched, but lies in .*Fetch raw.exit"):
+    with pytest.raises(ValueError, match=r"is fetched, but is in .*Fetch raw.exit"):
         ab.Session().run(raw.enter(x, "f") * 2, {x: X})

@@ -145,13 +145,13 @@ def built_too_late() -> Any:
 WHERE = r"\(defined at \S*/tests/\w+/\w*raw_\w+\.py:\d+\)"
 REFUSED: dict[Callable[[], Any], str] = {
     different_frames: rf"op 'less' {WHERE} takes values of different frames: raw.merge 'merge' {WHERE} in frame 'f' "
-    rf"and op 'placeholder' {WHERE} in the step itself. Bring what lies outside into a loop with raw.enter",
+    rf"and op 'placeholder' {WHERE} in the step itself. Bring outer tensors into a loop with raw.enter",
     two_loops_mixed: "different frames: .* in frame 'f' and .* in frame 'g'",
     handed_elsewhere: rf"raw.next_iteration 'next_iteration_1' {WHERE}, of frame 'f', hands its value to raw.merge "
-    rf"'merge_1' {WHERE}, of frame 'g'. Both have to lie in one frame",
-    exit_outside: rf"raw.exit 'exit' {WHERE} lies in no loop: none of its inputs comes from a raw.enter",
-    exit_twice: rf"raw.exit 'exit_1' {WHERE} lies in no loop",
-    handed_on_outside: "raw.next_iteration 'next_iteration' .* lies in no loop",
+    rf"'merge_1' {WHERE}, of frame 'g'. Both have to be in one frame",
+    exit_outside: rf"raw.exit 'exit' {WHERE} is in no loop: none of its inputs comes from a raw.enter",
+    exit_twice: rf"raw.exit 'exit_1' {WHERE} is in no loop",
+    handed_on_outside: "raw.next_iteration 'next_iteration' .* is in no loop",
     no_next_iteration: rf"raw.merge 'merge' {WHERE} takes what raw.enter 'enter' {WHERE} brings into a loop, but no "
     r"raw.next_iteration hands it anything. Write raw.next_iteration\(value, into=merge\)",
     no_enter: "takes one raw.enter that is no constant and one raw.next_iteration. It got 1 of the first, 1 of the",
@@ -163,7 +163,7 @@ REFUSED: dict[Callable[[], Any], str] = {
     always_leaves: "raw.exit 'exit' .* takes a value that is alive in every iteration",
     two_numbers: rf"'enter_1' {WHERE} has parallel_iterations=10 for frame 'f', and raw.enter 'enter' {WHERE} says 4",
     constant_merged: "takes the constant 'constant_2', which is alive whichever side is taken. Pass it through raw.sw",
-    fetched_inside: "op 'add' .* is fetched, but lies in frame 'f', where it has a value in every iteration. Fetch",
+    fetched_inside: "op 'add' .* is fetched, but is in frame 'f', where it has a value in every iteration. Fetch",
     which_frame: "takes a constant into frame 'f', and there are 2 of this name: in the step itself and in frame 'f'",
     built_too_late: "and is built before what raw.enter 'enter_1' .* takes there",
 }

@@ -429,7 +429,7 @@ def test_unknown_attributes_are_named_with_the_file(graph: Any):
     document = graph_to_dict(graph)
     document["blocks"][0]["operations"][1]["fields"]["later"] = 1
 
-    with pytest.raises(SavedGraphError, match=r"The document: operation 'mine'.* Scaled does not know later"):
+    with pytest.raises(SavedGraphError, match=r"The document: operation 'mine'.* Scaled does not have later"):
         graph_from_dict(document)
 
 

@@ -219,7 +219,7 @@ def test_a_wide_target_and_a_tensor() -> None:
 def test_refused_sizes(x: Any, size: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         smart_resize(x, size)
-    with pytest.raises(ValueError, match="needs to know height and width"):
+    with pytest.raises(ValueError, match="needs a known height and width"):
         smart_resize(ab.Input((None, 4, 3)), (2, 2))
 
 

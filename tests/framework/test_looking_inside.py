@@ -392,7 +392,7 @@ def test_operands_that_are_laid_out_anew_are_told(caplog: pytest.LogCaptureFixtu
         caplog.set_level(logging.DEBUG, "anabranch")
         call(np.asfortranarray(RNG.normal(size=(8, 8)).astype("float32")))
 
-    assert all("laid out anew" in told for told in told_by(caplog, "fallback"))
+    assert all("copied to another layout" in told for told in told_by(caplog, "fallback"))
 
 
 def test_changes_of_structures():

@@ -376,7 +376,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         SavedFileError, match=r"(?s)another model, and nothing was restored:\n.*not in the model"
     ) as raised:
         fit(other, ARRAYS, [BackupAndRestore(tmp_path)])
-    assert "or delete the file to begin anew" in str(raised.value)
+    assert "or delete the file to start from the beginning" in str(raised.value)
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:

@@ -485,9 +485,9 @@ def test_refused_inputs(layer: Any, shape: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("layer", "shape", "message"),
     [
-        (layers.Conv2D(4, 3), (None, 8, 8, None), "needs to know the number of channels"),
+        (layers.Conv2D(4, 3), (None, 8, 8, None), "needs a known number of channels"),
         (layers.SeparableConv1D(4, 3, data_format=FIRST), (None, None, 8), r"\(batch, channels, steps\), to make its"),
-        (layers.ConvLSTM2D(4, 3), (None, 5, None, 8, 3), "needs to know the spatial sizes of its input"),
+        (layers.ConvLSTM2D(4, 3), (None, 5, None, 8, 3), "needs known spatial sizes of its input"),
     ],
 )
 def test_unknown_sizes_that_weights_need(layer: Any, shape: Any, message: str) -> None:

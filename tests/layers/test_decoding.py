@@ -557,7 +557,7 @@ def test_other_wrong_arguments() -> None:
     for decode in ONE_A_ROW:
         with pytest.raises(ValueError, match=r"max_length must be an int of at least 1, got 0"):
             decode(step, np.zeros((2, 3)), **{**arguments, "max_length": 0})
-    with pytest.raises(ValueError, match="without states nothing tells the size of the batch"):
+    with pytest.raises(ValueError, match="without states the size of the batch is not known"):
         decoding.greedy_search(step, (), **arguments)
     with pytest.raises(ValueError, match=r"tokens must be of shape \(batch, steps\), got shape \(3,\)"):
         decoding.scheduled_sampling(step, np.zeros((2, 3)), [1, 2, 3], 0.5)

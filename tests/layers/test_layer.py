@@ -184,9 +184,9 @@ def test_call_is_needed() -> None:
 
 
 def test_dense_needs_the_size_of_the_last_axis() -> None:
-    with ab.Graph().as_default(), pytest.raises(ValueError, match=r"'head' \(Dense\) needs to know the size"):
+    with ab.Graph().as_default(), pytest.raises(ValueError, match=r"'head' \(Dense\) needs a known size"):
         layers.Dense(2, name="head")(ab.placeholder((4, None), "float32"))
-    with ab.Graph().as_default(), pytest.raises(ValueError, match="needs to know the size"):
+    with ab.Graph().as_default(), pytest.raises(ValueError, match="needs a known size"):
         layers.Dense(2)(ab.placeholder(None, "float32"))
 
 

@@ -296,7 +296,7 @@ def test_wrong_mask_and_unknown_features() -> None:
     layer = layers.MixtureOfExperts(3, lambda: layers.Dense(2), name="mixed")
     with pytest.raises(ValueError, match=r"'mixed' .* mask must have the inputs' shape without the last axis, 2 axes"):
         layer(data(2, 3, 4, dtype="float32"), mask=np.ones(2, bool))
-    with pytest.raises(ValueError, match="needs to know the size of its input's last axis"):
+    with pytest.raises(ValueError, match="needs a known size of its input's last axis"):
         layers.MixtureOfExperts(3, lambda: layers.Dense(2)).build((None, None))
 
 

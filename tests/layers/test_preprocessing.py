@@ -473,7 +473,7 @@ def test_normalization_refuses_statistics_that_do_not_fit(kwargs: dict[str, Any]
 
 
 def test_normalization_refuses_shapes_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match="lies outside of inputs"):
+    with pytest.raises(ValueError, match="is outside of inputs"):
         L.Normalization(axis=3)(np.zeros((2, 2)))
     with pytest.raises(ValueError, match="sizes of axis="):
         L.Normalization().build((None, None))

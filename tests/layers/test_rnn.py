@@ -336,7 +336,7 @@ def test_sequences_of_the_wrong_rank_or_size() -> None:
         layer(data(2, 3, 5))
     with pytest.raises(ValueError, match=r"has 2 states, of sizes .*, but initial_state holds 1"):
         layer(data(2, 3, 4), initial_state=[np.zeros((2, 3), "float32")])
-    with ab.Graph().as_default(), pytest.raises(ValueError, match="needs to know the size of its input's last axis"):
+    with ab.Graph().as_default(), pytest.raises(ValueError, match="needs a known size of its input's last axis"):
         layers.GRU(3)(ab.placeholder((None, None, None), "float32"))
 
 

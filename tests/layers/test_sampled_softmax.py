@@ -223,7 +223,7 @@ def test_wrong_shapes() -> None:
         layer(data(2, 3, DIM), labels(2))
     with pytest.raises(ValueError, match=r"'words' .* mask must have the inputs' shape without the last axis, 2 axes"):
         layer(data(2, 3, DIM), labels(2, 3), mask=np.ones(2, bool))
-    with pytest.raises(ValueError, match="needs to know the size of its input's last axis"):
+    with pytest.raises(ValueError, match="needs a known size of its input's last axis"):
         layers.SampledSoftmax(CLASSES, 5).build((None, None))
     tied = layers.SampledSoftmax(CLASSES, 5, embedding=layers.Embedding(CLASSES, 3), name="tied")
     with pytest.raises(ValueError, match=r"'tied' .* 4, must be the embedding's output_dim=3. Put a Dense\(3\)"):

@@ -302,7 +302,7 @@ def test_unknown_and_repeated_variables():
     w, v = ab.Variable([1.0], name="w"), ab.Variable([1.0], name="v")
     optimizer = optim.SGD()
     optimizer.build([w])
-    with pytest.raises(ValueError, match=r"does not know the variables \['v'\]: it was built for \['w'\]"):
+    with pytest.raises(ValueError, match=r"has no state for the variables \['v'\]: it was built for \['w'\]"):
         optimizer.apply([[1.0]], [v])
     with pytest.raises(ValueError, match="variable 'w' was given twice"):
         optim.SGD().apply([[1.0], [1.0]], [w, w])

@@ -104,7 +104,7 @@ def test_swapping_twice_changes_nothing() -> None:
     np.testing.assert_array_equal(w.numpy(), seen[-1])
     optimizer.assign_average_vars([w])
     np.testing.assert_allclose(w.numpy(), np.mean(seen[1:], axis=0), rtol=1e-6)
-    with pytest.raises(ValueError, match="does not know the variables"):
+    with pytest.raises(ValueError, match="has no state for the variables"):
         optimizer.copy_of(ab.Variable(1.0, name="other"))
 
 

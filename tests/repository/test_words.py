@@ -1,4 +1,4 @@
-"""Docstrings open with a verb or a name; docstrings and comments use the terms of docs/glossary.md."""
+"""Docstrings open with a verb or a name; docstrings, comments and messages use the terms of docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
+def messages(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the texts of a module that users may see: strings with a space in them that are no docstring."""
+    tree = ast.parse(source)
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in statements:
+            text = node.value if isinstance(node.value, str) else ""
+            yield from [(node.lineno, text)] if " " in text else []
+
+
 def headless(source: str) -> list[str]:
     """Return the docstrings that open with a word that gives no verb, each with its line."""
     if not any(f'"""{word} ' in source for word in HEADLESS):  # so that few files have to be parsed
@@ -45,6 +55,13 @@ def retired(source: str) -> list[str]:
     if any("#" in line for line in lines):  # so that few files have to be read token by token
         texts.extend(comments(source))
     return [f"{line}: {word}" for line, text in texts for word in RETIRED.findall(text)]
+
+
+def retired_in_messages(source: str) -> list[str]:
+    """Return the retired words in messages, each with its line."""
+    if not RETIRED.search(source):  # so that few files have to be parsed
+        return []
+    return [f"{line}: {word}" for line, text in messages(source) for word in RETIRED.findall(text)]
 
 
 def sources(folder: str) -> dict[str, str]:
@@ -64,7 +81,14 @@ def test_the_words_are_those_of_the_field(folder: str):
     assert {name: found for name, source in sources(folder).items() if (found := retired(source))} == {}
 
 
+@pytest.mark.parametrize("folder", [".", *[folder for folder in FOLDERS if folder != "tests"]])
+def test_messages_use_the_words_of_the_field(folder: str):
+    assert {name: found for name, source in sources(folder).items() if (found := retired_in_messages(source))} == {}
+
+
 def test_what_is_looked_for_is_found():
     source = 'def f():\n    """Whether it is."""\n    # nobody knows\n\n\ndef g():\n    """Return what it is."""\n'
     assert headless(source) == ["1: Whether it is."]
     assert retired(source) == ["3: knows"]
+    source = 'def f(x):\n    """It lies."""\n    told = {"lies": x}\n    raise ValueError(f"x={x} lies outside.")\n'
+    assert retired_in_messages(source) == ["4: lies"]

@@ -90,7 +90,7 @@ def test_a_configuration_is_read_again_on_sighup(start: Callable[..., Any], mode
     assert ask(url, "/v1/models/letters").status == 200
     path.write_text(json.dumps({"models": {"again": {"path": str(models / "letters"), "labels": {"stable": 1}}}}))
     process.send_signal(signal.SIGHUP)
-    assert process.stdout.readline() == "configured anew: again\n"
+    assert process.stdout.readline() == "configured again: again\n"
     assert [ask(url, f"/v1/models/{name}").status for name in ("letters", "again/labels/stable")] == [404, 200]
     path.write_text("{")
     process.send_signal(signal.SIGHUP)

@@ -155,7 +155,7 @@ def verify(step: Step, assigned: Assigned, devices: Sequence[str] = CPUS) -> Non
         of_ops[id(operation.op)].add(device)
     found = list(everything(step))
     for operation in running_operations(step.operations):
-        assert operation.graph.operations[operation.index] is operation, "what runs lies in no graph"
+        assert operation.graph.operations[operation.index] is operation, "what runs is in no graph"
     assert set(step.devices) == {operation.device for operation in found} <= set(devices)
     for operation in found:
         op = operation.op

@@ -139,7 +139,7 @@ class _Reader:
 
     def _top(self, time: int, event: dict[str, Any]) -> ReadSlice:
         top = self.open[event["tid"]][-1]
-        assert top.start <= time <= top.end, f"{event} lies outside {top}"
+        assert top.start <= time <= top.end, f"{event} is outside {top}"
         return top
 
     def _read_flow_start(self, time: int, event: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ class ObjectFiles:
         try:
             if sources_digest() is None:
                 raise FileNotFoundError(
-                    "the sources of the modules that print code are not there to tell versions apart"
+                    "the sources of the modules that print code are missing, so that versions can't be compared"
                 )
             folder = folder or cache_folder()
             _make(folder)
@@ -64,7 +64,8 @@ class ObjectFiles:
         self.__dict__["_folder"] = None
         place = f" in {str(folder)!r}" if folder else ""
         warnings.warn(
-            f"Object code of kernels can't be kept{place}: {reason}. Each process compiles its kernels anew. {remedy}.",
+            f"Object code of kernels can't be kept{place}: {reason}. Each process compiles its kernels "
+            f"again. {remedy}.",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -255,7 +255,7 @@ def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Op
         check_in_use(value)  # the next iteration does
     changing = [variable.state for variable in variables if variable.state is not None]
     if any(state.version != version for state, version in captured_states.items() if state not in changing):
-        raise UnsupportedError("a TensorArray from outside is written in a loop, each time anew")
+        raise UnsupportedError("a TensorArray from outside is written in each iteration of a loop")
     count = function.let(f"load i64, ptr {trips}")
     function.line(f"store i64 {function.let(f'add i64 {count}, 1')}, ptr {trips}")
     context.tick(context.work - before_loop)

@@ -37,7 +37,7 @@ def _order(xp: Any, partitions: Any, count: int) -> tuple[Any, Any]:
     low, high = (int(numbers.min()), int(numbers.max())) if numbers.size else (0, 0)
     if low < 0 or high >= count:
         raise ValueError(
-            f"dynamic_partition: partitions must lie in 0 to {count - 1}; got {low if low < 0 else high}. "
+            f"dynamic_partition: partitions must be in 0 to {count - 1}; got {low if low < 0 else high}. "
             "Leave elements out with ops.boolean_mask, or raise num_partitions."
         )
     # NumPy sorts small integers by counting them: a million in 7 ms instead of 70.
@@ -103,8 +103,8 @@ class DynamicPartition(Op):
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
         x, to = np.zeros((2, 3), "float32"), np.array([0, 2], "int32")
-        yield ErrorSample(lambda: cls(2).run(np, x, to), ValueError, "lie in 0 to 1; got 2", "too large")
-        yield ErrorSample(lambda: cls(2).run(np, x, -to), ValueError, "lie in 0 to 1; got -2", "negative")
+        yield ErrorSample(lambda: cls(2).run(np, x, to), ValueError, "be in 0 to 1; got 2", "too large")
+        yield ErrorSample(lambda: cls(2).run(np, x, -to), ValueError, "be in 0 to 1; got -2", "negative")
         yield ErrorSample(lambda: cls(2).run(np, x.T, to), ValueError, r"\[3, 2\] must begin", "run")
         data, partitions = TensorSpec((2, 3), dtypes.float32), TensorSpec((3,), dtypes.int32)
         yield ErrorSample(lambda: cls(2).infer(data, partitions), ValueError, r"\[2,3\] and \[3\]", "shapes")

@@ -54,7 +54,7 @@ class ReverseSequence(Op):
             raise ValueError(f"reverse_sequence: {batch} sequences need as many lengths; got {len(lengths)}.")
         if batch and not 0 <= int(lengths.min()) <= int(lengths.max()) <= steps:
             raise ValueError(
-                f"reverse_sequence: lengths must lie in 0 to {steps}, the size of axis {self.seq_axis}; "
+                f"reverse_sequence: lengths must be in 0 to {steps}, the size of axis {self.seq_axis}; "
                 f"got {int(lengths.min())} to {int(lengths.max())}."
             )
         ends, places = lengths.astype(np.intp)[:, None], xp.arange(steps)

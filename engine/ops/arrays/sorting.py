@@ -220,7 +220,7 @@ def argpartition(x: TensorLike, kth: int | Sequence[int], axis: int | None = -1)
     size = None if tensor.shape is None else tensor.shape[axis_attribute(axis, tensor.ndim)]
     for place in kth if isinstance(kth, Sequence) else (kth,):
         if size is not None and not -size <= place < size:
-            raise ValueError(f"argpartition: kth={place} lies outside of axis {axis}, which has {size} elements.")
+            raise ValueError(f"argpartition: kth={place} is outside of axis {axis}, which has {size} elements.")
     return argsort(tensor, axis)
 
 

@@ -123,7 +123,7 @@ def _parts(x: SparseTensor, what: str) -> _Parts:
         rank = shape.shape[0] if shape.shape else None
     if rank is None:
         raise ValueError(
-            f"sparse.{what} needs to know the number of axes; got indices {indices!r} and shape {shape!r}."
+            f"sparse.{what} needs indices with a known number of axes; got indices {indices!r} and shape {shape!r}."
         )
     wanted = ((None, rank), (None,), (rank,))
     tensors = (indices, values, shape)

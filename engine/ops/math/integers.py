@@ -145,7 +145,7 @@ def _check_indices(indices: Tensor, shape: tuple[int | None, ...]) -> None:
     lowest, highest = int(np.min(known)), int(np.max(known))
     if lowest < -size or highest >= size:
         raise ValueError(
-            f"unravel_index: index {highest if highest >= size else lowest} lies outside an array of shape {shape}, "
+            f"unravel_index: index {highest if highest >= size else lowest} is outside an array of shape {shape}, "
             f"which has {size} elements."
         )
 

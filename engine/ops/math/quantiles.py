@@ -115,7 +115,7 @@ def _shares(name: str, q: TensorLike, whole: float) -> Tensor:
         raise ValueError(f"{name}: q must be a number or a vector; got shape {shape_text(share.shape)}.")
     known = constant_value(share)
     if known is not None and not np.all((known >= 0) & (known <= whole)):
-        raise ValueError(f"{name}: q must lie between 0 and {whole:g}; got {as_array(known).tolist()}.")
+        raise ValueError(f"{name}: q must be between 0 and {whole:g}; got {as_array(known).tolist()}.")
     return share if whole == 1 else share / whole
 
 

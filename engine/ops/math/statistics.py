@@ -206,7 +206,7 @@ class CorrelateInside(_Correlation):
 
     def size(self, first: int, second: int) -> int:
         if first < second:
-            raise ValueError(f"correlate: a vector of {second} elements does not lie inside of one of {first}.")
+            raise ValueError(f"correlate: a vector of {second} elements does not fit into one of {first}.")
         return first - second + 1
 
     def run(self, xp: Any, *inputs: Any) -> Any:
@@ -229,7 +229,7 @@ class CorrelateInside(_Correlation):
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
         short, long = TensorSpec((2,), dtypes.float32), TensorSpec((3,), dtypes.float32)
-        yield ErrorSample(lambda: cls().infer(short, long), ValueError, "3 elements does not lie inside of one of 2")
+        yield ErrorSample(lambda: cls().infer(short, long), ValueError, "3 elements does not fit into one of 2")
 
 
 def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:

@@ -286,7 +286,7 @@ class RandomBinomial(_Distribution):
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
-        yield ErrorSample(lambda: binomial((2,), 5, 1.5), ValueError, "probabilities must lie within", "probability")
+        yield ErrorSample(lambda: binomial((2,), 5, 1.5), ValueError, "probabilities must be within", "probability")
         yield ErrorSample(lambda: binomial((2,), -5, 0.5), ValueError, "counts must not be negative", "count")
 
 
@@ -374,7 +374,7 @@ def binomial(
     static, dynamic = resolve_shape(shape)
     trials = _number(counts, "binomial: counts must not be negative", lambda value: value >= 0)
     chance = _number(
-        probabilities, "binomial: probabilities must lie within [0, 1]", lambda value: (value >= 0) & (value <= 1)
+        probabilities, "binomial: probabilities must be within [0, 1]", lambda value: (value >= 0) & (value <= 1)
     )
     return apply(RandomBinomial(static, wanted), take_key(seed), trials, chance, *dynamic)
 

@@ -71,7 +71,7 @@ def saturate_cast(x: TensorLike, dtype: Any) -> Tensor:
     """
     wanted, tensor = as_dtype(dtype), convert_to_tensor(x)
     if "c" in (tensor.dtype.kind, wanted.kind):
-        raise TypeError(f"saturate_cast knows no range of complex numbers; got {tensor.dtype} to {wanted}. Use cast.")
+        raise TypeError(f"saturate_cast has no range for complex numbers; got {tensor.dtype} to {wanted}. Use cast.")
     if tensor.dtype == dtypes.bool_:
         return cast(tensor, wanted)
     low, high = _common_range(tensor.dtype, wanted)

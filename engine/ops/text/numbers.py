@@ -154,7 +154,7 @@ def substring(text: str, start: int, length: int, unit: str) -> str:
     if length < 0:
         raise ValueError(f"substr: the length must not be negative; got {length}.")
     if not -len(whole) <= start <= len(whole):
-        raise ValueError(f"substr: position {start} lies outside {text!r}, which has {len(whole)} units ({unit}).")
+        raise ValueError(f"substr: position {start} is outside {text!r}, which has {len(whole)} units ({unit}).")
     start = start + len(whole) if start < 0 else start
     part = whole[start : start + length]
     if isinstance(part, str):

@@ -127,9 +127,7 @@ class Substring(_StringOp):
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
         zoe, op = np.array("Zoë", dtypes.string), cls("BYTE")
-        yield ErrorSample(
-            lambda: op.run(np, zoe, np.int32(5), np.int32(1)), ValueError, "position 5 lies outside 'Zoë'"
-        )
+        yield ErrorSample(lambda: op.run(np, zoe, np.int32(5), np.int32(1)), ValueError, "position 5 is outside 'Zoë'")
         yield ErrorSample(lambda: op.run(np, zoe, np.int32(0), np.int32(3)), ValueError, "cut a character in two")
         yield ErrorSample(lambda: op.run(np, zoe, np.int32(0), np.int32(-1)), ValueError, "must not be negative")
 

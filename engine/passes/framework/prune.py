@@ -267,7 +267,7 @@ def _gather_recorded(
         op = operation.op
         if isinstance(op, Recorded):
             body = op.inner.graph
-            assert isinstance(body, Body), f"{op.inner!r} is recorded, but lies in no body"
+            assert isinstance(body, Body), f"{op.inner!r} is recorded, but is in no body"
             found.setdefault(body, {})[op.inner] = None
         if isinstance(op, Recursion):
             _gather_recorded(needed_in_region(op.body, recorded.get(op.body, ())), recorded, found)

@@ -162,7 +162,7 @@ def _check_elsewhere(loop: LoopView, place: Place, known: list[Operation]) -> No
     while outermost.around is not None:
         outermost = outermost.around
     if not set(known).issuperset(_gradients_of(loop, list(all_operations(outermost.live())))):
-        raise NotRowWiseError("its gradient lies in a loop or branch of its own")
+        raise NotRowWiseError("its gradient is in a loop or branch of its own")
 
 
 def _check_frame(backward: Backward) -> None:

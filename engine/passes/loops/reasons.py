@@ -29,7 +29,7 @@ def hindrance(loop: LoopView, operation: Operation) -> str:
     if len(directions) > 1:
         return f"it takes {directions[1]}, read forward, and {directions[-1]}, read backward"
     if not on_one_device(_sources(loop, operation)):
-        return "what it takes lies on several devices"
+        return "its inputs are on several devices"
     names = " and ".join([repr(tensor.operation.name) for tensor in operation.inputs])
     return f"{names} are there for one iteration at a time"
 
@@ -69,7 +69,7 @@ def _of_read(loop: LoopView, read: Operation, directions: dict[int, str]) -> str
         return f"it takes {name}, read at {place}, which does not go up or down by one"
     first = loop.first_place(form)
     if not isinstance(read.op, (ArrayRead, ArrayReadOrZeros)) or first is None or first < 0:
-        return f"it takes {name}, read at {place}, which may lie outside"
+        return f"it takes {name}, read at {place}, which may be outside"
     directions.setdefault(form.steps, name)
     return None
 

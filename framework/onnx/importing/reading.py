@@ -83,7 +83,7 @@ def initializer_array(proto: Any) -> Any:
     """
     onnx = load_onnx()
     if proto.data_location == onnx.TensorProto.EXTERNAL:
-        raise OnnxError(f"Tensor {proto.name!r} lies in another file, and only weights of the outermost graph may.")
+        raise OnnxError(f"Tensor {proto.name!r} is in another file, and only weights of the outermost graph may.")
     dtype = dtype_of(proto.data_type, four_bits=True)
     shape = _checked_shape(proto)
     if dtype.kind == "T":
@@ -133,7 +133,7 @@ def _of_shape(array: Any, shape: tuple[int, ...], proto: Any) -> Any:
 def _beside(proto: Any, folder: Path | None) -> Any:
     """A weight in a file beside the model, mapped and not read."""
     if folder is None:
-        raise OnnxError(f"Tensor {proto.name!r} lies in a file beside the model: give the model's path, not its bytes.")
+        raise OnnxError(f"Tensor {proto.name!r} is in a file beside the model: give the model's path, not its bytes.")
     entries: Mapping[str, str] = {each.key: each.value for each in proto.external_data}
     location = entries.get("location", "")
     base = folder.resolve()
@@ -142,9 +142,9 @@ def _beside(proto: Any, folder: Path | None) -> Any:
         raise OnnxError(f"Tensor {proto.name!r} names the file {location!r}, which is outside of the model's folder.")
     dtype, shape = dtype_of(proto.data_type), _checked_shape(proto)
     if dtype.kind == "T":
-        raise OnnxError(f"Tensor {proto.name!r}: texts may not lie in another file.")
+        raise OnnxError(f"Tensor {proto.name!r}: texts may not be in another file.")
     if not path.is_file():
-        raise OnnxError(f"Tensor {proto.name!r} lies in {location!r}, and there is no such file beside the model.")
+        raise OnnxError(f"Tensor {proto.name!r} is in {location!r}, and there is no such file beside the model.")
     try:
         offset = int(entries.get("offset", 0))
         count = 1
@@ -186,7 +186,7 @@ def check_order(graph: Any, around: set[str], depth: int = 0) -> None:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 if depth >= _MOST_DEPTH:
-                    raise OnnxError(f"Node {name!r} ({node.op_type}): graphs lie in each other too deep.")
+                    raise OnnxError(f"Node {name!r} ({node.op_type}): graphs are nested too deep.")
                 check_order(attribute.g, around | seen, depth + 1)
         for each in node.output:
             if each and each in made:

@@ -65,7 +65,7 @@ class Runner:
         self._depth += 1
         try:
             if self._depth > _MOST_DEPTH:
-                raise node.error(f"functions and graphs lie in each other more than {_MOST_DEPTH} deep")
+                raise node.error(f"functions and graphs are nested more than {_MOST_DEPTH} deep")
             results = self._computed(node, inputs)
         except (OnnxError, NotImplementedError):
             raise

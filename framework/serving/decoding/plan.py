@@ -190,7 +190,7 @@ def _check_rows(step: Step, first: Any) -> None:
     why = why_rows_depend(probe, [tokens, *fed], fetched)
     if why is not None:
         raise ValueError(
-            f"Decoder: the rows of a step belong to different requests, but {why}. If you know that each row's results "
+            f"Decoder: the rows of a step belong to different requests, but {why}. If each row's results "
             "depend on that row alone, say so: Decoder(..., row_wise=True)."
         )
 

@@ -83,7 +83,7 @@ def arguments_of(model: Any, input_signature: Any) -> list[Any]:
     if input_signature is None:
         if model.inputs is None:
             raise ValueError(
-                f"Model {model.name!r} has no symbolic inputs, so that export() can't know what it takes. Give "
+                f"Model {model.name!r} has no symbolic inputs, so that export() has no signature of it. Give "
                 'input_signature, such as [ab.InputSpec(shape=(None, 28, 28), dtype="float32", name="x")].'
             )
         return [model.input]
