@@ -323,7 +323,7 @@ def no_refits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels take all operands in their own layout."""
 
     def refuse(kernel: BoundKernel, *given: Any) -> None:
-        raise AssertionError(f"{kernel.spec.operands} were laid out anew")
+        raise AssertionError(f"{kernel.spec.operands} were copied to another layout")
 
     for kind in (BoundKernel, gemm_bind.ProductKernel):
         monkeypatch.setattr(kind, "refit", refuse)

@@ -50,7 +50,7 @@ class _Toy(ab.ops.Op):
 
 
 @dataclass(frozen=True)
-class Cubed(_Toy):
+class Cube(_Toy):
     """Elementwise."""
 
     elementwise: ClassVar[bool] = True
@@ -161,13 +161,13 @@ def _with_one_column(spec: Any) -> TensorSpec:
 
 OTHERS = [Ordered, Energy, Backwards, Reshaped, Centred]
 FUSED = {
-    Cubed: "3 operations are one kernel: cubed, add, tanh",
+    Cube: "3 operations are one kernel: cube, add, tanh",
     Energy: "4 operations are one kernel: multiply, sum, add, tanh",
     RowProducts: "5 operations are one kernel: multiply, multiply, sum, add, tanh",
     Centred: "3 operations are one kernel: centred, add, tanh",
 }
-IN_REGIONS = [Cubed, Energy, RowProducts, Reshaped]
-KINDS = [Cubed, RowProducts, *OTHERS]
+IN_REGIONS = [Cube, Energy, RowProducts, Reshaped]
+KINDS = [Cube, RowProducts, *OTHERS]
 
 
 def make(kind: Any, x: Any) -> Any:
@@ -181,7 +181,7 @@ def graph(monkeypatch: pytest.MonkeyPatch) -> Any:
         yield graph
 
 
-@pytest.mark.parametrize("kind", [Cubed, RowProducts, *[pytest.param(each, marks=pytest.mark.slow) for each in OTHERS]])
+@pytest.mark.parametrize("kind", [Cube, RowProducts, *[pytest.param(each, marks=pytest.mark.slow) for each in OTHERS]])
 def test_values_derivatives_specs_axes_control_flow_and_saving(kind: Any):
     counts = ab.testing.check_op(kind, verbose=False)
     assert all(counts[name] for name in ("value", "specs", "axes", "derivatives", "control flow", "session", "saving"))
