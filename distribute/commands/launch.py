@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how often, within an hour, tasks that fail are started again",
     )
     parser.add_argument("--nnodes", default="1", metavar="MIN:MAX", help="with --rdzv: how many hosts take part")
-    parser.add_argument("--rdzv", metavar="HOST:PORT", help="where the launchers of all hosts meet, on the first one")
+    parser.add_argument("--rdzv", metavar="HOST:PORT", help="the rendezvous of all launchers, on the first host")
     parser.add_argument(
         "--k8s", action="store_true", help="print a JobSet of Kubernetes that does it, and start nothing"
     )
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
         return run_on_hosts(options.workers, options.ps, script, options.nnodes, options.rdzv, options.max_restarts)
     if options.nnodes != "1":
-        print("anabranch launch: --nnodes needs --rdzv, where the hosts meet.", file=sys.stderr)
+        print("anabranch launch: --nnodes needs --rdzv, the rendezvous of the hosts.", file=sys.stderr)
         return 2
     with Launch(options.workers, options.ps, script, options.max_restarts) as launch:
         return launch.wait()
