@@ -13,26 +13,21 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..codegen.elementwise.bound import kernel_spec, loop_extents
-from ..codegen.expression.cuda import OPTIONS, THREADS, print_cuda
-from ..codegen.expression.expression import UnsupportedError
 from ..devices.dispatcher import Dispatcher
 from ..devices.transfer import Parts
 from ..graph.op import Op, is_array
-from ..graph.spec import TensorSpec
 from ..graph.variable import Assign, Variable
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.indexed_slices import AssignRows
 from ..ops.internal.fused import Fused
+from .gpu_fused import FusedRunner
 
-_MOST_BLOCKS = 1 << 16
 _SMALL = 8  # elements of an integer vector that stays on the host, as in placement
-_KNOWN_SHAPES = 1024  # for which a fused operation keeps its kernel
 
 # The inputs at whose values an operation looks: numbers, and vectors of integers. Most look at none.
 _ALL, _FIRST, _SECOND, _THIRD = slice(0, None), slice(0, 1), slice(1, 2), slice(2, 3)
@@ -154,7 +149,7 @@ class GpuKernels:
 
     def _runner(self, op: Op) -> Callable[..., Any]:
         if isinstance(op, Fused):
-            return FusedRunner(self._cupy, op)
+            return FusedRunner(self._cupy, op, [OpRunner(self._cupy, step) for step, _ in op.steps])
         if isinstance(op, (Assign, AssignRows)):
             variable: Any = DeviceVariable(op.variable, self._variables)
             op = type(op)(variable)
@@ -205,89 +200,6 @@ class OpRunner:
             return value
         is_read = self._is_drawn or not value.ndim or (value.ndim == 1 and value.dtype.kind in "iub")
         return value.get()[()] if is_read else value
-
-
-class FusedRunner:
-    """Runs a fused operation as one CUDA kernel for operands of each shape; step by step where none can be printed.
-
-    Args:
-        cupy: the module.
-        op: what to run.
-    """
-
-    def __init__(self, cupy: Any, op: Fused) -> None:
-        self._cupy = cupy
-        self._op = op
-        self._kernels: dict[Any, _Launch | None] = {}
-        self._steps = [OpRunner(cupy, step) for step, _ in op.steps]
-
-    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        key = tuple([(value.shape, value.dtype, isinstance(value, np.generic)) for value in inputs])
-        if key not in self._kernels:
-            if len(self._kernels) >= _KNOWN_SHAPES:
-                self._kernels.clear()
-            self._kernels[key] = self._prepare(key)
-        launch = self._kernels[key]
-        return self._run_steps(inputs) if launch is None else launch(inputs)
-
-    def _prepare(self, key: Sequence[tuple[tuple[int, ...], Any, bool]]) -> _Launch | None:
-        by_value = [position for position, (_, _, is_number) in enumerate(key) if is_number]
-        inputs = [TensorSpec(shape, dtype) for shape, dtype, _ in key]
-        if len(by_value) == len(key):
-            return None  # nothing is on the device
-        try:
-            return _Launch(self._cupy, self._op, inputs, by_value)
-        except UnsupportedError:
-            return None
-
-    def _run_steps(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        values = list(inputs)
-        for run, (_, arguments) in zip(self._steps, self._op.steps, strict=True):
-            values.append(run(*[values[k] for k in arguments]))
-        return tuple([values[k] for k in self._op.results])
-
-
-class _Launch:
-    """A compiled kernel, and the sizes with which it is launched."""
-
-    def __init__(self, cupy: Any, op: Fused, inputs: Sequence[TensorSpec], by_value: Sequence[int]) -> None:
-        self._cupy = cupy
-        inferred: Any = op.infer(*inputs)
-        self._outputs = [(spec.shape, spec.dtype) for spec in inferred]
-        self._by_value = frozenset(by_value)
-        spec = kernel_spec(op, inputs, inferred)
-        extents = loop_extents(inputs, inferred)
-        self._count = int(np.prod(extents, dtype=np.int64))
-        blocks = min(-(-self._count // THREADS), _MOST_BLOCKS)
-        self._grid = (blocks,)
-        is_large = self._count + blocks * THREADS >= 1 << 31
-        source = print_cuda(spec, "fused", self._by_value, "long long" if is_large else "int")
-        number = np.int64 if is_large else np.int32
-        self._sizes = [number(size) for size in (self._count, *extents[1:], *spec.strides_of(extents))]
-        self._kernel = _compiled(cupy, source)
-
-    def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        cupy = self._cupy
-        outputs = tuple([cupy.empty(shape, dtype) for shape, dtype in self._outputs])
-        if self._count:
-            given = [value if k in self._by_value else self._contiguous(value) for k, value in enumerate(inputs)]
-            self._kernel(self._grid, (THREADS,), (*given, *outputs, *self._sizes))
-        return outputs
-
-    def _contiguous(self, value: Any) -> Any:
-        value = self._cupy.asarray(value)
-        return value if value.flags.c_contiguous else self._cupy.ascontiguousarray(value)
-
-
-_kernels: dict[tuple[int, str], Any] = {}
-
-
-def _compiled(cupy: Any, source: str) -> Any:
-    """The kernel of a source, made once a process (cupy keeps its machine code on disk)."""
-    kernel = _kernels.get((id(cupy), source))
-    if kernel is None:
-        kernel = _kernels[id(cupy), source] = cupy.RawKernel(source, "fused", options=OPTIONS)
-    return kernel
 
 
 class _Copy:

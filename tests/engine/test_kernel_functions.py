@@ -14,8 +14,8 @@ import pytest
 from shared.cuda_compiler import compile_cuda
 
 import anabranch as ab
+from anabranch.engine.codegen.cuda.elementwise import OPTIONS, print_cuda
 from anabranch.engine.codegen.elementwise.bound import BoundKernel
-from anabranch.engine.codegen.expression.cuda import OPTIONS, print_cuda
 from anabranch.engine.codegen.expression.expression import FUNCTIONS, Expression, ExpressionBuilder, UnsupportedError
 from anabranch.engine.codegen.expression.llvm import KernelSpec
 from anabranch.engine.codegen.llvm.entry import Operand

@@ -16,9 +16,8 @@ from shared.symbols import symbols_of
 import anabranch as ab
 from anabranch.engine import ops
 from anabranch.engine.codegen import rule
+from anabranch.engine.codegen.cuda.elementwise import OPTIONS, print_cuda
 from anabranch.engine.codegen.elementwise.bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
-from anabranch.engine.codegen.expression.cuda import OPTIONS, print_cuda
-from anabranch.engine.codegen.expression.expression import UnsupportedError
 from anabranch.engine.codegen.llvm.library import Library, library
 from anabranch.engine.common.identity import is_among
 from anabranch.engine.graph import as_dtype
@@ -315,14 +314,11 @@ def test_gpus_widen_and_round_half_types(name: str, kind: str):
 
 
 @pytest.mark.parametrize("name", HALVES)
-def test_gpus_take_no_half_number_by_value(name: str):
-    spec, number = TensorSpec((4,), as_dtype(name)), TensorSpec((), as_dtype(name))
-    with pytest.raises(UnsupportedError, match="half types by value"):
-        print_cuda(kernel_spec(chain(Add(), 2), [spec, number], [spec]), "fused", [1])
-
-
-@pytest.mark.parametrize("name", HALVES)
 def test_half_types_compile_for_gpus(name: str):
     spec = TensorSpec((4,), as_dtype(name))
-    source = print_cuda(kernel_spec(chain(Add(), 2), [spec, spec], [spec]), "fused")
-    assert compile_cuda(source, OPTIONS).count(".entry") == 1
+    number = TensorSpec((), as_dtype(name))
+    sources = [
+        print_cuda(kernel_spec(chain(Add(), 2), [spec, spec], [spec]), "arrays"),
+        print_cuda(kernel_spec(chain(Add(), 2), [spec, number], [spec]), "by_value", [1]),
+    ]
+    assert compile_cuda("\n".join(sources), OPTIONS).count(".entry") == 2

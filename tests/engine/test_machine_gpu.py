@@ -19,15 +19,16 @@ from shared.machines import MachineCase, Setting, assert_nothing_left, idle_step
 from shared.placed_steps import Legal
 
 import anabranch as ab
+from anabranch.engine.codegen.cuda.elementwise import OPTIONS, print_cuda
 from anabranch.engine.codegen.elementwise.bound import can_fuse, kernel_spec
-from anabranch.engine.codegen.expression.cuda import OPTIONS, print_cuda
 from anabranch.engine.devices import dispatcher as dispatchers
 from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
 from anabranch.engine.graph import as_dtype
 from anabranch.engine.graph.op import Sample
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.machine.gpu_kernels import HOST_READS, FusedRunner, OpRunner
+from anabranch.engine.machine.gpu_fused import FusedRunner
+from anabranch.engine.machine.gpu_kernels import HOST_READS, OpRunner
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.ops.internal.fused import Fused
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -297,6 +298,10 @@ def fused(*steps: tuple[str, tuple[int, ...]], inputs: int, results: tuple[int, 
     return Fused(inputs, tuple((OPS[name](), arguments) for name, arguments in steps), results)
 
 
+def runner(cupy: Any, op: Fused) -> FusedRunner:
+    return FusedRunner(cupy, op, [OpRunner(cupy, step) for step, _ in op.steps])
+
+
 AXPY = fused(("multiply", (0, 1)), ("add", (3, 2)), inputs=3, results=(4,))
 FUNCTIONS = fused(
     *[(name, (0,)) for name in ("tanh", "exp", "log1p", "expm1", "sigmoid", "sqrt", "floor", "isnan")],
@@ -386,7 +391,7 @@ def test_kernels_broadcast(shapes: list[tuple[int, ...]], dtype: str) -> None:
     for operands in (given, numbers):
         if not any(isinstance(value, DeviceArray) for value in operands):
             continue
-        (found,) = FusedRunner(cupy, AXPY)(*operands)
+        (found,) = runner(cupy, AXPY)(*operands)
         np.testing.assert_allclose(found._held, expected, rtol=1e-6)
         assert found.dtype == expected.dtype
         assert found.shape == expected.shape
@@ -396,7 +401,7 @@ def test_kernels_broadcast(shapes: list[tuple[int, ...]], dtype: str) -> None:
 def test_kernels_take_strided_arrays() -> None:
     cupy: Any = FakeCupy()
     x = np.arange(12, dtype="float32").reshape(3, 4).T
-    (found,) = FusedRunner(cupy, AXPY)(DeviceArray(x), DeviceArray(x[:, ::-1]), np.float32(1))
+    (found,) = runner(cupy, AXPY)(DeviceArray(x), DeviceArray(x[:, ::-1]), np.float32(1))
     np.testing.assert_array_equal(found._held, x * x[:, ::-1] + 1)
 
 
@@ -405,7 +410,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 1e-40, -1e-3, 0.6, 88.7, -103.0, 500.0, -500.0,
 
 def test_functions_are_those_of_numpy() -> None:
     x = np.array([*SPECIAL, *np.linspace(-5, 5, 500)], "float32")
-    found = FusedRunner(FakeCupy(), FUNCTIONS)(DeviceArray(x))
+    found = runner(FakeCupy(), FUNCTIONS)(DeviceArray(x))
     with np.errstate(all="ignore"):
         expected = FUNCTIONS.run(np, x)
     for value, wanted in zip(found, expected, strict=True):
@@ -418,16 +423,16 @@ def test_what_can_not_be_printed_runs_step_by_step() -> None:
     """Kernels have no 8-bit integers, and nothing to do where all is on the host."""
     cupy: Any = FakeCupy()
     x = np.arange(3, dtype="uint8")
-    (found,) = FusedRunner(cupy, AXPY)(DeviceArray(x), np.uint8(2), DeviceArray(x))
+    (found,) = runner(cupy, AXPY)(DeviceArray(x), np.uint8(2), DeviceArray(x))
     np.testing.assert_array_equal(found._held, x * 3)
-    assert FusedRunner(cupy, AXPY)(np.float32(2), np.float32(3), np.float32(4)) == (10.0,)
+    assert runner(cupy, AXPY)(np.float32(2), np.float32(3), np.float32(4)) == (10.0,)
     assert not cupy.kernels
 
 
 def test_kernels_are_made_once() -> None:
     cupy: Any = FakeCupy()
-    runners = [FusedRunner(cupy, AXPY), FusedRunner(cupy, AXPY)]
+    runners = [runner(cupy, AXPY), runner(cupy, AXPY)]
     for size in (2, 5, 2):
-        for runner in runners:
-            runner(*[DeviceArray(np.ones(size, "float32"))] * 3)
+        for run_fused in runners:
+            run_fused(*[DeviceArray(np.ones(size, "float32"))] * 3)
     assert len(cupy.kernels) == 1

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from shared import device_arrays
 from shared.device_arrays import DeviceArray
-from shared.host_cuda import HostKernel
+from shared.host_cuda import HostModule
 
 _UNIT = 512
 _POISON = 0xA5
@@ -213,9 +213,9 @@ class FakeCupy:
             return value if dtype in (None, value.dtype) else value.astype(dtype)
         return DeviceArray(np.array(value, dtype))
 
-    def RawKernel(self, code: str, name: str, options: Any = ()) -> Any:  # noqa: N802
+    def RawModule(self, *, code: str, options: Any = ()) -> HostModule:  # noqa: N802
         self.kernels.append(code)
-        return HostKernel(code, name)
+        return HostModule(code)
 
     def note(self, call: str) -> None:
         self.threads.add(threading.get_ident())

@@ -1,10 +1,12 @@
-"""Compiles CUDA C++ for the host, where one thread after the other runs: so that kernels can be run without a GPU."""
+"""Compiles CUDA C++ for the host, where a block's threads are fibres (`host_cuda.h`): kernels run without a GPU."""
 
 import ctypes
 import hashlib
+import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,48 +14,95 @@ import numpy as np
 import pytest
 from shared.device_arrays import DeviceArray
 
-_PRELUDE = """
-#include <cmath>
-#include <cstring>
-#define __global__
-#define __restrict__
-struct Three { unsigned x, y, z; };
-static Three blockIdx, blockDim, gridDim, threadIdx;
-static inline int __float_as_int(float x) { int y; std::memcpy(&y, &x, 4); return y; }
-static inline float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
-static inline double __longlong_as_double(long long x) { double y; std::memcpy(&y, &x, 8); return y; }
-extern "C" void set_block(unsigned b, unsigned d, unsigned g) { blockIdx.x = b; blockDim.x = d; gridDim.x = g; }
-extern "C" void set_thread(unsigned t) { threadIdx.x = t; }
-"""
+_HEADER = Path(__file__).with_name("host_cuda.h")
+_FUNCTION = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\) \{(.*?)\n\}', re.DOTALL)
+_WAITS = ("__sync", "__shfl", "team_")
+_FLAGS = ("-O0", "-ffp-contract=off", "-shared", "-fPIC", "-Wno-unused", "-std=c++17")
 _folder = tempfile.TemporaryDirectory(prefix="host_cuda")
+_libraries: dict[str, Any] = {}  # by source: the library that has it
 _C_TYPES: dict[str, Any] = {"f4": ctypes.c_float, "f8": ctypes.c_double, "i4": ctypes.c_int32, "i8": ctypes.c_int64}
-_C_TYPES["b1"] = ctypes.c_bool
+_C_TYPES |= {"b1": ctypes.c_bool, "u2": ctypes.c_uint16, "u4": ctypes.c_uint32, "u8": ctypes.c_uint64}
+
+
+def compile_on_host(sources: Iterable[str]) -> None:
+    """Compile sources in one translation unit, which is much cheaper than in one each.
+
+    Skips the test where there is no C++ compiler.
+    """
+    missing = [source for source in dict.fromkeys(sources) if source not in _libraries]
+    if not missing:
+        return
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++")
+    text = "\n".join([f'#include "{_HEADER}"', *map(_on_host, missing)])
+    path = Path(_folder.name) / f"kernels{len(_libraries)}.cpp"
+    path.write_text(text)
+    result = path.with_suffix(".so")
+    done = subprocess.run([compiler, *_FLAGS, "-o", result, path], capture_output=True, text=True, timeout=300)
+    assert not done.returncode, done.stderr
+    library = ctypes.CDLL(str(result))
+    _libraries.update(dict.fromkeys(missing, library))
+
+
+def _on_host(source: str) -> str:
+    """Put a source into a namespace, with a function that launches each kernel."""
+    lines = [f"namespace {_name(source)} {{", re.sub(r"#include <.*>\n", "", source).replace('extern "C" ', "static ")]
+    for name, parameters, text in _FUNCTION.findall(source):
+        passed = ", ".join(parameter.split()[-1] for parameter in parameters.split(", "))
+        waits = str(any(word in text for word in _WAITS)).lower()
+        own, held = f"{_name(source)}_{name}", f"arguments_{name}"
+        members = parameters.replace(", ", "; ").replace(" __restrict__", "")
+        taken = ", ".join(f"a->{parameter}" for parameter in passed.split(", "))
+        lines += [
+            f"struct {held} {{ {members}; }};",
+            f"static void call_{name}(const void* x) {{ auto a = (const {held}*)x; {name}({taken}); }}",
+            f'extern "C" const char* {own}(const unsigned* sizes, const {held}* a) {{',
+            f"  return host::run(sizes, {waits}, call_{name}, a);",
+            "}",
+        ]
+    return "\n".join([*lines, "}"])
+
+
+def _name(source: str) -> str:
+    return f"k{hashlib.sha256(source.encode()).hexdigest()[:20]}"
+
+
+class HostModule:
+    """Functions as `cupy.RawModule` gives them.
+
+    Args:
+        code: CUDA C++.
+    """
+
+    def __init__(self, code: str) -> None:
+        compile_on_host([code])
+        self._code = code
+
+    def get_function(self, name: str) -> "HostKernel":
+        return HostKernel(self._code, name)
 
 
 class HostKernel:
-    """A kernel as `cupy.RawKernel` gives it. Skips the test where there is no C++ compiler."""
+    """A kernel as `cupy.RawKernel` gives it."""
 
     def __init__(self, code: str, name: str) -> None:
-        compiler = shutil.which("g++")
-        if compiler is None:
-            pytest.skip("needs g++")
-        path = Path(_folder.name) / f"{hashlib.sha256(code.encode()).hexdigest()}.so"
-        if not path.exists():
-            source = path.with_suffix(".cpp")
-            source.write_text(_PRELUDE + code)
-            flags = ["-O1", "-ffp-contract=off", "-shared", "-fPIC", "-Wno-unused"]
-            subprocess.run([compiler, *flags, "-o", path, source], check=True, timeout=60)
-        library = ctypes.CDLL(str(path))
-        self._function = getattr(library, name)
-        self._set_block, self._set_thread = library.set_block, library.set_thread
+        compile_on_host([code])
+        self._function = getattr(_libraries[code], f"{_name(code)}_{name}")
+        self._function.restype = ctypes.c_char_p
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
-        passed = [_passed(argument) for argument in arguments]
-        for number in range(grid[0]):
-            self._set_block(number, block[0], grid[0])
-            for thread in range(block[0]):
-                self._set_thread(thread)
-                self._function(*passed)
+        sizes = (ctypes.c_uint * 3)(grid[0], grid[1] if len(grid) > 1 else 1, block[0])
+        assert all(sizes), f"nothing is launched: {grid} blocks of {block}"
+        failure = self._function(sizes, _packed([_passed(argument) for argument in arguments]))
+        assert failure is None, failure.decode()
+
+
+def _packed(values: list[Any]) -> Any:
+    """The arguments as a structure of C."""
+    fields = [(f"a{k}", type(value)) for k, value in enumerate(values)]
+    kind = type("Arguments", (ctypes.Structure,), {"_fields_": fields})
+    return ctypes.byref(kind(*values))
 
 
 def _passed(argument: Any) -> Any:

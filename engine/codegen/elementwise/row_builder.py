@@ -123,13 +123,24 @@ def bind_rows(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorS
     Raises:
         UnsupportedError: kernels can't compute it.
     """
+    spec, extents, strides = row_kernel_of(op, inputs, outputs)
+    sizes = [math.prod(int(dim or 0) for dim in output.shape or ()) for output in outputs]
+    return BoundKernel(spec, inputs, outputs, row_numbers(spec, extents, strides, sizes))
+
+
+def row_kernel_of(
+    op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> tuple[RowKernel, list[int], list[int]]:
+    """The row kernel of a fused op that has layouts, the extents of its loops and the strides that it names.
+
+    Raises:
+        UnsupportedError: kernels can't compute it.
+    """
     layouts = _operand_layouts(op)
     nest = _nest(op)
     spec = _kernel(op, nest, inputs, outputs, layouts)
     strides = [nest.strides(layout) for layout in layouts]
-    sizes = [math.prod(int(dim or 0) for dim in output.shape or ()) for output in outputs]
-    numbers = row_numbers(spec, nest.extents, [strides[k][loop] for k, loop in spec.strides], sizes)
-    return BoundKernel(spec, inputs, outputs, numbers)
+    return spec, nest.extents, [strides[k][loop] for k, loop in spec.strides]
 
 
 def loops_of(op: Fused) -> list[Interval]:

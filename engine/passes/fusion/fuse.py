@@ -332,7 +332,7 @@ def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: Kept, rule:
         for region, inside, wanted in inner_blocks(operation, kept):
             _fuse_block(region, inside, wanted, rule)
     takes_all = is_on("reductions")
-    plain = {o for o in operations if not takes_all or not _on_host(o.device)}
+    plain = set[Operation]() if takes_all else set(operations)
     replaced: dict[Operation, Operation] = {}
     for attempt in range(_ATTEMPTS):
         block = _Block(operations, rule, plain)
@@ -348,11 +348,6 @@ def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: Kept, rule:
         plain = plain.union(*[rewrite.group.members for rewrite in refused])
     if replaced:
         reorder(graph, replaced)
-
-
-def _on_host(device: str) -> bool:
-    """Test whether kernels for CPUs run on a device."""
-    return "gpu" not in device.lower()
 
 
 def _is_worthwhile(group: _Group, forms: Mapping[Operation, Form]) -> bool:

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from ..expression.expression import Node
+from ..expression.llvm import KernelSpec
 from ..llvm.entry import Operand
-from .expression import Node, UnsupportedError
-from .llvm import KernelSpec
 
 OPTIONS = ("--fmad=false",)
 THREADS = 256  # of a block
-_TYPES = {"float": "float", "double": "double", "i32": "int", "i64": "long long", "i1": "bool"}
-_HALVES = {"half": "__half", "bfloat": "__nv_bfloat16"}
-_WIDENED = {"half": "__half2float", "bfloat": "__bfloat162float"}
-_ROUNDED = {"half": "__float2half_rn", "bfloat": "__float2bfloat16_rn"}
-_HEADERS = {"half": "#include <cuda_fp16.h>\n", "bfloat": "#include <cuda_bf16.h>\n"}
+TYPES = {"float": "float", "double": "double", "i32": "int", "i64": "long long", "i1": "bool"}
+HALVES = {"half": "__half", "bfloat": "__nv_bfloat16"}
+WIDENED = {"half": "__half2float", "bfloat": "__bfloat162float"}
+ROUNDED = {"half": "__float2half_rn", "bfloat": "__float2bfloat16_rn"}
+_FROM_BITS = {"half": "__ushort_as_half", "bfloat": "__ushort_as_bfloat16"}
+HEADERS = {"half": "#include <cuda_fp16.h>\n", "bfloat": "#include <cuda_bf16.h>\n"}
 _BITCASTS = {"float": "__float_as_int", "double": "__double_as_longlong"}
 _BIT_FLOATS = {"i32": "__int_as_float", "i64": "__longlong_as_double"}
-_UNSIGNED = {"i32": "unsigned", "i64": "unsigned long long"}
+UNSIGNED = {"i32": "unsigned", "i64": "unsigned long long"}
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 
@@ -39,19 +40,13 @@ def print_cuda(spec: KernelSpec, name: str, by_value: Collection[int] = (), inde
     Args:
         spec: what it computes.
         name: its name.
-        by_value: positions of operands of rank 0 that are passed as numbers; the others are pointers to contiguous
-            arrays.
+        by_value: positions of operands of rank 0 that are passed as numbers, those of half types as their bits; the
+            others are pointers to contiguous arrays.
         index: the type of indices.
-
-    Raises:
-        UnsupportedError: a number is passed by value in a half type, for which there is no such argument.
     """
-    if any(spec.operands[k].type in _HALVES for k in by_value):
-        raise UnsupportedError("half types by value")
-    used = {operand.type for operand in spec.operands} | {node.type for node in spec.nodes}
-    headers = "".join(text for kind, text in _HEADERS.items() if kind in used)
+    headers = headers_of(spec.operands, spec.nodes)
     inner = range(1, spec.loops)
-    parameters = [_parameter(k, operand, k in by_value) for k, operand in enumerate(spec.operands)]
+    parameters = [parameter_text(k, operand, k in by_value) for k, operand in enumerate(spec.operands)]
     parameters += [f"{index} n", *[f"{index} extent{loop}" for loop in inner]]
     parameters += [f"{index} stride{k}_{loop}" for k, loop in spec.strided]
     lines = [
@@ -67,15 +62,34 @@ def print_cuda(spec: KernelSpec, name: str, by_value: Collection[int] = (), inde
     values = _print_body(lines, spec, by_value)
     for position, (operand, node) in enumerate(spec.outputs):
         k = len(spec.inputs) + position
-        value = f"{_ROUNDED[operand.type]}({values[node]})" if operand.type in _HALVES else values[node]
-        lines.append(f"    p{k}[{_offset(k, operand, spec.loops)}] = {value};")
+        lines.append(f"    p{k}[{_offset(k, operand, spec.loops)}] = {stored_text(operand, values[node])};")
     return "\n".join([*lines, "  }", "}", ""])
 
 
-def _parameter(k: int, operand: Operand, by_value: bool) -> str:
-    kind = (_TYPES | _HALVES)[operand.type]
+def headers_of(operands: Iterable[Operand], nodes: Iterable[Node]) -> str:
+    """Return the lines that include what half types need."""
+    used = {operand.type for operand in operands} | {node.type for node in nodes}
+    return "".join(text for kind, text in HEADERS.items() if kind in used)
+
+
+def loaded_text(k: int, operand: Operand, offset: str, by_value: bool) -> str:
+    """An element of operand `k` in the type in which it is computed."""
+    value = f"v{k}" if by_value else f"p{k}[{offset}]"
+    if operand.type not in HALVES:
+        return value
+    return f"{WIDENED[operand.type]}({f'{_FROM_BITS[operand.type]}({value})' if by_value else value})"
+
+
+def stored_text(operand: Operand, value: str) -> str:
+    """A value in the type of an output."""
+    return f"{ROUNDED[operand.type]}({value})" if operand.type in HALVES else value
+
+
+def parameter_text(k: int, operand: Operand, by_value: bool) -> str:
+    """The parameter of operand `k`: a pointer ``p0``, or a number ``v0``."""
+    kind = (TYPES | HALVES)[operand.type]
     if by_value:
-        return f"{kind} v{k}"
+        return f"{'unsigned short' if operand.type in HALVES else kind} v{k}"
     return f"{'' if operand.is_written else 'const '}{kind}* __restrict__ p{k}"
 
 
@@ -91,57 +105,59 @@ def _print_body(lines: list[str], spec: KernelSpec, by_value: Collection[int]) -
     values: list[str] = []
     for position, node in enumerate(spec.nodes):
         if node.kind == "constant":
-            values.append(_literal(node))
+            values.append(literal_text(node))
             continue
         if node.kind == "input":
             k = int(node.value)
-            value = f"v{k}" if k in by_value else f"p{k}[{_offset(k, spec.inputs[k], spec.loops)}]"
-            own = spec.inputs[k].type
-            value = f"{_WIDENED[own]}({value})" if own in _HALVES else value
+            value = loaded_text(k, spec.inputs[k], _offset(k, spec.inputs[k], spec.loops), k in by_value)
         else:
-            value = _expression(node, [values[k] for k in node.arguments], [spec.nodes[k].type for k in node.arguments])
+            value = expression_text(
+                node, [values[k] for k in node.arguments], [spec.nodes[k].type for k in node.arguments]
+            )
         name = f"e{position}"
-        lines.append(f"    {(_TYPES | _HALVES)[node.type]} {name} = {value};")
+        lines.append(f"    {(TYPES | HALVES)[node.type]} {name} = {value};")
         values.append(name)
     return values
 
 
-def _expression(node: Node, arguments: Sequence[str], types: Sequence[str]) -> str:
+def expression_text(node: Node, arguments: Sequence[str], types: Sequence[str]) -> str:
+    """The value of a node over arguments of these names and types."""
     kind = node.kind
     if kind in _COMPARISONS:
         return f"{arguments[0]} {_COMPARISONS[kind]} {arguments[1]}"
     if kind in _OPERATORS:
-        return _arithmetic(node.type, _OPERATORS[kind], *arguments)
+        return arithmetic_text(node.type, _OPERATORS[kind], *arguments)
     if kind == "neg":
-        return _arithmetic(node.type, "-", "0", arguments[0]) if node.type in _UNSIGNED else f"-{arguments[0]}"
+        return arithmetic_text(node.type, "-", "0", arguments[0]) if node.type in UNSIGNED else f"-{arguments[0]}"
     if kind == "select":
         return f"{arguments[0]} ? {arguments[1]} : {arguments[2]}"
     if kind == "shl":
-        return _arithmetic(node.type, "<<", *arguments)
+        return arithmetic_text(node.type, "<<", *arguments)
     if kind == "ashr":
         return f"{arguments[0]} >> {arguments[1]}"
     if kind == "bitcast":
         return f"{(_BITCASTS | _BIT_FLOATS)[types[0]]}({arguments[0]})"
-    if kind == "cast" and node.type in _HALVES:
-        return f"{_ROUNDED[node.type]}({arguments[0]})"
-    if kind == "cast" and types[0] in _HALVES:
-        return f"{_WIDENED[types[0]]}({arguments[0]})"
+    if kind == "cast" and node.type in HALVES:
+        return f"{ROUNDED[node.type]}({arguments[0]})"
+    if kind == "cast" and types[0] in HALVES:
+        return f"{WIDENED[types[0]]}({arguments[0]})"
     if kind == "cast":
-        return f"({_TYPES[node.type]}){arguments[0]}"
+        return f"({TYPES[node.type]}){arguments[0]}"
     function = "fma" if kind == "fma" else str(node.value)
     return f"{function}{'f' if node.type == 'float' else ''}({', '.join(arguments)})"
 
 
-def _arithmetic(kind: str, operator: str, x: str, y: str) -> str:
+def arithmetic_text(kind: str, operator: str, x: str, y: str) -> str:
     """Integers wrap around, which in C++ only those without a sign may."""
-    if kind not in _UNSIGNED:
+    if kind not in UNSIGNED:
         return f"{x} {operator} {y}"
-    return f"({_TYPES[kind]})(({_UNSIGNED[kind]}){x} {operator} ({_UNSIGNED[kind]}){y})"
+    return f"({TYPES[kind]})(({UNSIGNED[kind]}){x} {operator} ({UNSIGNED[kind]}){y})"
 
 
-def _literal(node: Node) -> str:
+def literal_text(node: Node) -> str:
+    """A constant as CUDA reads it."""
     if node.type not in ("float", "double"):
-        return _integer(node) if node.type in _UNSIGNED else str(bool(node.value)).lower()
+        return _integer(node) if node.type in UNSIGNED else str(bool(node.value)).lower()
     (number,) = struct.unpack(">d", bytes.fromhex(node.value))
     single = node.type == "float"
     if math.isfinite(number):

@@ -1,0 +1,1 @@
+"""Kernels for GPUs: expressions and row kernels, printed as CUDA C++ for NVRTC."""
