@@ -6,7 +6,7 @@ import contextlib
 import copy
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Self
@@ -21,7 +21,7 @@ from ..devices.cuda import check_gpus
 from ..graph.graph import Graph, Operation, Parameter
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Symbol
-from ..graph.variable import OwnMemory
+from ..graph.variable import OwnMemory, Variable
 from ..lower.arrivals import delay_arrivals
 from ..lower.cluster import cluster
 from ..lower.cut import cut
@@ -63,6 +63,12 @@ from .step import Step
 
 Assign = Callable[[Sequence[Operation], Sequence[Symbol]], Mapping[Operation, str]]
 _TEXT_WIDTH = 56  # of the program in a listing
+
+
+def _variables_of(operations: Iterable[Operation]) -> list[Variable]:
+    """Return the variables that operations read or write, those inside loops and branches included."""
+    resources = dict.fromkeys(effect.resource for operation in operations for effect in operation.effects)
+    return [resource for resource in resources if isinstance(resource, Variable)]
 
 
 @dataclass
@@ -150,6 +156,7 @@ class MachineProgram:
         whole = not exact and needs_whole_cores(prepared.operations)
         self._threads = on_one_thread(contextlib.nullcontext) if whole else contextlib.nullcontext
         self._locks = locks_of(written_variables(prepared.operations))
+        self._variables = _variables_of(prepared.operations)
         self._idle: list[Step] = []
         self._lock = threading.Lock()  # of what is printed, and of the steps that are made of it
         self._print(prepared)
@@ -246,10 +253,21 @@ class MachineProgram:
     def _run_alone(self, step: Step, values: Sequence[Any]) -> list[Any]:
         """Run a step while no other one writes the same variables; an interrupt waits, where it writes any."""
         if not self._locks:
+            self._compute_first_values()
             return self._run(step, values)
         with Writing(self._locks):
             hold_interrupts()
+            self._compute_first_values()
             return self._run(step, values)
+
+    def _compute_first_values(self) -> None:
+        """Compute the values of variables that none had needed yet.
+
+        Threads of devices read them. They would wait for the locks of variables that this thread holds meanwhile.
+        """
+        for variable in self._variables:
+            if variable.first_value is not None:
+                variable.read_value()
 
     def _run(self, step: Step, values: Sequence[Any]) -> list[Any]:
         """Run a step, and time it if it is its turn."""

@@ -17,6 +17,7 @@ from shared.examples import examples
 from shared.fake_cupy import FakeCupy
 from shared.machines import MachineCase, Setting, assert_nothing_left, idle_step, run
 from shared.placed_steps import Legal
+from shared.waiting import Waiting
 
 import anabranch as ab
 from anabranch.engine.codegen.cuda.elementwise import OPTIONS, print_cuda
@@ -27,6 +28,7 @@ from anabranch.engine.graph import as_dtype
 from anabranch.engine.graph.op import Sample
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.graph.variable import Later
 from anabranch.engine.machine.gpu_fused import FusedRunner
 from anabranch.engine.machine.gpu_kernels import HOST_READS, OpRunner
 from anabranch.engine.machine.program import MachineProgram
@@ -123,6 +125,30 @@ def test_variables_are_read_and_written_on_the_device(gpu: FakeCupy) -> None:
         assert count.numpy() == found[4] == step + 1
     v.assign([5.0, 5.0])  # by the host, between steps
     np.testing.assert_array_equal(run(program, [])[0], [50.0, 50.0])
+
+
+def test_variables_whose_first_value_is_computed_late(gpu: FakeCupy) -> None:
+    """The thread of the GPU reads a variable whose lock the step holds, because it writes it."""
+    v = ab.Variable(FirstValue())
+    with ab.Graph().as_default():
+        assigned = v.assign(v + 1.0)
+    program = on_gpu([assigned], {}, assign=place_all)
+    assert v.first_value is not None
+    np.testing.assert_array_equal(Waiting(lambda: run(program, [])).result()[0], [3.0, 4.0])
+    np.testing.assert_array_equal(v.numpy(), [3.0, 4.0])
+
+
+class FirstValue(Later):
+    """The value of a variable that nothing has needed yet."""
+
+    dtype = as_dtype("float32")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (2,)
+
+    def compute(self) -> Any:
+        return np.array([2.0, 3.0], "float32")
 
 
 def test_a_step_that_fails_on_the_device(gpu: FakeCupy) -> None:
