@@ -7,6 +7,7 @@ BIN := .venv/bin
 VENV := .venv/.made
 RUNTIME := .venv/.runtime
 DEV := .venv/.dev
+CUDA := .venv/.cuda
 
 # An editable install warns about the very layout that the tests check; quiet, so that what matters stands out.
 INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -23,7 +24,7 @@ PACKAGES_kserve := kserve
 PACKAGES_openai := openai
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster test test-all sweep bench gpu peers clients lint types imports docs format wheel dist-check lowest clean
+.PHONY: help demo demo-cluster test test-all test-cuda sweep bench gpu peers clients lint types imports docs format wheel dist-check lowest clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +43,9 @@ test: lint types imports docs ## lint, types, import rules, the site of the docu
 test-all: lint types imports docs ## the same with the slow tests, many more random programs, and clients of the server
 	-$(MAKE) --no-print-directory --keep-going clients # tests of those that can't be installed are skipped
 	$(PYTEST) -m "" --hypothesis-profile=all $(ARGS)
+
+test-cuda: $(CUDA) ## compile all that is printed as CUDA for each architecture by NVRTC, and run it on the host; needs no GPU
+	ANABRANCH_TEST_NVRTC=1 $(PYTEST) -m "" tests/engine/test_cuda_*.py $(ARGS)
 
 sweep: $(DEV) ## 100,000 simulations each of the protocols of tasks and of replicas; a failing seed is named, and replays exactly
 	ANABRANCH_SIMULATIONS=100000 $(PYTEST) -m slow -k "many_simulations or at_length" tests/distribute/test_simulation.py \
@@ -119,6 +123,10 @@ $(DEV): $(VENV) pyproject.toml
 	$(INSTALL) --editable '.[dev,examples]'
 	mkdir -p .venv/src && ln -sfn ../.. .venv/src/anabranch
 	@touch $(RUNTIME) $@
+
+$(CUDA): $(DEV)
+	$(INSTALL) --editable '.[cuda-check]'
+	@touch $@
 
 .venv/clients/%/.made: | $(VENV)
 	$(BIN)/python -m venv .venv/clients/$*

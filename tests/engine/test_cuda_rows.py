@@ -1,103 +1,20 @@
 """Row kernels printed as CUDA: reductions, softmax and normalisation, run on the host and compared with NumPy."""
 
 import itertools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-from shared.cuda_compiler import compile_cuda
+from shared.cuda_rows import BUILDS, CHEAP, SHAPES, TYPES, Case, cases, of_gradients, of_type
 from shared.device_arrays import DeviceArray
 from shared.fake_cupy import FakeCupy
-from shared.fusion_checks import prepared
 from shared.host_cuda import HostModule, compile_on_host
 
-import anabranch as ab
 from anabranch.engine.codegen.cuda import launches
-from anabranch.engine.codegen.cuda.elementwise import OPTIONS
-from anabranch.engine.codegen.cuda.launches import Launches, launches_of
-from anabranch.engine.codegen.expression.expression import UnsupportedError
 from anabranch.engine.machine.gpu_fused import FusedRunner
 from anabranch.engine.machine.gpu_kernels import OpRunner
-from anabranch.engine.ops.internal.fused import Fused
 
-ops = ab.ops
-Build = Callable[..., Any]
-
-
-def normalised(x: Any, axis: Any = -1) -> Any:
-    centred = x - ops.mean(x, axis=axis, keepdims=True)
-    return centred / ops.sqrt(ops.mean(centred * centred, axis=axis, keepdims=True) + 1e-3)
-
-
-def gradient_of(build: Build) -> Build:
-    def built(*inputs: Any) -> Any:
-        result = build(*inputs)
-        return [result, *ab.gradients(ops.sum(result * result * 0.5), list(inputs))]
-
-    return built
-
-
-BUILDS: dict[str, Build] = {
-    "sum of rows": lambda x: ops.sum(x * x + 1, axis=-1),
-    "sum of columns": lambda x: ops.sum(x * x + 1, axis=0),
-    "sum of all": lambda x: ops.sum(x * x - x),
-    "sum of outer and inner axes": lambda x: ops.sum(x * 2 + 1, axis=(0, -1)),
-    "means": lambda x: [ops.mean(x * 3, axis=-1), ops.mean(x * 3, axis=0), ops.mean(x * 3)],
-    "extrema": lambda x: [ops.max(x + x, axis=-1), ops.min(x + x, axis=0), ops.max(x + x)],
-    "softmax": lambda x: ops.softmax(x * 2),
-    "log softmax": lambda x: ops.log_softmax(x * 2),
-    "logsumexp": lambda x: ops.logsumexp(x * 2, axis=-1),
-    "centred": lambda x: (x - ops.mean(x, axis=-1, keepdims=True)) * 2,
-}
-GRADIENTS: dict[str, Build] = {
-    "normalisation of rows": lambda x, g: normalised(x) * ops.sum(g * 2, axis=0),
-    "normalisation of columns": lambda x, g: normalised(x, 0) + g,
-    "softmax": lambda x, g: ops.softmax(x) * g,
-    "cross entropy": lambda x, g: -ops.sum(ops.log_softmax(x) * g, axis=-1),
-}
-SHAPES = [(5, 7), (70, 33), (3, 1025), (1, 5000), (1, 9), (500, 3), (4, 6, 5), (2, 70, 40)]
 CUPY: Any = FakeCupy()
-
-
-class Case(NamedTuple):
-    """A fused operation with values for its inputs."""
-
-    op: Fused
-    inputs: list[Any]
-    launches: Launches | None
-
-
-def groups(build: Build, shapes: list[tuple[int, ...]], dtype: str) -> list[tuple[Fused, list[Any], list[Any]]]:
-    """The fused operations of a step, with the specs of what they read and write."""
-    with ab.Graph().as_default():
-        inputs = [ab.placeholder(shape, dtype) for shape in shapes]
-        built = build(*inputs)
-        targets = list(built) if isinstance(built, list) else [built]
-        step = prepared(targets, inputs)
-    return [
-        (o.op, [t.spec for t in o.inputs], [t.spec for t in o.outputs])
-        for o in step.operations
-        if isinstance(o.op, Fused)
-    ]
-
-
-def cases(builds: dict[str, Build], shapes: list[tuple[int, ...]], dtype: str, inputs: int) -> list[Case]:
-    random = np.random.default_rng(0)
-    found: dict[Any, Case] = {}
-    for build, shape in itertools.product(builds.values(), shapes):
-        for op, specs, outputs in groups(build, [shape] * inputs, dtype):
-            key = (op, *specs)
-            if key in found:
-                continue
-            values = [np.asarray(random.normal(size=spec.shape) * 2).astype(spec.dtype) for spec in specs]
-            by_value = [k for k, value in enumerate(values) if not value.ndim]
-            values = [value if value.ndim else value[()] for value in values]
-            try:
-                found[key] = Case(op, values, launches_of(op, specs, outputs, by_value))
-            except UnsupportedError:
-                found[key] = Case(op, values, None)
-    return list(found.values())
 
 
 def run_on_host(case: Case) -> list[Any]:
@@ -118,23 +35,6 @@ def check(chosen: list[Case], rtol: float, atol: float) -> None:
             value, expected = value.astype("float64"), np.asarray(expected).astype("float64")
             scale = np.max(np.abs(expected), initial=1.0, where=np.isfinite(expected))
             np.testing.assert_allclose(value, expected, rtol=rtol, atol=atol * float(scale))
-
-
-CHEAP = SHAPES[:5]
-
-
-def of_gradients(shapes: list[tuple[int, ...]], dtype: str = "float32") -> list[Case]:
-    return cases({name: gradient_of(build) for name, build in GRADIENTS.items()}, shapes, dtype, 2)
-
-
-def of_type(dtype: str) -> list[Case]:
-    builds = dict(itertools.islice(BUILDS.items(), 6))
-    if dtype[0] == "i":
-        builds = {name: build for name, build in builds.items() if name != "means"}
-    return cases(builds, SHAPES[:2] if dtype in ("int64", "float16") else SHAPES[1:2], dtype, 1)
-
-
-TYPES = ("float64", "int32", "int64", "float16", "bfloat16")
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +106,7 @@ def test_a_barrier_that_some_threads_miss_is_an_error() -> None:
     head = 'extern "C" __global__ void wrong(int* __restrict__ p0) {'
     code = "\n".join([head, "  if (threadIdx.x < 40) __syncthreads();", "  p0[threadIdx.x] = 1;", "}", ""])
     with pytest.raises(AssertionError, match="threads wait at a barrier that others never reach"):
-        HostModule(code).get_function("wrong")((1,), (64,), (DeviceArray(np.zeros(64, "int32")),))
+        HostModule(code).get_function("wrong")((1, 1), (64,), (DeviceArray(np.zeros(64, "int32")),))
 
 
 def test_threads_of_a_block_interleave() -> None:
@@ -215,13 +115,5 @@ def test_threads_of_a_block_interleave() -> None:
     lines = ["__shared__ int held[64];", "held[threadIdx.x] = threadIdx.x;", "__syncthreads();"]
     lines += ["p0[blockIdx.x * 64 + threadIdx.x] = held[63 - threadIdx.x];"]
     out = DeviceArray(np.zeros(128, "int32"))
-    HostModule("\n".join([head, *lines, "}", ""])).get_function("turned")((2,), (64,), (out,))
+    HostModule("\n".join([head, *lines, "}", ""])).get_function("turned")((2, 1), (64,), (out,))
     np.testing.assert_array_equal(out._held, np.tile(np.arange(64)[::-1], 2))
-
-
-def test_row_kernels_are_cuda() -> None:
-    """The compiler of CUDA takes them."""
-    found = [*cases(BUILDS, SHAPES[1:2], "float32", 1), *of_gradients(SHAPES[1:2]), *of_type("float16")]
-    sources = dict.fromkeys(case.launches.source for case in found if case.launches is not None)
-    for source in sources:
-        assert ".entry" in compile_cuda(source, OPTIONS)

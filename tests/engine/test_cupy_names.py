@@ -79,5 +79,21 @@ def test_the_table_is_that_of_the_installed_cupy():
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             OpRunner(xp, sample.values[0].op)(*sample.values[0].inputs)
+    cupy_names.used.update(
+        ["RawModule.__init__", "RawModule.get_function", "RawKernel.__call__", "empty"]
+    )  # of kernels
     table = cupy_names.TABLE.read_text("utf-8").splitlines()
     assert [line for line in table[1:] if line.partition("(")[0] in cupy_names.used and line not in found] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "options"),
+    [
+        ("RawModule.__init__", (), {"source": ""}),
+        ("RawModule.get_function", (None,), {}),
+        ("RawKernel.__call__", (None, (1,), (32,)), {}),
+    ],
+)
+def test_kernels_are_called_as_cupy_takes_them(name: str, arguments: Any, options: Any):
+    with pytest.raises(TypeError, match=name):
+        cupy_names.check_call(name, *arguments, **options)

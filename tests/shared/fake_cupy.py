@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from shared import device_arrays
+from shared.cupy_names import check_call
 from shared.device_arrays import DeviceArray
 from shared.host_cuda import HostModule
 
@@ -147,6 +148,16 @@ class Stream:
         self._gpu.current = None
 
 
+def _owner(array: Any) -> Any:
+    """The array whose memory a view shows; that of a strided view is behind an object that describes its strides."""
+    while array.base is not None:
+        base = array.base if isinstance(array.base, np.ndarray) else getattr(array.base, "base", None)
+        if not isinstance(base, np.ndarray):
+            break
+        array = base
+    return array
+
+
 class FakeCupy:
     """Stands for the module.
 
@@ -203,6 +214,7 @@ class FakeCupy:
 
     def empty(self, shape: Any, dtype: Any) -> DeviceArray:
         """Full of what nobody expects."""
+        check_call("empty", shape, dtype)
         held = np.empty(shape, dtype)
         ctypes.memset(held.ctypes.data, _POISON, held.nbytes)
         return DeviceArray(held)
@@ -213,7 +225,9 @@ class FakeCupy:
             return value if dtype in (None, value.dtype) else value.astype(dtype)
         return DeviceArray(np.array(value, dtype))
 
-    def RawModule(self, *, code: str, options: Any = ()) -> HostModule:  # noqa: N802
+    def RawModule(self, **options: Any) -> HostModule:  # noqa: N802
+        check_call("RawModule.__init__", **options)
+        code: str = options["code"]
         self.kernels.append(code)
         return HostModule(code)
 
@@ -244,9 +258,7 @@ class FakeCupy:
     def _data(self, held: Any) -> Pointer | None:
         if self._allocate is None:
             return None
-        owner = held
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        owner = _owner(held)
         block = self._blocks.get(id(owner))
         if block is None:
             block = self._allocate(owner.nbytes).mem

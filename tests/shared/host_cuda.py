@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.cupy_names import check_call
 from shared.device_arrays import DeviceArray
 
 _HEADER = Path(__file__).with_name("host_cuda.h")
@@ -80,11 +81,12 @@ class HostModule:
         self._code = code
 
     def get_function(self, name: str) -> "HostKernel":
+        check_call("RawModule.get_function", None, name)
         return HostKernel(self._code, name)
 
 
 class HostKernel:
-    """A kernel as `cupy.RawKernel` gives it."""
+    """A kernel as `cupy.RawModule.get_function` gives it."""
 
     def __init__(self, code: str, name: str) -> None:
         compile_on_host([code])
@@ -92,7 +94,11 @@ class HostKernel:
         self._function.restype = ctypes.c_char_p
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
-        sizes = (ctypes.c_uint * 3)(grid[0], grid[1] if len(grid) > 1 else 1, block[0])
+        check_call("RawKernel.__call__", None, grid, block, arguments)
+        assert len(grid) == 2
+        assert grid[0] < 1 << 31
+        assert grid[1] < 1 << 16
+        sizes = (ctypes.c_uint * 3)(*grid, *block)
         assert all(sizes), f"nothing is launched: {grid} blocks of {block}"
         failure = self._function(sizes, _packed([_passed(argument) for argument in arguments]))
         assert failure is None, failure.decode()

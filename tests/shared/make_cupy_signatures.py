@@ -62,6 +62,9 @@ def lines(cupy: Any) -> Iterable[str]:
                 yield from (
                     f"{prefix}{name}.{method}{described(getattr(value, method))}" for method in methods_of(value)
                 )
+    yield f"RawModule.__init__{parameters_of(cupy.RawModule)}"
+    yield f"RawModule.get_function{parameters_of(cupy.RawModule.get_function)}"
+    yield f"RawKernel.__call__{parameters_of(cupy.RawKernel.__call__)}"
     for name in dir(cupy.ndarray):
         if not name.startswith("_"):
             yield f"ndarray.{name}{described(getattr(cupy.ndarray, name))}"

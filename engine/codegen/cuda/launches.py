@@ -1,4 +1,4 @@
-"""How a fused operation runs on a GPU: the source of its functions, and how each is launched."""
+"""Launches of a fused operation on a GPU: the source of its functions, and the sizes of each call."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Launches:
-    """What runs for a fused operation over operands of certain shapes.
+    """The functions that run for a fused operation over operands of certain shapes.
 
     Each function gets the inputs, the outputs, scratch memory if there is any, and numbers.
 
@@ -178,7 +178,7 @@ def _extent(loops: Sequence[int], extents: Sequence[int]) -> int:
 def _width(spec: RowKernel, gathering: Gathering, extents: Sequence[int]) -> int:
     """The number of sums beside each other that a block computes: as many as let all its threads find terms.
 
-    Along memory at least a warp's, so that neighbours read what lies together.
+    Along memory at least a warp's, so that neighbours read from one place.
     """
     count, terms = _extent(gathering.kept, extents), _extent(gathering.reduced, extents)
     beside = min(WARP, _power(count)) if spec.loops - 1 in gathering.kept else 1

@@ -61,7 +61,7 @@ class Gathering:
 
 @dataclass(frozen=True)
 class RowForm:
-    """How the work of a row kernel is divided among threads.
+    """The division of the work of a row kernel among threads.
 
     Attributes:
         by_value: positions of operands that are passed as numbers.
@@ -417,7 +417,7 @@ class _Gather(_Function):
         return self.text(f"gather{self.number}")
 
     def pieces(self, position: int, splits: str) -> str:
-        """Where the pieces of a sum are, the `position`-th of a gathering."""
+        """The place of the pieces of a sum, the `position`-th of a gathering."""
         return f"(scratch + pieces + {position * PIECE}LL * {splits} * count)" if position else "(scratch + pieces)"
 
     def begin(self, width: int) -> None:
