@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -267,7 +269,7 @@ def test_auto_prints_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixt
 def test_verbose_1_draws_a_bar_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     regression().fit(*rows(8), epochs=2, verbose=1)
     captured = capsys.readouterr()
-    assert "Epoch 2/2: 100%" in captured.out
+    assert re.search(r"Epoch 2/2: +(100%|1/1)", captured.out)  # without the bar where the line is full
     assert "loss: " in captured.out
     assert captured.err == ""
 
