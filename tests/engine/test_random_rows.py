@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared.examples import examples
@@ -53,9 +54,32 @@ def test_rows_are_those_of_the_whole(kind: str, dtype: Any, total: int, each: in
     assert np.asarray(found).tobytes() == np.ascontiguousarray(expected[rows]).tobytes()
 
 
-def test_what_has_no_whole_number_of_entries_a_row_is_drawn_as_it_is() -> None:
+def test_what_has_no_whole_number_of_entries_a_row_is_drawn_by_each_replica_for_itself() -> None:
     op = RandomUniform((3,), np.dtype("float32"))
-    np.testing.assert_array_equal(RandomRows.of(op, 0).run(np, KEY, 2, 2, 6), op.run(np, KEY))
+    first, second = [RandomRows.of(op, 0).run(np, KEY, begin, 2, 6) for begin in (0, 2)]
+    np.testing.assert_array_equal(first, op.run(np, KEY))
+    assert not np.isin(first, second).any()
+
+
+@pytest.mark.parametrize("name", ["gamma", "beta", "binomial", "categorical", "shuffle"])
+def test_draws_that_do_not_go_by_row_differ_between_replicas(name: str) -> None:
+    random = ab.random
+
+    def drawn(axes: Any, begin: int) -> Any:
+        with ab.Graph().as_default(), drawing_rows(axes, Window(begin, 4, 8)):
+            result = {
+                "gamma": lambda: random.gamma((50,), 2.0, seed=5),
+                "beta": lambda: random.beta((50,), 2.0, 3.0, seed=5),
+                "binomial": lambda: random.binomial((50,), 1000.0, 0.5, seed=5),
+                "categorical": lambda: random.categorical(np.zeros((50, 100), "float32"), 1, seed=5),
+                "shuffle": lambda: random.shuffle(np.arange(50), seed=5),
+            }[name]()
+            return ab.Session().run(result)
+
+    plain = drawn([], 4)
+    np.testing.assert_array_equal(drawn([0], 0), plain)  # the replica of the first row: as one process
+    assert np.mean(drawn([0], 4) == plain) < 0.3
+    np.testing.assert_array_equal(drawn([0], 4), drawn([0], 4))
 
 
 def placeholder(*shape: int | None) -> Any:

@@ -46,6 +46,7 @@ from ..math.bits import (
 )
 from ..math.elementwise import check_dtype, is_real
 from .keys import key_words, take_key
+from .rows import own_key
 
 # --- drawing, on concrete values ------------------------------------------------------------------------------------
 
@@ -329,7 +330,7 @@ def gamma(shape: ShapeLike, alpha: TensorLike, dtype: Any = None, seed: Any = No
     wanted = floating_dtype("gamma", dtype)
     static, dynamic = resolve_shape(shape)
     concentration = _number(alpha, "gamma: alpha must be positive", _is_positive)
-    return apply(RandomGamma(static, wanted), take_key(seed), concentration, *dynamic)
+    return apply(RandomGamma(static, wanted), own_key(take_key(seed)), concentration, *dynamic)
 
 
 def beta(shape: ShapeLike, alpha: TensorLike, beta: TensorLike, dtype: Any = None, seed: Any = None) -> Tensor:
@@ -348,7 +349,7 @@ def beta(shape: ShapeLike, alpha: TensorLike, beta: TensorLike, dtype: Any = Non
     static, dynamic = resolve_shape(shape)
     first = _number(alpha, "beta: alpha must be positive", _is_positive)
     second = _number(beta, "beta: beta must be positive", _is_positive)
-    return apply(RandomBeta(static, wanted), take_key(seed), first, second, *dynamic)
+    return apply(RandomBeta(static, wanted), own_key(take_key(seed)), first, second, *dynamic)
 
 
 def binomial(
@@ -376,7 +377,7 @@ def binomial(
     chance = _number(
         probabilities, "binomial: probabilities must be within [0, 1]", lambda value: (value >= 0) & (value <= 1)
     )
-    return apply(RandomBinomial(static, wanted), take_key(seed), trials, chance, *dynamic)
+    return apply(RandomBinomial(static, wanted), own_key(take_key(seed)), trials, chance, *dynamic)
 
 
 __all__ = ["beta", "binomial", "draw_beta", "draw_binomial", "draw_gamma", "gamma"]

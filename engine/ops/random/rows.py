@@ -15,10 +15,13 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
+from ..arrays.creation import zeros_like
+from ..arrays.joining import stack
 from ..arrays.shape_arguments import fill_shape
-from ..base import Op, Operation, Tensor, TensorSpec, apply
+from ..base import Op, Operation, Tensor, TensorSpec, apply, cast, convert_to_tensor
 from ..math.bits import _Random  # pyright: ignore[reportPrivateUsage]
 
 Axes = list[int | None]  # for each draw, in turn, the axis that has rows of the batch
@@ -43,6 +46,7 @@ class _State(threading.local):
         self.found: Axes | None = None  # while axes are found
         self.window: Window | None = None
         self.left: list[int | None] = []
+        self.goes_by_row = False
 
 
 _state = _State()
@@ -66,12 +70,12 @@ def drawing_rows(axes: Axes, window: Window) -> Generator[None]:
         axes: what `finding_axes` gave.
         window: the rows.
     """
-    before = _state.window, _state.left
-    _state.window, _state.left = window, [*axes]
+    before = _state.window, _state.left, _state.goes_by_row
+    _state.window, _state.left, _state.goes_by_row = window, [*axes], bool(axes)
     try:
         yield
     finally:
-        _state.window, _state.left = before
+        _state.window, _state.left, _state.goes_by_row = before
 
 
 def draw(op: _Random, key: Any, *inputs: Any) -> Tensor:
@@ -88,6 +92,20 @@ def draw(op: _Random, key: Any, *inputs: Any) -> Tensor:
         return apply(op, key, *inputs)
     return apply(RandomRows.of(op, axis), key, *_state.window, *inputs)
 
+
+def own_key(key: Tensor) -> Tensor:
+    """Return a key of the replica's own, for draws that do not go by row.
+
+    In a step whose draws go by row all replicas have the same keys: without this they would draw the same numbers for
+    different rows. The replica of the first row keeps the key.
+    """
+    if _state.window is None or not _state.goes_by_row:
+        return key
+    first = cast(convert_to_tensor(_state.window.first), dtypes.int64)
+    return key + stack([first * _SPREAD, zeros_like(first)])
+
+
+_SPREAD = 0x9E3779B1  # odd, so that rows give different keys; below 2**32, so that no product overflows
 
 _Kind = TypeVar("_Kind", bound=_Random)
 _KINDS: dict[str, type[_Random]] = {}
@@ -132,7 +150,8 @@ class RandomRows(Op):
         size = shape[self.axis]
         each = size // count if count else 0
         if each * count != size:  # rows of something else, as those that a mask has left
-            return xp.asarray(draws.draw(key, shape))[()]
+            own = np.asarray(key) + np.array([first * _SPREAD, 0], "int64")
+            return xp.asarray(draws.draw(own, shape))[()]
         whole = (*shape[: self.axis], each * total, *shape[self.axis + 1 :])
         if self.axis == 0:
             width = int(np.prod(shape[1:], dtype="int64"))
@@ -145,4 +164,4 @@ class RandomRows(Op):
         return (None,) * len(node.inputs)
 
 
-__all__ = ["Axes", "RandomRows", "Window", "draw", "drawing_rows", "finding_axes"]
+__all__ = ["Axes", "RandomRows", "Window", "draw", "drawing_rows", "finding_axes", "own_key"]

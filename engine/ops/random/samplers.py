@@ -62,7 +62,7 @@ from ..math.reduced import largest
 from ..math.special import erfinv_values
 from .distributions import beta, binomial, draw_beta, draw_binomial, draw_gamma, gamma
 from .keys import SeedGenerator, global_generator, set_global_seed, take_key
-from .rows import draw, drawn_by_row
+from .rows import draw, drawn_by_row, own_key
 
 # --- drawing, on concrete values ------------------------------------------------------------------------------------
 
@@ -455,7 +455,7 @@ def categorical(logits: TensorLike, num_samples: int, dtype: Any = "int32", seed
     (static,), dynamic = resolve_shape((num_samples,))
     count = dynamic[0] if dynamic else convert_to_tensor(static, dtypes.int32)
     op = RandomCategories(static, as_dtype(dtype or "int32"))
-    return apply(op, take_key(seed), as_floating(logits), count)
+    return apply(op, own_key(take_key(seed)), as_floating(logits), count)
 
 
 def shuffle(x: TensorLike, axis: int = 0, seed: Any = None) -> Tensor:
@@ -463,7 +463,7 @@ def shuffle(x: TensorLike, axis: int = 0, seed: Any = None) -> Tensor:
     tensor = convert_to_tensor(x)
     size = dim(tensor, axis)
     op = RandomPermutation(size if isinstance(size, int) else None)
-    return take(tensor, apply(op, take_key(seed), convert_to_tensor(size, dtypes.int32)), axis=axis)
+    return take(tensor, apply(op, own_key(take_key(seed)), convert_to_tensor(size, dtypes.int32)), axis=axis)
 
 
 def checked_rate(caller: str, rate: Any, below_one: bool = False) -> Any:
