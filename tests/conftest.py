@@ -59,6 +59,31 @@ _FEW_KERNELS = (
 )
 
 
+# In these files, one of each kind of kernel, LLVM optimises kernels in `make test` as it does for users.
+_OPTIMISED = (
+    "engine/test_gemm.py",
+    "engine/test_kernel_functions.py",
+    "engine/test_kernels.py",
+    "engine/test_native_convolution.py",
+    "engine/test_native_picks.py",
+    "engine/test_native_rows.py",
+    "engine/test_native_scalars.py",
+    "engine/test_open_sizes.py",
+    "engine/test_pack.py",
+    "engine/test_quantized_kernel.py",
+    "engine/test_thread_counts.py",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have LLVM compile kernels with the least effort in `make test`, in this process and in those that tests start.
+
+    That takes a third of the time. What the kernels compute is the same; how fast they are is measured elsewhere.
+    """
+    if config.option.markexpr == "not slow":
+        os.environ.setdefault("ANABRANCH_KERNELS", "quick")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files of slow tests alone are not even collected, unless named, where slow tests do not run."""
     is_asked_for = any(argument.startswith(str(collection_path)) for argument in map(os.path.abspath, config.args))
@@ -97,6 +122,19 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     from anabranch.engine.codegen.llvm.library import library
 
     monkeypatch.setattr(library, "_usable", False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def optimised_kernels(request: pytest.FixtureRequest) -> Generator[None]:
+    """Let LLVM optimise the kernels of some files, those of module-scoped fixtures included."""
+    path = request.path.relative_to(Path(__file__).parent).as_posix()
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("ANABRANCH_KERNELS") == "quick" and path in _OPTIMISED:
+            from anabranch.engine.codegen.llvm.library import library
+
+            patch.setenv("ANABRANCH_KERNELS", "1")
+            patch.setattr(library, "quick", False)
+        yield
 
 
 @pytest.fixture(autouse=True)
