@@ -144,9 +144,10 @@ def _farm_long(rows: Rows) -> Words:
     count, length = rows.shape
     nothing, seed = np.zeros(count, np.uint64), np.full(count, 81, np.uint64)
     v, w = (nothing, nothing), (nothing, nothing)
-    y = seed * _K1 + np.uint64(113)
-    z = _shift_mix(y * _K2 + np.uint64(113)) * _K2
-    x = seed * _K2 + _word(rows, 0)
+    # Their types are declared because type checkers take seconds to find them: each depends on the others in the loop.
+    y: Words = seed * _K1 + np.uint64(113)
+    z: Words = _shift_mix(y * _K2 + np.uint64(113)) * _K2
+    x: Words = seed * _K2 + _word(rows, 0)
     end = (length - 1) // 64 * 64
     for start in range(0, end, 64):
         x = _rotate(x + y + v[0] + _word(rows, start + 8), 37) * _K1
