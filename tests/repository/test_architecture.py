@@ -2,7 +2,6 @@
 
 import ast
 import fnmatch
-import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,12 +28,7 @@ TOP_LEVEL = {
 }
 LONGEST_FILE = 700
 LONGEST_FUNCTION = 60  # lines, besides its signature and docstring
-
-
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    """The syntax tree of a file, for all tests that look at it."""
-    return ast.parse(path.read_text(), str(path))
+BEGIN = re.compile(r"^( *)(?:(?:async )?def |class \w+.*:$)", re.MULTILINE)
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -71,10 +65,24 @@ def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
             yield from functions(each)
 
 
+def may_hold_a_long_function(text: str) -> bool:
+    """Test whether some line that begins a function is far from the next one, or the end, that is indented no more."""
+    begins = [(text.count("\n", 0, each.start()), len(each[1])) for each in BEGIN.finditer(text)]
+    ends = [*begins, (text.count("\n") + 1, 0)]
+    for number, (line, indent) in enumerate(begins):
+        end = next(end for end, other in ends[number + 1 :] if other <= indent)
+        if end - line > LONGEST_FUNCTION:
+            return True
+    return False
+
+
 def test_functions_are_short():
     long: dict[str, int] = {}
     for path in [ROOT / "__init__.py", *python_files(*FOLDERS)]:
-        for node in functions(parsed(path)):
+        text = path.read_text()
+        if not may_hold_a_long_function(text):
+            continue  # most files: parsing them all takes long
+        for node in functions(ast.parse(text, str(path))):
             if lines_of(node) > LONGEST_FUNCTION:
                 long[f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"] = lines_of(node)
     assert long == {}, f"functions over {LONGEST_FUNCTION} lines do more than one thing: split them"
