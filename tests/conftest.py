@@ -1,5 +1,6 @@
-"""Settings of hypothesis; seeds; runs without passes or kernels; counts that tests report, printed at the end."""
+"""Settings of hypothesis; seeds and defaults; runs with few kernels; counts and times, printed at the end."""
 
+import gc
 import os
 import random
 from collections import Counter
@@ -12,6 +13,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from shared.processor_time import ProcessorTime
 from shared.sample import left_out
 
 # The same examples in every run, so that a red build means a change in the code, not in the luck.
@@ -71,7 +73,7 @@ _OPTIMISED = (
     "engine/test_open_sizes.py",
     "engine/test_pack.py",
     "engine/test_quantized_kernel.py",
-    "engine/test_thread_counts.py",
+    "engine/test_thread_counts.py",  # without optimisation the bits of some convolutions depend on the threads
 )
 
 
@@ -80,8 +82,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
     That takes a third of the time. What the kernels compute is the same; how fast they are is measured elsewhere.
     """
+    config.pluginmanager.register(ProcessorTime())
     if config.option.markexpr == "not slow":
         os.environ.setdefault("ANABRANCH_KERNELS", "quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector: tens of thousands of tests are made, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

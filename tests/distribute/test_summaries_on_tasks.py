@@ -48,7 +48,7 @@ def test_the_task_of_the_writer_writes(running: Running, graph: ab.Graph, tmp_pa
         ]
         session.close()
     assert [(step, tag) for step, tag, _ in written] == [(i, tag) for i in range(3) for tag in ("h", "mean")]
-    np.testing.assert_allclose(written[-1][2].simple_value, value.mean(), 1e-6)
+    np.testing.assert_allclose(written[-1][2].simple_value, value.mean(), 3e-5)  # a float32 sum, one by one
     assert written[-2][2].histo.num == 1000
     (file,) = (tmp_path / "logs").iterdir()
     assert f".{running[WORKER].pid}." in file.name, "the worker's process has made the file"

@@ -1,0 +1,73 @@
+"""A plugin for pytest which prints the processor time of a run at its end, and the files that take most of it.
+
+Time on the clock depends on what else the machine does, processor time much less. So each run of `make test` shows when
+tests have become slow. Processes that tests start count once they were waited for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Generator, Iterable
+from typing import Any
+
+import pytest
+
+_FILES = 10
+
+
+def spent() -> float:
+    """Return the processor seconds of this process and of those that it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+class ProcessorTime:
+    """Notes processor seconds with each report; adds up those of all reports and processes."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._workers = self._collecting = 0.0
+
+    def pytest_collection_finish(self) -> None:
+        self._collecting = self._last = spent()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
+        report = yield
+        now = spent()
+        report.processor_seconds = now - self._last  # travels with the report, from the workers of pytest-xdist too
+        self._last = now
+        return report
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["processor_seconds"] = spent(), self._collecting
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        total, collecting = getattr(node, "workeroutput", {}).get("processor_seconds", (0.0, 0.0))
+        self._workers += total
+        self._collecting += collecting
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        reports = [report for found in terminalreporter.stats.values() for report in found]
+        # The workers' processes were waited for: what they took, and what they waited for, is this process's, too.
+        for line in lines(reports, max(spent(), self._workers), self._collecting):
+            terminalreporter.write_line(line)
+
+
+def lines(reports: Iterable[Any], total: float, collecting: float) -> list[str]:
+    """Return what is printed: all processor time, and that of the files which took most.
+
+    Args:
+        reports: of the phases of tests; others are passed over.
+        total, collecting: processor seconds of all processes, and those of them before the first test.
+    """
+    files: Counter[str] = Counter()
+    for report in reports:
+        files[getattr(report, "nodeid", "").partition("::")[0]] += getattr(report, "processor_seconds", 0.0)
+    head = f"processor time: {total / 60:.1f} minutes, of which {collecting / 60:.1f} before the first test"
+    return [head, *[f"  {seconds:6.1f} s {name}" for name, seconds in files.most_common(_FILES) if seconds >= 1]]
