@@ -123,6 +123,15 @@ def same_seeds() -> None:
 
 
 @pytest.fixture(autouse=True)
+def same_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back what a test makes of `floatx` and of the dtype policy."""
+    from anabranch.engine.objects import floats, policies
+
+    monkeypatch.setattr(floats, "_default", floats._default)
+    monkeypatch.setattr(policies, "_global", policies._global)
+
+
+@pytest.fixture(autouse=True)
 def verified_in_part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify one of four steps in some files."""
     if request.path.name in _VERIFIED_IN_PART and os.environ["ANABRANCH_VERIFY"] == "1":

@@ -26,10 +26,8 @@ X, IDS, Y = RNG.normal(size=(11, 4)), RNG.integers(0, 7, size=(11, 4)), RNG.norm
 
 @pytest.fixture(autouse=True)
 def doubles(without_kernels: None) -> Iterator[None]:
-    before = ab.config.floatx()
     ab.config.set_floatx("float64")
     yield
-    ab.config.set_floatx(before)
     ab.config.set_devices()
     distribution.set_distribution(None)
 

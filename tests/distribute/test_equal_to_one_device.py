@@ -25,9 +25,7 @@ PRECISIONS = {"float64": 1e-10, "float32": 1e-5}
 
 @pytest.fixture(autouse=True)
 def plain(without_kernels: None) -> Iterator[None]:
-    before = ab.config.floatx()
     yield
-    ab.config.set_floatx(before)
     ab.config.set_devices()
 
 

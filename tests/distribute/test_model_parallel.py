@@ -29,10 +29,8 @@ X, IDS, Y = RNG.normal(size=(7, 3, 8)), RNG.integers(0, 12, size=(7, 3)), RNG.no
 
 @pytest.fixture(autouse=True)
 def doubles(without_kernels: None) -> Iterator[None]:
-    before = ab.config.floatx()
     ab.config.set_floatx("float64")
     yield
-    ab.config.set_floatx(before)
     ab.config.set_devices()
     distribution.set_distribution(None)
 

@@ -23,7 +23,6 @@ Y[::11] = 40 * RNG.normal(size=(4, 3))  # one row of each batch has large gradie
 def four_devices(without_kernels: None) -> Iterator[None]:
     ab.config.set_devices(cpu=4)
     yield
-    ab.config.set_dtype_policy(None)
     ab.config.set_devices()
     distribution.set_distribution(None)
 

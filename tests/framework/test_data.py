@@ -316,7 +316,4 @@ def test_config() -> None:
     ab.config.set_devices(["cpu:0"])
     assert ab.config.floatx() == "float32"
     ab.config.set_floatx("float64")
-    try:
-        assert convert_structure(X, "x").dtype == np.float64
-    finally:
-        ab.config.set_floatx("float32")
+    assert convert_structure(X, "x").dtype == np.float64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,6 @@ X = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
 HALVES = ["float16", "bfloat16"]
 # What a step of half precision may be off by, where sums are taken in another order.
 CLOSE = {"mixed_float16": 4e-3, "mixed_bfloat16": 3e-2}
-
-
-@pytest.fixture(autouse=True)
-def plain_policy() -> Iterator[None]:
-    yield
-    ab.config.set_dtype_policy(None)
 
 
 # --- policies -------------------------------------------------------------------------------------------------------

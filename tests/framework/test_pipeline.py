@@ -22,10 +22,8 @@ Y, WEIGHTS = RNG.normal(size=(22, 3)), RNG.random(22)
 
 @pytest.fixture(autouse=True)
 def doubles(without_kernels: None) -> Iterator[None]:
-    before = ab.config.floatx()
     ab.config.set_floatx("float64")
     yield
-    ab.config.set_floatx(before)
     ab.config.set_devices()
 
 

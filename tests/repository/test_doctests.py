@@ -26,10 +26,8 @@ def module_names(examples: bool) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def new_session():
-    """Start with an empty graph, as a reader does, and leave no dtype policy to the tests that follow."""
+    """Start with an empty graph, as a reader does."""
     ab.utils.clear_session(free_memory=False)
-    yield
-    ab.config.set_dtype_policy(None)
 
 
 def page_names() -> list[str]:
