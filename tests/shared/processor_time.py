@@ -7,7 +7,7 @@ tests have become slow. Processes that tests start count once they were waited f
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator, Iterable
 from typing import Any
 
@@ -66,8 +66,9 @@ def lines(reports: Iterable[Any], total: float, collecting: float) -> list[str]:
         reports: of the phases of tests; others are passed over.
         total, collecting: processor seconds of all processes, and those of them before the first test.
     """
-    files: Counter[str] = Counter()
+    files: defaultdict[str, float] = defaultdict(float)
     for report in reports:
         files[getattr(report, "nodeid", "").partition("::")[0]] += getattr(report, "processor_seconds", 0.0)
     head = f"processor time: {total / 60:.1f} minutes, of which {collecting / 60:.1f} before the first test"
-    return [head, *[f"  {seconds:6.1f} s {name}" for name, seconds in files.most_common(_FILES) if seconds >= 1]]
+    most = sorted(files.items(), key=lambda file: file[1], reverse=True)[:_FILES]
+    return [head, *[f"  {seconds:6.1f} s {name}" for name, seconds in most if seconds >= 1]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,8 @@ import anabranch as ab
 from anabranch.engine.ops.collectives import current_group
 
 rank, count = ab.distribute.rank(), ab.distribute.world_size()
-assert current_group().shares_memory == (sys.argv[1] == "auto")
+group: Any = current_group()
+assert group.shares_memory == (sys.argv[1] == "auto")
 digest = hashlib.sha256()
 for size in (1, 1000, 40_001):
     arrays = [np.random.default_rng(each).normal(size=size).astype("float32") for each in range(count)]
