@@ -132,7 +132,7 @@ def test_names_follow_the_sources_of_the_code_generator(monkeypatch: pytest.Monk
     (tmp_path / "regions" / "print.py").unlink()
     sources_digest.cache_clear()
     assert sources_digest() is None
-    with pytest.warns(RuntimeWarning, match="sources of the modules that print code are not there"):
+    with pytest.warns(RuntimeWarning, match="sources of the modules that print code are missing"):
         assert not ObjectFiles(tmp_path).has(NAME)
     monkeypatch.undo()
     sources_digest.cache_clear()

@@ -89,5 +89,5 @@ def test_saturate_cast_of_extremes():
 
 
 def test_saturate_cast_refuses_complex_numbers():
-    with Graph().as_default(), pytest.raises(TypeError, match=r"no range of complex numbers.*Use cast"):
+    with Graph().as_default(), pytest.raises(TypeError, match=r"no range for complex numbers.*Use cast"):
         ops.saturate_cast(np.array([1j]), "float32")

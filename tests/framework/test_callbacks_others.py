@@ -446,7 +446,7 @@ def test_the_guard_names_batches_without_the_callback() -> None:
 def test_terminate_on_nan_says_how_to_find_it(capsys: pytest.CaptureFixture[str]) -> None:
     rooted().fit(BROKEN, BROKEN, batch_size=2, shuffle=False, verbose=0, callbacks=TerminateOnNaN())
     assert (
-        "Batch 2: the loss is nan, terminating training. TerminateOnNaN(locate=True) tells" in capsys.readouterr().out
+        "Batch 2: the loss is nan, terminating training. TerminateOnNaN(locate=True) reports" in capsys.readouterr().out
     )
 
 

@@ -102,5 +102,5 @@ def test_integers_of_four_bits_take_half_a_byte(tmp_path: Path):
         model.quantize(mode)
         model.export(tmp_path / "model.onnx", "onnx", verbose=False)
         sizes.append((tmp_path / "model.onnx").stat().st_size)
-    assert sizes[0] < 256 * 256 * 1.1
-    assert sizes[1] < 256 * 256 * 0.6
+    assert sizes[0] < 256 * 256 * 1.2
+    assert sizes[1] < 256 * 256 * 0.7
