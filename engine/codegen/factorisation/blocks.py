@@ -2,9 +2,53 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
 from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.library import LaterFunction, library
+from ..llvm.registers import registers_of
+from ..matmul import gemm
 
 BLOCK = 32  # rows or columns
+
+
+def dtype_of_kernels(operation: Operation) -> Any:
+    """Return the dtype of the first input of an operation; None if no kernel multiplies matrices of it here."""
+    spec = operation.inputs[0].spec
+    if not isinstance(spec, TensorSpec) or spec.dtype.name not in gemm.ELEMENTS or not gemm.is_available():
+        return None
+    return np.dtype(spec.dtype.name)
+
+
+@cache
+def compiled(name: str, element: str, printers: tuple[Callable[[str, int], str], ...]) -> LaterFunction:
+    """Return a compiled function of the address of its numbers.
+
+    Args:
+        name: of the function.
+        element: the LLVM type of the elements.
+        printers: print its code, from that type and the elements of a register.
+    """
+
+    def text() -> str:
+        lanes = registers_of(library.host, element).lanes
+        return "".join([printer(element, lanes) for printer in printers])
+
+    return library.later(f"{name.replace('_', ' ')} {element}\n{text()}", text, name)
+
+
+def is_left(run: LaterFunction, fields: Sequence[int]) -> bool:
+    """Call a compiled function with numbers, and a 0 behind them; gives whether it has left the work to NumPy."""
+    numbers = (ctypes.c_int64 * (len(fields) + 1))(*fields, 0)
+    run.call(ctypes.addressof(numbers))
+    return numbers[-1] != 0
 
 
 def cell(code: Builder, row: Size, column: Size) -> Size:

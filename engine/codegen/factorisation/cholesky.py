@@ -12,24 +12,19 @@ inversion (1992).
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ...graph.graph import Operation
-from ...graph.spec import TensorSpec
 from ...ops.linear_algebra.matrices import Cholesky
 from ..convolution.correlation import Fields
 from ..elementwise.bound import fits
 from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
-from ..llvm.library import LaterFunction, library
-from ..llvm.registers import registers_of
 from ..llvm.scratch import scratch
 from ..matmul import gemm
-from .blocks import BLOCK, cell, print_inverse, print_product
+from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_inverse, print_product
 
 _LEAST = 128  # rows: of smaller matrices LAPACK is as quick
 _FIELDS = ("x", "out", "size", "count", "memory", "product", "failed")
@@ -40,14 +35,12 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
 
     A matrix that turns out not to be positive definite is left to NumPy, which raises, or finds that rounding differs.
     """
-    op, spec = operation.op, operation.inputs[0].spec
+    op, shape, dtype = operation.op, operation.inputs[0].shape, dtype_of_kernels(operation)
     assert isinstance(op, Cholesky)
-    if not isinstance(spec, TensorSpec) or spec.dtype.name not in gemm.ELEMENTS or not gemm.is_available():
+    if dtype is None or (shape is not None and (shape[-1] or _LEAST) < _LEAST):
         return None
-    if spec.shape is not None and (spec.shape[-1] or _LEAST) < _LEAST:
-        return None
-    dtype = np.dtype(spec.dtype.name)
-    run, item = _function(gemm.ELEMENTS[dtype.name]), dtype.itemsize
+    run = compiled("cholesky", gemm.ELEMENTS[dtype.name], (_print_factor, print_inverse, _print_all))
+    item = dtype.itemsize
 
     def cholesky(x: Any) -> Any:
         size = x.shape[-1]
@@ -56,10 +49,8 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
         out = np.empty(x.shape, dtype)
         memory = scratch(2 * BLOCK * size * item + 2 * 64)
         count = x.size // (size * size)
-        fields = [x.ctypes.data, out.ctypes.data, size, count, memory, gemm.product_address(dtype.name), 0]
-        numbers = (ctypes.c_int64 * len(_FIELDS))(*fields)
-        run.call(ctypes.addressof(numbers))
-        return op.run(np, x) if numbers[-1] else out
+        fields = [x.ctypes.data, out.ctypes.data, size, count, memory, gemm.product_address(dtype.name)]
+        return op.run(np, x) if is_left(run, fields) else out
 
     return cholesky
 
@@ -67,18 +58,7 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
 # --- code -----------------------------------------------------------------------------------------------------------
 
 
-@cache
-def _function(element: str) -> LaterFunction:
-    """A compiled function of the address of its numbers."""
-
-    def text() -> str:
-        lanes = registers_of(library.host, element).lanes
-        return _print_factor(element, lanes) + print_inverse(element, lanes) + _print_all(element)
-
-    return library.later(f"cholesky {element}\n{text()}", text, "cholesky")
-
-
-def _print_all(element: str) -> str:
+def _print_all(element: str, lanes: int) -> str:
     """``(numbers)``: factorise each matrix of a stack; the last number becomes 1 if one has no factor."""
     code = FunctionBuilder("cholesky", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)

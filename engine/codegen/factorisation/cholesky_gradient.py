@@ -9,24 +9,19 @@ Squares on the diagonal follow his equation 10; they alone are inverted, and a s
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ...graph.graph import Operation
-from ...graph.spec import TensorSpec
 from ...ops.linear_algebra.triangular import CholeskyGradient
 from ..convolution.correlation import Fields
 from ..elementwise.bound import fits
 from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
-from ..llvm.library import LaterFunction, library
-from ..llvm.registers import registers_of
 from ..llvm.scratch import scratch
 from ..matmul import gemm
-from .blocks import BLOCK, cell, print_inverse, print_product
+from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_inverse, print_product
 
 _FIELDS = ("lower", "cotangent", "out", "size", "count", "memory", "product", "is_singular")
 
@@ -36,12 +31,12 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
 
     A factor with a zero on its diagonal is left to NumPy, which raises its error.
     """
-    op, spec = operation.op, operation.inputs[0].spec
+    op, dtype = operation.op, dtype_of_kernels(operation)
     assert isinstance(op, CholeskyGradient)
-    if not isinstance(spec, TensorSpec) or spec.dtype.name not in gemm.ELEMENTS or not gemm.is_available():
+    if dtype is None:
         return None
-    dtype = np.dtype(spec.dtype.name)
-    run, product = _function(gemm.ELEMENTS[dtype.name]), gemm.product_address(dtype.name)
+    run = compiled("cholesky_gradient", gemm.ELEMENTS[dtype.name], (print_inverse, _print_all))
+    product = gemm.product_address(dtype.name)
 
     def gradient(lower: Any, cotangent: Any) -> Any:
         if not lower.size or lower.shape != cotangent.shape or not (fits(lower, dtype) and fits(cotangent, dtype)):
@@ -50,9 +45,8 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
         out = np.empty(lower.shape, dtype)
         memory = scratch(2 * BLOCK * size * dtype.itemsize)
         arrays = [array.ctypes.data for array in (lower, cotangent, out)]
-        numbers = (ctypes.c_int64 * len(_FIELDS))(*arrays, size, out.size // (size * size), memory, product, 0)
-        run.call(ctypes.addressof(numbers))
-        return op.run(np, lower, cotangent) if numbers[-1] else out
+        fields = [*arrays, size, out.size // (size * size), memory, product]
+        return op.run(np, lower, cotangent) if is_left(run, fields) else out
 
     return gradient
 
@@ -60,18 +54,7 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
 # --- code -----------------------------------------------------------------------------------------------------------
 
 
-@cache
-def _function(element: str) -> LaterFunction:
-    """A compiled function of the address of its numbers."""
-
-    def text() -> str:
-        lanes = registers_of(library.host, element).lanes
-        return print_inverse(element, lanes) + _print_all(element)
-
-    return library.later(f"cholesky gradient {element}\n{text()}", text, "cholesky_gradient")
-
-
-def _print_all(element: str) -> str:
+def _print_all(element: str, lanes: int) -> str:
     """``(numbers)``: the gradient for each matrix of a stack; the last number becomes 1 if a factor is singular."""
     code = FunctionBuilder("cholesky_gradient", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)

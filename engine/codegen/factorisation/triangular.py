@@ -10,24 +10,19 @@ solution is that of a matrix near the given one, whatever its condition.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ...graph.graph import Operation
-from ...graph.spec import TensorSpec
 from ...ops.linear_algebra.triangular import SolveTriangular
 from ..convolution.correlation import Fields
 from ..elementwise.bound import fitted
 from ..llvm.builder import Builder, FunctionBuilder, Size
-from ..llvm.library import LaterFunction, library
-from ..llvm.registers import registers_of
 from ..llvm.scratch import scratch
 from ..matmul import gemm
-from .blocks import BLOCK, cell, print_product
+from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product
 
 _FEW = 4  # right sides: of fewer or as many each is solved by itself
 _WIDE = 4  # vectors of right sides that are substituted at a time
@@ -42,14 +37,12 @@ def triangular_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
 
     A matrix with a zero on its diagonal is left to NumPy, which raises its error.
     """
-    op, spec = operation.op, operation.inputs[0].spec
+    op, dtype = operation.op, dtype_of_kernels(operation)
     assert isinstance(op, SolveTriangular)
-    if not isinstance(spec, TensorSpec) or spec.dtype.name not in gemm.ELEMENTS or not gemm.is_available():
+    if dtype is None or operation.inputs[1].dtype is not operation.inputs[0].dtype:
         return None
-    if operation.inputs[1].dtype is not spec.dtype:
-        return None
-    dtype = np.dtype(spec.dtype.name)
-    run, product = _function(gemm.ELEMENTS[dtype.name]), gemm.product_address(dtype.name)
+    run = compiled("triangular", gemm.ELEMENTS[dtype.name], (_print_substitution, _print_one, _print_all))
+    product = gemm.product_address(dtype.name)
     flags = [int(op.lower), int(op.transposed), int(op.unit_diagonal)]
 
     def solve(a: Any, b: Any) -> Any:
@@ -62,10 +55,8 @@ def triangular_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
         x[...] = b
         memory = scratch((BLOCK + 1) * size * dtype.itemsize)
         sizes = [size, columns, x.size // (size * columns), 0 if a.ndim == 2 else size * size]
-        fields = [matrices.ctypes.data, x.ctypes.data, *sizes, *flags, memory, product, 0]
-        numbers = (ctypes.c_int64 * len(_FIELDS))(*fields)
-        run.call(ctypes.addressof(numbers))
-        return op.run(np, a, b) if numbers[-1] else x
+        fields = [matrices.ctypes.data, x.ctypes.data, *sizes, *flags, memory, product]
+        return op.run(np, a, b) if is_left(run, fields) else x
 
     return solve
 
@@ -73,18 +64,7 @@ def triangular_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
 # --- code -----------------------------------------------------------------------------------------------------------
 
 
-@cache
-def _function(element: str) -> LaterFunction:
-    """A compiled function of the address of its numbers."""
-
-    def text() -> str:
-        lanes = registers_of(library.host, element).lanes
-        return _print_substitution(element, lanes) + _print_one(element, lanes) + _print_all(element)
-
-    return library.later(f"triangular {element}\n{text()}", text, "triangular")
-
-
-def _print_all(element: str) -> str:
+def _print_all(element: str, lanes: int) -> str:
     """``(numbers)``: solve each system of a stack in place; the last number becomes 1 if a matrix is singular."""
     code = FunctionBuilder("triangular", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)
