@@ -8,6 +8,7 @@ import numpy as np
 
 from ....engine.common import dtypes
 from ....engine.graph.graph import Operation
+from ....layers.quantizers.packing import unpacked_array
 from .products import extremum_or, reduced
 from .registry import exports
 from .writer import BOOL, FLOAT, INT, LONG, Writer
@@ -82,7 +83,7 @@ def _dequantize_int4(w: Writer, node: Operation, packed: str, scale: str, zero: 
     fits = block is not None and w.opset >= _INT4_OPSET and np.all(np.abs(arrays[2] + np.int16(0) + 0.5) < 8)
     if fits and dtypes.name_of(w.dtypes[scale]) in ("float32", "float16"):
         int4, _ = dtypes.four_bit_dtypes()
-        integers = w.constant(_unpacked(arrays[0], op.columns).astype(int4), name=f"{packed}/int4")
+        integers = w.constant(unpacked_array(arrays[0], op.columns).astype(int4), name=f"{packed}/int4")
         zeros = w.constant(arrays[2].astype(int4), name=f"{zero}/int4")
         w.weights.update((integers, zeros))
         return w.add("DequantizeLinear", integers, scale, zeros, dtype=w.dtypes[scale], axis=0, block_size=block)
@@ -102,16 +103,11 @@ def _block_of(group: Any, groups: int) -> int | None:
     return block if alike else None
 
 
-def _unpacked(packed: Any, columns: int) -> Any:
-    low, high = (packed << 4) >> 4, packed >> 4  # shifts that keep the sign
-    return np.stack([low, high], axis=-1).reshape(len(packed), -1)[:, :columns]
-
-
 def _unpacking(w: Writer, packed: str, columns: int) -> str:
     """The integers, int32, of a matrix of bytes that is computed."""
     known = w.known(packed)
     if known is not None:
-        integers = w.constant(_unpacked(known, columns), name=f"{packed}/unpacked")
+        integers = w.constant(unpacked_array(known, columns), name=f"{packed}/unpacked")
         w.weights.add(integers)
         return w.cast(integers, INT)
     byte = w.cast(packed, INT)
