@@ -1,7 +1,7 @@
 """Folders of checkpoints: on the disk, or elsewhere by a URL, which fsspec reads and writes.
 
-What is elsewhere is written to a temporary file first and sent when it is whole: stores of objects show a file when all
-of it is there. Where one does not, a checkpoint without its last file, the manifest, is none.
+A file for elsewhere is written to a temporary file first and sent when it is whole: stores of objects show a file when
+all of it is there. Where one does not, a checkpoint without its last file, the manifest, is none.
 """
 
 from __future__ import annotations

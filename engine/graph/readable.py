@@ -15,6 +15,8 @@ class Readable(Operators):
     It can be used in ops like a variable.
     """
 
+    __slots__ = ()
+
     @property
     def shape(self) -> Shape:
         """Return the shape of the value."""

@@ -18,10 +18,11 @@ import numpy as np
 
 from ..common.dtypes import DType
 from ..common.partitioners import FixedShardsPartitioner, shards_along_rows
+from .readable import Readable
 from .scopes import device
 from .slices import IndexedSlices
 from .spec import TensorSpec, shape_text
-from .tensor import Operators, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from .tensor import Tensor, _operators  # pyright: ignore[reportPrivateUsage]
 from .variable import Later, Variable
 
 Array = Any
@@ -116,7 +117,7 @@ def regions_of_grid(shape: Sequence[int], counts: Sequence[int]) -> list[tuple[s
     ]
 
 
-class ShardedVariable(Operators):
+class ShardedVariable(Readable):
     """A variable that is cut by rows into several shards, which may be on different devices and tasks.
 
     Args:

@@ -27,6 +27,7 @@ from .lifting import created, outside
 from .name_scopes import scoped_path
 from .op import Effect, Op, as_scalar_or_array
 from .provenance import user_location
+from .readable import Readable
 from .slices import IndexedSlices
 from .spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
 from .stateless import in_stateless_scope, keep, substitute
@@ -536,7 +537,7 @@ def _one_value(initial_value: Any, initializer: Any, name: str | None) -> Any:
     return initial_value if initializer is None else initializer
 
 
-class VariableRows(Operators):
+class VariableRows(Readable):
     """Some rows of a variable, read and assigned like a variable of their own: for optimizers' updates of tables.
 
     Args:

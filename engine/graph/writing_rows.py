@@ -1,6 +1,6 @@
 """Writes of parts of a variable in its memory, beside readers in other threads and in other steps.
 
-What has read a variable holds its array: a step that has yet to use it, a message that is being sent, a value of a
+Readers of a variable hold its array: a step that has yet to use it, a message that is being sent, a value of a
 user. So the array's count of references says whether anyone does. If not, the parts are written in place; otherwise in
 a copy, and who has read the variable keeps what it has. While they are written, the variable does not have its array:
 who reads it then, in another thread, waits until they are (see `Variable.__getattr__`). Other reads pay nothing.

@@ -130,7 +130,7 @@ def _awaited_by_change(
 ) -> list[Value]:
     """Return what rows that are taken, changed and written back have to wait for, so that all that can be one node.
 
-    Of two steps that add to the same row both count then, whenever what they add comes.
+    Two steps that add to the same row both count then, whenever what they add comes.
     """
     changes = consumers.get(taker.output, ()) if len(taker.specs) == 1 else ()
     if len(changes) != 1 or not _is_beside(changes[0], taker) or len(changes[0].specs) != 1:

@@ -22,12 +22,11 @@ from ..graph.graph import (
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.provenance import user_stacklevel
 from ..graph.readable import Readable
-from ..graph.sharded import ShardedVariable
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, as_shape, broadcast_shapes
 from ..graph.tensor import Symbol, Tensor
 from ..graph.value import FlowValue, Value
-from ..graph.variable import Variable, VariableRows
+from ..graph.variable import Variable
 from .immediate import run_now
 from .text.numbers import as_strings
 
@@ -341,7 +340,7 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
     dtype('float32')
     """
     wanted = None if dtype is None else as_dtype(dtype)
-    if isinstance(value, (Variable, VariableRows, ShardedVariable, Readable)):
+    if isinstance(value, (Variable, Readable)):
         value = value.value
     if isinstance(value, Tensor):
         return value if wanted is None or value.dtype == wanted else cast(value, wanted)
@@ -359,12 +358,12 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
 def _holds_symbols(value: Any) -> bool:
     if is_sequence(value):
         return any(_holds_symbols(item) for item in value)
-    return isinstance(value, (Tensor, Variable, ShardedVariable, Readable))
+    return isinstance(value, (Tensor, Variable, Readable))
 
 
 def dtype_of(value: TensorLike) -> Any:
     """Return what `value` brings to promotion: its dtype, or its Python type if it is a weak scalar."""
-    if isinstance(value, (Tensor, Variable, VariableRows, ShardedVariable, Readable, IndexedSlices)):
+    if isinstance(value, (Tensor, Variable, Readable, IndexedSlices)):
         return value.dtype
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic):
         return type(value)
