@@ -150,8 +150,8 @@ class SelfAttention(Layer):
 def _written(cache: Any, new: Any, places: Any) -> Tensor:
     """A cache (batch, capacity, ...) with what is new at `places` (batch, steps) of it.
 
-    Of several steps those beyond the capacity are left out. A single one must be within it, and is written so that a
-    decoder need not copy the cache.
+    Steps beyond the capacity are left out where there are several. A single one must be within it, and is written so
+    that a decoder need not copy the cache.
     """
     if new.shape[1] == 1:
         indices = ops.stack([ops.arange(ops.shape(cache)[0], dtype="int32"), places[:, 0]], axis=1)
