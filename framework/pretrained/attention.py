@@ -122,7 +122,7 @@ class SelfAttention(Layer):
             seen = ops.greater_equal(back, 0)
             if self.window is not None:
                 seen = ops.logical_and(seen, ops.less(back, self.window))
-            seen = ops.reshape(seen, (-1, 1, ops.shape(seen)[-2], ops.shape(seen)[-1]))
+            seen = ops.expand_dims(seen, -3) if len(seen.shape or ()) == 3 else ops.expand_dims(seen, (0, 1))
         if mask is None:
             return seen
         counts = ops.cast(mask, "bool")[:, None, None, :]
@@ -192,7 +192,9 @@ def _scaled_waves(waves: Any, scaling: dict[str, Any]) -> Any:
 
 def turned(x: Any, angles: Any) -> Tensor:
     """Heads (batch, steps, heads, features) with pairs (i, i + features / 2) turned by angles."""
-    angles = ops.reshape(angles, (-1, ops.shape(angles)[-2], 1, ops.shape(angles)[-1]))
+    angles = ops.expand_dims(angles, -2)
+    if len(angles.shape or ()) == 3:
+        angles = ops.expand_dims(angles, 0)
     first, second = ops.split(x, 2, axis=-1)
     cosines, sines = ops.cast(ops.cos(angles), x.dtype), ops.cast(ops.sin(angles), x.dtype)
     return ops.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)

@@ -18,6 +18,7 @@ from ..errors import OnnxError
 from ..protos import element_type
 from .arrays import Dense, Fresh, as_dense, as_sequence, is_static
 from .arrays import Sequence as SequenceArray
+from .composites import Composite, find_composites
 from .recurrent import as_operator
 from .refused import reason_for
 from .registry import RULES, exports
@@ -37,9 +38,12 @@ class GraphExporter(Writer):
         self.values: dict[Symbol, Any] = {}
         self.reads: dict[Any, str] = {}
         self._initial: dict[Any, str] = {}
+        self._composites: dict[Operation, Composite] = {}
 
     def run(self, graph: Graph, wanted: Iterable[Symbol]) -> None:
         """Append the operations of a graph, or of the inside of a loop or branch, that give the values of `wanted`."""
+        wanted = list(wanted)
+        self._composites |= find_composites(graph.operations, wanted, self.opset)
         roots = [symbol.operation for symbol in wanted]
         if isinstance(graph, Region):
             roots += [operation for operation in graph.operations if _acts(operation)]
@@ -48,11 +52,16 @@ class GraphExporter(Writer):
             operation = roots.pop()
             if operation not in needed and operation.graph is graph:
                 needed.add(operation)
-                roots += [symbol.operation for symbol in operation.inputs]
+                roots += [symbol.operation for symbol in self._inputs(operation)]
         for operation in graph.operations:
             known = bool(operation.outputs) and all(symbol in self.values for symbol in operation.outputs)
             if operation in needed and not known:
                 self._write(operation)
+
+    def _inputs(self, operation: Operation) -> Sequence[Symbol]:
+        """The tensors from which an operation is written: its own inputs, or those of the composite that it ends."""
+        composite = self._composites.get(operation)
+        return operation.inputs if composite is None else composite.inputs
 
     def _write(self, operation: Operation) -> None:
         before, self.label = self.label, operation.name
@@ -74,10 +83,13 @@ class GraphExporter(Writer):
             return self.constant(op.value)
         if isinstance(op, ReadVariable):
             return self.variable(op.variable, operation.name)
-        rule = RULES.get(operation.type)
-        if rule is None or rule.lowest > self.opset:
+        composite, rule = self._composites.get(operation), RULES.get(operation.type)
+        if composite is None and (rule is None or rule.lowest > self.opset):
             raise refusal(operation, reason_for(type(op)) if rule is None else f"it needs opset {rule.lowest}")
-        inputs = [self.values[symbol] for symbol in operation.inputs]
+        inputs = [self.values[symbol] for symbol in self._inputs(operation)]
+        if composite is not None:
+            return composite.write(self, *inputs)
+        assert rule is not None
         return rule.write(self, operation, *inputs)
 
     def variable(self, variable: Any, name: str) -> str:
@@ -110,16 +122,6 @@ class GraphExporter(Writer):
             self.values[parameter] = value
         for outer, parameter in region.captures:
             self.values[parameter] = self.values[outer]
-
-    def own(self, nodes: list[Any], name: str, taken: set[str]) -> str:
-        """Return a value as an output of the graph of `nodes`, which must be one of its own, and there only once."""
-        made = any(name in node.output for node in nodes)
-        if made and name not in taken:
-            taken.add(name)
-            return name
-        fresh = self.add("Identity", name)
-        taken.add(fresh)
-        return fresh
 
 
 def refusal(operation: Operation, reason: str) -> OnnxError:

@@ -40,9 +40,11 @@ def _contraction(w: Writer, node: Operation, a: str, b: str) -> str:
     """
     op: Any = node.op
     labels, names = [op.a, op.b], [a, b]
-    for k in (0, 1):  # what broadcasts is taken away, where the other operand has the label
-        own: Any = node.inputs[k].shape
-        ones = [axis for axis, label in enumerate(labels[k]) if own[axis] == 1 and label in (op.b, op.a)[k]]
+    shapes: Any = [node.inputs[k].shape for k in (0, 1)]
+    known = [dict(zip(each, shape, strict=True)) for each, shape in zip(labels, shapes, strict=True)]
+    for k in (0, 1):  # what broadcasts is taken away, where the other operand has the label and another size
+        other = known[1 - k]
+        ones = [axis for axis, label in enumerate(labels[k]) if known[k][label] == 1 != other.get(label, 1)]
         names[k] = w.squeeze(names[k], *ones)
         labels[k] = "".join(label for axis, label in enumerate(labels[k]) if axis not in ones)
     both = [label for label in labels[0] if label in labels[1]]

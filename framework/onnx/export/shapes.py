@@ -35,6 +35,11 @@ def shape_input(w: Writer, name: str) -> str:
 @exports("dim_of")
 def _dim_of(w: Writer, node: Operation, x: str) -> str:
     axis = node.op.axis % rank_of(node) if node.op.axis < 0 else node.op.axis  # pyright: ignore
+    return scalar_dim(w, x, axis)
+
+
+def scalar_dim(w: Writer, x: str, axis: int) -> str:
+    """Return the size of an axis, as an int32 scalar."""
 
     def make() -> str:
         vector = w.dim(x, axis)

@@ -291,6 +291,16 @@ class Writer:
         """Return a GraphProto for a loop or branch."""
         return load_onnx().helper.make_graph(nodes, self.new_name(name), list(inputs), list(outputs))
 
+    def own(self, nodes: list[Any], name: str, taken: set[str]) -> str:
+        """Return a value as an output of the graph of `nodes`, which must be one of its own, and there only once."""
+        made = any(name in node.output for node in nodes)
+        if made and name not in taken:
+            taken.add(name)
+            return name
+        fresh = self.add("Identity", name)
+        taken.add(fresh)
+        return fresh
+
     def sequence_info(self, name: str) -> Any:
         """Return a ValueInfoProto of a sequence of tensors of any shapes."""
         kind = element_type(self.dtypes[name])
