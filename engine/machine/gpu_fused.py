@@ -66,7 +66,7 @@ class _Bound:
         self._outputs = [(spec.shape, spec.dtype) for spec in inferred]
         self._by_value = frozenset(by_value)
         self._launches = launches_of(op, inputs, inferred, by_value)
-        module = _compiled(cupy, self._launches.source)
+        module = compiled_module(cupy, self._launches.source)
         self._functions = [module.get_function(call.function) for call in self._launches.calls]
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -91,7 +91,7 @@ class _Bound:
 _modules: dict[tuple[int, str], Any] = {}
 
 
-def _compiled(cupy: Any, source: str) -> Any:
+def compiled_module(cupy: Any, source: str) -> Any:
     """The functions of a source, compiled once a process (cupy keeps machine code on disk)."""
     module = _modules.get((id(cupy), source))
     if module is None:

@@ -25,6 +25,7 @@ from ..graph.variable import Assign, Variable
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.indexed_slices import AssignRows
 from ..ops.internal.fused import Fused
+from .gpu_draws import draw_runner
 from .gpu_fused import FusedRunner
 
 _SMALL = 8  # elements of an integer vector that stays on the host, as in placement
@@ -153,7 +154,7 @@ class GpuKernels:
         if isinstance(op, (Assign, AssignRows)):
             variable: Any = DeviceVariable(op.variable, self._variables)
             op = type(op)(variable)
-        return OpRunner(self._cupy, op)
+        return draw_runner(self._cupy, op) or OpRunner(self._cupy, op)
 
 
 def _op_of(value: Any) -> Op | None:

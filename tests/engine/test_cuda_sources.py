@@ -5,7 +5,10 @@ from shared.cuda_compiler import compile_cuda
 from shared.cuda_rows import row_sources
 from shared.cuda_sources import elementwise
 
+from anabranch.engine.codegen.cuda.draws import draw_launch
 from anabranch.engine.codegen.cuda.elementwise import OPTIONS
+from anabranch.engine.graph import as_dtype
+from anabranch.engine.ops.random.samplers import RandomIntegers, RandomKeep, RandomNormal, RandomUniform
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 
@@ -41,6 +44,15 @@ def test_reductions_and_normalisations(architecture: str) -> None:
     sources = row_sources()
     assert len(sources) > 60
     check(sources, architecture)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_random_numbers(architecture: str) -> None:
+    floats = [as_dtype(name) for name in ("float32", "float64", "float16", "bfloat16")]
+    found = [cls((3,), dtype) for cls in (RandomUniform, RandomNormal, RandomKeep) for dtype in floats]
+    integers = [RandomIntegers((3,), as_dtype(name)) for name in ("int8", "int32", "int64", "uint16", "uint64")]
+    check([draw_launch(op).source for op in [*found, *integers]], architecture)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
