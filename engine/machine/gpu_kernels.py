@@ -22,11 +22,13 @@ from ..devices.dispatcher import Dispatcher
 from ..devices.transfer import Parts
 from ..graph.op import Op, is_array
 from ..graph.variable import Assign, Variable
+from ..ops.arrays.gathering import register_combiner
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.indexed_slices import AssignRows
 from ..ops.internal.fused import Fused
 from .gpu_draws import draw_runner
 from .gpu_fused import FusedRunner
+from .gpu_rows import combine_rows_on_gpu
 
 _SMALL = 8  # elements of an integer vector that stays on the host, as in placement
 
@@ -91,6 +93,7 @@ class GpuKernels:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._cupy = dispatcher.cupy
+        register_combiner(self._cupy.ndarray, combine_rows_on_gpu)
         self._variables = DeviceVariables(dispatcher)
         self._functions: dict[types.CodeType, Callable[..., Any]] = {}
         self._translated: dict[int, Any] = {}

@@ -7,6 +7,7 @@ from shared.cuda_sources import elementwise
 
 from anabranch.engine.codegen.cuda.draws import draw_launch
 from anabranch.engine.codegen.cuda.elementwise import OPTIONS
+from anabranch.engine.codegen.cuda.row_sums import print_row_sums
 from anabranch.engine.graph import as_dtype
 from anabranch.engine.ops.random.samplers import RandomIntegers, RandomKeep, RandomNormal, RandomUniform
 
@@ -53,6 +54,14 @@ def test_random_numbers(architecture: str) -> None:
     found = [cls((3,), dtype) for cls in (RandomUniform, RandomNormal, RandomKeep) for dtype in floats]
     integers = [RandomIntegers((3,), as_dtype(name)) for name in ("int8", "int32", "int64", "uint16", "uint64")]
     check([draw_launch(op).source for op in [*found, *integers]], architecture)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_combined_rows(architecture: str) -> None:
+    types = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint32", "uint64")
+    ufuncs = ("add", "multiply", "maximum", "minimum")
+    check([print_row_sums(ufunc, name).source for ufunc in ufuncs for name in types], architecture)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
