@@ -18,9 +18,8 @@ from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
 
-def _sizes(graph: ab.Graph, *tensors: Any) -> list[Any]:
+def _sizes(*tensors: Any) -> list[Any]:
     known = KnownSizes()
-    known.note_all(graph.operations)
     return [known.of(tensor) for tensor in tensors]
 
 
@@ -28,34 +27,42 @@ def _sizes(graph: ab.Graph, *tensors: Any) -> list[Any]:
 
 
 def test_names_of_rows() -> None:
-    with ab.Graph().as_default() as graph:
+    with ab.Graph().as_default():
         x, y = (ab.placeholder((None, 8), "float32") for _ in range(2))
         ids = ab.placeholder((None,), "int32")
         taken, other = ab.ops.take(x, ids, axis=0), ab.ops.take(y, ids // 2, axis=0)
         product = ab.ops.relu(ab.ops.matmul(taken, ab.ops.ones((8, 5))))
         column = ab.ops.expand_dims(ab.ops.sum(other, axis=1), -1)
-        found = _sizes(graph, taken, other, product, column, product * column, ab.ops.softmax(product), x, y)
+        found = _sizes(taken, other, product, column, product * column, ab.ops.softmax(product), x, y)
     rows = (ids, 0)
     assert found == [(rows, 8), (rows, 8), (rows, 5), (rows, 1), (rows, 5), (rows, 5), ((x, 0), 8), ((y, 0), 8)]
 
 
 def test_names_of_parts() -> None:
-    with ab.Graph().as_default() as graph:
+    with ab.Graph().as_default():
         x, y = (ab.placeholder((None, 8), "float32") for _ in range(2))
         to, other = (ab.placeholder((None,), "int32") for _ in range(2))
         parts = ab.ops.dynamic_partition(x, to, 2)
         alike, unlike = ab.ops.dynamic_partition(y, to, 2), ab.ops.dynamic_partition(x, other, 2)
-        found = _sizes(graph, *parts, *alike, *unlike)
+        found = _sizes(*parts, *alike, *unlike)
     assert found[:2] == found[2:4]
     assert len({sizes[0] for sizes in found}) == 4
 
 
+def test_programs_may_be_deeper_than_the_stack() -> None:
+    with ab.Graph().as_default():
+        x = y = ab.placeholder((None, 8), "float32")
+        for _ in range(1500):
+            y = ab.ops.tanh(y)
+    assert _sizes(y) == [((x, 0), 8)]
+
+
 def test_what_may_be_broadcast_has_a_name_of_its_own() -> None:
-    with ab.Graph().as_default() as graph:
+    with ab.Graph().as_default():
         x, y = (ab.placeholder((None, 8), "float32") for _ in range(2))
         total = x + y
         open_rank = ab.placeholder(None, "float32")
-        found = _sizes(graph, total, x + 1, x + ab.ops.ones((3, 1)), open_rank, open_rank * 2)
+        found = _sizes(total, x + 1, x + ab.ops.ones((3, 1)), open_rank, open_rank * 2)
     assert found == [((total, 0), 8), ((x, 0), 8), (3, 8), None, None]
 
 
@@ -90,7 +97,7 @@ def test_equal_names_are_equal_sizes(steps: list[tuple[int, int, int, int]], row
         tensors: list[Any] = list(feeds)
         for kind, first, second, number in steps:
             tensors.append(_OPERATIONS[kind](tensors[first % len(tensors)], tensors[second % len(tensors)], number))
-    known = _sizes(graph, *tensors)
+    known = _sizes(*tensors)
     values = [np.ones(rows[:2], "float32"), np.ones(rows[2:], "float32")]
     lengths: dict[Any, int] = {}
     for tensor, sizes in zip(tensors, known, strict=True):

@@ -342,6 +342,7 @@ _WORKLOADS: dict[str, tuple[str, dict[str, Any]]] = {
     "w03 by hand": ("anabranch_loop", {}),
     "w04": ("anabranch", {"body": "scalar", "n": 100_000}),
     "w06": ("anabranch", {"B": 32}),
+    "w10": ("anabranch", {}),
     "w12": ("anabranch", {}),
     "w14": ("anabranch", {}),
     "w26, conds": ("anabranch_5", {"of": "nested conds", "measured": "preparing"}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ...graph.graph import Operation
 from ...ops.internal.update_rows import UpdateRows
@@ -26,7 +26,7 @@ from .assign import Assign, assign_devices
 from .driver import apply_group_rules, apply_rules
 from .prune import all_blocks
 from .rewriter import Rewriter
-from .sizes import KnownSizes
+from .sizes import is_of_open_sizes
 from .switches import PASSES, is_on
 
 
@@ -40,7 +40,6 @@ class Options:
         assign: gives the device of each operation; without it the step is not placed.
         memory_budget: how many bytes of loop state may be saved, about.
         can_swap: state beyond the budget may be moved to the host.
-        sizes: the sizes of results that are known at run time only.
         is_on_one_host: whether all of the step was found to be on one CPU.
     """
 
@@ -49,8 +48,6 @@ class Options:
     assign: Assign | None = None
     memory_budget: int | None = None
     can_swap: bool = False
-    sizes: KnownSizes = field(default_factory=KnownSizes)
-
     is_on_one_host: bool = False
 
     def runs_on_one_host(self, step: Rewriter) -> bool:
@@ -125,7 +122,7 @@ NOT_PLACED = Requirement(lambda _, options: options.assign is None, "the step is
 NO_BUDGET = Requirement(lambda _, options: options.memory_budget is None, "the step keeps to a memory budget")
 KERNELS = Requirement(lambda _, options: options.rule is not None, "no kernels are compiled for the step")
 ONE_HOST = Requirement(lambda step, options: options.runs_on_one_host(step), "the step spans devices")
-OPEN_SIZES = Requirement(lambda _, options: options.sizes.is_open, "all sizes are known")
+OPEN_SIZES = Requirement(lambda step, _: is_of_open_sizes(step.operations), "all sizes are known")
 FUSION = Requirement(lambda _, __: is_on("fuse"), "the pass `fuse` is turned off")
 
 
@@ -176,12 +173,9 @@ def _fission(step: Rewriter, options: Options) -> None:
     split_loops(step.graph, step.kept, step.fed)
 
 
-def _sizes(step: Rewriter, options: Options) -> None:
-    options.sizes.note_all(step.operations)
-
-
 def _same_shapes(step: Rewriter, options: Options) -> None:
-    apply_rules(step, same_shapes.rules_for(options.sizes), "same_shapes")
+    del options
+    apply_rules(step, same_shapes.RULES, "same_shapes")
 
 
 def _row_updates(step: Rewriter, options: Options) -> None:
@@ -227,7 +221,7 @@ def _epilogues(step: Rewriter, options: Options) -> None:
 
 
 def _group_open(step: Rewriter, options: Options) -> None:
-    group_open(step.graph, step.operations, step.fetches, options.fusion_rule, options.sizes)
+    group_open(step.graph, step.operations, step.fetches, options.fusion_rule, step.sizes)
 
 
 def _switched(name: str, run: Run, *requires: Requirement, switch: str = "", moves_writes: bool = False) -> Pass:
@@ -245,7 +239,6 @@ PIPELINE = (
     Pass("place", "give each operation its device", True, (), _place, is_required=True),
     _switched("sink", _sink),
     Pass("fission", PASSES["fission"].description, False, (), _fission),  # its rewrites have switches of their own
-    Pass("sizes", "find out which sizes that are not known are the same", True, (), _sizes, is_required=True),
     _switched("same_shapes", _same_shapes, OPEN_SIZES, ONE_HOST),
     _switched("row_updates", _row_updates, KERNELS, ONE_HOST, moves_writes=True),
     _switched("materialise_transposes", _materialise_transposes, KERNELS, ONE_HOST),

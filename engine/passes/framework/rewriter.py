@@ -22,6 +22,7 @@ from ..loops.unroll import StepUnderRewrite
 from .order import reorder
 from .patterns import captured
 from .prune import Kept, kept_of, needed_operations
+from .sizes import KnownSizes
 from .specialise import Specialised
 
 
@@ -93,6 +94,7 @@ class Rewriter:
         fed: the placeholders of what is fed.
         fetches: the tensors that are returned.
         wanted: the operations that run for their effects.
+        sizes: those of tensors that are known at run time only, by names.
         erased: the operations that changes since the latest `settle` took out.
     """
 
@@ -109,6 +111,7 @@ class Rewriter:
         self.fed = fed
         self.fetches = fetches
         self.wanted = wanted
+        self.sizes = KnownSizes()
         self.erased: set[Operation] = set()
         self._taken_out: set[Operation] = set()  # those of them whose place nothing takes
         self._known_uses: _Uses | None = None
@@ -289,6 +292,7 @@ class Rewriter:
     def become(self, whole: StepUnderRewrite) -> None:
         """Go on with another copy of the step."""
         self.copy, self.operations, self.fed, self.fetches, self.wanted = whole
+        self.sizes = KnownSizes()
         self._known_uses = None
 
     # --- between passes -------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ...control_flow.region_op import RegionOp
 from ...graph.axis_maps import axis_map_of
 from ...graph.graph import Operation
 from ...graph.op import Op
@@ -22,6 +21,8 @@ from ...ops.arrays.joining import Split
 from ...ops.arrays.partitioning import DynamicPartition
 from ...ops.arrays.shaping import BroadcastTo, DimOf, Reshape
 from ...ops.run_time_shapes import ShapeOf
+from .patterns import captured
+from .prune import all_blocks
 
 Name = tuple[Any, ...]  # of a size that is not known: the value and the axis where it comes first
 Size = int | Name
@@ -30,44 +31,65 @@ _Inferred = Sequence[Size | None] | None  # None: nothing is known
 
 
 class KnownSizes:
-    """The sizes of tensors."""
+    """The sizes of tensors, which are inferred when they are first asked for.
+
+    They stay valid while a step is rewritten: what computes a tensor may change, its value and sizes do not.
+    """
 
     def __init__(self) -> None:
         self._sizes: dict[Symbol, Sizes | None] = {}
         self._parts: dict[Any, Name] = {}
-        self.is_open = False  # whether any size is not known
-
-    def note_all(self, operations: Iterable[Operation]) -> None:
-        """Find out about the results of `operations`, in program order, and of what is in regions inside."""
-        for operation in operations:
-            self._note(operation)
-            for region in operation.op.regions if isinstance(operation.op, RegionOp) else ():
-                for outer, parameter in region.captures:
-                    found = self._sizes.get(outer)
-                    if found is not None:
-                        self._sizes[parameter] = _filled(parameter, found)
-                self.note_all([inner for inner in region.operations if inner.outputs])
 
     def of(self, tensor: Symbol) -> Sizes | None:
-        """The sizes of a tensor; None if not even its rank is known."""
-        found = self._sizes.get(tensor)
-        if found is None:
-            found = self._sizes[tensor] = _filled(tensor, None)
-        return found
+        """Return the sizes of a tensor; None if not even its rank is known."""
+        pending = [tensor]
+        while tensor not in self._sizes:  # programs are deeper than Python's stack
+            unknown = [source for source in _sources(pending[-1]) if source not in self._sizes]
+            if unknown:
+                pending += unknown
+            else:
+                self._note(pending.pop())
+        return self._sizes[tensor]
 
     def part_of(self, numbers: Symbol, count: int, part: int, first: Symbol) -> Name:
         """The name for how many of `numbers` name a part; `first` is what has so many rows, if nothing had before."""
         return self._parts.setdefault((numbers, count, part), (first, 0))
 
-    def _note(self, operation: Operation) -> None:
-        if all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in operation.outputs):
-            return
-        self.is_open = True
-        infer = _TABLE.get(type(operation.op), _followed)
-        inferred = infer(operation.op, operation, self)
-        for tensor, sizes in zip(operation.outputs, inferred, strict=True):
-            if tensor not in self._sizes:
-                self._sizes[tensor] = _filled(tensor, sizes)
+    def _note(self, tensor: Symbol) -> None:
+        """Infer the sizes of a tensor, of which those of its sources are known."""
+        operation, outer = tensor.operation, captured(tensor) if _is_open(tensor) else None
+        if outer is not None:
+            self._sizes[tensor] = _filled(tensor, self._sizes[outer])
+        elif not _is_open(tensor):
+            self._sizes[tensor] = _filled(tensor, None)
+        else:
+            inferred = _TABLE.get(type(operation.op), _followed)(operation.op, operation, self)
+            for output, sizes in zip(operation.outputs, inferred, strict=True):
+                self._sizes[output] = _filled(output, sizes)
+
+
+def _is_open(tensor: Symbol) -> bool:
+    """Test whether some size of a tensor is known at run time only."""
+    return not (isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static)
+
+
+def is_of_open_sizes(operations: Iterable[Operation]) -> bool:
+    """Test whether some result of operations, or of what is in their regions, has a size that is not known."""
+    return any(
+        _is_open(tensor) for block in all_blocks(operations) for operation in block for tensor in operation.outputs
+    )
+
+
+def _sources(tensor: Symbol) -> list[Symbol]:
+    """Return the tensors from whose sizes those of a tensor are inferred."""
+    if not _is_open(tensor):
+        return []
+    outer = captured(tensor)
+    if outer is not None:
+        return [outer]
+    inputs = tensor.operation.inputs
+    sized = [taken.operation.inputs[0] for taken in inputs if isinstance(taken.operation.op, (DimOf, ShapeOf))]
+    return [*inputs, *sized]
 
 
 def _filled(tensor: Symbol, inferred: _Inferred) -> Sizes | None:

@@ -7,8 +7,6 @@ can: then the sum is none, or one over certain axes, which kernels compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...common.identity import is_same
 from ...graph.graph import Operation
 from ...graph.region import Region
@@ -21,8 +19,6 @@ from ..framework.driver import Change, Rule
 from ..framework.patterns import ANY, Match, any_of, op, tensor
 from ..framework.rewriter import Rewriter
 from ..framework.sizes import KnownSizes, Sizes
-
-Rewrite = Callable[[Match, Rewriter, KnownSizes], Change | None]
 
 
 def _is_outside(operation: Operation) -> bool:
@@ -42,8 +38,8 @@ def _sizes_of(match: Match, known: KnownSizes) -> tuple[Sizes | None, Sizes | No
     return known.of(match["x"]), known.of(match["like"]) if "like" in match else static  # pyright: ignore[reportReturnType]
 
 
-def _leave_out(match: Match, step: Rewriter, known: KnownSizes) -> Change | None:
-    before, after = _sizes_of(match, known)
+def _leave_out(match: Match, step: Rewriter) -> Change | None:
+    before, after = _sizes_of(match, step.sizes)
     change, x = match["change"], match["x"]
     (result,) = change.outputs
     if before is None or after is None or not is_same(before, after) or step.has_hidden_use(result):
@@ -54,9 +50,9 @@ def _leave_out(match: Match, step: Rewriter, known: KnownSizes) -> Change | None
     return Change(change, "has that shape already")
 
 
-def _sum_over_axes(match: Match, step: Rewriter, known: KnownSizes) -> Change | None:
+def _sum_over_axes(match: Match, step: Rewriter) -> Change | None:
     """Sum over axes, if it is known over which."""
-    before, after = _sizes_of(match, known)
+    before, after = _sizes_of(match, step.sizes)
     if before is None or after is None or is_same(before, after):
         return None
     extra = len(before) - len(after)
@@ -70,12 +66,14 @@ def _sum_over_axes(match: Match, step: Rewriter, known: KnownSizes) -> Change | 
     return Change(match["change"], f"is a sum over axes {list(axes)}")
 
 
-def _take_of_origin(match: Match, step: Rewriter, known: KnownSizes) -> Change | None:
+def _take_of_origin(match: Match, step: Rewriter) -> Change | None:
     """Take the same size of a smaller value, so that a larger one need not be kept for it."""
     size, (x,) = match["size"], match["size"].inputs
-    origin, axis = _origin(known.of(x), size.op.axis)
+    origin, axis = _origin(step.sizes.of(x), size.op.axis)
     if origin is None or origin is x or origin.operation.graph is not size.graph:
         return None
+    if origin.operation.index > size.index:
+        return None  # of parts that are as many, the one that is asked for first gives the name
     ours, theirs = _row_size(x), _row_size(origin)
     if ours is None or theirs is None or theirs >= ours:
         return None
@@ -101,17 +99,10 @@ def _row_size(x: Symbol) -> int | None:
     return size
 
 
-def rules_for(known: KnownSizes) -> tuple[Rule, ...]:
-    """Return the rules, for a step with these sizes."""
+RULES = (
+    Rule("leave out a change to the same shape", _change, _leave_out),
+    Rule("sum over axes", _open_sum, _sum_over_axes),
+    Rule("take a size of a smaller value", op(DimOf, name="size", may_wait=True), _take_of_origin),
+)
 
-    def with_sizes(rewrite: Rewrite) -> Callable[[Match, Rewriter], Change | None]:
-        return lambda match, step: rewrite(match, step, known)
-
-    return (
-        Rule("leave out a change to the same shape", _change, with_sizes(_leave_out)),
-        Rule("sum over axes", _open_sum, with_sizes(_sum_over_axes)),
-        Rule("take a size of a smaller value", op(DimOf, name="size", may_wait=True), with_sizes(_take_of_origin)),
-    )
-
-
-__all__ = ["rules_for"]
+__all__ = ["RULES"]
