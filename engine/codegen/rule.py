@@ -188,6 +188,6 @@ def _bound_fused(op: Fused, inputs: tuple[TensorSpec, ...], outputs: tuple[Tenso
     if op.layouts:
         from .elementwise.row_builder import bind_rows
 
-        return bind_rows(op, inputs, outputs)
+        return bind_rows(op, inputs, outputs, unrolls=True)
     spec = kernel_spec(op, inputs, outputs)
     return BoundKernel(spec, inputs, outputs, loop_numbers(spec, inputs, outputs))

@@ -54,7 +54,7 @@ def test_reductions_are_those_of_numpy() -> None:
 @pytest.mark.usefixtures("compiled")
 def test_gradients_are_those_of_numpy() -> None:
     found = of_gradients(CHEAP)
-    assert sum(bool(case.op.layouts) for case in found) > 25
+    assert sum(bool(case.op.layouts) for case in found) > 20
     check(found, 2e-4, 2e-5)
 
 

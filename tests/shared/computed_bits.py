@@ -67,6 +67,12 @@ def _convolutions(x: Any, kernel: Any, places: Any, *filters: Any) -> list[Any]:
     return [y, ops.average_pool(y, 2, 1, "same"), rows, ops.segment_sum(rows, places, 300), *convolved]
 
 
+def _distances(x: Any, y: Any) -> list[Any]:
+    """Reductions over short axes, with sums of their gradients over each other axis."""
+    near = ops.exp(-0.1 * ops.sum(ops.square(ops.expand_dims(x, 1) - ops.expand_dims(y, 0)), axis=-1))
+    return [near, ops.softmax(x), ops.softmax(ops.reshape(x, (7, 11, -1)), axis=1)]
+
+
 FILTERS = ((3, 3, 1, 16), (3, 3, 4, 32), (5, 1, 32), (3, 16, 24), (2, 3, 3, 8, 16))
 CASES: dict[str, Case] = {
     "max pooling": Case(lambda x: ops.max_pool(x, 3, strides=2, padding="same"), ((6, 33, 35, 24),)),
@@ -85,6 +91,7 @@ CASES: dict[str, Case] = {
     "depthwise convolution": Case(
         lambda x, w: ops.depthwise_conv(x, w, padding="same"), ((5, 27, 29, 48), (3, 3, 48, 1))
     ),
+    "short axes": Case(_distances, ((539, 6), (301, 6))),
     "cumulative sums of columns": Case(lambda x: ops.cumsum(x, axis=0), ((3000, 65),)),
     "cumulative sums of rows": Case(lambda x: ops.cumsum(x, axis=1), ((700, 301),)),
     "softmax": Case(lambda x: ops.softmax(x, axis=-1), ((2001, 130),)),

@@ -6,12 +6,14 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ...common.dtypes import name_of
 from ...graph.kernel_roles import REDUCING, KernelRole
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused, Part
+from ...passes.fusion.iteration_spaces import MOST_PARTS
 from ..expression.expression import HALVES, Expression, ExpressionBuilder, UnsupportedError, memory_type, register_type
 from ..expression.half import Rounding
 from ..llvm.entry import Operand
@@ -23,6 +25,11 @@ Interval = tuple[int, int]
 Layout = tuple[Interval | None, ...]
 _Value = list[Expression]  # for each part of the axis that is written out; one where all are alike
 _MOST_NODES = 6000
+_MOST_NODES_OF_MANY = 2000  # where more parts than gates have are written out, which is only worth so much compiling
+_MOST_UNROLLED = 16  # elements of an innermost axis that is written out
+_MOST_INTERLEAVED = 8
+_LEAST_VECTORS = 16  # elements of the axis along which vectors go instead
+_MOST_COPIED = 1 << 20  # elements of an operand that is transposed before the loops
 
 
 class _Builder(ExpressionBuilder):
@@ -50,14 +57,21 @@ class _Nest:
 
     Attributes:
         loops: for each loop, the interval of the space through which it runs; the outermost first.
+        parts: the axis that is written out, if there is one.
     """
 
-    def __init__(self, op: Fused, operands: Sequence[Layout], reduced: Sequence[Sequence[Interval]]) -> None:
-        self.parts = op.parts
+    def __init__(
+        self,
+        size: int,
+        operands: Sequence[Layout],
+        reduced: Sequence[Sequence[Interval]],
+        parts: Interval | None,
+    ) -> None:
+        self.parts = parts
         masks = [*map(_covered, operands), *reduced]
-        ends = {1, op.size, *(op.parts or ()), *[end for mask in masks for axis in mask for end in axis]}
+        ends = {1, size, *(parts or ()), *[end for mask in masks for axis in mask for end in axis]}
         cuts = sorted(ends)
-        axes = [(low, high) for low, high in itertools.pairwise(cuts) if not _within((low, high), op.parts)]
+        axes = [(low, high) for low, high in itertools.pairwise(cuts) if not _within((low, high), parts)]
         patterns = [tuple(any(_within(axis, other) for other in mask) for mask in masks) for axis in axes]
         loops: list[Interval] = []
         previous: tuple[bool, ...] | None = None
@@ -68,8 +82,13 @@ class _Nest:
                 loops.append((low, high))
             previous = pattern
         self.loops = loops[::-1]
-        if not loops or loops[0][0] != 1:
+        if not loops or loops[0][0] != self.unrolled:
             raise UnsupportedError("no loop along memory")
+
+    @property
+    def unrolled(self) -> int:
+        """The elements of the axis that is written out, if that is the innermost one; else 1."""
+        return self.parts[1] if self.parts is not None and self.parts[0] == 1 else 1
 
     @property
     def extents(self) -> list[int]:
@@ -112,35 +131,72 @@ def _reduced_axes(op: Any, layout: Layout) -> list[Interval]:
     return [axis for axis in (layout[position] for position in axes) if axis is not None]
 
 
-def bind_rows(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> BoundKernel:
+def bind_rows(
+    op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], unrolls: bool = False
+) -> BoundKernel:
     """The kernel of a fused op that has layouts.
 
     Args:
         op: what is computed.
         inputs: what it reads.
         outputs: what it writes.
+        unrolls: a short innermost axis may be written out; no other sizes may be bound to the kernel then.
 
     Raises:
         UnsupportedError: kernels can't compute it.
     """
-    spec, extents, strides = row_kernel_of(op, inputs, outputs)
+    spec, extents, strides = row_kernel_of(op, inputs, outputs, unrolls)
     sizes = [math.prod(int(dim or 0) for dim in output.shape or ()) for output in outputs]
     return BoundKernel(spec, inputs, outputs, row_numbers(spec, extents, strides, sizes))
 
 
 def row_kernel_of(
-    op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], unrolls: bool = False
 ) -> tuple[RowKernel, list[int], list[int]]:
     """The row kernel of a fused op that has layouts, the extents of its loops and the strides that it names.
+
+    Args:
+        op: what is computed.
+        inputs: what it reads.
+        outputs: what it writes.
+        unrolls: a short innermost axis may be written out; its size is a part of the kernel then.
 
     Raises:
         UnsupportedError: kernels can't compute it.
     """
-    layouts = _operand_layouts(op)
     nest = _nest(op)
+    unrolled = _unrolled(op, nest) if unrolls else None
+    if unrolled is not None:
+        with suppress(UnsupportedError):
+            return _row_kernel(op, unrolled, inputs, outputs)
+    return _row_kernel(op, nest, inputs, outputs)
+
+
+def _row_kernel(
+    op: Fused, nest: _Nest, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> tuple[RowKernel, list[int], list[int]]:
+    layouts = _operand_layouts(op)
     spec = _kernel(op, nest, inputs, outputs, layouts)
     strides = [nest.strides(layout) for layout in layouts]
     return spec, nest.extents, [strides[k][loop] for k, loop in spec.strides]
+
+
+def _unrolled(op: Fused, nest: _Nest) -> _Nest | None:
+    """The loops where a short innermost axis is written out, and vectors go along the axis before; None if it stays.
+
+    It is written out where it is reduced, or where something is the same along it and not along the axis before:
+    one vector takes all elements of a distance or small product then, and many of what these are.
+    """
+    if op.parts is not None or len(nest.loops) < 2:
+        return None
+    low, high = nest.loops[-1]
+    if low != 1 or high > _MOST_UNROLLED or nest.extents[-2] < _LEAST_VECTORS:
+        return None
+    masks = [nest.mask(_covered(layout)) for layout in _operand_layouts(op)]
+    is_reduced = any(nest.mask(axes)[-1] for axes in _reductions(op))
+    if not is_reduced and not any(mask[-2] and not mask[-1] for mask in masks):
+        return None
+    return _nest(op, (1, high))
 
 
 def loops_of(op: Fused) -> list[Interval]:
@@ -159,7 +215,7 @@ def row_numbers(spec: RowKernel, extents: Sequence[int], strides: Sequence[int],
         sizes: elements.
     """
     division = division_of(spec, extents, sizes)
-    memory = scratch(division.parts * division.kept_bytes + division.gathered_bytes)
+    memory = scratch(division.parts * division.kept_bytes + division.gathered_bytes + division.copied_bytes)
     return [*extents, *strides, division.parts, division.rows, memory, division.kept_bytes, *sizes]
 
 
@@ -167,9 +223,13 @@ def _operand_layouts(op: Fused) -> list[Layout]:
     return [*op.layouts[: op.input_count], *[op.layouts[k] for k in op.results]]
 
 
-def _nest(op: Fused) -> _Nest:
-    reduced = [_reduced_axes(step, op.layouts[taken[0]]) for step, taken in op.steps if step.kernel_role in REDUCING]
-    return _Nest(op, _operand_layouts(op), reduced)
+def _reductions(op: Fused) -> list[list[Interval]]:
+    """The intervals of the space over which each reduction goes."""
+    return [_reduced_axes(step, op.layouts[taken[0]]) for step, taken in op.steps if step.kernel_role in REDUCING]
+
+
+def _nest(op: Fused, unrolled: Interval | None = None) -> _Nest:
+    return _Nest(op.size, _operand_layouts(op), _reductions(op), unrolled or op.parts)
 
 
 def _kernel(
@@ -181,7 +241,8 @@ def _kernel(
 ) -> RowKernel:
     builder = _Builder()
     rounded = _Halves(builder)
-    parts = 1 if op.parts is None else op.parts[1] // op.parts[0]
+    parts = 1 if nest.parts is None else nest.parts[1] // nest.parts[0]
+    most_nodes = _MOST_NODES if parts <= MOST_PARTS else _MOST_NODES_OF_MANY
     specs: list[Any] = list(inputs)
     values: list[_Value] = []
     for k, spec in enumerate(inputs):
@@ -192,16 +253,20 @@ def _kernel(
         given = [rounded(values[k], specs[k].dtype) for k in taken]
         values.append(_step(step, builder, nest, given, [op.layouts[k] for k in taken], parts))
         specs.append(step.infer(*[specs[k] for k in taken]))
-        if len(builder.nodes) > _MOST_NODES:
+        if len(builder.nodes) > most_nodes:
             raise UnsupportedError("too long")
     operands: list[Operand] = []
     strides: list[tuple[int, int]] = []
+    parted: list[int] = []
     for k, (spec, layout) in enumerate(zip((*inputs, *outputs), layouts, strict=True)):
         is_written = k >= len(inputs)
         assert spec.shape is not None
         rank = len(spec.shape) if is_written else len(spec.shape) or None
         operands.append(Operand(memory_type(spec.dtype), rank, nest.mask(_covered(layout)), is_written))
-        strides += [(k, loop) for loop in nest.strides(layout) if loop != len(nest.loops) - 1]
+        named = nest.strides(layout)
+        if nest.unrolled > 1 and -1 in named:
+            parted.append(k)
+        strides += [(k, loop) for loop in named if loop != len(nest.loops) - 1 and (loop != -1 or nest.unrolled == 1)]
     stores = [
         (position, component, value.index)
         for position, k in enumerate(op.results)
@@ -218,9 +283,18 @@ def _kernel(
         tuple(stores),
         len(nest.loops),
         tuple(strides),
+        nest.unrolled,
+        tuple(parted),
+        tuple(k for k in parted if k < len(inputs) and _is_transposed(operands[k], inputs[k])),
     )
     _check(spec)
     return spec
+
+
+def _is_transposed(operand: Operand, spec: TensorSpec) -> bool:
+    """Test whether an operand with the innermost axis is copied before the loops: it is read again and again."""
+    is_repeated = operand.steps[-1] and not all(operand.steps)
+    return is_repeated and math.prod(int(dim or 0) for dim in spec.shape or ()) <= _MOST_COPIED
 
 
 class _Halves:

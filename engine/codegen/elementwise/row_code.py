@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from ..expression.llvm import conversion, instruction, literal, may_be_shared
-from ..llvm.builder import BYTES, IN_LOOP, LOOP, Carried, FunctionBuilder
+from ..llvm.builder import BYTES, IN_LOOP, LOOP, Carried, FunctionBuilder, Size
 from .row_kernel import BLOCK, Analysis, RowKernel
 
 _IDENTITY = {
@@ -101,6 +101,28 @@ class _Function(FunctionBuilder):
             self.line(f"%g{output} = inttoptr i64 {own} to ptr")
             total = self.let(f"mul i64 {bytes}, {self.copies(reduction)}")
             position = self.let(f"add i64 {position}, {self.let(f'add i64 {total}, 64')}")
+        self._print_copies(position)
+
+    def _print_copies(self, position: str) -> None:
+        """The addresses of transposed operands, %t0, ..., from a position on."""
+        for k in self.spec.transposed:
+            self.line(f"%t{k} = inttoptr i64 {position} to ptr")
+            bytes = self.let(f"mul i64 {self.size_of(k)}, {self.spec.operands[k].itemsize}")
+            position = self.let(f"add i64 {position}, {self.let(f'add i64 {bytes}, 64')}")
+
+    def size_of(self, k: int) -> Size:
+        """The number of elements of an operand that has components."""
+        steps = self.spec.operands[k].steps
+        return self.mul(self.spec.unrolled, *[f"%extent_{loop}" for loop, is_step in enumerate(steps) if is_step])
+
+    def transposing(self, size: Size) -> Generator[tuple[str, str], None, None]:
+        """Print loops over elements that are transposed; the body takes where each is before and after that."""
+        extent, unrolled = f"%extent_{self.spec.loops - 1}", self.spec.unrolled
+        block = self.mul(extent, unrolled)
+        with self.loop("0", size, block) as first, self.loop("0", extent, metadata=LOOP) as index:
+            for component in range(unrolled):
+                own = self.add(first, self.mul(index, unrolled), component)
+                yield str(own), str(self.add(first, self.mul(component, extent), index))
 
     def count_of(self, mask: Sequence[bool], factor: int, kind: str) -> str:
         """The number of elements over which a reduction goes."""
@@ -132,6 +154,11 @@ class _Run(_Function):
             identity = _IDENTITY[spec.nodes[reduction].value[0], kind]
             with self.loop(0, total, metadata=LOOP) as index:
                 self.store(kind, identity, self.element(kind, f"%g{output}", index), metadata=IN_LOOP)
+        for k in spec.transposed:
+            kind = spec.operands[k].memory
+            for place, other in self.transposing(self.size_of(k)):
+                value = self.load(kind, self.element(kind, f"%d{k}", place), metadata=IN_LOOP)
+                self.store(kind, value, self.element(kind, f"%t{k}", other), metadata=IN_LOOP)
         self.line(f"call void @anabranch_parallel(ptr @{self._name}_part, ptr {context}, i64 %parts)")
         for output, reduction in self.gathered_outputs().items():
             self._finish(output, reduction)
@@ -164,14 +191,26 @@ class _Run(_Function):
         if divisor is not None:
             counted, factor = spec.nodes[spec.nodes[divisor].arguments[1]].value
             count = self.count_of(counted, factor, kind)
-        own_type = spec.outputs[output].type
+        for index, gathered in self._places(output, size):
+            self._finish_element(output, kind, index, gathered, count)
+
+    def _places(self, output: int, size: str) -> Generator[tuple[str, str], None, None]:
+        """Print loops over an output; the body takes where each element is, and where it was gathered."""
+        k = len(self.spec.inputs) + output
+        if k in self.spec.parted and self.spec.operands[k].steps[-1]:
+            yield from self.transposing(size)
+            return
         with self.loop(0, size, metadata=LOOP) as index:
-            value = self.load(kind, self.element(kind, f"%g{output}", index), metadata=IN_LOOP)
-            value = self.let(f"fdiv {kind} {value}, {count}") if count else value
-            register = register_of(own_type)
-            value = value if kind == register else self.let(conversion(kind, register, value))
-            target = self.element(spec.outputs[output].memory, f"%d{len(spec.inputs) + output}", index)
-            self.store_number(own_type, value, target, IN_LOOP)
+            yield index, index
+
+    def _finish_element(self, output: int, kind: str, index: str, gathered: str, count: str) -> None:
+        operand = self.spec.outputs[output]
+        value = self.load(kind, self.element(kind, f"%g{output}", gathered), metadata=IN_LOOP)
+        value = self.let(f"fdiv {kind} {value}, {count}") if count else value
+        register = register_of(operand.type)
+        value = value if kind == register else self.let(conversion(kind, register, value))
+        target = self.element(operand.memory, f"%d{len(self.spec.inputs) + output}", index)
+        self.store_number(operand.type, value, target, IN_LOOP)
 
 
 class _Body(_Function):
@@ -238,15 +277,27 @@ class _Body(_Function):
             if operand.steps[loop]:
                 term = self.let(f"mul i64 {counter}, %stride_{k}_{loop}")
                 offset = self.let(f"add i64 {offset}, {term}") if offset else term
-        return self.element(kind or operand.memory, pointer or f"%d{k}", offset or "0")
+        pointer = pointer or (f"%t{k}" if k in self.spec.transposed else f"%d{k}")
+        return self.element(kind or operand.memory, pointer, offset or "0")
 
     def _element(self, k: int, component: int, index: str | None, base: str = "", kind: str = "") -> str:
+        """The address of an element of a row; of what is gathered there, if its base is given."""
         operand = self.spec.operands[k]
         address, kind = base or self._bases[k], kind or operand.memory
+        if k in self.spec.parted:
+            return self.element(kind, address, self._unrolled(k, component, index, base != ""))
         if component:
             offset = self.let(f"mul i64 %stride_{k}_c, {component}")
             address = self.element(kind, address, offset)
         return address if index is None or not operand.steps[-1] else self.element(kind, address, index)
+
+    def _unrolled(self, k: int, component: int, index: str | None, is_gathered: bool) -> Size:
+        """The place of an element of an operand that has the innermost axis, which is written out."""
+        if index is None or not self.spec.operands[k].steps[-1]:
+            return component
+        if is_gathered or k in self.spec.transposed:
+            return self.add(self.mul(component, f"%extent_{self.spec.loops - 1}"), index)
+        return self.add(self.mul(index, self.spec.unrolled), component)
 
     def _row_nodes(self, stage: int) -> None:
         """Compute the nodes that are the same along the row, and known before pass `stage`."""

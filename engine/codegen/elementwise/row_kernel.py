@@ -38,6 +38,11 @@ class RowKernel:
         stores: what is written: (output, component, node).
         loops: the number of nested loops; the last runs along a row.
         strides: for each operand, the loops (and -1 for its components) whose strides are among the numbers.
+        unrolled: the size of the innermost axis, where that is written out: components are beside each other in memory,
+            and elements along the row so far apart. Else 1, and components are the stride -1 apart.
+        parted: the operands that have components, if the innermost axis is written out.
+        transposed: inputs among them that are read more than once: they are copied before the loops, so that elements
+            along the row are beside each other.
     """
 
     nodes: tuple[Node, ...]
@@ -46,6 +51,9 @@ class RowKernel:
     stores: tuple[tuple[int, int, int], ...]
     loops: int
     strides: tuple[tuple[int, int], ...]
+    unrolled: int = 1
+    parted: tuple[int, ...] = ()
+    transposed: tuple[int, ...] = ()
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -237,12 +245,14 @@ class Division:
         rows: of the outermost loop that a part takes.
         kept_bytes: scratch memory of one part for what passes keep.
         gathered_bytes: scratch memory for gathered sums.
+        copied_bytes: scratch memory for transposed operands.
     """
 
     parts: int
     rows: int
     kept_bytes: int
     gathered_bytes: int
+    copied_bytes: int
 
 
 def division_of(spec: RowKernel, extents: Sequence[int], sizes: Sequence[int]) -> Division:
@@ -255,4 +265,10 @@ def division_of(spec: RowKernel, extents: Sequence[int], sizes: Sequence[int]) -
         parts, rows = divide(spec.work * math.prod(extents), extents[0], BLOCK if spec.loops == 1 else 1)
     if parts * gathered > _MOST_GATHERED:
         parts, rows = 1, extents[0]
-    return Division(parts, rows, -(-kept // 64) * 64, gathered * parts)
+    copied = sum(_size(spec.inputs[k], extents) * spec.unrolled * 8 + 64 for k in spec.transposed)
+    return Division(parts, rows, -(-kept // 64) * 64, gathered * parts, copied)
+
+
+def _size(operand: Operand, extents: Sequence[int]) -> int:
+    """The number of elements of an operand, but for its components."""
+    return math.prod(extent for extent, is_step in zip(extents, operand.steps, strict=True) if is_step)

@@ -415,9 +415,9 @@ def _place_reduction(op: Any, space: Space, operand: tuple[Shape, Layout | None]
     own = operand[0]
     rank = len(own)
     axes = range(rank) if op.axes is None else sorted(axis % rank for axis in op.axes)
-    settled: Space | None = space
+    settled: Space | None = space.reducing(reduced_layout(layout, axes, keepdims=True))
     if op.kernel_role is KernelRole.NORMALISATION:  # which uses its own sums
-        settled = space.with_layout(layout)
+        settled = settled.with_layout(layout)
         settled = None if settled is None else settled.using(reduced_layout(layout, axes, keepdims=True))
         if settled is None:
             return None

@@ -19,6 +19,7 @@ Layout = tuple[Interval | None, ...]
 Shape = tuple[int, ...]
 
 MOST_PARTS = 4  # an axis of so many is written out, part by part
+MOST_REDUCED = 16  # where a reduction over the axis is used along it, as in softmax
 MOST_JOINED = 8  # where parts are put together, which is nothing but reading each
 
 
@@ -59,12 +60,14 @@ class Space:
         cuts: where axes begin and end; each divides the next.
         parts: the axis that is written out part by part, if any.
         row: rows of so many elements are reduced and their results used.
+        reduced: the intervals over which reductions go.
     """
 
     size: int
     cuts: frozenset[int]
     parts: Interval | None = None
     row: int | None = None
+    reduced: frozenset[Interval] = frozenset()
 
     def with_layout(self, layout: Layout) -> Space | None:
         """The space with the cuts of a layout; None if these do not go with the others."""
@@ -113,10 +116,16 @@ class Space:
         if not missing:
             return self
         if len(missing) == 1 and missing[0][0] != 1:
-            return self.with_parts(missing[0]) if self.parts is None else None
+            most = MOST_REDUCED if missing[0] in self.reduced else MOST_PARTS
+            return self.with_parts(missing[0], most) if self.parts is None else None
         if len(missing) != 1 or missing[0][1] > machine_profile().row_elements or self.row not in (None, missing[0][1]):
             return None
         return replace(self, row=missing[0][1])
+
+    def reducing(self, layout: Layout) -> Space:
+        """The space where a reduction leaves a value of this layout."""
+        missing = self.missing(layout)
+        return replace(self, reduced=self.reduced | {missing[0]}) if len(missing) == 1 else self
 
     def rebased(self, parts: Interval) -> Space | None:
         """The space with a new axis of parts in it."""
@@ -125,7 +134,8 @@ class Space:
         if self.parts is not None or low not in self.cuts or (self.row or 0) > low:
             return None
         cuts = {cut if cut <= low else cut * factor for cut in self.cuts} | {low, high}
-        return replace(self, size=self.size * factor, cuts=frozenset(cuts)).with_parts(parts)
+        moved = replace(self, size=self.size * factor, cuts=frozenset(cuts), reduced=frozenset())
+        return moved.with_parts(parts)
 
     def embedded(self, small: Space, embedding: Embedding) -> Space | None:
         """The space with what is settled in a smaller one that is in it; None if that contradicts itself."""
@@ -134,7 +144,8 @@ class Space:
             return None
         if row is not None and self.row not in (None, row[1]):
             return None
-        joined: Space | None = replace(self, row=self.row if row is None else row[1])
+        reduced = self.reduced.union(filter(None, map(embedding.interval, small.reduced)))
+        joined: Space | None = replace(self, row=self.row if row is None else row[1], reduced=reduced)
         joined = joined.with_cuts(embedding.cuts(small.cuts))
         if joined is None or small.parts is None:
             return joined
