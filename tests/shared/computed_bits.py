@@ -73,6 +73,11 @@ def _distances(x: Any, y: Any) -> list[Any]:
     return [near, ops.softmax(x), ops.softmax(ops.reshape(x, (7, 11, -1)), axis=1)]
 
 
+def _factorised(x: Any) -> Any:
+    """The Cholesky factor of a matrix whose products are cut into parts, and its gradient."""
+    return ops.cholesky(x @ ops.transpose(x) + 100 * ops.eye(x.shape[0]))
+
+
 FILTERS = ((3, 3, 1, 16), (3, 3, 4, 32), (5, 1, 32), (3, 16, 24), (2, 3, 3, 8, 16))
 CASES: dict[str, Case] = {
     "max pooling": Case(lambda x: ops.max_pool(x, 3, strides=2, padding="same"), ((6, 33, 35, 24),)),
@@ -92,6 +97,7 @@ CASES: dict[str, Case] = {
         lambda x, w: ops.depthwise_conv(x, w, padding="same"), ((5, 27, 29, 48), (3, 3, 48, 1))
     ),
     "short axes": Case(_distances, ((539, 6), (301, 6))),
+    "Cholesky factor": Case(_factorised, ((901, 30),)),
     "cumulative sums of columns": Case(lambda x: ops.cumsum(x, axis=0), ((3000, 65),)),
     "cumulative sums of rows": Case(lambda x: ops.cumsum(x, axis=1), ((700, 301),)),
     "softmax": Case(lambda x: ops.softmax(x, axis=-1), ((2001, 130),)),

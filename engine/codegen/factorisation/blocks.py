@@ -72,6 +72,65 @@ def print_product(
     code.line(f"call void {product}({', '.join(f'{kind} {value}' for kind, value in given)})")
 
 
+def print_transposed(
+    code: Builder,
+    element: str,
+    lanes: int,
+    source: tuple[str, Size],
+    target: tuple[str, Size],
+    sizes: tuple[Size, Size],
+    change: Callable[[str, str], str] | None = None,
+) -> None:
+    """Copy the transpose of a block, in squares that fit into registers; what is left over goes one by one.
+
+    Args:
+        source: an address, and the step from row to row.
+        target: the same; it may not overlap.
+        sizes: rows and columns of the source.
+        change: gives the value that is stored for one of a type.
+    """
+    (x, x_step), (y, y_step), (rows, columns) = source, target, sizes
+    vector = f"<{lanes} x {element}>"
+    whole, broad = (code.sub(size, code.rem(size, lanes)) for size in sizes)
+
+    def changed(kind: str, value: str) -> str:
+        return change(kind, value) if change is not None else value
+
+    def single(i: Size, j: Size) -> None:
+        value = code.load(element, x, code.add(code.mul(i, x_step), j))
+        code.store(element, changed(element, value), y, code.add(code.mul(j, y_step), i))
+
+    with code.loop(0, whole, lanes) as i:
+        with code.loop(0, broad, lanes) as j:
+            start, end = code.add(code.mul(i, x_step), j), code.add(code.mul(j, y_step), i)
+            loaded = [code.load_vector(vector, element, x, code.add(start, code.mul(x_step, k))) for k in range(lanes)]
+            for k, value in enumerate(print_exchange(code, vector, loaded)):
+                place = code.add(end, code.mul(y_step, k))
+                code.store_vector(vector, element, changed(vector, value), y, place)
+        with code.loop(broad, columns) as j, code.loop(0, lanes) as k:
+            single(code.add(i, k), j)
+    with code.loop(whole, rows) as i, code.loop(0, columns) as j:
+        single(i, j)
+
+
+def print_exchange(code: Builder, vector: str, rows: Sequence[str]) -> list[str]:
+    """The columns of a square of which registers hold the rows: halves change places, then quarters, and so on."""
+    found, lanes = list(rows), len(rows)
+    apart = lanes // 2
+    while apart:
+        for i in range(lanes):
+            if i & apart:
+                continue
+            own, other = found[i], found[i + apart]
+            low = [k if not k & apart else lanes + k - apart for k in range(lanes)]
+            high = [k + apart if not k & apart else lanes + k for k in range(lanes)]
+            for place, picks in ((i, low), (i + apart, high)):
+                mask = ", ".join(f"i32 {pick}" for pick in picks)
+                found[place] = code.let(f"shufflevector {vector} {own}, {vector} {other}, <{lanes} x i32> <{mask}>")
+        apart //= 2
+    return found
+
+
 def print_inverse(element: str, lanes: int) -> str:
     """``inverse(square, target)``: the inverse of an upper triangle, row by row from the last one."""
     code = FunctionBuilder("inverse", ["ptr %square", "ptr %target"])

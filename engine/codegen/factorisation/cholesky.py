@@ -1,13 +1,12 @@
-"""The Cholesky factor of large matrices, by blocks of columns: nearly all multiplications are those of products.
+"""The Cholesky factor of large matrices, by blocks of rows of its transpose: nearly all multiplications are those of
+products.
 
-One product subtracts from each block of columns the contribution of the columns before it. The square on the diagonal
-is factorised and inverted in registers. The rows below it are multiplied by that inverse, and a step of correction
-makes the result as exact as a substitution. So no product has a size of its own to be compiled for, and threads share
-them as any other product.
+One product subtracts from each block of rows, from the diagonal on, the contribution of the rows before it. The square
+on the diagonal is factorised in registers, and the rest of the block follows by substitution, with vectors along its
+rows. So no product has a size of its own to be compiled for, threads share them as any other product, and no block is
+inverted. In the end the factor is transposed in place.
 
-After N. Higham, Accuracy and Stability of Numerical Algorithms (2002), section 10.1, by block columns; the inverse of a
-block on the diagonal in place of a substitution as in J. Du Croz and N. Higham, Stability of methods for matrix
-inversion (1992).
+After N. Higham, Accuracy and Stability of Numerical Algorithms (2002), section 10.1, by blocks.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ from ...graph.graph import Operation
 from ...ops.linear_algebra.matrices import Cholesky
 from ..convolution.correlation import Fields
 from ..elementwise.bound import fits
-from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.scratch import scratch
 from ..matmul import gemm
-from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_inverse, print_product
+from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_exchange, print_product, print_transposed
+from .triangular import print_substitution
 
 _LEAST = 128  # rows: of smaller matrices LAPACK is as quick
 _FIELDS = ("x", "out", "size", "count", "memory", "product", "failed")
@@ -39,7 +39,7 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
     assert isinstance(op, Cholesky)
     if dtype is None or (shape is not None and (shape[-1] or _LEAST) < _LEAST):
         return None
-    run = compiled("cholesky", gemm.ELEMENTS[dtype.name], (_print_factor, print_inverse, _print_all))
+    run = compiled("cholesky", gemm.ELEMENTS[dtype.name], (_print_factor, print_substitution, _print_all))
     item = dtype.itemsize
 
     def cholesky(x: Any) -> Any:
@@ -47,7 +47,7 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
         if size < _LEAST or not x.size or not fits(x, dtype):
             return op.run(np, x)
         out = np.empty(x.shape, dtype)
-        memory = scratch(2 * BLOCK * size * item + 2 * 64)
+        memory = scratch(BLOCK * size * item)
         count = x.size // (size * size)
         fields = [x.ctypes.data, out.ctypes.data, size, count, memory, gemm.product_address(dtype.name)]
         return op.run(np, x) if is_left(run, fields) else out
@@ -63,87 +63,125 @@ def _print_all(element: str, lanes: int) -> str:
     code = FunctionBuilder("cholesky", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)
     size = fields["size"]
-    square, inverse, upper = (code.slot(f"[{BLOCK * BLOCK} x {element}]") for _ in range(3))
-    negated = code.at("i8", fields.address("memory", "i8"), code.mul(size, BLOCK * BYTES[element]))
     with code.loop(0, fields["count"]) as number:
         first = code.mul(number, code.mul(size, size))
         x, out = (code.at(element, fields.address(name, element), first) for name in ("x", "out"))
-        _print_half(code, element, x, out, size, square)
-        with code.loop(0, size, BLOCK) as column:
-            memory = (fields.address("memory", element), negated, square, inverse, upper)
-            _print_columns(code, element, out, size, column, memory, fields.address("product", "i8"))
+        _print_half(code, element, lanes, x, out, size)
+        factor = _Factor(code, element, lanes, out, size, fields)
+        with code.loop(0, size, BLOCK) as row:
+            factor.print_rows(row)
+        _print_turned(code, element, lanes, out, size)
     return code.text()
 
 
-def _print_half(code: Builder, element: str, x: str, out: str, size: Size, square: str) -> None:
-    """Half the sum of a matrix and its transpose, below the diagonal and on it; zeros above it."""
+def _print_half(code: Builder, element: str, lanes: int, x: str, out: str, size: Size) -> None:
+    """Half the sum of a matrix and its transpose, above the diagonal and on it, and near it below."""
+    vector = f"<{lanes} x {element}>"
+    whole = code.sub(size, code.rem(size, lanes))
+
+    def half(kind: str, one: str, two: str) -> str:
+        factor = "0.5" if kind == element else code.broadcast(lanes, element, "0.5")
+        return code.let(f"fmul {kind} {code.let(f'fadd {kind} {one}, {two}')}, {factor}")
+
+    def single(i: Size, j: Size) -> None:
+        place, other = code.add(code.mul(i, size), j), code.add(code.mul(j, size), i)
+        value = half(element, code.load(element, x, place), code.load(element, x, other))
+        code.store(element, value, out, place)
+
+    with code.loop(0, whole, lanes) as i:
+        with code.loop(i, whole, lanes) as j:
+            places = [code.add(code.mul(code.add(i, k), size), j) for k in range(lanes)]
+            others = [code.add(code.mul(code.add(j, k), size), i) for k in range(lanes)]
+            across = print_exchange(code, vector, [code.load_vector(vector, element, x, place) for place in others])
+            for place, other in zip(places, across, strict=True):
+                value = half(vector, code.load_vector(vector, element, x, place), other)
+                code.store_vector(vector, element, value, out, place)
+        with code.loop(whole, size) as j, code.loop(0, lanes) as k:
+            single(code.add(i, k), j)
+    with code.loop(whole, size) as i, code.loop(i, size) as j:
+        single(i, j)
+
+
+def _print_turned(code: Builder, element: str, lanes: int, out: str, size: Size) -> None:
+    """Put an upper triangle below the diagonal, transposed, and zeros where it was."""
     with code.loop(0, size, BLOCK) as row:
         rows = code.least(BLOCK, code.sub(size, row))
-        with code.loop(0, code.add(row, 1), BLOCK) as column:
+        with code.loop(row, size, BLOCK) as column:
             columns = code.least(BLOCK, code.sub(size, column))
-            with code.loop(0, columns) as j, code.loop(0, rows) as i:  # across the diagonal, in the first cache
-                other = code.load(element, x, code.add(code.mul(code.add(column, j), size), row, i))
-                code.store(element, other, square, code.add(code.mul(i, BLOCK), j))
-            with code.loop(0, rows) as i:
-                line = code.add(code.mul(code.add(row, i), size), column)
-                with code.loop(0, columns) as j:
-                    other = code.load(element, square, code.add(code.mul(i, BLOCK), j))
-                    own = code.load(element, x, code.add(line, j))
-                    half = code.let(f"fmul {element} {code.let(f'fadd {element} {own}, {other}')}, 0.5")
-                    code.store(element, half, out, code.add(line, j))
-        with code.loop(0, rows) as i:
-            line = code.add(row, i)
-            with code.loop(code.add(line, 1), size) as column:
-                code.store(element, "0.0", out, code.add(code.mul(line, size), column))
+            own, other = (code.at(element, out, code.mul(i, size), j) for i, j in ((row, column), (column, row)))
+            is_off = code.compare("ne", row, column)
+            with code.when(is_off):
+                print_transposed(code, element, lanes, (own, size), (other, size), (rows, columns))
+                with code.loop(0, rows) as i, code.loop(0, columns) as j:
+                    code.store(element, "0.0", own, code.add(code.mul(i, size), j))
+            is_on = code.let(f"xor i1 {is_off}, true")
+            with code.when(is_on), code.loop(0, rows) as i, code.loop(code.add(i, 1), rows) as j:
+                place, across = code.add(code.mul(i, size), j), code.add(code.mul(j, size), i)
+                code.store(element, code.load(element, own, place), own, across)
+                code.store(element, "0.0", own, place)
 
 
-def _print_columns(
-    code: Builder, element: str, out: str, size: Size, column: str, memory: tuple[str, str, str, str, str], product: str
-) -> None:
-    """Factorise a block of columns, those before it being done.
+class _Factor:
+    """The upper factor of a matrix, in place: its rows from the first on, those before them being done.
 
     Args:
-        memory: of the block with what is subtracted, of rows with other signs, of a square, of its inverse, and of the
-            square with other signs.
-        product: the address of the function for products.
+        code: the function.
+        element: the LLVM type of the elements.
+        lanes: elements of a vector.
+        out: the address of the matrix.
+        size: its rows.
+        fields: what the function is called with.
     """
-    block, negated, square, inverse, upper = memory
-    width, high = code.least(BLOCK, code.sub(size, column)), code.sub(size, column)
-    diagonal = code.at(element, out, code.mul(column, size), column)
-    rows = code.at(element, out, code.mul(column, size))
-    is_first = code.compare("eq", column, 0)
-    with code.when(is_first), code.loop(0, high) as i, code.loop(0, width) as j:
-        code.store(element, code.load(element, diagonal, code.add(code.mul(i, size), j)), block, cell(code, i, j))
-    with code.when(code.let(f"xor i1 {is_first}, true")):
-        with code.loop(0, width) as i, code.loop(0, column) as k:
-            place = code.add(code.mul(i, size), k)
-            code.store(element, code.let(f"fneg {element} {code.load(element, rows, place)}"), negated, place)
-        a, b = (rows, size, 0), (negated, size, 1)
-        print_product(code, product, (high, width, column), a, b, (block, BLOCK), (diagonal, size))
-    with code.loop(0, BLOCK) as i, code.loop(0, BLOCK) as j:  # what a narrow block lacks are rows of the identity
-        is_on = code.compare("eq", i, j)
-        code.store(element, code.choose(is_on, "1.0", "0.0", element), square, cell(code, i, j))
-    with code.loop(0, width) as i, code.loop(0, code.add(i, 1)) as j:
-        code.store(element, code.load(element, block, cell(code, i, j)), square, cell(code, j, i))
-    failed = code.let(f"call i64 @factor(ptr {square})")
-    with code.when(code.compare("ne", failed, 0)):
-        code.store("i64", 1, "%numbers", _FIELDS.index("failed"))
-    with code.loop(0, width) as i, code.loop(0, code.add(i, 1)) as j:
-        place = code.add(code.mul(i, size), j)
-        code.store(element, code.load(element, square, cell(code, j, i)), diagonal, place)
-    below = code.sub(high, width)
-    with code.when(code.compare("sgt", below, 0)):
-        code.line(f"call void @inverse(ptr {square}, ptr {inverse})")
-        with code.loop(0, BLOCK) as i, code.loop(0, BLOCK) as j:
-            value = code.let(f"fneg {element} {code.load(element, square, cell(code, i, j))}")
-            code.store(element, code.choose(code.compare("sle", i, j), value, "0.0", element), upper, cell(code, i, j))
-        rest = code.at(element, block, code.mul(width, BLOCK)), BLOCK
-        found = code.at(element, diagonal, code.mul(width, size)), size
-        sizes, factor = (below, width, width), (inverse, BLOCK, 0)
-        print_product(code, product, sizes, (*rest, 0), factor, found, ("null", 0))
-        # The inverse of a square that is nearly singular has large errors: what is left over is multiplied once more.
-        print_product(code, product, sizes, (*found, 0), (upper, BLOCK, 0), rest, rest)
-        print_product(code, product, sizes, (*rest, 0), factor, found, found)
+
+    def __init__(self, code: Builder, element: str, lanes: int, out: str, size: Size, fields: Fields) -> None:
+        self.code, self.element, self.lanes, self.out, self.size = code, element, lanes, out, size
+        self.negated, self.product = fields.address("memory", element), fields.address("product", "i8")
+        self.square, self.lower = (code.slot(f"[{BLOCK * BLOCK} x {element}]") for _ in range(2))
+
+    def print_rows(self, row: Size) -> None:
+        """Factorise a block of rows, those before it being done."""
+        code, element, size = self.code, self.element, self.size
+        high, wide = code.least(BLOCK, code.sub(size, row)), code.sub(size, row)
+        with code.when(code.compare("sgt", row, 0)):
+            self._subtract(row, high, wide)
+        diagonal = self._place(row, row)
+        is_narrow = code.compare("slt", high, BLOCK)
+        with code.when(is_narrow), code.loop(0, BLOCK) as i, code.loop(0, BLOCK) as j:  # rows of the identity
+            is_on = code.compare("eq", i, j)
+            code.store(element, code.choose(is_on, "1.0", "0.0", element), self.square, cell(code, i, j))
+        self._copy((diagonal, size), (self.square, BLOCK), high)
+        failed = code.let(f"call i64 @factor(ptr {self.square})")
+        with code.when(code.compare("ne", failed, 0)):
+            code.store("i64", 1, "%numbers", _FIELDS.index("failed"))
+        self._copy((self.square, BLOCK), (diagonal, size), high)
+        right = code.sub(wide, high)
+        with code.when(code.compare("sgt", right, 0)):
+            squares = (self.square, BLOCK), (self.lower, BLOCK)
+            print_transposed(code, element, self.lanes, *squares, (BLOCK, BLOCK))
+            rows = code.at(element, diagonal, high)
+            code.line(f"call void @substitute(ptr {self.lower}, ptr {rows}, i64 {size}, i64 {high}, i64 {right})")
+
+    def _place(self, row: Size, column: Size) -> str:
+        return self.code.at(self.element, self.out, self.code.mul(row, self.size), column)
+
+    def _copy(self, source: tuple[str, Size], target: tuple[str, Size], high: Size) -> None:
+        """Copy the upper half of a square of so many rows."""
+        code, element = self.code, self.element
+        (x, x_step), (y, y_step) = source, target
+        with code.loop(0, high) as i, code.loop(i, high) as j:
+            value = code.load(element, x, code.add(code.mul(i, x_step), j))
+            code.store(element, value, y, code.add(code.mul(i, y_step), j))
+
+    def _subtract(self, row: Size, high: Size, wide: Size) -> None:
+        """Subtract from a block of rows, from the diagonal on, what the rows before them give."""
+        code, element, size = self.code, self.element, self.size
+
+        def negative(kind: str, value: str) -> str:
+            return code.let(f"fneg {kind} {value}")
+
+        source, target, here = (self._place(0, row), size), (self.negated, row), (self._place(row, row), size)
+        print_transposed(code, element, self.lanes, source, target, (row, high), negative)
+        print_product(code, self.product, (high, wide, row), (*target, 0), (*source, 0), here, here)
 
 
 def _print_factor(element: str, lanes: int) -> str:

@@ -41,7 +41,7 @@ def triangular_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
     assert isinstance(op, SolveTriangular)
     if dtype is None or operation.inputs[1].dtype is not operation.inputs[0].dtype:
         return None
-    run = compiled("triangular", gemm.ELEMENTS[dtype.name], (_print_substitution, _print_one, _print_all))
+    run = compiled("triangular", gemm.ELEMENTS[dtype.name], (print_substitution, _print_one, _print_all))
     product = gemm.product_address(dtype.name)
     flags = [int(op.lower), int(op.transposed), int(op.unit_diagonal)]
 
@@ -138,7 +138,7 @@ def _print_block(code: Builder, element: str, fields: Fields, a: str, x: str, do
     code.line(f"call void @substitute(ptr {square}, ptr {rows}, i64 {step}, i64 {width}, i64 {columns})")
 
 
-def _print_substitution(element: str, lanes: int) -> str:
+def print_substitution(element: str, lanes: int) -> str:
     """``substitute(square, rows, step, width, columns)``: solve for the rows of a block, the square being lower."""
     parameters = ["ptr %square", "ptr %rows", "i64 %step", "i64 %width", "i64 %columns"]
     code = FunctionBuilder("substitute", parameters)
