@@ -46,9 +46,10 @@ def write_json(value: Any, arrays: tuple[Any, ...] = ()) -> bytes:
         value: what is written.
         arrays: the arrays in it, which are searched for NaN and infinity: orjson would write null for these.
     """
-    if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in arrays):
+    text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY, default=_plain)
+    if b"null" in text and any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in arrays):
         return json.dumps(value, default=_plain).encode("utf-8")
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY, default=_plain)
+    return text
 
 
 def as_json_array(array: Any) -> Any:

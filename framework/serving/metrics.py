@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from ...distribute.inference import RequestError
 
@@ -19,18 +27,116 @@ _SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 
 
-class ModelMetrics:
-    """Counts the batches of a model."""
+class _Tally:
+    """Counts numbers by ranges, and adds them up.
 
-    def __init__(self, rows: Histogram, queue_seconds: Histogram, compute_seconds: Histogram) -> None:
-        self._rows, self._queue_seconds, self._compute_seconds = rows, queue_seconds, compute_seconds
+    Metrics of the event loop are numbers of Python's that `_Collector` shows: prometheus_client's take locks, which
+    takes longer than a small model.
+
+    Args:
+        bounds: the upper ends of the ranges but for the last, which has none.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, value: float) -> None:
+        """Count a number."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def shown(self) -> dict[str, Any]:
+        """Return the counts and the sum as a histogram has them."""
+        names = [*map(floatToGoString, self.bounds), "+Inf"]
+        return {"buckets": list(zip(names, accumulate(self.counts), strict=True)), "sum_value": self.total}
+
+
+class ModelMetrics:
+    """Counts the requests and the batches of a model."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.rows = 0
+        self.answered: dict[str, int] = defaultdict(int)  # by status
+        self.seconds = _Tally(_SECONDS)
+        self.batch_rows, self.queue, self.compute = _Tally(_ROWS), _Tally(_SECONDS), _Tally(_SECONDS)
 
     def batch(self, rows: int, queue_seconds: Sequence[float], compute_seconds: float) -> None:
         """Count a batch."""
-        self._rows.observe(rows)
+        self.batch_rows.add(rows)
         for seconds in queue_seconds:
-            self._queue_seconds.observe(seconds)
-        self._compute_seconds.observe(compute_seconds)
+            self.queue.add(seconds)
+        self.compute.add(compute_seconds)
+
+
+class _Request:
+    """Counts a request, which the block computes."""
+
+    __slots__ = ("_began", "_counts", "_rows")
+
+    def __init__(self, counts: ModelMetrics, rows: int) -> None:
+        self._counts, self._rows = counts, rows
+
+    def __enter__(self) -> None:
+        self._counts.under_way += 1
+        self._began = time.perf_counter()
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        counts = self._counts
+        counts.under_way -= 1
+        counts.seconds.add(time.perf_counter() - self._began)
+        if error is None:
+            counts.rows += self._rows
+        counts.answered["200" if error is None else _status_of(error)] += 1
+
+
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, RequestError):
+        return str(error.status)
+    if isinstance(error, asyncio.CancelledError):  # its time is up, or its client has gone
+        return "504"
+    return "500" if isinstance(error, Exception) else "200"  # whose client has left a stream
+
+
+class _Collector(Collector):
+    """Shows Prometheus the metrics of models.
+
+    Args:
+        models: by name.
+    """
+
+    def __init__(self, models: Mapping[str, ModelMetrics]) -> None:
+        self._models = models
+
+    def collect(self) -> Iterable[Metric]:
+        """Give all of them as they are now."""
+        models = list(self._models.items())
+        requests = CounterMetricFamily("anabranch_requests", "Requests for predictions.", labels=["model", "status"])
+        under_way = GaugeMetricFamily(
+            "anabranch_requests_under_way", "Requests that wait or compute.", labels=["model"]
+        )
+        rows = CounterMetricFamily("anabranch_rows", "Rows that were computed.", labels=["model"])
+        for name, counts in models:
+            for status, count in counts.answered.items():
+                requests.add_metric([name, status], count)
+            under_way.add_metric([name], counts.under_way)
+            rows.add_metric([name], counts.rows)
+        yield from (requests, under_way, rows)
+        for name, text, tally_of in _TALLIES:
+            family = HistogramMetricFamily(name, text, labels=["model"])
+            for model, counts in models:
+                family.add_metric([model], **tally_of(counts).shown())
+            yield family
+
+
+_TALLIES: tuple[tuple[str, str, Callable[[ModelMetrics], _Tally]], ...] = (
+    ("anabranch_request_seconds", "Time from a request's arrays to its outputs, with waiting.", attrgetter("seconds")),
+    ("anabranch_batch_rows", "Rows of requests that were computed together.", attrgetter("batch_rows")),
+    ("anabranch_queue_seconds", "Time for which requests waited for the model.", attrgetter("queue")),
+    ("anabranch_compute_seconds", "Time in which batches were computed.", attrgetter("compute")),
+)
 
 
 class DecoderMetrics(NamedTuple):
@@ -40,56 +146,13 @@ class DecoderMetrics(NamedTuple):
     busy: Gauge
 
 
-class _Counts(NamedTuple):
-    """Holds the counters of one model's requests, since finding them by labels takes as long as counting."""
-
-    under_way: Gauge
-    rows: Counter
-    seconds: Histogram
-    answered: Counter
-
-
 class Metrics:
     """Requests for predictions, by model: how many, which failed, how long they took, and which are under way."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._counts: dict[str, _Counts] = {}
-        self._requests = Counter(
-            "anabranch_requests", "Requests for predictions.", ["model", "status"], registry=self._registry
-        )
-        self._under_way = Gauge(
-            "anabranch_requests_under_way", "Requests that wait or compute.", ["model"], registry=self._registry
-        )
-        self._rows = Counter("anabranch_rows", "Rows that were computed.", ["model"], registry=self._registry)
-        self._seconds = Histogram(
-            "anabranch_request_seconds",
-            "Time from a request's arrays to its outputs, with waiting.",
-            ["model"],
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
-        self._batch_rows = Histogram(
-            "anabranch_batch_rows",
-            "Rows of requests that were computed together.",
-            ["model"],
-            buckets=_ROWS,
-            registry=self._registry,
-        )
-        self._queue_seconds = Histogram(
-            "anabranch_queue_seconds",
-            "Time for which requests waited for the model.",
-            ["model"],
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
-        self._compute_seconds = Histogram(
-            "anabranch_compute_seconds",
-            "Time in which batches were computed.",
-            ["model"],
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
+        self._models: dict[str, ModelMetrics] = {}
+        self._registry.register(_Collector(self._models))
 
         processes = Gauge("anabranch_processes", "Processes of the server that answer.", registry=self._registry)
         processes.set(1)
@@ -113,38 +176,15 @@ class Metrics:
         return DecoderMetrics(self._tokens.labels(model), self._busy.labels(model))
 
     def of_model(self, model: str) -> ModelMetrics:
-        """Return the metrics of one model's batches."""
-        return ModelMetrics(*[each.labels(model) for each in self._of_batches()])
+        """Return the metrics of one model's requests and batches."""
+        found = self._models.get(model)
+        if found is None:
+            found = self._models[model] = ModelMetrics()
+        return found
 
-    def _of_batches(self) -> tuple[Histogram, Histogram, Histogram]:
-        return self._batch_rows, self._queue_seconds, self._compute_seconds
-
-    @contextmanager
-    def request(self, model: str, rows: int) -> Generator[None]:
+    def request(self, model: str, rows: int) -> AbstractContextManager[None]:
         """Count a request of so many rows, which the block computes."""
-        counts = self._counts.get(model)
-        if counts is None:
-            counts = self._counts[model] = _Counts(
-                self._under_way.labels(model),
-                self._rows.labels(model),
-                self._seconds.labels(model),
-                self._requests.labels(model, "200"),
-            )
-        began, status = time.perf_counter(), ""
-        counts.under_way.inc()
-        try:
-            yield
-            counts.rows.inc(rows)
-        except RequestError as error:
-            status = str(error.status)
-            raise
-        except asyncio.CancelledError:  # its time is up, or its client has gone
-            status = "504"
-            raise
-        finally:
-            counts.under_way.dec()
-            (self._requests.labels(model, status) if status else counts.answered).inc()
-            counts.seconds.observe(time.perf_counter() - began)
+        return _Request(self.of_model(model), rows)
 
     def text(self) -> bytes:
         """All of it."""

@@ -255,7 +255,7 @@ class Server:
         )
         routes = [*[route for front in fronts for route in front.routes()], metrics_route(catalogue, member)]
         config = self._config
-        application = Application(routes, self._max_body_bytes, config.request_seconds, config.read_seconds)
+        application = Application(routes, self._max_body_bytes, config.request_seconds)
         http = HttpServer(application, self.drain_seconds, config.read_seconds, self._tls)
         serving = asyncio.create_task(http.serve(sockets=[listening]))
         await http.listens.wait()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 _PARTS: tuple[str, ...] = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
@@ -17,6 +17,21 @@ class BatchObserver(Protocol):
     def batch(self, rows: int, queue_seconds: Sequence[float], compute_seconds: float) -> None:
         """Note how many rows of requests it had, how long each request waited, and how long the batch took."""
         ...
+
+
+class _Request:
+    """Counts a request, which the block computes."""
+
+    __slots__ = ("_began", "_statistics")
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter_ns()
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self._statistics.answered(error is not None, time.perf_counter_ns() - self._began)
 
 
 class Statistics:
@@ -34,16 +49,15 @@ class Statistics:
         self._rows = 0
         self._last_milliseconds = 0
 
-    @contextmanager
-    def request(self) -> Generator[None]:
+    def request(self) -> AbstractContextManager[None]:
         """Count a request, which the block computes."""
-        began, part = time.perf_counter_ns(), "fail"
-        try:
-            yield
-            part = "success"
+        return _Request(self)
+
+    def answered(self, has_failed: bool, nanoseconds: int) -> None:
+        """Count a request that took so long."""
+        if not has_failed:
             self._last_milliseconds = time.time_ns() // 1_000_000
-        finally:
-            self._add(part, 1, time.perf_counter_ns() - began)
+        self._add("fail" if has_failed else "success", 1, nanoseconds)
 
     def batch(self, rows: int, queue_seconds: Sequence[float], compute_seconds: float) -> None:
         """Count a batch."""

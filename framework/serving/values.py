@@ -47,7 +47,7 @@ def as_array_of(what: str, dtype: str, value: Any) -> Any:
     wanted = as_dtype(dtype)
     if array.dtype == wanted or array.size == 0:
         return array.astype(wanted, copy=False)
-    given = "V" if name_of(array.dtype) == "bfloat16" else array.dtype.kind
+    given = array.dtype.kind
     if given not in _KINDS[wanted.kind] and given != wanted.kind:
         found = {"O": "others"}.get(given, "text" if given in "UST" else name_of(array.dtype))
         raise RequestError(400, f"{what}: expected values of {dtype}, got {found}.")

@@ -125,6 +125,17 @@ def test_requests_that_do_not_come_are_ended(folder: Path, sent: bytes) -> None:
             pass  # until the server ends the connection
 
 
+def test_a_body_that_nobody_waits_for_any_more_is_not_answered_again(folder: Path) -> None:
+    config = {"models": {"wide": {"path": str(folder / "wide")}}, "limits": {"read_seconds": 0.2}}
+    with ab.serving.Server(config=config) as server, connected(server) as stream:
+        stream.sendall(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + b"x" * 100_000)
+        answer = b""
+        while piece := stream.recv(1000):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
 def test_heads_are_limited(server: Any) -> None:
     with connected(server) as stream:
         stream.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")

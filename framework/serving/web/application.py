@@ -21,7 +21,6 @@ _KNOWN_PATHS = 256  # whose routes are remembered
 _TIMEOUT = "x-request-timeout-ms"
 _HEADERS = {  # of errors
     401: {"www-authenticate": "Bearer"},
-    408: {"connection": "close"},
     413: {"connection": "close"},
     429: {"retry-after": "1"},
     503: {"retry-after": "1"},
@@ -74,7 +73,6 @@ class Application:
         routes: tried in their order.
         max_body_bytes: the largest body that is read.
         request_seconds: how long an answer may take; None for any time. A request may ask for less.
-        read_seconds: how long a body may take to come; None for any time.
     """
 
     def __init__(
@@ -82,13 +80,11 @@ class Application:
         routes: Sequence[Route],
         max_body_bytes: int,
         request_seconds: float | None = None,
-        read_seconds: float | None = None,
     ) -> None:
         self._routes = routes
         self._matching = lru_cache(_KNOWN_PATHS)(self._find)
         self._max_body_bytes = max_body_bytes
         self._request_seconds = request_seconds
-        self._read_seconds = read_seconds
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
@@ -163,14 +159,9 @@ class Application:
         return asked if self._request_seconds is None else min(asked, self._request_seconds)
 
     async def _whole_body(self, headers: Mapping[str, str], receive: Any) -> bytes:
-        try:
-            async with asyncio.timeout(self._read_seconds):
-                body = await self._body(headers, receive)
-        except TimeoutError:
-            raise RequestError(
-                408, f"The body did not come within {self._read_seconds:g} s, which is the limit (read_seconds)."
-            ) from None
-        return await plain(body, headers.get("content-encoding", ""), self._max_body_bytes)
+        body = await self._body(headers, receive)
+        encoding = headers.get("content-encoding")
+        return await plain(body, encoding, self._max_body_bytes) if encoding else body
 
     async def _body(self, headers: Mapping[str, str], receive: Any) -> bytes:
         said = headers.get("content-length", "0")

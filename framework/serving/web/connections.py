@@ -14,6 +14,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ..json_text import write_json
+
 _MOST_HEAD_BYTES = 1 << 16  # of a request: its line and headers
 _KEEP_ALIVE_SECONDS = 75  # clients keep connections for longer than uvicorn's 5 seconds
 
@@ -53,51 +55,72 @@ class Tls:
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection whose requests have to come within a time, with heads of a bounded size."""
+    """A connection whose requests have to come within a time, with heads of a bounded size.
+
+    There is a timer only while a part of a request is missing, which is rare: most come whole.
+    """
 
     read_seconds: float | None = None
     _timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _is_head_missing = True  # of a request that has begun, or of the first one
+    _is_body_missing = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._begin_wait()
+        self._set_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_wait()
+        self._end_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.cycle is None or self.cycle.response_complete:
+        if not self._is_body_missing and (self.cycle is None or self.cycle.response_complete):
             self._head_bytes += len(data)
-            if self._timer is None:
-                self._begin_wait()
+            self._is_head_missing = True
         super().data_received(data)
-        if self._head_bytes > _MOST_HEAD_BYTES and (self.cycle is None or self.cycle.response_complete):
-            self._refuse(b"431 Request Header Fields Too Large", b'{"error":"The headers are too large."}')
+        if self._head_bytes > _MOST_HEAD_BYTES:
+            self._refuse(b"431 Request Header Fields Too Large", "The headers are too large.")
+        self._set_timer()
 
     def on_headers_complete(self) -> None:
-        self._end_wait()
-        self._head_bytes = 0
+        self._end_timer()  # the body has its own time
+        self._head_bytes, self._is_head_missing, self._is_body_missing = 0, False, True
         super().on_headers_complete()
 
-    def _begin_wait(self) -> None:
-        if self.read_seconds is not None and self._timer is None:
+    def on_message_complete(self) -> None:
+        self._is_body_missing = False
+        super().on_message_complete()
+
+    def _set_timer(self) -> None:
+        """Have a timer as long as something is missing."""
+        if not (self._is_head_missing or self._is_body_missing):
+            self._end_timer()
+        elif self.read_seconds is not None and self._timer is None and not self.transport.is_closing():
             self._timer = self.loop.call_later(self.read_seconds, self._is_late)
 
-    def _end_wait(self) -> None:
+    def _end_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _is_late(self) -> None:
         self._timer = None
-        self._refuse(b"408 Request Timeout", b'{"error":"The request did not come in time."}')
+        if self.pipeline:  # it is not read on before those in front of it are answered
+            self._set_timer()
+        elif self._is_head_missing:
+            self._refuse(b"408 Request Timeout", "The request did not come in time.")
+        elif self.cycle.response_started:
+            self.transport.close()
+        else:
+            limit = f"{self.read_seconds:g} s, which is the limit (read_seconds)"
+            self._refuse(b"408 Request Timeout", f"The body did not come within {limit}.")
 
-    def _refuse(self, status: bytes, body: bytes) -> None:
+    def _refuse(self, status: bytes, message: str) -> None:
         transport: Any = self.transport
         if transport is None or transport.is_closing():
             return
+        body = write_json({"error": message})
         head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         transport.write(head % (status, len(body)) + body)
         transport.close()
@@ -109,7 +132,7 @@ class HttpServer(uvicorn.Server):
     Args:
         application: of ASGI.
         drain_seconds: how long requests under way may take when it stops.
-        read_seconds: how long the head of a request may take; None for any time.
+        read_seconds: how long the head of a request may take, and how long its body; None for any time.
         tls: for encryption.
     """
 
