@@ -26,7 +26,7 @@ from ..ops.base import Constant
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.store_value import StoreValue
 from ..ops.internal.fused import Fused
-from ..passes.framework.estimates import may_use_blas_threads
+from ..passes.framework.estimates import has_bounded_time, may_use_blas_threads
 from ..passes.framework.log import is_recording, note_change, note_left_out
 from ..passes.framework.prepare import Step, prepare
 from ..passes.framework.prune import all_blocks, all_operations, holds
@@ -133,6 +133,11 @@ class Program:
         runs_often: it runs so often that short loops are worth compiling, too. (A program without is replaced by such
             a one after as many runs, beside the second half of which it is made: after the same number each time, so
             that results do not depend on the clock.)
+
+    Attributes:
+        statistics: of its runs.
+        source: the printed code.
+        has_bounded_time: no value that is fed makes a run much longer than others.
     """
 
     @without_collector
@@ -163,6 +168,7 @@ class Program:
         self._beside: Beside[Program | None] | None = None
         step = prepared or self._prepare()
         operations, fetches = step.operations, step.fetches
+        self.has_bounded_time = has_bounded_time(operations)
         self._owned = OwnMemory(effect for o in all_operations(operations) for effect in o.effects)
         self._memory, is_native = _memory_of(operations), False
         if guard:

@@ -14,6 +14,7 @@ import numpy as np
 from ...engine.common.quick_dataclass import dataclass
 from .lengths import padded_length
 from .servable import Servable
+from .short_calls import ShortCalls
 from .signature import DEFAULT
 from .statistics import BatchObserver
 
@@ -82,7 +83,10 @@ class _Request:
 
 
 class Batcher:
-    """The requests that wait for a model, and the thread that computes them. All but `_compute` is on the event loop.
+    """The requests that wait for a model, and the thread that computes them.
+
+    What comes in one turn of the event loop is looked at in the next one, together. Short calls are made then and there
+    (`ShortCalls`), one in a turn; others by the thread. All but `_compute` is on the event loop.
 
     Args:
         servable: the model.
@@ -96,21 +100,23 @@ class Batcher:
         self._settings = settings
         self._thread = thread
         self._observer = observer
+        self._short = ShortCalls()
         self._waiting: deque[_Request] = deque()
         self._is_busy = False
         self._began = 0.0
+        self._is_turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
         self._too_long: set[tuple[Any, ...]] = set()  # lengths that a model does not take, such as beyond its positions
 
     @property
     def is_busy(self) -> bool:
-        """Test whether a batch is being computed."""
+        """Test whether the thread computes a batch."""
         return self._is_busy
 
     @property
     def computing_seconds(self) -> float:
-        """For how long the batch that is being computed has been; 0 if there is none."""
+        """For how long the thread has been computing a batch; 0 if there is none."""
         return time.perf_counter() - self._began if self._is_busy else 0.0
 
     @property
@@ -144,10 +150,9 @@ class Batcher:
         key, sizes = None, None
         if rows and self._servable.why_alone(signature) is None:
             key, sizes = self._key(arrays, signature or DEFAULT)
-        waits = self._is_busy or bool(self._waiting)
-        request = _Request(arrays, signature, rows, key, sizes, loop.create_future(), waits)
+        request = _Request(arrays, signature, rows, key, sizes, loop.create_future(), self._is_busy)
         self._waiting.append(request)
-        self._consider()
+        self._plan_turn()
         return request.future
 
     def _key(self, arrays: Sequence[Any], signature: str) -> tuple[Any, Any]:
@@ -161,23 +166,44 @@ class Batcher:
         kinds = [(array.dtype, shape) for array, shape in zip(arrays, shapes, strict=True)]
         return (signature, wanted, *kinds), (wanted, own)
 
+    def _plan_turn(self) -> None:
+        """Look at what waits in the next turn of the event loop; where the thread computes, when it has done so."""
+        if not self._is_busy and not self._is_turn_due:
+            self._is_turn_due = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._is_turn_due = False
+        self._consider()
+
     def _consider(self) -> None:
         """Compute the next batch, if the model is idle, and the batch is full or has waited for long enough."""
         while self._waiting and self._waiting[0].future.done():  # its client has gone
             self._waiting.popleft()
-        if self._is_busy or not self._waiting:
+        if self._is_busy:
+            return
+        if not self._waiting:
+            self._end_drain()
             return
         first = self._waiting[0]
         left = first.since + self._settings.max_queue_delay_ms / 1000 - time.perf_counter()
-        is_full = sum(each.rows for each in self._waiting if each.key == first.key) >= self._settings.max_batch_size
-        if first.had_to_wait and first.key is not None and not is_full and left > 0:
+        if first.had_to_wait and first.key is not None and left > 0 and not self._is_full(first):
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(left, self._end_wait)
             return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._begin(self._next_batch())
+        batch = self._next_batch()
+        kind = self._kind(batch)
+        if self._short.includes(kind):
+            self._run_here(batch, kind)
+        else:
+            self._begin(batch, kind)
+
+    def _is_full(self, first: _Request) -> bool:
+        """Test whether enough rows wait for a batch with a request."""
+        return sum(each.rows for each in self._waiting if each.key == first.key) >= self._settings.max_batch_size
 
     def _end_wait(self) -> None:
         self._timer = None
@@ -186,7 +212,7 @@ class Batcher:
     def _next_batch(self) -> list[_Request]:
         """Take the first request that waits, and those that can be computed with it, in their order."""
         first = self._waiting.popleft()
-        if first.key is None:
+        if first.key is None or not self._waiting:
             return [first]
         batch, rows, others = [first], first.rows, deque[_Request]()
         for request in self._waiting:
@@ -200,25 +226,54 @@ class Batcher:
         self._waiting = others
         return batch
 
-    def _begin(self, batch: list[_Request]) -> None:
+    def _kind(self, batch: Sequence[_Request]) -> Any:
+        """Return what batches of the same shapes have in common."""
+        first = batch[0]
+        if first.key is None:
+            return (first.signature, *[(array.dtype, array.shape) for array in first.arrays])
+        return first.key, self._size(sum(request.rows for request in batch))
+
+    def _size(self, rows: int) -> int:
+        """Return the rows that a batch is filled up to."""
+        most = self._settings.max_batch_size
+        if self._settings.bitwise:
+            return -(-rows // most) * most
+        size = 1 << (rows - 1).bit_length()
+        return min(size, most) if rows <= most else size
+
+    def _run_here(self, batch: list[_Request], kind: Any) -> None:
+        """Compute a batch of a kind that takes little time on this thread."""
+        began = time.perf_counter()
+        try:
+            results = self._together(batch)
+        except Exception:  # the thread finds out which of them fail, however long that takes
+            self._begin(batch, kind)
+            return
+        self._short.note(kind, time.perf_counter() - began)
+        self._end(batch, began, results)
+        if self._waiting:
+            self._plan_turn()  # other models, and what has just come, are not held up
+
+    def _begin(self, batch: list[_Request], kind: Any) -> None:
+        """Have the thread compute a batch."""
         self._is_busy = True
+        for request in self._waiting:
+            request.had_to_wait = True
         began = self._began = time.perf_counter()
-        computed = asyncio.get_running_loop().run_in_executor(self._thread, self._compute, batch)
+        computed = asyncio.get_running_loop().run_in_executor(self._thread, self._compute, batch, kind)
 
         def end(done: asyncio.Future[list[Any]]) -> None:
             self._is_busy = False
-            waits = [began - request.since for request in batch]
-            self._observer.batch(sum(request.rows for request in batch), waits, time.perf_counter() - began)
-            self._answer(batch, done)
+            failed = asyncio.CancelledError("the server stops") if done.cancelled() else done.exception()
+            self._end(batch, began, [failed] * len(batch) if failed is not None else done.result())
             self._consider()
-            if self._drained is not None and not self._drained.done():
-                self._drained.set_result(None)
 
         computed.add_done_callback(end)
 
-    def _answer(self, batch: list[_Request], done: asyncio.Future[list[Any]]) -> None:
-        failed = asyncio.CancelledError("the server stops") if done.cancelled() else done.exception()
-        results = [failed] * len(batch) if failed is not None else done.result()
+    def _end(self, batch: list[_Request], began: float, results: Sequence[Any]) -> None:
+        """Give requests of a batch their results."""
+        waits = [began - request.since for request in batch]
+        self._observer.batch(sum(request.rows for request in batch), waits, time.perf_counter() - began)
         for request, result in zip(batch, results, strict=True):
             if request.future.done():
                 continue
@@ -226,20 +281,30 @@ class Batcher:
                 request.future.set_exception(result)
             else:
                 request.future.set_result(result)
+        self._end_drain()
 
-    # --- in the thread ----------------------------------------------------------------------------------------
+    def _end_drain(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
 
-    def _compute(self, batch: list[_Request]) -> list[Any]:
+    # --- in the thread, or where calls are short ------------------------------------------------------------------
+
+    def _compute(self, batch: list[_Request], kind: Any) -> list[Any]:
         """Give for each request its outputs, or what was raised.
 
         Where requests together fail, each is computed alone.
         """
+        began = time.thread_time()  # by the clock it may take longer, since others hold Python's lock
         try:
-            return self._together(batch)
+            results = self._together(batch)
         except Exception as error:
             if len(batch) == 1:
                 return [self._unpadded(batch[0], error)]
-        return [self._compute([request])[0] for request in batch]
+        else:
+            if self._servable.had_bounded_time:
+                self._short.note(kind, time.thread_time() - began)
+            return results
+        return [self._compute([request], self._kind([request]))[0] for request in batch]
 
     def _unpadded(self, request: _Request, error: Exception) -> Any:
         """Give the outputs of a request that failed with its sequences filled up, without that; or what is raised."""
@@ -261,15 +326,14 @@ class Batcher:
         rows = sum(request.rows for request in batch)
         most = self._settings.max_batch_size
         if self._settings.bitwise:
-            joined = [_joined(column, -(-rows // most) * most) for column in columns]
+            joined = [_joined(column, self._size(rows)) for column in columns]
             parts = [
                 self._run([array[start : start + most] for array in joined], first.signature)
                 for start in range(0, rows, most)
             ]
             outputs = parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
         else:
-            size = min(1 << (rows - 1).bit_length(), most) if rows <= most else 1 << (rows - 1).bit_length()
-            outputs = self._run([_joined(column, size) for column in columns], first.signature)
+            outputs = self._run([_joined(column, self._size(rows)) for column in columns], first.signature)
         results: list[list[Any]] = []
         start = 0
         for request in batch:

@@ -17,6 +17,7 @@ from ...engine.graph import Graph, Operation, Variable, as_dtype
 from ...engine.ops.base import Constant
 from ...engine.passes.framework.prune import all_operations, needed_operations
 from ...engine.passes.loops.independent_rows import why_rows_depend
+from ...engine.runtime.program import Program
 from ...engine.session.programs import make_variants
 from .lengths import Lengths, padded_length
 from .signature import DEFAULT, Signature
@@ -33,12 +34,14 @@ class Servable:
         path: the folder of this version.
         version: its number.
         signatures: what it takes and gives, by the signature's name.
+        had_bounded_time: whether the time of the latest `run` follows from the shapes of its inputs.
     """
 
     def __init__(self, path: Path, version: int, graph: Graph, signatures: dict[str, Signature]) -> None:
         self.path = path
         self.version = version
         self.signatures = signatures
+        self.had_bounded_time = False
         self._lock = threading.Lock()
         self._asked: dict[Any, None] = {}  # signatures with the shapes and dtypes of arrays, the latest last
         self._programs = {name: _programs(graph, signature) for name, signature in signatures.items()}
@@ -177,6 +180,8 @@ class Servable:
             RequestError: they have not.
         """
         found = self.signatures[signature or DEFAULT]
+        if len(found.inputs) == 1:
+            return
         rows = {i.name: len(a) for i, a in zip(found.inputs, arrays, strict=False) if i.shape and i.shape[0] is None}
         if len(set(rows.values())) > 1:
             listed = ", ".join(f"{name!r}: {count}" for name, count in rows.items())
@@ -205,7 +210,9 @@ class Servable:
                 self._asked[kind] = None
                 if len(self._asked) > _MOST_SHAPES:
                     del self._asked[next(iter(self._asked))]
-                values = programs.get(arrays)(*arrays)
+                program = programs.get(arrays)
+                values = program(*arrays)
+                self.had_bounded_time = isinstance(program, Program) and program.has_bounded_time
         except (ValueError, TypeError, IndexError, ArithmeticError) as error:
             raise RequestError(400, f"The model can't compute this: {error}") from error
         return [np.asarray(value) for value in values[:given]]

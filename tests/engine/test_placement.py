@@ -13,8 +13,10 @@ from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.graph import DeviceName, Operation, Variable
+from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.passes.framework.estimates import bytes_of, flops_of, made_bytes, traffic_of
+from anabranch.engine.passes.framework.estimates import bytes_of, flops_of, has_bounded_time, made_bytes, traffic_of
+from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.prune import needed_operations
 from anabranch.engine.place import (
     CostModel,
@@ -88,6 +90,34 @@ def test_operations_count_what_they_compute():
     assert traffic_of(symbol_of(a @ b).operation) == 4 * (8 * 16 + 16 * 4 + 8 * 4)
     assert made_bytes(symbol_of(a @ b).operation) == 4 * 8 * 4
     assert made_bytes(symbol_of(ab.ops.reshape(a, (128,))).operation) == 0  # a view
+
+
+def is_bounded(target: Any, feeds: Any, specs: Any = None) -> bool:
+    return has_bounded_time(prepare(target.graph, [target], feeds, specs).operations)
+
+
+def test_time_is_bounded_by_shapes_or_by_values():
+    a, flag, text = ab.placeholder((4, 3), "float32"), ab.placeholder((), "bool"), ab.placeholder((4,), "string")
+    w = ab.Variable(np.ones((3, 2), "float32"))
+    queue = ab.queues.FIFOQueue(2, ["float32"], shapes=[(3,)])
+    bounded = [ab.ops.softmax(a @ w), ab.ops.sum(a, axis=0), ab.ops.take(a, [1, 1], axis=0), a[1:], ab.ops.sort(a)]
+    open_ended = {
+        "while": ab.while_loop(lambda y: ab.ops.max(y) < 9.0, lambda y: y + 1.0, [a])[0],
+        "branch": ab.cond(flag, lambda: a, lambda: a * 2.0),
+        "size by values": ab.ops.arange(ab.ops.cast(ab.ops.max(a), "int32")),
+        "rows by values": ab.ops.boolean_mask(a, a[:, 0] > 0.0),
+        "text": ab.ops.strings.lower(text),
+        "queue": queue.dequeue(),
+        "Python": ab.ops.numpy_function(lambda x: x, [a], "float32", shape=(4, 3)),
+        "assignment": w.assign(w * 2.0),
+    }
+    open_shape = ab.placeholder((None, 3), "float32")
+    for tensor in bounded:
+        assert is_bounded(tensor, [a]), tensor
+    for name, target in open_ended.items():
+        assert not is_bounded(target, [a, flag, text]), name
+    assert not is_bounded(open_shape * 2.0, [open_shape])
+    assert is_bounded(open_shape * 2.0, [open_shape], [TensorSpec((7, 3), open_shape.dtype)])
 
 
 def test_costs_are_estimated_until_they_are_measured():

@@ -216,9 +216,11 @@ def test_random_requests_get_the_answers_that_they_get_alone(tmp_path: Path) -> 
 class Doubled:
     """Stands for a servable that doubles its input, and notes the rows of each run."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_bounded_time: bool = False) -> None:
         self.ran: list[list[float]] = []
+        self.threads: list[str] = []
         self.free = threading.Event()
+        self.had_bounded_time = has_bounded_time
 
     def why_alone(self, signature: str) -> None:
         return None
@@ -229,6 +231,7 @@ class Doubled:
     def run(self, arrays: Any, signature: str) -> list[Any]:
         assert self.free.wait(PATIENCE)
         self.ran.append(arrays[0].tolist())
+        self.threads.append(threading.current_thread().name)
         return [arrays[0] * 2.0]
 
 
@@ -254,7 +257,7 @@ def test_a_request_whose_client_has_gone_is_not_computed() -> None:
     with ThreadPoolExecutor(1) as thread:
         found = asyncio.run(ask_three())
     assert [each[0].tolist() for each in found] == [[2.0], [6.0]]
-    assert model.ran == [[1.0], [3.0]]
+    assert model.ran == [[1.0, 3.0]]
 
 
 def test_what_had_to_wait_goes_on_waiting_until_the_batch_is_full_or_time_is_up() -> None:
@@ -262,7 +265,9 @@ def test_what_had_to_wait_goes_on_waiting_until_the_batch_is_full_or_time_is_up(
 
     async def ask_in_turn() -> None:
         batcher = batcher_of(model, thread, max_batch_size=2, max_queue_delay_ms=1000 * PATIENCE)
-        first, second = batcher.submit([np.array([1.0])]), batcher.submit([np.array([2.0])])
+        first = batcher.submit([np.array([1.0])])
+        await asyncio.sleep(0)
+        second = batcher.submit([np.array([2.0])])
         model.free.set()
         await first
         assert batcher.waiting == 1
@@ -271,7 +276,11 @@ def test_what_had_to_wait_goes_on_waiting_until_the_batch_is_full_or_time_is_up(
         assert (await second)[0].tolist() == [4.0]
         assert (await third)[0].tolist() == [6.0]
         hasty = batcher_of(model, thread, max_batch_size=2, max_queue_delay_ms=1)
-        last = [hasty.submit([np.array([number])]) for number in (4.0, 5.0)]
+        model.free.clear()
+        last = [hasty.submit([np.array([4.0])])]
+        await asyncio.sleep(0)
+        last.append(hasty.submit([np.array([5.0])]))
+        model.free.set()
         assert [(await each)[0].tolist() for each in last] == [[8.0], [10.0]]
 
     with ThreadPoolExecutor(1) as thread:

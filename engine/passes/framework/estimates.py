@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation
 from ...graph.spec import ArraySpec, Shape, Spec, TensorSpec
 from ...graph.tensor import Symbol
+from ...graph.variable import Variable
+from ...ops.text.escape import NumpyFunction
 
 LEAST_FOR_THREADS = 2 * 64**3  # floating-point operations of a product from which OpenBLAS divides it
 UNKNOWN_DIMENSION = 32  # what an unknown dimension is taken for
@@ -60,6 +63,30 @@ def may_use_blas_threads(operation: Operation) -> bool:
     tensors = (*operation.inputs, *operation.outputs)
     is_known = all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in tensors)
     return not is_known or flops_of(operation) >= LEAST_FOR_THREADS
+
+
+def has_bounded_time(operations: Sequence[Operation]) -> bool:
+    """Test whether the shapes of what is fed bound the time of a step, so that no value makes it much longer.
+
+    Loops, branches and recursions don't show that, nor do ops whose results have sizes that values give, ops on
+    strings, ops that wait for or change anything, and calls of Python.
+
+    Args:
+        operations: those of a prepared step, in which shapes that follow from what is fed are known.
+    """
+    return all(map(_has_bounded_time, operations))
+
+
+def _has_bounded_time(operation: Operation) -> bool:
+    if isinstance(operation.op, RegionOp | NumpyFunction) or operation.writes:
+        return False
+    if not all(isinstance(effect.resource, Variable) for effect in operation.effects):
+        return False
+    return all(_is_static_array(tensor.spec) for tensor in (*operation.inputs, *operation.outputs))
+
+
+def _is_static_array(spec: Spec) -> bool:
+    return isinstance(spec, TensorSpec) and spec.is_static and spec.dtype.kind != "T"
 
 
 def traffic_of(operation: Operation) -> float:
