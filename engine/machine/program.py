@@ -350,6 +350,11 @@ class MachineProgram:
     def _check(self, operation: Operation, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         numerics.check_results(operation, self.statistics.runs, inputs, outputs)
 
+    @property
+    def step_asked_for(self) -> tuple[Graph, Sequence[Symbol | Operation], Sequence[Symbol], Sequence[Spec] | None]:
+        """Return the graph, the targets, the feeds and their specs, as they were given."""
+        return self._origin
+
     def listing(self, lines: bool = True) -> str:
         """The source by partition.
 

@@ -271,6 +271,11 @@ class Program:
         with within_memory_budget(self._budget):
             return Program(*self._origin, self._exact, of=self, runs_often=True)
 
+    @property
+    def step_asked_for(self) -> tuple[Graph, Sequence[Symbol | Operation], Sequence[Symbol], Sequence[Spec] | None]:
+        """Return the graph, the targets, the feeds and their specs, as they were given."""
+        return self._origin
+
     def listing(self) -> str:
         """The source, and behind each line the operation that it computes and the user's line that built it."""
         listed: list[str] = []

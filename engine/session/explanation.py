@@ -13,9 +13,12 @@ from ..codegen.regions.region import NativeRegion
 from ..common.html import escape, page, view
 from ..control_flow.cond import Branch
 from ..control_flow.while_loop import While
-from ..graph.graph import Operation
+from ..graph.graph import Graph, Operation
 from ..graph.provenance import Location
+from ..graph.spec import TensorSpec
+from ..graph.tensor import Symbol
 from ..passes.framework.log import PassLog
+from ..passes.loops.independent_rows import why_rows_depend
 from ..runtime.program import Program
 from .pass_report import grouped, line_of
 
@@ -91,19 +94,23 @@ class Explanation(str):
 # --- in short -------------------------------------------------------------------------------------------------------
 
 
-def summary_of(program: Any, log: PassLog) -> str:
+def summary_of(program: Any, log: PassLog, rows: Sequence[str] | None = None) -> str:
     """Return at most 15 lines on a program.
 
     Args:
         program: compiled, while `log` was recorded.
         log: what passes did.
+        rows: the line on its rows, if there is one; by default that of `told_of_rows`.
     """
     around: dict[Operation, tuple[Operation, ...]] = {}
     for origin in program.origins.values():
         around.setdefault(origin.operation, tuple([loop for loop, _ in origin.loops]))
     loops = [operation for operation in around if isinstance(operation.op, While)]
     kernels = [operation for operation in around if operation.type.startswith("fused")]
-    told = [_counts(program, around, loops, kernels)]
+    told = [
+        _counts(program, around, loops, kernels),
+        *(told_of_rows(*program.step_asked_for[:3]) if rows is None else rows),
+    ]
     told += _shortened([_told_of_loop(loop, around) for loop in loops], _MOST_LOOPS, "further loops")
     moved = [note for note in log.changes if note.pass_name in _MOVING]
     told += _shortened(
@@ -132,6 +139,18 @@ def _counts(
         *([_number(natives, "native region")] if natives else []),
     ]
     return f"a step of {', '.join(parts)}, in {len(program.source.splitlines())} lines of the program"
+
+
+def told_of_rows(graph: Graph, targets: Sequence[Any], feeds: Sequence[Symbol]) -> list[str]:
+    """Say whether rows of batches can be computed together, of a step that takes batches of any size; else nothing.
+
+    The model server joins requests only where they can.
+    """
+    is_open = [isinstance(each.spec, TensorSpec) and each.spec.shape and each.spec.shape[0] is None for each in feeds]
+    if not feeds or not all(is_open) or not all(isinstance(target, Symbol) for target in targets):
+        return []
+    why = why_rows_depend(graph, feeds, targets)
+    return ["rows: each is computed for itself" if why is None else f"rows: {why}"]
 
 
 def _number(count: int, one: str, several: str = "") -> str:

@@ -327,6 +327,7 @@ def _bytes_of(variables: Iterable[Any]) -> int:
 
 def explain_step(model: Any, data: Sequence[Any], kind: str, batch_size: int | None, passes: bool) -> ModelExplanation:
     """`Model.explain`."""
+    batch: Batch | None = None
     if data[0] is None:
         _check(model, kind, "explain")
         latest = model._steps[kind].latest
@@ -343,7 +344,8 @@ def explain_step(model: Any, data: Sequence[Any], kind: str, batch_size: int | N
         with recording() as log:
             program: Any = model._steps[kind].build_anew(batch)
     lines = tuple(_explained(model, program))
-    told, summary = format_pass_log(log), summary_of(program, log)
+    rows = model._steps[kind].told_of_rows(batch) if kind == "predict" else []
+    told, summary = format_pass_log(log), summary_of(program, log, rows)
     return ModelExplanation(model.name, kind, program.source, lines, told, summary, program, passes)
 
 

@@ -47,6 +47,7 @@ class StepPrograms:
         self._programs: dict[Any, Program] = {}
         self._families: dict[Any, ShapePrograms] = {}
         self._loops: dict[Any, tuple[int, Program]] = {}
+        self._latest: tuple[Layout, list[TensorSpec]] | None = None  # the kind of batch of the program made last
 
     def run(self, batch: Batch) -> tuple[Any, ...]:
         """Run the step on a batch; returns what it fetches."""
@@ -80,6 +81,7 @@ class StepPrograms:
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._find(batch)
+            self._latest = batch.layout, [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
             self._replacements = replacements()  # layers that are built in the step may get adapters there
         return program
 
@@ -98,6 +100,27 @@ class StepPrograms:
         """A further program for a batch, which is not kept: for looking at how it comes about."""
         specs = [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
         return compile_step(self._build, batch.layout, specs, self._remote())
+
+    def told_of_rows(self, batch: Batch | None = None) -> list[str]:
+        """Say whether rows of batches can be computed together: of a step for a batch, or like the latest one's."""
+        from ...engine.session.explanation import told_of_rows
+
+        if batch is not None:
+            kind = (batch.layout, [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves])
+        elif self._latest is not None:
+            kind = self._latest
+        else:
+            return []
+        layout, specs = kind
+        if any(not spec.shape for spec in specs):
+            return []
+        try:
+            graph, feeds, fetches = _traced(
+                self._build, layout, [TensorSpec((None, *(spec.shape or ())[1:]), spec.dtype) for spec in specs]
+            )
+        except Exception as error:
+            return [f"rows: the step can't be built for batches of any size: {type(error).__name__}: {error}"]
+        return told_of_rows(graph, fetches, feeds)
 
     def clear(self) -> None:
         """Forget all programs, because what they were built from has changed."""
@@ -138,15 +161,21 @@ class StepPrograms:
 
 def compile_step(build: Build, layout: Layout, specs: Sequence[TensorSpec], remote: Remote | None = None) -> Program:
     """Trace a step for the given specs and compile it, with all its effects; `remote` runs it elsewhere."""
+    graph, feeds, fetches = _traced(build, layout, specs)
+    effects = [operation for operation in graph.operations if operation.writes]
+    schedule = AS_IT_COMES if remote is None else Schedule(remote=remote)
+    return make_program(graph, [*fetches, *effects], feeds, schedule=schedule)
+
+
+def _traced(build: Build, layout: Layout, specs: Sequence[TensorSpec]) -> tuple[Graph, list[Symbol], list[Symbol]]:
+    """Return the graph of a step for the given specs, what is fed and what is fetched."""
     names = _names(layout, len(specs))
     graph = Graph()
     with graph.as_default():
         feeds = [graph.add(Placeholder(spec), (), name).outputs[0] for spec, name in zip(specs, names, strict=True)]
         fetches = [graph.capture(fetch) for fetch in build(layout, [*feeds])]
     graph.traced = "a step of a model"
-    effects = [operation for operation in graph.operations if operation.writes]
-    schedule = AS_IT_COMES if remote is None else Schedule(remote=remote)
-    return make_program(graph, [*fetches, *effects], feeds, schedule=schedule)
+    return graph, feeds, fetches
 
 
 def compile_loop(build: Build, batch: Batch, count: int, remote: Remote | None = None) -> Program:

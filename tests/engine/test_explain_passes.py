@@ -292,3 +292,21 @@ def test_a_profile_counts_operands_that_are_laid_out_anew():
             found = ab.profile(x @ y[:, ::2], {x: matrix, y: wide}, runs=2)  # the elements of a row may not
             assert found.refits == 1
             assert "operands of kernels were copied to another layout 1 times a run" in str(found)
+
+
+def lines_on_rows(fetches, feeds=()):
+    return [line for line in ab.explain(fetches, feeds).summary.splitlines() if line.startswith("rows: ")]
+
+
+def test_the_summary_of_a_step_of_any_batch_names_what_mixes_rows():
+    with ab.Graph().as_default():
+        x = ab.placeholder((None, 3), "float32", "x")
+        centred = x - ab.ops.mean(x, axis=0)
+        assert lines_on_rows(ab.ops.tanh(x @ np.ones((3, 2), "float32"))) == ["rows: each is computed for itself"]
+        assert lines_on_rows(centred) == ["rows: 'mean' (mean) is not known to compute each row for itself"]
+        assert lines_on_rows([x * 2.0, centred]) == lines_on_rows(centred)
+        assert lines_on_rows(centred, {x: np.ones((0, 3), "float32")}) == lines_on_rows(centred)
+        fixed, scalar = ab.placeholder((2, 3), "float32"), ab.placeholder((), "float32")
+        assert lines_on_rows(fixed * 2.0) == lines_on_rows(x * scalar) == lines_on_rows(ab.constant(1.0) * 2.0) == []
+        total = ab.Variable(0.0)
+        assert lines_on_rows([x * 2.0, total.assign_add(1.0).operation]) == []

@@ -416,3 +416,32 @@ def test_an_error_in_a_step_puts_the_state_back():
         failing.profile(np.ones((1, 1)), np.ones((1, 1)), runs=1)
 
     assert failing.get_layer("only").kernel.numpy().item() == 1.0
+
+
+def rows_of(explained: Any) -> list[str]:
+    return [line for line in explained.summary.splitlines() if line.startswith("rows: ")]
+
+
+def test_an_explained_prediction_names_the_op_that_keeps_requests_apart() -> None:
+    x = ab.Input((2,), name="x")
+    normed = ab.Sequential([x, layers.Dense(3), layers.BatchNormalization(), layers.Dropout(0.5)])
+    centred = ab.Model(x, x - ops.mean(x, axis=0, keepdims=True), name="centred")
+    with pytest.raises(ValueError, match="no compiled predict step"):
+        centred.explain(kind="predict")
+    data = np.ones((4, 2), "float32")
+    assert rows_of(normed.explain(data, kind="predict")) == ["rows: each is computed for itself"]
+    (line,) = rows_of(centred.explain(data, kind="predict"))
+    assert line == "rows: 'centred/mean' (mean) is not known to compute each row for itself"
+    centred.predict(data, verbose=0)
+    assert rows_of(centred.explain(kind="predict")) == [line]
+    normed.compile("sgd", "mse")
+    assert rows_of(normed.explain(data, np.ones((4, 3)))) == []  # a step of training takes its batch as a whole
+
+
+def test_a_prediction_of_one_batch_size_says_so() -> None:
+    class Halved(ab.Model):
+        def call(self, x: Any) -> Any:
+            return x * float(1 / int(x.shape[0]))
+
+    (line,) = rows_of(Halved().explain(np.ones((4, 2), "float32"), kind="predict"))
+    assert line.startswith("rows: the step can't be built for batches of any size: TypeError: ")
