@@ -86,6 +86,8 @@ _DATA_SETS = [
     "fashion_mnist",
     "imdb",
     "mnist",
+    "multi30k",
+    "ptb",
     "reuters",
 ]
 _APPLICATIONS = [

@@ -22,6 +22,8 @@ from anabranch.framework.public_data import (
     fetching,
     imdb,
     mnist,
+    multi30k,
+    ptb,
     reuters,
 )
 from anabranch.framework.public_data.plain_objects import read_objects
@@ -258,6 +260,38 @@ def test_california_housing_has_a_small_version(cache: Path):
     assert len(california_housing.load_data("small")[0][0]) == 480
     with pytest.raises(ValueError, match="version must be 'large' or 'small', got 'tiny'"):
         california_housing.load_data("tiny")
+
+
+def test_ptb(cache: Path):
+    (cache / "ptb.train.txt").write_text(" b a b <unk>\n a b N\n", "utf-8")
+    (cache / "ptb.valid.txt").write_text(" a\n", "utf-8")
+    (cache / "ptb.test.txt").write_text("", "utf-8")
+
+    train, valid, test = ptb.load_data()
+
+    # By counts, 3, 2, 2, 1 and 1, and by the alphabet among equals, in which signs and capitals come first.
+    assert ptb.get_word_index() == {"b": 0, "<eos>": 1, "a": 2, "<unk>": 3, "N": 4}
+    assert train.tolist() == [0, 2, 0, 3, 1, 2, 0, 4, 1]
+    assert (valid.tolist(), test.tolist(), test.dtype) == ([2, 1], [], "int32")
+
+
+def test_multi30k(cache: Path):
+    folder = cache / "multi30k"
+    folder.mkdir()
+    for part in ("train", "val", "test_2016_flickr"):
+        for language in ("de", "en"):
+            text = f"{part}, {language}: ä\nb\n".encode()
+            (folder / f"{part}.{language}.gz").write_bytes(gzip.compress(text))
+
+    (x_train, y_train), _, (x_test, _) = multi30k.load_data()
+
+    assert (x_train, y_train) == (["train, de: ä", "b"], ["train, en: ä", "b"])
+    assert x_test == ["test_2016_flickr, de: ä", "b"]
+    assert multi30k.load_data("en", "de")[0] == (y_train, x_train)
+    with pytest.raises(ValueError, match="multi30k: target must be one of 'cs', 'de', 'en', 'fr', got 'eo'"):
+        multi30k.load_data("de", "eo")
+    with pytest.raises(OSError, match=r"'train\.cs\.gz' is not in the cache"):
+        multi30k.load_data("cs")
 
 
 @pytest.mark.parametrize("module", [imdb, reuters])
