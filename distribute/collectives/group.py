@@ -21,16 +21,15 @@ from typing import Any
 import numpy as np
 
 from ...engine.ops.collectives import Group
-from ...engine.queues.errors import CancelledError
+from ...engine.queues.errors import CancelledError, TaskFailedError
 from .begun import Begun
 from .chain import reduce_lane
 from .choice import Choice
-from .headers import ABORT, NAMES, REDUCTIONS, Header, group_bits
+from .headers import ABORT, NAMES, OFFER, REDUCTIONS, SMALL, Header, group_bits
 from .hosts import Hosts
 from .links import Links
 from .segments import Segment, opened
 
-_SMALL = 1 << 14  # bytes that are sent with the header
 _PATIENCE_SECONDS = 5.0  # for how long the end of a group waits for what another thread runs
 WAYS = ("direct", "chain", "hosts")
 
@@ -118,7 +117,7 @@ class ProcessGroup(Group):
 
     def _all_reduce(self, array: Any, option: int) -> Any:
         reduce = list(REDUCTIONS.values())[option]
-        if array.nbytes <= _SMALL:
+        if array.nbytes <= SMALL:
             parts = self._gathered("all_reduce", option, array)
             return _reduced(parts, reduce, np.empty_like(array))
         if self.shares_memory:
@@ -227,7 +226,7 @@ class ProcessGroup(Group):
         """The own share of the reduced numbers, in memory of its own."""
         reduce = list(REDUCTIONS.values())[option]
         first, last = _share(flat.size, self.rank, self.size)
-        if flat.nbytes <= _SMALL:
+        if flat.nbytes <= SMALL:
             parts = [part[first:last] for part in self._gathered("reduce_scatter", option, flat)]
         elif self.shares_memory:
             views = self._in_memory("reduce_scatter", option, flat)
@@ -277,6 +276,28 @@ class ProcessGroup(Group):
         with self._turn():
             return [part.tobytes() for part in self._gathered("all_gather", 0, np.frombuffer(data, "uint8"))]
 
+    def offer(self, digest: bytes) -> bool:
+        """Find out if all members offer the same now, which 16 bytes distinguish.
+
+        Where others run a collective they go on waiting for this member, which may come to it later. Waits for what
+        each member does next.
+
+        Returns:
+            True in all members, or in none. False, too, where a member is gone.
+
+        Raises:
+            CancelledError: a member has ended what the group runs.
+        """
+        try:
+            with self._turn():
+                own = Header.offer(self._number, digest, self._bits)
+                self._number += 1
+                return all(header.dtype == own.dtype for header in self._agreed(own, {}).values())
+        except CancelledError:
+            raise
+        except (TaskFailedError, RuntimeError):  # a member is gone, or this one has left
+            return False
+
     def abort(self, reason: str) -> None:
         """Have all members that run a collective, or will, fail with this reason; then leave the group."""
         self._begun.close()  # others come to what runs; it does not wait for ever
@@ -303,7 +324,7 @@ class ProcessGroup(Group):
     def _gathered(self, kind: str, option: int, array: Any) -> list[Any]:
         """The arrays of all members, by rank."""
         data = self._for_others([_bytes(array)])
-        is_small = array.nbytes <= _SMALL  # what waits in sockets until it is read; more is sent while all read
+        is_small = array.nbytes <= SMALL  # what waits in sockets until it is read; more is sent while all read
         headers = self._agreed(self._header(kind, option, array), data if is_small else {})
         found = {
             rank: array if rank == self._own else np.empty(headers[rank].shape, array.dtype) for rank in self.ranks
@@ -338,9 +359,26 @@ class ProcessGroup(Group):
     def _agreed(self, own: Header, data: dict[int, Sequence[Any]]) -> dict[int, Header]:
         """Send the header, and data behind it; gives the headers of all members by rank.
 
+        If some members make an offer that the others do not, this round is void: a collective is tried again.
+
         Raises:
             ValueError: a member runs something else.
         """
+        while True:
+            found = self._exchanged(own, data)
+            offers = [header for header in found.values() if header.kind == OFFER]
+            if not offers or all(header[:6] == own[:6] for header in found.values()):
+                return found
+            rest = {rank: bytearray(found[rank].nbytes_behind(rank)) for rank in self._others}
+            self.links.exchange({}, {rank: memory for rank, memory in rest.items() if memory})
+            self._number += 1  # two in all, as segments go by odd and even numbers
+            if own.kind == OFFER:
+                return found
+            own = own._replace(number=self._number)
+            self._number += 1
+
+    def _exchanged(self, own: Header, data: dict[int, Sequence[Any]]) -> dict[int, Header]:
+        """Send the header, and data behind it; gives the headers of all members by rank."""
         packed = own.packed()
         into = {rank: bytearray(Header.nbytes_among(len(self.links.names))) for rank in self._others}
         found = {self._own: own}
@@ -356,7 +394,8 @@ class ProcessGroup(Group):
             reason = bytearray(found.size)
             self.links.exchange({}, {rank: reason})
             raise CancelledError(f"{self.links.names[rank]} has ended what the group runs: {reason.decode()}")
-        if not own.agrees(found):
+        may_differ = OFFER in (own.kind, found.kind) and own.group == found.group and own.number == found.number
+        if not may_differ and not own.agrees(found):
             self.links.close()  # what follows in the streams has no meaning any more
             processes = len(self.links.names)
             raise ValueError(

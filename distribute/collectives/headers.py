@@ -10,7 +10,9 @@ import numpy as np
 from ...engine.common.dtypes import as_dtype, name_of
 
 ABORT = 255
-KINDS = ("barrier", "all_reduce", "all_gather", "broadcast", "reduce_scatter")
+KINDS = ("barrier", "all_reduce", "all_gather", "broadcast", "reduce_scatter", "offer")
+OFFER = KINDS.index("offer")
+SMALL = 1 << 14  # bytes of an array that are sent with the header
 REDUCTIONS: dict[str, Any] = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
 NAMES = list(REDUCTIONS)
 _MOST_AXES = 16
@@ -55,6 +57,11 @@ class Header(NamedTuple):
         """Say that the group ends, for a reason of so many bytes."""
         return cls(number, ABORT, 0, 0, b"", (), -1, length, group)
 
+    @classmethod
+    def offer(cls, number: int, digest: bytes, group: bytes) -> Header:
+        """Offer to do what 16 bytes distinguish, if all members offer the same."""
+        return cls(number, OFFER, 0, 0, digest.rstrip(b"\0"), (), -1, 0, group)
+
     @staticmethod
     def nbytes_among(processes: int) -> int:
         """Return the bytes of a header in a job of so many processes."""
@@ -81,6 +88,14 @@ class Header(NamedTuple):
     def nbytes(self) -> int:
         return self.count * as_dtype(self.dtype.decode()).itemsize
 
+    def nbytes_behind(self, rank: int) -> int:
+        """Return how many bytes of its array a member of this rank sends right behind the header."""
+        if self.kind == OFFER:
+            return 0
+        if KINDS[self.kind] == "broadcast":
+            return self.nbytes if self.option == rank else 0
+        return self.nbytes if self.nbytes <= SMALL else 0
+
     def agrees(self, other: Header) -> bool:
         """Test whether both members run the same."""
         if self.group != other.group:
@@ -96,8 +111,8 @@ class Header(NamedTuple):
         kind = KINDS[self.kind] if self.kind < len(KINDS) else f"op {self.kind}"
         ranks = ranks_of(self.group)
         number = f"(number {self.number})" if len(ranks) == processes else f"in group {ranks} (number {self.number})"
-        if kind == "barrier":
-            return f"barrier {number}"
+        if kind in ("barrier", "offer"):
+            return f"{'evaluate or predict' if kind == 'offer' else kind} {number}"
         option = {
             "all_reduce": NAMES[self.option % len(NAMES)],
             "reduce_scatter": NAMES[self.option % len(NAMES)],
@@ -125,4 +140,4 @@ def ranks_of(bits: bytes) -> list[int]:
     return [rank for rank in range(8 * len(bits)) if bits[rank // 8] >> rank % 8 & 1]
 
 
-__all__ = ["ABORT", "KINDS", "NAMES", "REDUCTIONS", "Header", "group_bits", "ranks_of"]
+__all__ = ["ABORT", "KINDS", "NAMES", "OFFER", "REDUCTIONS", "SMALL", "Header", "group_bits", "ranks_of"]

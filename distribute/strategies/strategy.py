@@ -63,6 +63,7 @@ class Strategy:
     task_index: int
     num_workers: int
     variable_partitioner: Any = None
+    running: Any = None
     chief_index: int | None = 0  # None where it is known that another worker leads, and not which
 
     @property
@@ -171,6 +172,7 @@ class ParameterServer(Strategy):
         self._server: Server | None = None
         self.fits = 0  # how many models were trained: a name for the state of each
         self.count: Callable[[], dict[str, Any]] = dict  # what `statistics` gives: set by `fit`
+        self.work: Any = None  # by which workers share passes over data, once there was one
         if place is not None:
             self._start(place)
 

@@ -21,6 +21,7 @@ from ..ops.random.keys import SeedGenerator
 from ..queues.accumulators import ConditionalAccumulator, SparseConditionalAccumulator
 from ..queues.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
 from ..queues.replica_steps import ReplicaGradients, ReplicaSteps
+from ..queues.shared_work import SharedWork
 from ..summaries.writer import SummaryWriter
 from .late import late_op, late_resource
 from .values import SavedGraphError, ValueReader, field_names, read_spec, restored
@@ -194,6 +195,7 @@ _RESOURCES: dict[str, type[NamedResource]] = {
         ConditionalAccumulator,
         SparseConditionalAccumulator,
         ReplicaSteps,
+        SharedWork,
         ReplicaGradients,
         SummaryWriter,
     )

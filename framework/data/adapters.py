@@ -272,6 +272,13 @@ class Data:
         """The batches of one pass over the data."""
         raise NotImplementedError
 
+    def begin_pass(self) -> None:
+        """Called before batches are read by `part`; `epoch` does what it does."""
+
+    def part(self, first: int, stop: int) -> Iterator[Batch] | None:
+        """The batches of these numbers of a pass that is not shuffled; None where they can't be read by number."""
+        return None
+
     def on_epoch_end(self) -> None:
         """Called when a pass is complete."""
 
@@ -306,7 +313,12 @@ class ArrayData(Data):
 
     def epoch(self) -> Iterator[Batch]:
         order = self.order()
-        return self._slices(order) if self.shuffle == "batch" or order is None else self._gathered(order)
+        if order is None:
+            return self._slices(range(self.batches or 0))
+        return self._slices(order.tolist()) if self.shuffle == "batch" else self._gathered(order)
+
+    def part(self, first: int, stop: int) -> Iterator[Batch] | None:
+        return None if self.shuffle else self._slices(range(first, stop))
 
     def order(self) -> Array | None:
         """Draw the order of a pass: of batches with ``shuffle="batch"``, else of rows; None for the order they have."""
@@ -325,9 +337,9 @@ class ArrayData(Data):
         """The rows of these numbers, as a batch."""
         return Batch(self.layout, [array.take(rows, axis=0) for array in self.arrays], len(rows))
 
-    def _slices(self, order: Array | None) -> Iterator[Batch]:
+    def _slices(self, numbers: Iterable[int]) -> Iterator[Batch]:
         arrays, layout, rows, size = self.arrays, self.layout, self.rows, self.batch_size
-        for number in range(self.batches or 0) if order is None else order.tolist():
+        for number in numbers:
             start = number * size
             stop = min(start + size, rows)
             yield Batch(layout, [array[start:stop] for array in arrays], stop - start)
@@ -380,6 +392,13 @@ class PrefetchedData(Data):
     def epoch(self) -> Iterator[Batch]:
         return iterate_ahead(self._data.epoch(), self._max_queue_size)
 
+    def begin_pass(self) -> None:
+        self._data.begin_pass()
+
+    def part(self, first: int, stop: int) -> Iterator[Batch] | None:
+        found = self._data.part(first, stop)
+        return None if found is None else iterate_ahead(found, self._max_queue_size)
+
     def on_epoch_end(self) -> None:
         self._data.on_epoch_end()
 
@@ -401,12 +420,21 @@ class PyDatasetData(Data):
         return None if count is None else int(count)
 
     def epoch(self) -> Iterator[Batch]:
-        _call_hook(self.source, "on_epoch_begin")
+        self.begin_pass()
         count = self.batches
         if count is None:
             order: Iterable[int] = iter(range(2**62))
         else:
             order = (int(i) for i in _permutation(count)) if self.shuffle else range(count)
+        return self._in_order(order)
+
+    def begin_pass(self) -> None:
+        _call_hook(self.source, "on_epoch_begin")
+
+    def part(self, first: int, stop: int) -> Iterator[Batch] | None:
+        return None if self.shuffle or self.batches is None else self._in_order(range(first, stop))
+
+    def _in_order(self, order: Iterable[int]) -> Iterator[Batch]:
         if not isinstance(self.source, PyDataset) or not self.source.workers:
             return (self._batch(index) for index in order)
         calls = (functools.partial(self._batch, index) for index in order)

@@ -24,9 +24,13 @@ class ClusterFit:
         model: the model.
         strategy: with a cluster.
         data: what to train on, whose passes are counted.
-        validate: gives the logs of validation after an epoch (counted from 0), if there are any.
+        validate: gives the logs of validation after an epoch (counted from 0); None where there are no data for that.
         hooks: the callbacks; in other workers than the chief those with ``on_all_workers``.
         verbosity: of the chief's progress.
+
+    Attributes:
+        is_validating: whether a pass that begins now is that of validation.
+        way: in which this worker joins the validation that the chief has begun to share.
     """
 
     def __init__(
@@ -37,7 +41,9 @@ class ClusterFit:
         self.strategy = strategy
         self.passes = data
         self.data = data.data
-        self.validate = validate
+        self._validate = validate
+        self.is_validating = False
+        self.way: Any = None
         self.hooks = hooks
         self.verbosity = verbosity
         self.given: list[Callback] = []  # the callbacks that `fit` was given, those of the chief too
@@ -50,6 +56,43 @@ class ClusterFit:
 
     def run(self, epochs: range) -> None:
         """Train; see the strategies' own."""
+        raise NotImplementedError
+
+    # --- validation -------------------------------------------------------------------------------------------------
+
+    def validation(self, epoch: int, way: Any = None) -> Logs:
+        """Validate after an epoch, if that is due; the chief decides whether workers share it.
+
+        Args:
+            epoch: which.
+            way: by which another worker than the chief joins.
+        """
+        if self._validate is None:
+            return {}
+        self.is_validating, self.way = True, way
+        try:
+            return self._validate(epoch)
+        finally:
+            self.is_validating, self.way = False, None
+
+    def share_validation(self, batches: int) -> Any:
+        """Begin, in the chief, to share validation; None where its weights are no longer those that all have."""
+        self.is_validating = False  # what callbacks call from now on is none
+        if any(not same(v.numpy(), value) for v, value in zip(self._weights(), self._shared_weights(), strict=True)):
+            return None
+        return self._begin_validation(batches)
+
+    def _weights(self) -> list[Variable]:
+        """The variables of the model itself among those that all workers have."""
+        own = {id(variable) for variable in self.model.variables}
+        return [variable for variable in self.plan.variables if id(variable) in own]
+
+    def _shared_weights(self) -> list[Any]:
+        """The values that all workers have of `_weights`, or can read."""
+        raise NotImplementedError
+
+    def _begin_validation(self, batches: int) -> Any:
+        """Have other workers join validation; gives the way to share it."""
         raise NotImplementedError
 
     def _taken_up(self, run: TrainingRun, epochs: range) -> range:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...distribute.strategies.data_parallel import DataParallel
@@ -22,7 +23,7 @@ def fit_replicas(
     callbacks: Any,
     epochs: range,
     verbosity: int,
-    validate: Callable[[int, CallbackList], Logs],
+    validate: Callable[..., Logs] | None,
 ) -> History:
     """Train a model on a cluster, in one of its workers; see `Trainer.fit`.
 
@@ -33,7 +34,7 @@ def fit_replicas(
         callbacks: what `fit` was given.
         epochs: those to make, counted from 0.
         verbosity: what the chief shows.
-        validate: gives the logs of validation after an epoch.
+        validate: gives the logs of validation after an epoch; None without data for that.
 
     Raises:
         ValueError: model, data or callbacks can't be used by replicas.
@@ -59,9 +60,13 @@ def fit_replicas(
     model.history, model.stop_training = history, False
     shown = 0 if hooks.shows_progress else verbosity
     kind = ParallelFit if is_parallel else ReplicaFit
-    made = kind(model, strategy, data, lambda epoch: validate(epoch, hooks), hooks, shown)
+    made = kind(model, strategy, data, None if validate is None else partial(validate, hooks=hooks), hooks, shown)
     made.given = everywhere
-    made.run(epochs)
+    strategy.running = made
+    try:
+        made.run(epochs)
+    finally:
+        strategy.running = None
     return history
 
 

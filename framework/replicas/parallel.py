@@ -34,6 +34,7 @@ from .cut_steps import CutSteps
 from .optimizer_shards import OptimizerShards
 from .shares import Shares
 from .traced import Entry, StepTracer
+from .ways import GroupWay
 
 
 class ParallelFit(ClusterFit):
@@ -100,6 +101,7 @@ class ParallelFit(ClusterFit):
         if self.strategy.is_chief:
             epochs = self._taken_up(TrainingRun(self.model, self.hooks, self.passes), epochs)
         passes = self.passes.position["passes"]
+        self._all_validate = all(each == b"1" for each in self._group.gather_bytes(b"1" if self._validate else b"0"))
         begun = self._tell({"epochs": [epochs.start, epochs.stop], "passes": passes, "history": history.get_state()})
         if not self.strategy.is_chief:
             self.data.skip_passes(begun["passes"])
@@ -123,10 +125,11 @@ class ParallelFit(ClusterFit):
         done = self._run_epoch(shares, progress)
         before = self._values()
         logs = self._logs() if done else {}
+        self._epoch_of_validation, self._before = epoch, before
         if is_chief:
-            logs = dict(sorted({**logs, **self.validate(epoch)}.items()))
+            logs = dict(sorted({**logs, **self.validation(epoch)}.items()))
         progress.close(done, logs)
-        logs = self._tell({name: plain(value) for name, value in logs.items()})
+        logs = self._agreed_logs({name: plain(value) for name, value in logs.items()})
         self.passes.count_pass()
         self.data.on_epoch_end()
         is_saved = self._tell(any(isinstance(hook, (RunCallback, ModelCheckpoint)) for hook in hooks.callbacks))
@@ -139,6 +142,24 @@ class ParallelFit(ClusterFit):
                 each.release()
         self._share_changes(before)
         return logs
+
+    def _agreed_logs(self, logs: Logs) -> Logs:
+        """Give all workers the chief's logs; before that they join validation, if the chief has begun to share it."""
+        told = self._tell({"logs": logs})
+        if "logs" not in told:
+            self.validation(self._epoch_of_validation, GroupWay(self._group))
+            told = self._tell(None)
+        return told["logs"]
+
+    def _shared_weights(self) -> list[Any]:
+        values = {id(v): value for v, value in zip(self._shared, self._before, strict=True)}
+        return [values[id(variable)] for variable in self._weights()]
+
+    def _begin_validation(self, batches: int) -> Any:
+        if not self._all_validate:
+            return None
+        self._tell({"batches": batches})
+        return GroupWay(self._group)
 
     def _next_shares(self, epoch: int) -> Shares:
         """The rows of an epoch, in the order that the chief draws."""

@@ -67,17 +67,17 @@ class Shares:
         number, part = divmod(share, self.parts)
         if isinstance(self._data, ArrayData):
             chosen = self._data.rows_of(self._order, number)
-            first, last = _bounds(len(chosen), part, self.parts)
+            first, last = bounds(len(chosen), part, self.parts)
             return self._data.gather(chosen[first:last])
         whole = self._whole(number)
-        first, last = _bounds(whole.size, part, self.parts)
+        first, last = bounds(whole.size, part, self.parts)
         return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
 
     def window(self, share: int) -> tuple[int, int, int]:
         """Return the number of a share's first row in its global batch, how many it has, and how many the batch has."""
         number, part = divmod(share, self.parts)
         total = self.size_of(number)
-        first, last = _bounds(total, part, self.parts)
+        first, last = bounds(total, part, self.parts)
         return first, last - first, total
 
     def part(self, share: int, batch: Batch) -> float:
@@ -102,10 +102,10 @@ class Shares:
         return self._latest
 
 
-def _bounds(rows: int, part: int, parts: int) -> tuple[int, int]:
+def bounds(rows: int, part: int, parts: int) -> tuple[int, int]:
     """The first row of a part, and the one behind the last.
 
-    >>> [_bounds(7, part, 3) for part in range(3)]
+    >>> [bounds(7, part, 3) for part in range(3)]
     [(0, 3), (3, 5), (5, 7)]
     """
     size, more = divmod(rows, parts)

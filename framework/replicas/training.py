@@ -36,10 +36,12 @@ from ..callbacks.base import History
 from ..callbacks.progress import Progress, make_progress
 from ..data.adapters import ArrayData
 from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
+from .applier import Applier
 from .cluster_fit import ClusterFit, Logs, plain, same, seed_now, told
 from .plan import ReplicaPlan
 from .programs import LeavingError, ReplicaPrograms
 from .shares import Shares
+from .ways import PARTS_OF_A_WORKER, TaskWay
 
 _logger = logging.getLogger(__name__)
 _RESTART_SECONDS = 60.0  # how long ps tasks that were lost are waited for
@@ -416,7 +418,7 @@ class ReplicaFit(ClusterFit):
         self._pull(self.plan.variables)
         self.plan.skip_to(min(steps, self.data.batches or 0))
         logs = self._logs() if steps else {}
-        logs = dict(sorted({**logs, **self.validate(epoch)}.items()))
+        logs = dict(sorted({**logs, **self.validation(epoch)}.items()))
         progress.close(steps, logs)
         self.passes.count_pass()
         self.data.on_epoch_end()
@@ -427,8 +429,8 @@ class ReplicaFit(ClusterFit):
         return logs
 
     @contextlib.contextmanager
-    def _applying(self) -> Generator[_Applier]:
-        applier = _Applier(self.programs)
+    def _applying(self) -> Generator[Applier]:
+        applier = Applier(self.programs)
         try:
             yield applier
         except (CancelledError, StateLostError) as error:
@@ -543,7 +545,7 @@ class ReplicaFit(ClusterFit):
                 self._compute(epoch, ticket, shares)
             if ticket.number == LEAVE:
                 raise LeavingError
-            heard = None if ticket.number == LEAD else self.programs.hear()
+            heard = None if ticket.number == LEAD else self._hear_logs(epoch)
             if heard is None:
                 self._take_over(epochs, epoch, current)
                 return
@@ -555,45 +557,33 @@ class ReplicaFit(ClusterFit):
             variable.assign(value)
         hooks.on_end("train", logs)
 
+    def _hear_logs(self, epoch: int) -> Any:
+        """Wait for the logs of an epoch, and join its validation before, if there is one; None if the chief is lost."""
+        while True:
+            heard = self.programs.hear()
+            if heard is None or "validate" not in heard:
+                return heard
+            if self._validate is None:
+                continue
+            way = TaskWay.joined(self.strategy, heard["validate"], heard["parts"], may_begin=False)
+            if way is None:  # it is over
+                continue
+            weights = self._weights()
+            for variable, value in zip(weights, self.programs.pull(weights), strict=True):
+                variable.assign(value)
+            self.validation(epoch, way)
 
-class _Applier:
-    """A thread of the chief that has the set of each step applied.
+    # --- validation -------------------------------------------------------------------------------------------------
 
-    Attributes:
-        between_steps: held while a set is applied.
-        error: what went wrong in the thread.
-    """
+    def _shared_weights(self) -> list[Any]:
+        return [self._known[variable] for variable in self._weights()]
 
-    def __init__(self, programs: ReplicaPrograms) -> None:
-        self.between_steps = threading.Lock()
-        self.error: Exception | None = None
-        self._programs = programs
-        self._is_ending = False
-        self._thread = threading.Thread(target=self._run, name="anabranch applies steps", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while True:
-                chosen = self._programs.choose()
-                with self.between_steps:
-                    self._programs.apply(chosen)
-        except Exception as error:
-            if not self._is_ending:
-                self.error = error
-                reason = f"a step could not be applied: {told(error)}"
-                with contextlib.suppress(Exception):
-                    if isinstance(error, (TaskFailedError, StateLostError)):
-                        self._programs.abandon(reason)
-                    else:
-                        self._programs.end_all(reason)
-
-    def end(self) -> None:
-        """End the thread; a set that is being applied is waited for."""
-        self._is_ending = True
-        with contextlib.suppress(TaskFailedError, StateLostError):  # then nobody waits for a set any more
-            self._programs.end_choosing()
-        self._thread.join()
+    def _begin_validation(self, batches: int) -> Any:
+        key = f"validation {self.plan.container} {self.programs.token} {self.passes.position['passes']}"
+        parts = min(batches, PARTS_OF_A_WORKER * self.strategy.num_workers)
+        way = TaskWay.joined(self.strategy, key, parts)
+        self.programs.announce({"validate": key, "parts": parts})
+        return way
 
 
 __all__ = ["ReplicaFit"]

@@ -7,13 +7,10 @@ at the end of an epoch, or when a callback or the progress bar asks.
 
 from __future__ import annotations
 
-import math
-import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,11 +20,10 @@ from ...distribute.strategies.data_parallel import DataParallel
 from ...distribute.strategies.model_parallel import ModelParallel
 from ...distribute.strategies.pipeline import Pipeline
 from ...distribute.strategies.strategy import Strategy, current_strategy
-from ...engine.graph import Tensor, in_explicit_graph, pack_as
+from ...engine.graph import in_explicit_graph
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from ...engine.runtime import numerics
 from ..callbacks.base import Callback, CallbackList, History
-from ..callbacks.progress import Progress, make_progress, resolve_verbose
+from ..callbacks.progress import make_progress, resolve_verbose
 from ..data.adapters import (
     Batch,
     as_data,
@@ -40,19 +36,19 @@ from ..data.adapters import (
 from ..metrics import api as metrics_module
 from ..saving.checkpointing import TrainingRun
 from ..tracebacks import short_tracebacks
-from .contract import check_class_weight, check_numbers, check_probabilities, checked_first
+from .contract import check_class_weight
 from .epochs import Epochs
-from .fit_data import batch_of_x, batch_size_of, validation_data_of, without_targets
+from .fit_data import batch_of_x, batch_size_of, validation_data_of
 from .limits import check_counts, limited_epochs
-from .nan_report import guard_restored, located
+from .nan_report import guard_restored
 from .objectives import CompiledLoss, CompiledMetrics, check_names, object_name
-from .step_methods import StepMethods
+from .passes import PassMethods, packed
 
 Logs = dict[str, Any]
 Callbacks = Callback | Sequence[Callback] | CallbackList | None
 
 
-class Trainer(StepMethods):
+class Trainer(PassMethods):
     """The training half of a model: `compile`, `fit` and their like. `Model` joins it to `Layer`."""
 
     def _init_trainer(self) -> None:
@@ -291,7 +287,8 @@ class Trainer(StepMethods):
             from ..replicas.fitting import fit_replicas  # few need it
 
             span = range(initial_epoch, epochs)
-            return fit_replicas(self, self.distribute_strategy, epochs_of_data, callbacks, span, verbosity, validate)
+            given = None if validation is None else validate
+            return fit_replicas(self, self.distribute_strategy, epochs_of_data, callbacks, span, verbosity, given)
         hooks = self._callback_list(callbacks, verbose=verbosity, epochs=epochs, steps=epochs_of_data.steps)
         history = next(item for item in hooks.callbacks if isinstance(item, History))
         self.history = history
@@ -316,86 +313,6 @@ class Trainer(StepMethods):
         self.optimizer.finalize_variable_values(self._trained_variables)
         hooks.on_end("train", logs)
         return history
-
-    def _run_steps(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
-        """Run one epoch's steps; returns how many there were."""
-        if self.steps_per_execution > 1:
-            return self._run_groups_of_steps(mode, epoch, hooks, progress)
-        if hooks.wants_batches(mode):
-            return self._run_steps_with_hooks(mode, epoch, hooks, progress)
-        run, clock, latest = self._steps[mode].run, time.perf_counter, self._latest
-        done = epoch.done_before
-        try:
-            for batch in progress.timed(self._batches(epoch)):
-                latest[mode] = (batch.layout.key, run(batch))
-                done += 1
-                if clock() >= progress.next_redraw:
-                    progress.redraw(done)
-        except FloatingPointError as error:
-            raise located(error, self, progress.title, done) from error
-        return done
-
-    def _run_steps_with_hooks(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
-        run, done = self._steps[mode].run, epoch.done_before
-        for batch in progress.timed(self._batches(epoch)):
-            hooks.begin_batch(mode, done)
-            try:
-                self._latest[mode] = (batch.layout.key, run(batch))
-            except FloatingPointError as error:
-                raise located(error, self, progress.title, done) from error
-            done += 1
-            hooks.end_batch(mode, done - 1, self._batch_logs(mode, hooks))
-            if time.perf_counter() >= progress.next_redraw:
-                progress.redraw(done)
-            if self._is_stopped(mode):
-                break
-        return done
-
-    def _run_groups_of_steps(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
-        """The same in groups of `steps_per_execution`, each group one loop in the graph."""
-        together, wanted, done = self.steps_per_execution, hooks.wants_batches(mode), epoch.done_before
-        steps = math.inf if epoch.steps is None else epoch.steps
-        batches = progress.timed(self._batches(epoch))
-        while group := list(islice(batches, int(min(together - done % together, max(steps - done, 1))))):
-            if wanted:
-                hooks.begin_batch(mode, done)
-            self._run_group(mode, group, progress.title, done)
-            done += len(group)
-            if wanted:
-                hooks.end_batch(mode, done - 1, self._batch_logs(mode, hooks))
-            if time.perf_counter() >= progress.next_redraw:
-                progress.redraw(done)
-            if wanted and self._is_stopped(mode):
-                break
-        return done
-
-    def _is_stopped(self, mode: str) -> bool:
-        """Test whether a callback has set `stop_training`, or for other modes `stop_evaluating`."""
-        return self.stop_training if mode == "train" else self.stop_evaluating
-
-    def _batch_logs(self, mode: str, hooks: CallbackList) -> Logs:
-        return self._logs(mode) if hooks.reads_batch_logs(mode) else {}
-
-    def _run_group(self, mode: str, group: list[Batch], title: str, done: int) -> None:
-        key = group[-1].layout.key
-        if not numerics.is_enabled():
-            self._latest[mode] = (key, self._steps[mode].run_together(group))
-            return
-        for number, batch in enumerate(group, done):  # one by one, so that the guard names the batch
-            try:
-                self._latest[mode] = (key, self._steps[mode].run(batch))
-            except FloatingPointError as error:
-                raise located(error, self, title, number) from error
-
-    def _batches(self, epoch: Epochs) -> Iterator[Batch]:
-        """An epoch's batches; the first one that the model sees is looked at."""
-        return epoch.epoch() if self._checked_batch else checked_first(epoch.epoch(), self._check_batch)
-
-    def _check_batch(self, batch: Batch) -> None:
-        self._checked_batch = True
-        check_numbers(batch)
-        if self.loss is not None and not isinstance(self.loss, (dict, list, tuple)):
-            check_probabilities(batch, self.loss if isinstance(self.loss, str) else object_name(self.loss))
 
     def _callback_list(self, callbacks: Callbacks, **params: Any) -> CallbackList:
         if isinstance(callbacks, CallbackList):
@@ -443,18 +360,6 @@ class Trainer(StepMethods):
         logs = self._evaluate(data, hooks, progress)
         return logs if return_dict else self._in_order(logs)
 
-    def _evaluate(self, data: Epochs, hooks: CallbackList, progress: Progress | None) -> Logs:
-        self.reset_metrics()
-        self.stop_evaluating = False
-        hooks.on_begin("test")
-        shown = progress or make_progress(0, "", None, dict)
-        with closing(data):
-            done = self._run_steps("test", data, hooks, shown)
-        logs = self._logs("test") if done else {}
-        shown.close(done, logs)
-        hooks.on_end("test", logs)
-        return logs
-
     # --- predict --------------------------------------------------------------------------------------------
 
     @short_tracebacks
@@ -490,28 +395,10 @@ class Trainer(StepMethods):
         progress = make_progress(0 if hooks.shows_progress else verbosity, "", data.steps, dict)
         self.stop_predicting = False
         hooks.on_begin("predict")
-        parts, structure, done = [], None, 0
-        wanted = hooks.wants_batches("predict")
         with closing(data):
-            for batch in progress.timed(data.epoch()):
-                only_x = without_targets(batch)
-                if wanted:
-                    hooks.begin_batch("predict", done)
-                parts.append(self._steps["predict"].run(only_x))
-                structure = self._output_structure[only_x.layout.key]
-                done += 1
-                if wanted:
-                    hooks.end_batch("predict", done - 1, {"outputs": pack_as(structure, list(parts[-1]))})
-                if time.perf_counter() >= progress.next_redraw:
-                    progress.redraw(done)
-                if self.stop_predicting:
-                    break
-        progress.close(done, {})
+            structure, columns = self._outputs(data, hooks, progress)
         hooks.on_end("predict")
-        if not parts:
-            raise ValueError("predict() got no data: x gave no batch.")
-        columns = [column[0] if len(column) == 1 else _joined(column) for column in zip(*parts, strict=True)]
-        return _packed(structure, columns)
+        return packed(structure, columns)
 
     @short_tracebacks
     def predict_on_batch(self, x: Any) -> Any:
@@ -520,7 +407,7 @@ class Trainer(StepMethods):
 
     def _predict_batch(self, batch: Batch) -> Any:
         values = self._steps["predict"].run(batch)
-        return _packed(self._output_structure[batch.layout.key], list(values))
+        return packed(self._output_structure[batch.layout.key], list(values))
 
     # --- single batches -------------------------------------------------------------------------------------
 
@@ -567,21 +454,6 @@ class Trainer(StepMethods):
 
 
 # --- helpers --------------------------------------------------------------------------------------------------------
-
-
-def _joined(column: Sequence[Any]) -> Any:
-    try:
-        return np.concatenate(column)
-    except ValueError as error:
-        shapes = sorted({tuple(array.shape[1:]) for array in column})
-        raise ValueError(
-            f"predict(): the outputs of batches differ in shape beyond the batch ({shapes}), so they can't be joined. "
-            "Call predict_on_batch on each batch."
-        ) from error
-
-
-def _packed(structure: Any, values: list[Any]) -> Any:
-    return values[0] if isinstance(structure, Tensor) else pack_as(structure, values)
 
 
 def _converted(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:

@@ -254,7 +254,7 @@ def test_all_ways_add_in_the_order_of_ranks(spread: Members, seed: int, size: in
         want = want / np.asarray(len(spread), kind)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chain, "PIECE_BYTES", 4096)
-        patch.setattr("anabranch.distribute.collectives.group._SMALL", 0 if seed % 2 else 1 << 14)
+        patch.setattr("anabranch.distribute.collectives.group.SMALL", 0 if seed % 2 else 1 << 14)
         for way in ("direct", "chain", *["hosts"] * ("hosts" in spread[0].ways)):
             for member in spread:
                 patch.setattr(member.choice, "ways", [way])
@@ -352,3 +352,60 @@ def test_groups_of_processes(plane: str, monkeypatch: pytest.MonkeyPatch, capfd:
     lines = [line.rpartition("digest ")[2] for line in capfd.readouterr().out.splitlines() if "digest" in line]
     assert len(lines) == 3
     assert len({*lines}) == 1, "all have the same bits"
+
+
+# --- offers ---------------------------------------------------------------------------------------------------------
+
+ONE, OTHER = b"1" * 16, b"2" * 15 + b"\0"
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_members_that_offer_the_same_agree(shares_memory: bool) -> None:
+    group = made(3, shares_memory)
+    assert each(group, lambda member: member.offer(OTHER)) == [True] * 3
+    assert each(group, lambda member: member.offer(OTHER if member.rank == 1 else ONE)) == [False] * 3
+    for found in each(group, lambda member: member.all_reduce(np.full(9000, member.rank, "float32"), "sum")):
+        np.testing.assert_array_equal(found, np.full(9000, 3.0))
+    for member in group:
+        member.close()
+
+
+COLLECTIVES = {
+    "barrier": lambda member: member.barrier(),
+    "small sum": lambda member: member.all_reduce(np.full(3, member.rank), "sum").tolist(),
+    "large sum": lambda member: float(member.all_reduce(np.full(50_000, member.rank), "sum")[-1]),
+    "own root": lambda member: float(member.broadcast(np.full(50_000, member.rank), 0)[-1]),
+    "other root": lambda member: float(member.broadcast(np.full(50_000, member.rank), 2)[-1]),
+    "small rows": lambda member: member.gather_bytes(b"x" * member.rank),
+    "large rows": lambda member: [len(part) for part in member.gather_bytes(b"x" * 20_000 * member.rank)],
+    "shares": lambda member: float(member.reduce_scatter(np.full(30_000, member.rank), "max")[-1]),
+}
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_an_offer_of_one_member_leaves_what_the_others_run_alone(shares_memory: bool) -> None:
+    """It declines, twice, and then comes to the same collective."""
+    group = made(3, shares_memory)
+
+    def run(member: ProcessGroup) -> Any:
+        found = []
+        for call in COLLECTIVES.values():
+            if member.rank == 0:
+                assert not member.offer(ONE)
+                assert not member.offer(OTHER)
+            found.append(call(member))
+        return found
+
+    calm = each(group, lambda member: [call(member) for call in COLLECTIVES.values()])
+    assert each(group, run) == calm
+    for member in group:
+        member.close()
+
+
+def test_an_offer_is_declined_where_a_member_is_gone() -> None:
+    one, other = made(2, shares_memory=False)
+    other.close()
+    assert not one.offer(ONE)
+    assert not one.offer(ONE)
+    one.close()
+    assert not one.offer(ONE), "this member has left itself"

@@ -174,11 +174,18 @@ def test_what_the_chiefs_callbacks_change_holds_in_all_workers(tmp_path: Path) -
         assert each["history"] == results[0]["history"]
         assert each["weights"] == results[0]["weights"], "the same bits"
         assert (each["rate"], each["steps"], each["sum"]) == (0.5, 9, 6.0), "it stops in the second epoch"
-    np.testing.assert_allclose(results[0]["history"]["loss"], alone["history"]["loss"], 1e-5)
+        assert each["predicted"] == results[0]["predicted"], "all rows, in order"
+        assert each["evaluated"] == results[0]["evaluated"]
+    np.testing.assert_allclose(results[0]["evaluated"], alone["evaluated"], 1e-5)
+    np.testing.assert_allclose(results[0]["predicted"], alone["predicted"], 1e-4, 1e-6)
+    for name in ("loss", "val_loss"):
+        np.testing.assert_allclose(results[0]["history"][name], alone["history"][name], 1e-5)
+    assert alone["read"] == [0, 1, 2, 3, 4, 5]
+    assert results[1]["read"] == [2, 3], "each reads its part of the batches"
     for weight, other in zip(results[0]["weights"], alone["weights"], strict=True):
         np.testing.assert_allclose(weight, other, 1e-4, 1e-6)
     assert results[0]["seen"] == alone["seen"]
-    assert results[1]["seen"] == ["end of 0: ['loss']", "end of 1: ['loss']"]
+    assert results[1]["seen"] == ["end of 0: ['loss', 'val_loss']", "end of 1: ['loss', 'val_loss']"]
 
 
 @pytest.mark.slow

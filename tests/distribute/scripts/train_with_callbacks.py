@@ -36,6 +36,34 @@ class Changes(callbacks.Callback):
             self.model.stop_training = True
 
 
+class Rows(ab.utils.PyDataset):
+    """Batches for validation, which counts those that this process reads."""
+
+    def __init__(self, x: Any) -> None:
+        super().__init__()
+        self.x = x
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        self.read.append(index)
+        x = self.x[8 * index : 8 * index + 8]
+        return x, x[:, :1]
+
+
+class Evaluates(callbacks.Callback):
+    """The chief evaluates by itself."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        SEEN.append(f"{self.model.evaluate(self.x, self.x[:, :1], verbose=0):.5f}")
+
+    def __init__(self, x: Any) -> None:
+        super().__init__()
+        self.x = x
+
+
 class Everywhere(callbacks.Callback):
     on_all_workers = True
 
@@ -51,8 +79,17 @@ def main() -> None:
     with strategy.scope():
         model = ab.Sequential([layers.Dense(3, "tanh"), layers.Dropout(0.0), layers.Dense(1)])
         model.compile(optim.SGD(0.1), "mse")
-    history = model.fit(x, x[:, :1], batch_size=10, epochs=5, verbose=0, callbacks=[Changes(), Everywhere()])
+    rows = Rows(x)
+    given = [Changes(), Evaluates(x), Everywhere()]
+    history = model.fit(x, x[:, :1], batch_size=10, epochs=5, verbose=0, validation_data=rows, callbacks=given)
+    read = sorted({*rows.read})
+    if strategy.is_chief:  # the others are at what comes next
+        model.evaluate(x, x[:, :1], batch_size=7, verbose=0)
+        model.predict(x, batch_size=7, verbose=0)
     found = {
+        "read": read,
+        "evaluated": model.evaluate(x, x[:, :1], batch_size=7, verbose=0),
+        "predicted": model.predict(x, batch_size=7, verbose=0).tolist(),
         "history": history.history,
         "weights": [weight.tolist() for weight in model.get_weights()],
         "rate": float(model.optimizer.learning_rate),

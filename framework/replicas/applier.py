@@ -1,0 +1,53 @@
+"""`Applier`: a thread of the chief that has the set of each step applied, under `ParameterServer`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from ...engine.queues.errors import StateLostError, TaskFailedError
+from .cluster_fit import told
+from .programs import ReplicaPrograms
+
+
+class Applier:
+    """A thread of the chief that has the set of each step applied.
+
+    Attributes:
+        between_steps: held while a set is applied.
+        error: what went wrong in the thread.
+    """
+
+    def __init__(self, programs: ReplicaPrograms) -> None:
+        self.between_steps = threading.Lock()
+        self.error: Exception | None = None
+        self._programs = programs
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._run, name="anabranch applies steps", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                chosen = self._programs.choose()
+                with self.between_steps:
+                    self._programs.apply(chosen)
+        except Exception as error:
+            if not self._is_ending:
+                self.error = error
+                reason = f"a step could not be applied: {told(error)}"
+                with contextlib.suppress(Exception):
+                    if isinstance(error, (TaskFailedError, StateLostError)):
+                        self._programs.abandon(reason)
+                    else:
+                        self._programs.end_all(reason)
+
+    def end(self) -> None:
+        """End the thread; a set that is being applied is waited for."""
+        self._is_ending = True
+        with contextlib.suppress(TaskFailedError, StateLostError):  # then nobody waits for a set any more
+            self._programs.end_choosing()
+        self._thread.join()
+
+
+__all__ = ["Applier"]

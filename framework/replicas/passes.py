@@ -1,0 +1,220 @@
+"""`SharedPass`: a pass of `evaluate` or `predict` of which workers compute parts.
+
+A pass is shared where that changes nothing but the time. So all workers have to make the same call, on the same data
+and with the same weights; where one of them makes another call, each computes its own. Inside `fit` the chief decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ...distribute.strategies.data_parallel import DataParallel
+from ...distribute.strategies.strategy import ParameterServer, Strategy
+from ...engine.queues.errors import StateLostError, TaskFailedError
+from ..callbacks.base import CallbackList
+from ..callbacks.progress import Progress
+from ..data.adapters import ArrayData, Batch, Data
+from ..training.epochs import Epochs
+from ..training.fit_data import without_targets
+from .additive import can_be_split
+from .shares import bounds
+from .ways import PARTS_OF_A_WORKER, GroupWay, TaskWay, Way
+
+_logger = logging.getLogger(__name__)
+_WHOLE = 1 << 20  # bytes of an array that are read whole for a digest; of others some rows are
+_ROWS = 64
+
+
+def shared_pass(model: Any, strategy: Strategy, mode: str, data: Epochs, hooks: CallbackList) -> SharedPass | None:
+    """Begin a pass that workers share; None where this process computes it alone.
+
+    Args:
+        model: the model.
+        strategy: with a cluster.
+        mode: "test" or "predict".
+        data: what to pass over.
+        hooks: the callbacks.
+    """
+    running = strategy.running
+    if running is not None and not running.is_validating:
+        return None  # in a callback, say, which other workers don't call
+    if running is not None and running.way is not None:  # the chief has decided
+        return SharedPass(model, data.data, data.steps or 0, running.way, False)
+    first = None if hooks.wants_batches(mode) else _first_batch(model, strategy, data)
+    if first is None or not _can_be_split(model, mode, first):
+        return None
+    batches = data.steps or 0
+    if running is not None:
+        way = running.share_validation(batches)
+    else:
+        way = _agreed_way(strategy, _digest(model, mode, data, first), batches)
+    return None if way is None else SharedPass(model, data.data, batches, way, running is None)
+
+
+def _first_batch(model: Any, strategy: Strategy, data: Epochs) -> Batch | None:
+    """The first batch of data of which batches can be read by number, if there are several; else None."""
+    whole = data.data.batches
+    steps = data.steps
+    if strategy.num_workers < 2 or model._cut_steps is not None or whole is None or steps is None:
+        return None
+    if not 2 <= steps <= whole:
+        return None
+    running = data.data.part(0, 1)
+    return None if running is None else next(running, None)
+
+
+def _can_be_split(model: Any, mode: str, batch: Batch) -> bool:
+    batch = without_targets(batch) if mode == "predict" else batch
+    key = mode, batch.layout.key
+    if key not in model._splits:
+        is_plain = can_be_split(model, mode, batch)
+        model._splits[key] = is_plain and (mode, batch.layout.key) not in model._log_names
+    return model._splits[key]
+
+
+def _agreed_way(strategy: Strategy, digest: bytes, batches: int) -> Way | None:
+    """The way in which all workers, or those that make the same call now, share a pass; None if there is none."""
+    if isinstance(strategy, DataParallel):
+        assert strategy.group is not None
+        is_main = threading.current_thread() is threading.main_thread()  # others might come in another order
+        return GroupWay(strategy.group) if is_main and strategy.group.offer(digest) else None
+    assert isinstance(strategy, ParameterServer)
+    try:
+        return TaskWay.joined(strategy, digest.hex(), min(batches, PARTS_OF_A_WORKER * strategy.num_workers))
+    except (TaskFailedError, StateLostError) as error:
+        _logger.warning("This process computes alone: %s", error)
+        return None
+
+
+class SharedPass:
+    """A pass of which this worker computes parts, and has the results of all.
+
+    Args:
+        model: the model.
+        data: of which batches can be read by number.
+        batches: how many.
+        way: how workers share them.
+        goes_on: whether this worker computes all if others, or ps task 0, are lost.
+    """
+
+    def __init__(self, model: Any, data: Data, batches: int, way: Way, goes_on: bool) -> None:
+        self._goes_on = goes_on
+        self._model = model
+        self._data = data
+        self._batches = batches
+        self._way = way
+
+    def test(self, hooks: CallbackList, progress: Progress) -> int:
+        """Leave the metrics as a pass of this process alone would; gives the number of batches."""
+        model = self._model
+
+        def compute(part: int) -> list[Any]:
+            model.reset_metrics()
+            model._run_steps("test", Epochs(self._part(part)), hooks, progress)
+            return [np.array(variable.numpy()) for variable in _state(model)]
+
+        found = self._results(compute)
+        model.reset_metrics()
+        for variable, *values in zip(_state(model), *found, strict=True):
+            first = np.array(variable.numpy())
+            total = first
+            for value in values:
+                total = total + (value - first)
+            variable.assign(total)
+        return self._batches
+
+    def predict(self, joined: Any, progress: Progress) -> list[Any]:
+        """The outputs of all batches, joined.
+
+        Args:
+            joined: joins arrays of batches.
+            progress: of this worker.
+        """
+        model = self._model
+
+        def compute(part: int) -> list[Any]:
+            found = []
+            for batch in progress.timed(self._part(part).epoch()):
+                found.append(model._steps["predict"].run(without_targets(batch)))
+                progress.redraw(len(found))
+            return [joined(column) for column in zip(*found, strict=True)]
+
+        return [joined(column) for column in zip(*self._results(compute), strict=True)]
+
+    def structure(self) -> Any:
+        """The structure of the model's outputs."""
+        batch = next(self._data.part(0, 1) or iter(()))
+        return self._model._output_structure[without_targets(batch).layout.key]
+
+    def _part(self, part: int) -> _Part:
+        return _Part(self._data, *bounds(self._batches, part, min(self._batches, self._way.most)))
+
+    def _results(self, compute: Any) -> list[list[Any]]:
+        parts = min(self._batches, self._way.most)
+        self._data.begin_pass()
+        try:
+            return self._way.results(parts, compute)
+        except (TaskFailedError, StateLostError) as error:
+            if not self._goes_on:
+                raise
+            _logger.warning("This process computes alone: %s", error)
+            return [compute(part) for part in range(parts)]
+        finally:
+            self._data.on_epoch_end()
+
+
+class _Part(Data):
+    """Batches of a pass, from one number to another."""
+
+    def __init__(self, data: Data, first: int, stop: int) -> None:
+        self._data = data
+        self._first, self._stop = first, stop
+        self.batches = stop - first
+
+    def epoch(self) -> Iterator[Batch]:
+        return self._data.part(self._first, self._stop) or iter(())
+
+
+def _state(model: Any) -> list[Any]:
+    return [variable for metric in model.metrics for variable in metric.variables]
+
+
+# --- digests --------------------------------------------------------------------------------------------------------
+
+
+def _digest(model: Any, mode: str, data: Epochs, first: Batch) -> bytes:
+    """Describe a call by 16 bytes: which model with which weights does what with which data."""
+    found = hashlib.blake2b(digest_size=16)
+    iterations = 0 if model.optimizer is None else int(model.optimizer.iterations)
+    source = data.data
+    size = source.batch_size if isinstance(source, ArrayData) else 0
+    found.update(repr([mode, model.name, first.layout.key, data.steps, size, iterations]).encode())
+    for variable in model.variables:
+        _add(found, np.asarray(variable.numpy()))
+    if isinstance(source, ArrayData):
+        arrays = source.arrays
+    else:  # its other batches would have to be made
+        last = next(source.part((data.steps or 1) - 1, data.steps or 1) or iter(()))
+        arrays = [*first.leaves, *last.leaves]
+    for array in arrays:
+        _add(found, array)
+    return found.digest()
+
+
+def _add(found: Any, array: Any) -> None:
+    found.update(repr([array.shape, str(array.dtype)]).encode())
+    if array.nbytes > _WHOLE:
+        array = array[np.unique(np.linspace(0, len(array) - 1, _ROWS).astype("int64"))]
+    if array.dtype.kind in "TOU":
+        found.update(repr(array.tolist()).encode())
+    else:
+        found.update(np.ascontiguousarray(array).reshape(-1).view("uint8"))
+
+
+__all__ = ["SharedPass", "shared_pass"]

@@ -1,0 +1,196 @@
+"""`GroupWay` and `TaskWay`: by which workers compute parts of a pass together, and each gets the results of all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from ...distribute.collectives.group import ProcessGroup
+from ...distribute.strategies.strategy import ParameterServer
+from ...distribute.transport.values import decode_value, encode_value
+from ...engine.common.dtypes import as_dtype, name_of
+from ...engine.graph import Graph, Placeholder, TensorSpec
+from ...engine.graph.scopes import device
+from ...engine.queues.errors import CancelledError
+from ...engine.queues.shared_work import ALONE, DONE, HAND_IN, NONE, SharedWork
+from .cluster_fit import told
+
+Compute = Callable[[int], list[Any]]  # of a part: its arrays
+PARTS_OF_A_WORKER = 4  # so that workers that are quicker do more
+
+
+class Way(Protocol):
+    """A way in which workers share parts.
+
+    Attributes:
+        most: into how many parts a pass is cut at most.
+    """
+
+    most: int
+
+    def results(self, parts: int, compute: Compute) -> list[list[Any]]:
+        """Compute parts together; gives the arrays of each, in order.
+
+        Args:
+            parts: how many there are.
+            compute: gives the arrays of a part.
+        """
+        ...
+
+
+class GroupWay:
+    """Each member of a group computes the part of its rank."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
+        self.most = group.size
+
+    def results(self, parts: int, compute: Compute) -> list[list[Any]]:
+        error: Exception | None = None
+        data = b""
+        try:
+            data = b"+" + packed(compute(self._group.rank) if self._group.rank < parts else [])
+        except Exception as found:  # the others wait for this member's part
+            error, data = found, b"-" + told(found).encode()
+        gathered = self._group.gather_bytes(data)
+        if error is not None:
+            raise error
+        for rank, each in enumerate(gathered):
+            if each[:1] != b"+":
+                name = self._group.links.names[rank]
+                raise CancelledError(f"{name} could not compute its part: {each[1:].decode()}")
+        return [unpacked(each[1:]) for each in gathered[:parts]]
+
+
+class TaskWay:
+    """Workers take parts of a pass that ps task 0 hands out.
+
+    Args:
+        work: asks that task.
+        number: of the pass.
+    """
+
+    def __init__(self, work: WorkPrograms, number: int) -> None:
+        self.most = work.most
+        self._work = work
+        self._number = number
+
+    @classmethod
+    def joined(cls, strategy: ParameterServer, key: str, parts: int, may_begin: bool = True) -> Self | None:
+        """Take part in the pass of a key; None if there is none, and this worker may not begin it.
+
+        Raises:
+            TaskFailedError: ps task 0 can't be reached.
+        """
+        if strategy.work is None:
+            strategy.work = WorkPrograms(strategy)
+        work = strategy.work
+        try:
+            (number,) = work.ask("join", np.array(key, as_dtype("string")), parts, may_begin)
+        except Exception:
+            work.close()
+            strategy.work = None  # the task may come back
+            raise
+        return None if number == NONE else cls(work, int(number))
+
+    def results(self, parts: int, compute: Compute) -> list[list[Any]]:
+        try:
+            return self._results(parts, compute)
+        finally:
+            with contextlib.suppress(Exception):  # it may be gone
+                self._work.ask("leave", self._number)
+
+    def _results(self, parts: int, compute: Compute) -> list[list[Any]]:
+        own: dict[int, list[Any]] = {}
+        kept: dict[int, bytes] = {}  # what nobody else has wanted so far
+        while True:
+            part, count = (int(each) for each in self._work.ask("take", self._number))
+            if count > 1 or part == DONE:
+                for number in [*kept]:
+                    (is_first,) = self._work.ask("put", self._number, number, np.frombuffer(kept.pop(number), "uint8"))
+                    if not is_first:
+                        del own[number]
+            if part in (DONE, ALONE):
+                break
+            if part != HAND_IN:
+                own[part] = compute(part)
+                kept[part] = packed(own[part])
+        return [own[number] if number in own else self._fetched(number) for number in range(parts)]
+
+    def _fetched(self, part: int) -> list[Any]:
+        (data,) = self._work.ask("fetch", self._number, part)
+        return unpacked(data.tobytes())
+
+
+class WorkPrograms:
+    """Requests of the `SharedWork` of ps task 0.
+
+    Args:
+        strategy: with a cluster.
+
+    Attributes:
+        most: into how many parts passes are cut at most.
+    """
+
+    def __init__(self, strategy: ParameterServer) -> None:
+        self.most = PARTS_OF_A_WORKER * strategy.num_workers
+        self._strategy = strategy
+        self._client = strategy.connect()
+        self._client.places = lambda resource: {"container": "passes of workers"}
+        self._programs: dict[str, Any] = {}
+        with device(strategy.ps[0]):
+            self._work = SharedWork("passes")
+
+    def close(self) -> None:
+        """Give up the connections."""
+        self._client.close()
+
+    def ask(self, method: str, *inputs: Any) -> tuple[Any, ...]:
+        """Make a request; see `SharedWorkState`."""
+        given = [np.asarray(each, None if isinstance(each, np.ndarray) else "int64") for each in inputs]
+        program = self._programs.get(method)
+        if program is None:
+            specs = [TensorSpec((None,) * each.ndim, each.dtype) for each in given]
+            task = self._strategy.workers[self._strategy.task_index]
+            with Graph().as_default() as graph, device(self._strategy.ps[0]):
+                feeds = [graph.add(Placeholder(spec), (), f"given_{n}").outputs[0] for n, spec in enumerate(specs)]
+                made = self._work.ask(method, task, self._strategy.incarnation, *feeds)
+            targets: list[Any] = [*made] if isinstance(made, Sequence) else [made]
+            program = self._programs[method] = self._client.program(graph, targets, feeds, specs, None)
+        return program(*given)
+
+
+# --- arrays as bytes ------------------------------------------------------------------------------------------------
+
+
+def packed(values: Sequence[Any]) -> bytes:
+    """Write arrays as bytes.
+
+    >>> unpacked(packed([np.array([[1, 2]]), np.float32(3.0)]))
+    [array([[1, 2]]), array(3., dtype=float32)]
+    """
+    arrays: list[Any] = []
+    described = [encode_value(value, arrays) for value in values]
+    kinds = [[name_of(array.dtype), list(array.shape)] for array in arrays]
+    head = json.dumps([described, kinds]).encode()
+    return b"".join([len(head).to_bytes(8, "little"), head, *[array.tobytes() for array in arrays]])
+
+
+def unpacked(data: bytes) -> list[Any]:
+    """Read what `packed` has written."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    described, kinds = json.loads(data[8:start])
+    arrays: list[Any] = []
+    for name, shape in kinds:
+        dtype = as_dtype(name)
+        count = int(np.prod(shape, dtype="int64"))
+        arrays.append(np.frombuffer(data, dtype, count, start).reshape(shape).copy())
+        start += count * dtype.itemsize
+    return [decode_value(each, arrays) for each in described]
+
+
+__all__ = ["PARTS_OF_A_WORKER", "Compute", "GroupWay", "TaskWay", "Way", "WorkPrograms", "packed", "unpacked"]
