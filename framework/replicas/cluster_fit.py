@@ -123,6 +123,15 @@ class ClusterFit:
         return {name: results.get(name, float(variable.numpy())) for name, variable in sorted(given.items())}
 
 
+def ends_group(step: int, together: int, steps: int) -> bool:
+    """Test whether a step is the last of those between which no callback is called (`steps_per_execution`).
+
+    >>> [step for step in range(8) if ends_group(step, 3, 8)]
+    [2, 5, 7]
+    """
+    return (step + 1) % together == 0 or step + 1 == steps
+
+
 def told(error: BaseException) -> str:
     """Say what an error says; its type where it says nothing."""
     return str(error) or type(error).__name__
@@ -144,4 +153,4 @@ def same(value: Any, known: Any) -> bool:
     return value.dtype == known.dtype and value.shape == known.shape and value.tobytes() == known.tobytes()
 
 
-__all__ = ["ClusterFit", "Logs", "plain", "same", "seed_now", "told"]
+__all__ = ["ClusterFit", "Logs", "ends_group", "plain", "same", "seed_now", "told"]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...distribute.collectives.group import ProcessGroup
 from ...distribute.strategies.data_parallel import DataParallel
 from ...engine import ops
 from ...engine.common.dtypes import as_dtype
@@ -25,11 +26,11 @@ from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.session.programs import make_program
 from ..callbacks.checkpoint import ModelCheckpoint
 from ..callbacks.progress import make_progress
-from ..data.adapters import Batch
+from ..data.adapters import ArrayData, Batch
 from ..saving.checkpointing import RunCallback, TrainingRun
 from ..training.steps import StepPrograms
 from .buckets import summed
-from .cluster_fit import ClusterFit, Logs, plain, same, seed_now, told
+from .cluster_fit import ClusterFit, Logs, ends_group, plain, same, seed_now, told
 from .cut_steps import CutSteps
 from .optimizer_shards import OptimizerShards
 from .shares import Shares
@@ -52,22 +53,41 @@ class ParallelFit(ClusterFit):
             CancelledError: another worker has ended the training; the message says why.
             TaskFailedError: another worker is gone.
         """
-        assert self.strategy.group is not None
-        self._group = self.strategy.group
         try:
             self._train(epochs)
         except BaseException as error:
             self._group.abort(told(error))
             raise
 
-    def _train(self, epochs: range) -> None:
-        model, hooks = self.model, self.hooks
+    @property
+    def _group(self) -> ProcessGroup:
+        assert self.strategy.group is not None
+        return self.strategy.group
+
+    # --- single steps -----------------------------------------------------------------------------------------------
+
+    def send_values(self) -> None:
+        """Give all workers the chief's values of variables."""
+        self._send(range(len(self._shared)))
+
+    def step_on(self, data: ArrayData) -> Logs:
+        """Make a step on a batch that all workers have, each on its rows; gives its logs."""
+        shares = Shares(data, self.strategy.shares, seed_now())
+        self._share_states()
+        self.model.reset_metrics()
+        self._step(0, shares)
+        return self._logs()
+
+    # --- fit --------------------------------------------------------------------------------------------------------
+
+    def begin_steps(self) -> None:
+        """Trace the step and agree on what all workers need for it, with this worker's `data`."""
         self._seed = self._tell(seed_now())
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
         self._shares = Shares(self.data, self.strategy.shares, self._seed)
         with replicated():
             first = self._shares.batch(0)
-            self.plan = StepTracer(model, self.strategy, first)
+            self.plan = StepTracer(self.model, self.strategy, first)
             # Replicas of stages draw for microbatches, each by itself.
             self._axes = self.plan.find_axes(first) if self.strategy.of is None else []
         self._order = self._tell(self.plan.order)  # shares of other sizes might make them in another order
@@ -78,9 +98,13 @@ class ParallelFit(ClusterFit):
         self.strategy.optimizer_bytes = sum(each.nbytes for each in self._shards_of_optimizers)
         self._programs = StepPrograms(self._build_step)
         self._idle: Any = None
+
+    def _train(self, epochs: range) -> None:
+        model, hooks = self.model, self.hooks
+        self.begin_steps()
         hooks.on_begin("train")
         epochs = self._begin(epochs)
-        self._send(range(len(self._shared)))
+        self.send_values()
         for each in self._shards_of_optimizers:
             each.scatter()
         logs: Logs = {}
@@ -186,12 +210,12 @@ class ParallelFit(ClusterFit):
         hooks, model, is_chief = self.hooks, self.model, self.strategy.is_chief
         watches = self._tell(hooks.wants_batches("train"))
         reads_logs = is_chief and watches and hooks.reads_batch_logs("train")
-        done = 0
-        for number in range(self.data.batches or 0):
-            if watches and is_chief:
+        done, together, batches = 0, model.steps_per_execution, self.data.batches or 0
+        for number in range(batches):
+            if watches and is_chief and number % together == 0:
                 hooks.begin_batch("train", done)
             self._step(number, shares)
-            if watches:
+            if watches and ends_group(number, together, batches):
                 before = self._values()
                 if is_chief:
                     hooks.end_batch("train", done, self._logs() if reads_logs else {})

@@ -37,7 +37,7 @@ from ..callbacks.progress import Progress, make_progress
 from ..data.adapters import ArrayData
 from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
 from .applier import Applier
-from .cluster_fit import ClusterFit, Logs, plain, same, seed_now, told
+from .cluster_fit import ClusterFit, Logs, ends_group, plain, same, seed_now, told
 from .plan import ReplicaPlan
 from .programs import LeavingError, ReplicaPrograms
 from .shares import Shares
@@ -443,12 +443,14 @@ class ReplicaFit(ClusterFit):
         hooks, model, first, shares = self.hooks, self.model, current.first, current.shares
         wanted = hooks.wants_batches("train")
         self._parts, self._applied = shares.parts, current.applied
-        done = current.seen if current.seen is not None else first
+        done = begun = current.seen if current.seen is not None else first
+        together, batches = model.steps_per_execution, self.data.batches or 0
         while True:
             ticket = self.programs.take(current.number)
             while done - first < ticket.step - self._applied:
-                if wanted:
+                if wanted and (done % together == 0 or done == begun):
                     hooks.begin_batch("train", done)
+                if wanted and ends_group(done, together, batches):
                     self._pull(self.plan.variables, self._counts_rows)
                     hooks.end_batch("train", done, self._logs() if hooks.reads_batch_logs("train") else {})
                     self._push_changed()

@@ -57,6 +57,7 @@ class StepMethods:
         self._is_building_step = False
         self._trained_variables: list[Variable] = []
         self._read_logs_program: tuple[Program, list[Any], Any, int] | None = None
+        self._steps_on_cluster: Any = None  # what makes the steps of `train_on_batch` with other workers
         self._splits: dict[tuple[str, str], bool] = {}  # by kind of step and layout: whether workers may share a pass
         modes = ("train", "test", "predict")
         self._steps = {mode: StepPrograms(partial(self._build_step, mode), self._remote) for mode in modes}
@@ -75,6 +76,7 @@ class StepMethods:
         self._found_metrics = None
         self._read_logs_program = None
         self._splits.clear()
+        self._steps_on_cluster = None
 
     # --- what a subclass may override -----------------------------------------------------------------------
 

@@ -447,6 +447,12 @@ class Trainer(PassMethods):
     def _one_step(self, mode: str, batch: Batch, return_dict: bool) -> Any:
         if not self._checked_batch:
             self._check_batch(batch)
+        strategy = self.distribute_strategy
+        if mode == "train" and strategy is not None and strategy.is_distributed:
+            from ..replicas.single_steps import train_on_cluster  # few need it
+
+            logs = train_on_cluster(self, strategy, batch)
+            return logs if return_dict else self._in_order(logs)
         self.reset_metrics()
         self._latest[mode] = (batch.layout.key, self._steps[mode].run(batch))
         logs = self._logs(mode)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from anabranch.distribute import ParameterServer, Server
 from anabranch.engine.queues.errors import CancelledError, TaskFailedError
 from anabranch.framework.data.adapters import batch_of
 from anabranch.framework.replicas.additive import can_be_split
+from anabranch.framework.replicas.single_steps import _check_alike  # pyright: ignore[reportPrivateUsage]
 from anabranch.framework.replicas.ways import GroupWay, TaskWay, packed, unpacked
 
 pytestmark = pytest.mark.xdist_group("tasks")
@@ -184,6 +186,31 @@ def test_a_process_goes_on_alone_if_the_ps_task_is_lost(
     monkeypatch.setattr(TaskWay, "joined", fail)
     np.testing.assert_allclose(model.predict(X, batch_size=5, verbose=0), expected, 1e-6)
     assert caplog.text.count("This process computes alone: /job:ps/task:0 is gone") == 2
+
+
+def test_batches_that_differ_between_workers_are_refused() -> None:
+    group = made(2, shares_memory=False)
+    batches = [batch_of(X[:4], Y[:4]), batch_of(X[:5], Y[:5])]
+    models = [compiled(ParameterServer()) for _ in group]
+    for model in models:
+        model.compile("sgd", "mse")
+
+    def check(rank: int, number: int) -> None:
+        _check_alike(models[rank], SimpleNamespace(group=group[rank]), batches[number])  # type: ignore[arg-type]
+
+    for found in all_at_once(lambda: check(0, 0), lambda: check(1, 1)):
+        assert isinstance(found, ValueError)
+        assert "/job:worker/task:0" in str(found)
+        assert "{'rows': 5, 'shapes': [[5, 3], [5, 1]]}" in str(found)
+    models[1].optimizer.learning_rate = 0.5
+    assert all_at_once(lambda: check(0, 0), lambda: check(1, 0)) == [None, None], "the others get the chief's"
+    for model in models:
+        model._steps_on_cluster = True
+    for found in all_at_once(lambda: check(0, 0), lambda: check(1, 0)):
+        assert isinstance(found, ValueError)
+        assert "{'learning_rate': 0.5}" in str(found)
+    for member in group:
+        member.close()
 
 
 # --- what can be split ----------------------------------------------------------------------------------------------

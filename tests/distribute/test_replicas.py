@@ -176,6 +176,9 @@ def test_what_the_chiefs_callbacks_change_holds_in_all_workers(tmp_path: Path) -
         assert (each["rate"], each["steps"], each["sum"]) == (0.5, 9, 6.0), "it stops in the second epoch"
         assert each["predicted"] == results[0]["predicted"], "all rows, in order"
         assert each["evaluated"] == results[0]["evaluated"]
+        assert each["on batches"] == results[0]["on batches"]
+    assert results[0]["seen"][-6:] == ["begin 0", "end 1", "begin 2", "end 3", "begin 4", "end 4"]
+    np.testing.assert_allclose(results[0]["on batches"], alone["on batches"], 1e-5)
     np.testing.assert_allclose(results[0]["evaluated"], alone["evaluated"], 1e-5)
     np.testing.assert_allclose(results[0]["predicted"], alone["predicted"], 1e-4, 1e-6)
     for name in ("loss", "val_loss"):

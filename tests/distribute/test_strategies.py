@@ -90,6 +90,37 @@ def test_what_callbacks_change_holds_from_then_on(strategy: ParameterServer) -> 
 
 
 @synchronous
+def test_callbacks_are_called_once_for_each_group_of_steps(strategy: ParameterServer) -> None:
+    seen: list[str] = []
+    note = callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: seen.append(f"begin {batch}"),
+        on_train_batch_end=lambda batch, logs: seen.append(f"end {batch}"),
+    )
+    model = compiled(strategy, steps_per_execution=3)
+    model.fit(X, Y, batch_size=4, verbose=0, callbacks=[note])
+    assert seen == ["begin 0", "end 2", "begin 3", "end 4"]
+
+
+@synchronous
+def test_single_steps_are_refused_where_ps_tasks_have_the_parameters(strategy: ParameterServer) -> None:
+    model = compiled(strategy)
+    with pytest.raises(ValueError, match=r"train_on_batch\(\) under ParameterServer on a cluster: there a"):
+        model.train_on_batch(X, Y)
+    assert float(model.test_on_batch(X, Y)) > 0
+    assert model.predict_on_batch(X).shape == (20, 1)
+    seen: list[str] = []
+
+    class Trains(callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            with pytest.raises(RuntimeError, match=r"train_on_batch\(\) was called while fit\(\) runs on a cluster"):
+                self.model.train_on_batch(X, Y)
+            seen.append(str(self.model.evaluate(X, Y, verbose=0)))
+
+    model.fit(X, Y, verbose=0, callbacks=[Trains()])
+    assert seen
+
+
+@synchronous
 def test_losses_that_are_nan_reach_callbacks(strategy: ParameterServer) -> None:
     model = compiled(strategy)
     wrong = np.where(np.arange(20)[:, None] == 7, np.nan, Y)

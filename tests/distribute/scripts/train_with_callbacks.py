@@ -64,6 +64,16 @@ class Evaluates(callbacks.Callback):
         self.x = x
 
 
+class Groups(callbacks.Callback):
+    """Notes between which batches callbacks are called."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        SEEN.append(f"begin {batch}")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        SEEN.append(f"end {batch}")
+
+
 class Everywhere(callbacks.Callback):
     on_all_workers = True
 
@@ -83,17 +93,26 @@ def main() -> None:
     given = [Changes(), Evaluates(x), Everywhere()]
     history = model.fit(x, x[:, :1], batch_size=10, epochs=5, verbose=0, validation_data=rows, callbacks=given)
     read = sorted({*rows.read})
+    rate, steps = float(model.optimizer.learning_rate), int(model.optimizer.iterations)
     if strategy.is_chief:  # the others are at what comes next
         model.evaluate(x, x[:, :1], batch_size=7, verbose=0)
         model.predict(x, batch_size=7, verbose=0)
-    found = {
-        "read": read,
+    results = {
         "evaluated": model.evaluate(x, x[:, :1], batch_size=7, verbose=0),
         "predicted": model.predict(x, batch_size=7, verbose=0).tolist(),
+    }
+    with strategy.scope():
+        model.compile(optim.SGD(0.1), "mse", metrics=["mae"], steps_per_execution=2)
+    model.fit(x, x[:, :1], batch_size=10, verbose=0, callbacks=[Groups()])
+    batches = [x[:10], x[10:12], x[12:30]]  # one of them has fewer rows than there are workers
+    found = {
+        "on batches": [model.train_on_batch(each, each[:, :1]) for each in batches],
+        **results,
+        "read": read,
         "history": history.history,
         "weights": [weight.tolist() for weight in model.get_weights()],
-        "rate": float(model.optimizer.learning_rate),
-        "steps": int(model.optimizer.iterations),
+        "rate": rate,
+        "steps": steps,
         "seen": SEEN,
         "sum": float(ab.distribute.all_reduce(ab.distribute.rank() + 1.0)),
     }
