@@ -276,6 +276,20 @@ class ProcessGroup(Group):
         with self._turn():
             return [part.tobytes() for part in self._gathered("all_gather", 0, np.frombuffer(data, "uint8"))]
 
+    def scatter_bytes(self, parts: Sequence[bytes] | None, root: int) -> bytes:
+        """Give each member its part of what one of them has, by place in the group; others pass None."""
+        own = [0] * self.size if parts is None else [len(part) for part in parts]
+        with self._turn():
+            sizes = self._gathered("all_gather", 0, np.array(own, "int64"))[self.ranks.index(root)]
+            if parts is not None:
+                self.links.exchange(
+                    {rank: [part] for rank, part in zip(self.ranks, parts, strict=True) if rank != self._own}, {}
+                )
+                return parts[self.rank]
+            found = bytearray(int(sizes[self.rank]))
+            self.links.exchange({}, {root: found} if found else {})
+        return bytes(found)
+
     def offer(self, digest: bytes) -> bool:
         """Find out if all members offer the same now, which 16 bytes distinguish.
 

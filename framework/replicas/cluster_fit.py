@@ -36,7 +36,7 @@ class ClusterFit:
     def __init__(
         self, model: Any, strategy: Strategy, data: Epochs, validate: Any, hooks: CallbackList, verbosity: int
     ) -> None:
-        check_shareable(data.data, strategy.may_repeat)
+        self.check_data(data, strategy)
         self.model = model
         self.strategy = strategy
         self.passes = data
@@ -53,6 +53,20 @@ class ClusterFit:
         self._seed: list[int] = []  # of the order of rows
         self._shares: Shares | None = None  # of the next epoch, where they have been drawn
         self.plan: Any = None
+
+    @staticmethod
+    def check_data(data: Epochs, strategy: Strategy) -> None:
+        """Check that workers can share the rows of data.
+
+        Raises:
+            ValueError: they can't; the message says why.
+        """
+        check_shareable(data.data, strategy.may_repeat)
+        if data.steps_per_epoch is not None:
+            raise ValueError(
+                f"fit(steps_per_epoch={data.steps_per_epoch}) under ParameterServer: an epoch is one pass over the "
+                "data there. Leave steps_per_epoch out, and give the rows of one epoch."
+            )
 
     def run(self, epochs: range) -> None:
         """Train; see the strategies' own."""
@@ -123,7 +137,7 @@ class ClusterFit:
         return {name: results.get(name, float(variable.numpy())) for name, variable in sorted(given.items())}
 
 
-def ends_group(step: int, together: int, steps: int) -> bool:
+def ends_group(step: int, together: int, steps: int | None) -> bool:
     """Test whether a step is the last of those between which no callback is called (`steps_per_execution`).
 
     >>> [step for step in range(8) if ends_group(step, 3, 8)]

@@ -39,11 +39,6 @@ def fit_replicas(
     Raises:
         ValueError: model, data or callbacks can't be used by replicas.
     """
-    if data.steps_per_epoch is not None:
-        raise ValueError(
-            f"fit(steps_per_epoch={data.steps_per_epoch}) on a cluster: an epoch is one pass over the data there. "
-            "Leave steps_per_epoch out, and give the rows of one epoch."
-        )
     given = everywhere = CallbackList(callbacks).callbacks
     if not strategy.is_chief:
         given = [callback for callback in given if callback.on_all_workers]

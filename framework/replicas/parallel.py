@@ -17,6 +17,7 @@ import numpy as np
 
 from ...distribute.collectives.group import ProcessGroup
 from ...distribute.strategies.data_parallel import DataParallel
+from ...distribute.strategies.strategy import Strategy
 from ...engine import ops
 from ...engine.common.dtypes import as_dtype
 from ...engine.graph import Graph, IndexedSlices
@@ -28,10 +29,12 @@ from ..callbacks.checkpoint import ModelCheckpoint
 from ..callbacks.progress import make_progress
 from ..data.adapters import ArrayData, Batch
 from ..saving.checkpointing import RunCallback, TrainingRun
+from ..training.epochs import Epochs
 from ..training.steps import StepPrograms
 from .buckets import summed
 from .cluster_fit import ClusterFit, Logs, ends_group, plain, same, seed_now, told
 from .cut_steps import CutSteps
+from .handed_out import HandedOut, are_handed_out
 from .optimizer_shards import OptimizerShards
 from .shares import Shares
 from .traced import Entry, StepTracer
@@ -42,6 +45,10 @@ class ParallelFit(ClusterFit):
     """One call of `fit` in one worker under `DataParallel`."""
 
     strategy: DataParallel
+
+    @staticmethod
+    def check_data(data: Epochs, strategy: Strategy) -> None:
+        """Take any data: what workers can't share the chief hands out."""
 
     def run(self, epochs: range) -> None:
         """Train; afterwards the model has the trained values, in each worker.
@@ -58,6 +65,8 @@ class ParallelFit(ClusterFit):
         except BaseException as error:
             self._group.abort(told(error))
             raise
+        finally:
+            self.passes.close()
 
     @property
     def _group(self) -> ProcessGroup:
@@ -83,10 +92,11 @@ class ParallelFit(ClusterFit):
     def begin_steps(self) -> None:
         """Trace the step and agree on what all workers need for it, with this worker's `data`."""
         self._seed = self._tell(seed_now())
+        self._hands_out = are_handed_out(self.data, self.passes.steps_per_epoch)
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
-        self._shares = Shares(self.data, self.strategy.shares, self._seed)
+        self._shares = None if self._hands_out else Shares(self.data, self.strategy.shares, self._seed)
+        first = self._first_part() if self._shares is None else self._shares.batch(0)
         with replicated():
-            first = self._shares.batch(0)
             self.plan = StepTracer(self.model, self.strategy, first)
             # Replicas of stages draw for microbatches, each by itself.
             self._axes = self.plan.find_axes(first) if self.strategy.of is None else []
@@ -99,6 +109,19 @@ class ParallelFit(ClusterFit):
         self._programs = StepPrograms(self._build_step)
         self._idle: Any = None
 
+    def _first_part(self) -> Batch:
+        """The first rows of the first batch, which the chief reads.
+
+        Raises:
+            ValueError: there is none.
+        """
+        found, state = HandedOut(self._group, None), seed_now()
+        whole = self.passes.peek() if self.strategy.is_chief else None
+        global_generator().state = np.array(state, "int64")  # the first epoch draws its order itself
+        if not found.give(whole, is_first_part=True):
+            raise ValueError("fit() got no data: x gave no batch.")
+        return found.batch(0)
+
     def _train(self, epochs: range) -> None:
         model, hooks = self.model, self.hooks
         self.begin_steps()
@@ -110,7 +133,7 @@ class ParallelFit(ClusterFit):
         logs: Logs = {}
         for epoch in epochs:
             logs = self._epoch(epoch, epochs.stop)
-            if model.stop_training:
+            if model.stop_training or self._tell(self.passes.exhausted):
                 break
         for each in self._shards_of_optimizers:
             each.gather(self.strategy.is_chief or model.optimizer.use_ema)
@@ -144,7 +167,7 @@ class ParallelFit(ClusterFit):
         self._share_changes(before)
         shares = self._next_shares(epoch)
         progress = make_progress(
-            self.verbosity if is_chief else 0, f"Epoch {epoch + 1}/{stop}", self.data.batches, self._logs
+            self.verbosity if is_chief else 0, f"Epoch {epoch + 1}/{stop}", self.passes.steps, self._logs
         )
         done = self._run_epoch(shares, progress)
         before = self._values()
@@ -154,8 +177,9 @@ class ParallelFit(ClusterFit):
             logs = dict(sorted({**logs, **self.validation(epoch)}.items()))
         progress.close(done, logs)
         logs = self._agreed_logs({name: plain(value) for name, value in logs.items()})
-        self.passes.count_pass()
-        self.data.on_epoch_end()
+        if not self._hands_out:
+            self.passes.count_pass()
+            self.data.on_epoch_end()
         is_saved = self._tell(any(isinstance(hook, (RunCallback, ModelCheckpoint)) for hook in hooks.callbacks))
         if is_saved:
             for each in self._shards_of_optimizers:
@@ -185,8 +209,12 @@ class ParallelFit(ClusterFit):
         self._tell({"batches": batches})
         return GroupWay(self._group)
 
-    def _next_shares(self, epoch: int) -> Shares:
+    def _next_shares(self, epoch: int) -> Shares | HandedOut:
         """The rows of an epoch, in the order that the chief draws."""
+        if self._hands_out:
+            if not self._share_states() and not self.strategy.is_chief:
+                self.plan.begin_epoch(epoch)
+            return HandedOut(self._group, self.passes.epoch() if self.strategy.is_chief else None)
         if self.strategy.is_chief:
             shares = self._shares_of_epoch()
             self._tell(self._seed)
@@ -205,29 +233,35 @@ class ParallelFit(ClusterFit):
             global_generator().state = np.array(own, "int64")
         return bool(self._axes)
 
-    def _run_epoch(self, shares: Shares, progress: Any) -> int:
+    def _run_epoch(self, shares: Shares | HandedOut, progress: Any) -> int:
         """Make the steps of an epoch; gives how many there were."""
         hooks, model, is_chief = self.hooks, self.model, self.strategy.is_chief
         watches = self._tell(hooks.wants_batches("train"))
         reads_logs = is_chief and watches and hooks.reads_batch_logs("train")
-        done, together, batches = 0, model.steps_per_execution, self.data.batches or 0
-        for number in range(batches):
-            if watches and is_chief and number % together == 0:
+        done, together, steps = 0, model.steps_per_execution, self._tell(self.passes.steps)
+
+        def end_group() -> None:
+            before = self._values()
+            if is_chief:
+                hooks.end_batch("train", done - 1, self._logs() if reads_logs else {})
+            self._share_changes(before)
+
+        while shares.has(done):
+            if watches and is_chief and done % together == 0:
                 hooks.begin_batch("train", done)
-            self._step(number, shares)
-            if watches and ends_group(number, together, batches):
-                before = self._values()
-                if is_chief:
-                    hooks.end_batch("train", done, self._logs() if reads_logs else {})
-                self._share_changes(before)
+            self._step(done, shares)
             done += 1
+            if watches and ends_group(done - 1, together, steps):
+                end_group()
             if model.stop_training:
-                break
+                return done
             if time.perf_counter() >= progress.next_redraw:
                 progress.redraw(done)
+        if watches and done % together and done != steps:  # data without a length have ended
+            end_group()
         return done
 
-    def _step(self, number: int, shares: Shares) -> None:
+    def _step(self, number: int, shares: Shares | HandedOut) -> None:
         share = number * self.strategy.shares + self.strategy.task_index
         batch = shares.batch(share)
         if batch.size:

@@ -22,12 +22,14 @@ def check_shareable(data: Data, may_repeat: bool) -> None:
     """
     if not data.restartable:
         raise ValueError(
-            "fit() on a cluster needs data that every worker can read, and can start again: arrays, a utils.PyDataset, "
-            "or an object that can be iterated again. A generator gives each row to one process only."
+            "fit() under ParameterServer needs data that every worker can read, and can start again: arrays, a "
+            "utils.PyDataset, or an object that can be iterated again. A generator gives each row to one process only. "
+            "Under DataParallel the chief reads it, and hands out the rows."
         )
     if data.batches is None:
         raise ValueError(
-            "fit() on a cluster needs the number of batches of an epoch: give arrays, or an object with a length."
+            "fit() under ParameterServer needs the number of batches of an epoch: give arrays, or an object with a "
+            "length. Under DataParallel the chief reads the data, and hands out the rows."
         )
     if may_repeat and not isinstance(data, ArrayData):
         raise ValueError(
@@ -57,6 +59,10 @@ class Shares:
         self._running: Iterator[Batch] = iter(()) if isinstance(data, ArrayData) else data.epoch()
         self._position = -1
         self._latest: Batch | None = None
+
+    def has(self, number: int) -> bool:
+        """Test whether the epoch has a global batch of this number."""
+        return number < (self._data.batches or 0)
 
     def batch(self, share: int) -> Batch:
         """The rows of a share.

@@ -354,6 +354,17 @@ def test_groups_of_processes(plane: str, monkeypatch: pytest.MonkeyPatch, capfd:
     assert len({*lines}) == 1, "all have the same bits"
 
 
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_each_member_gets_its_part_of_what_one_has(shares_memory: bool) -> None:
+    group = made(3, shares_memory)
+    for parts in ([b"", b"one", b"x" * 300_000], [b"", b"", b""]):
+        for root in range(3):
+            given = [parts if member.rank == root else None for member in group]
+            assert each(group, lambda m, root=root, given=given: m.scatter_bytes(given[m.rank], root)) == parts
+    for member in group:
+        member.close()
+
+
 # --- offers ---------------------------------------------------------------------------------------------------------
 
 ONE, OTHER = b"1" * 16, b"2" * 15 + b"\0"

@@ -177,7 +177,13 @@ def test_what_the_chiefs_callbacks_change_holds_in_all_workers(tmp_path: Path) -
         assert each["predicted"] == results[0]["predicted"], "all rows, in order"
         assert each["evaluated"] == results[0]["evaluated"]
         assert each["on batches"] == results[0]["on batches"]
-    assert results[0]["seen"][-6:] == ["begin 0", "end 1", "begin 2", "end 3", "begin 4", "end 4"]
+        assert each["generated"] == results[0]["generated"]
+    assert results[0]["seen"][-12:] == ["begin 0", "end 1", "begin 2", "end 3", "begin 4", "end 4"] * 2
+    for one, other in zip(results[0]["generated"][0], alone["generated"][0], strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_allclose(one[name], other[name], 1e-5)
+    np.testing.assert_allclose(results[0]["generated"][1][0], alone["generated"][1][0], 1e-4, 1e-6)
     np.testing.assert_allclose(results[0]["on batches"], alone["on batches"], 1e-5)
     np.testing.assert_allclose(results[0]["evaluated"], alone["evaluated"], 1e-5)
     np.testing.assert_allclose(results[0]["predicted"], alone["predicted"], 1e-4, 1e-6)

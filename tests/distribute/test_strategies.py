@@ -144,8 +144,12 @@ def batches() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("data", "options", "match"),
     [
-        ((batches(),), {}, "needs data that every worker can read.*A generator gives each row to one process only"),
-        ((X, Y), {"steps_per_epoch": 2}, r"fit\(steps_per_epoch=2\) on a cluster: an epoch is one pass over the data"),
+        (
+            (batches(),),
+            {},
+            "needs data that every worker can read.*Under DataParallel the chief reads it",
+        ),
+        ((X, Y), {"steps_per_epoch": 2}, r"fit\(steps_per_epoch=2\) under ParameterServer: an epoch is one pass over"),
     ],
 )
 @synchronous

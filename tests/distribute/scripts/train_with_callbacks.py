@@ -105,8 +105,26 @@ def main() -> None:
         model.compile(optim.SGD(0.1), "mse", metrics=["mae"], steps_per_execution=2)
     model.fit(x, x[:, :1], batch_size=10, verbose=0, callbacks=[Groups()])
     batches = [x[:10], x[10:12], x[12:30]]  # one of them has fewer rows than there are workers
+    on_batches = [model.train_on_batch(each, each[:, :1]) for each in batches]
+
+    def generated(count: int) -> Any:
+        assert strategy.is_chief, "nobody else reads it"
+        for number in range(count):
+            rows = x[7 * number : 7 * number + (1 if number == 1 else 7)]
+            yield {"x": rows}, rows[:, :1], np.arange(len(rows)) + 1.0
+
+    with strategy.scope():
+        inputs = ab.Input((4,), name="x")
+        other = ab.Model({"x": inputs}, layers.Dense(1)(layers.Dropout(0.5, seed=1)(inputs)))
+        other.compile("sgd", "mse", weighted_metrics=["mae"], steps_per_execution=2)
+    histories = [
+        other.fit(generated(5), verbose=0, callbacks=[Groups()]).history,
+        other.fit(generated(7), epochs=2, steps_per_epoch=3, verbose=0).history,
+        other.fit({"x": x}, x[:, :1], batch_size=16, epochs=2, steps_per_epoch=2, verbose=0).history,
+    ]
     found = {
-        "on batches": [model.train_on_batch(each, each[:, :1]) for each in batches],
+        "generated": [histories, [weight.tolist() for weight in other.get_weights()]],
+        "on batches": on_batches,
         **results,
         "read": read,
         "history": history.history,
