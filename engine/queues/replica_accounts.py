@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import collections
+import time
 from collections.abc import Callable
 from typing import Any
 
+from .arrivals import Arrivals
 from .replica_tickets import Member, Out, Receipt
 
 
 class ReplicaAccounts:
     """The describing half of `ReplicaStepsState`, which has these attributes; see there."""
 
+    clock: Callable[[], float] = time.monotonic
     step: int
     epoch: int
     min_workers: int
@@ -25,6 +28,10 @@ class ReplicaAccounts:
     _out: dict[int, Out]
     _receipts: dict[int, collections.Counter[Receipt]]
     _staleness: collections.Counter[int]
+    _arrivals: Arrivals
+    _synchronous: bool
+    _total: int
+    _unapplied: dict[int, list[tuple[int, int, int]]]
 
     @property
     def members(self) -> list[int]:
@@ -44,6 +51,11 @@ class ReplicaAccounts:
         present = ", ".join(map(who, self.members)) or "nobody"
         return f"steps need {self.min_workers} workers (min_workers), and wait for {absent}; taking part: {present}"
 
+    def account(self) -> list[int]:
+        """The shares of the epoch that are done: their rows are in the parameters, or were skipped."""
+        waiting = {share for chosen in self._unapplied.values() for _, share, _ in chosen}
+        return [share for share in range(self._total) if share not in self._undone and share not in waiting]
+
     def statistics(self) -> dict[str, Any]:
         """Count what was done, as values of JSON."""
         return {
@@ -56,6 +68,7 @@ class ReplicaAccounts:
             },
             "staleness": {str(steps): count for steps, count in sorted(self._staleness.items())},
             "undone": len(self._undone),
+            "backups": self._arrivals.statistics() if self._synchronous else {},
         }
 
     def describe(self, who: Callable[[int], str] = str) -> str:

@@ -14,6 +14,7 @@ import bisect
 import collections
 from collections.abc import Sequence
 
+from .arrivals import Arrivals
 from .attempts import Attempt
 from .errors import CancelledError, StateLostError
 from .replica_accounts import ReplicaAccounts
@@ -38,6 +39,7 @@ class ReplicaStepsState(ReplicaAccounts):
         epoch: the number of the epoch that is under way or was last, counted from 1.
         leader: the worker that leads: it begins epochs and has sets applied. None before one does.
         token: the fencing token of the leader, a number that grows: requests with a smaller one are refused.
+        clock: gives the time in seconds; a simulator sets its own.
         generation: the token with which training began, or was started again from a backup; 0 before that.
     """
 
@@ -88,6 +90,7 @@ class ReplicaStepsState(ReplicaAccounts):
         self._chosen = 0  # how many sets were chosen
         self._receipts: dict[int, collections.Counter[Receipt]] = {}
         self._staleness: collections.Counter[int] = collections.Counter()
+        self._arrivals = Arrivals()
 
     # --- members ----------------------------------------------------------------------------------------------------
 
@@ -152,6 +155,7 @@ class ReplicaStepsState(ReplicaAccounts):
         self._workers.clear()
         self._retiring.clear()
         self._receipts.clear()
+        self._arrivals.clear()
         self._staleness.clear()
         self._announcements.clear()
         self._sets.clear()
@@ -355,11 +359,6 @@ class ReplicaStepsState(ReplicaAccounts):
         self._chooses.clear()
         self._hears.clear()
 
-    def account(self) -> list[int]:
-        """The shares of the epoch that are done: their rows are in the parameters, or were skipped."""
-        waiting = {share for chosen in self._unapplied.values() for _, share, _ in chosen}
-        return [share for share in range(self._total) if share not in self._undone and share not in waiting]
-
     # --- announcements ----------------------------------------------------------------------------------------------
 
     def announce(self, text: str) -> None:
@@ -420,6 +419,7 @@ class ReplicaStepsState(ReplicaAccounts):
         if out is None or out.worker != worker or not self._is_member(worker, incarnation):
             return self._receipt(worker, Receipt.REFUSED)
         del self._out[number]
+        self._arrivals.add(out.step, worker, self.clock() - out.since, len(self._workers))
         if out.share not in self._undone or out.share in self._counted:
             return self._receipt(worker, Receipt.DUPLICATE)
         staleness = self._chosen - out.step
@@ -554,7 +554,7 @@ class ReplicaStepsState(ReplicaAccounts):
         if share is None:
             return None
         number, self._next_ticket = self._next_ticket, self._next_ticket + 1
-        self._out[number] = Out(worker, self.step, share)
+        self._out[number] = Out(worker, self.step, share, self.clock())
         return Ticket(number, self.step, share)
 
     def _has_to_wait(self, worker: int) -> bool:

@@ -67,8 +67,15 @@ class Member:
 
 @dataclass
 class Out:
-    """A ticket that is out."""
+    """A ticket that is out.
+
+    Attributes:
+        worker: who has it.
+        step, share: what it is for.
+        since: the time at which it was taken.
+    """
 
     worker: int
     step: int
     share: int
+    since: float
