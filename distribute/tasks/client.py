@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -11,8 +10,8 @@ import secrets
 import socket
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -26,28 +25,24 @@ from ...engine.graph.variable import Variable
 from ...engine.passes.framework.switches import turned_off
 from ...engine.passes.memory.memory_budget import memory_budget
 from ...engine.place.placement import Placement
-from ...engine.queues.errors import TaskFailedError
 from ...engine.runtime.program import Statistics
 from ...engine.saving import describe_for_tasks
 from ...engine.tracing import Recorder, active, here
 from ..cluster import is_loopback, split_address
 from ..encryption import TLS, tls_from_environment
 from ..token import job_token
-from ..transport.connections import Channel, Identity, RefusedError
-from ..transport.dialing import dial
+from ..transport.channel import Channel
+from ..transport.connections import Identity
 from ..transport.failures import read_error, task_failed
-from ..transport.planes import asked, ways
-from ..transport.streams import open_stream
 from ..transport.values import decode_value, encode_value
 from ..transport.wire import Frame, Kind
+from .channels import BACK_SECONDS, CONNECT_SECONDS, Channels
 from .clocks import ROUNDS, Alignment, Reading, best, read_once
-from .front import Greeter, TaskInfo, TaskUnavailableError, ask_task
+from .front import TaskInfo, TaskUnavailableError, ask_task
 from .homes import Homes, State, asks_for_a_task
+from .straight import REACH_SECONDS, Plan, Run, Straight
 from .traces import merge, read_traces
-from .watch import Patience, Pulse
 
-_CONNECT_SECONDS = 30.0
-_BACK_SECONDS = 1.0  # how long a master that was lost is looked for
 _PROCESS = "client"  # as timelines call this one
 
 
@@ -63,7 +58,7 @@ def connect(target: str, timeout: float | None = None) -> Client:
     host, _ = split_address(address)
     try:
         tls = tls_from_environment()
-        info = ask_task(address, None, _CONNECT_SECONDS if timeout is None else timeout, tls)
+        info = ask_task(address, None, CONNECT_SECONDS if timeout is None else timeout, tls)
     except TaskUnavailableError as error:
         raise task_failed(target, str(error).rstrip(".")) from None
     return Client(info, job_token(is_loopback=is_loopback(host)), tls)
@@ -87,42 +82,25 @@ class Client:
     """
 
     def __init__(self, info: TaskInfo, token: bytes, tls: TLS | None = None) -> None:
-        self._tls = tls
-        self.master = info
         self.exact = False
         self.places: Callable[[Any], dict[str, Any]] = lambda resource: {}
         self.tasks_of_latest = 0
-        self.identity = Identity(f"client {socket.gethostname()}:{os.getpid()}", secrets.randbits(63))
-        self._token = token
-        self._idle: list[Channel] = []
-        self._lock = threading.Lock()
+        self.identity = _new_identity()
         self._preparing = threading.Lock()
         self._numbers = itertools.count(1)
         self._sent = b""  # the digest of the graph that was sent
         self._homes_of_state: tuple[int, Homes] | None = None  # as this start of the master has them
         self._paths: dict[Any, str] = {}  # of variables and generators in tasks
         self._homes: dict[tuple[str, str, str], int] = {}  # as the master has reported, for one that is started again
-        self._is_closed = False
-        self._greeter = Greeter(tls)
-        self._asking = threading.Lock()
-        self._ways = ways(asked(), info.name, tls is not None)
-        self._pulse = Pulse(info.incarnation, Patience(timeout=info.heartbeat_timeout))
-        self._finalizer = weakref.finalize(self, _close_all, self._idle, self._greeter)
-        self._idle.append(self._open())
+        own = self.identity
+        self._channels = Channels(info, lambda: own, token, tls)
+        self._channels.give(self._channels.open(), True)
+        self.straight = Straight(lambda task: Channels(task, _new_identity, token, tls, REACH_SECONDS))
 
-    def _open(self) -> Channel:
-        """Connect to the master, which may have been started again."""
-        try:
-            return self._open_to_known()
-        except (ConnectionError, TimeoutError):
-            before = self.master.incarnation
-            try:
-                found = self.reached()
-            except TaskFailedError:
-                found = self.master
-            if found.incarnation == before:
-                raise
-        return self._open_to_known()
+    @property
+    def master(self) -> TaskInfo:
+        """The description of the master that came last."""
+        return self._channels.info
 
     def reached(self) -> TaskInfo:
         """Return what the master says of itself, which may have been started again.
@@ -130,94 +108,34 @@ class Client:
         Raises:
             TaskFailedError: it does not answer within a second.
         """
-        try:
-            found = ask_task(self.master.front, self.master.name, _BACK_SECONDS, self._tls)
-        except (TaskUnavailableError, OSError, ValueError) as error:
-            raise task_failed(self.master.name, str(error).rstrip(".")) from None
-        with self._asking:
-            if found.incarnation != self.master.incarnation:
-                self.master = found
-                self._pulse = Pulse(found.incarnation, self._pulse.patience)
-        return found
-
-    def _open_to_known(self) -> Channel:
-        expected = Identity(self.master.name, self.master.incarnation)
-        try:
-            return Channel(
-                self._dial,
-                self.identity,
-                self._token,
-                expected,
-                _CONNECT_SECONDS,
-                self._check_alive,
-            )
-        except RefusedError as error:
-            raise ConnectionError(f"{self.master.name} can't be used: {error}.") from None
-        except TaskFailedError:
-            raise
-        except OSError as error:
-            raise task_failed(self.master.name, f"it can't be reached ({error.strerror or error})") from None
-
-    def _dial(self) -> socket.socket:
-        master = self.master
-        begin = partial(open_stream, master.front, self._tls)
-        return dial(self._ways, master.host, master.port, master.incarnation, begin, _CONNECT_SECONDS)[0]
-
-    def _check_alive(self) -> None:
-        """Ask the master how it is, while an answer is awaited.
-
-        Raises:
-            TaskFailedError: it has not answered for too long.
-        """
-        with self._asking:
-            reason = self._pulse.tick(time.monotonic())
-            if reason is not None:
-                raise task_failed(self.master.name, reason)
-            info = self._greeter.ask_now(self.master.front, self._pulse.patience.interval)
-            if info is not None:
-                self._pulse.answered(info)
+        return self._channels.reached()
 
     def look(self) -> TaskInfo:
         """Return what the master reports of itself now, or its last report."""
-        with self._asking:
-            return self._greeter.ask_now(self.master.front, self._pulse.patience.timeout) or self.master
+        return self._channels.look()
 
-    @contextlib.contextmanager
-    def channel(self) -> Iterator[Channel]:
-        """A connection for one request; it is kept for the next one unless it breaks."""
-        with self._lock:
-            if self._is_closed:
-                raise ConnectionError("The session is closed. Make a new one.")
-            channel = self._idle.pop() if self._idle else None
-        channel = channel or self._open()
-        is_whole = False
-        try:
-            yield channel
-            is_whole = True
-        except TaskFailedError:
-            raise
-        except OSError as error:
-            raise task_failed(self.master.name, str(error.strerror or error)) from None
-        finally:
-            with self._lock:
-                if is_whole and not self._is_closed:
-                    self._idle.append(channel)
-                else:
-                    channel.close()
+    def channel(self) -> AbstractContextManager[Channel]:
+        """A connection to the master for one request; it is kept for the next one unless it breaks."""
+        return self._channels.channel()
 
-    def ask(self, kind: int, document: Any, arrays: Sequence[Any] = ()) -> Frame:
+    def ask(self, kind: int, document: Any, arrays: Sequence[Any] = (), run: Run | None = None) -> Frame:
         """Send a request, and wait for the answer.
+
+        Args:
+            kind, document, arrays: of the frame.
+            run: of a step in which something goes straight.
 
         Raises:
             Exception: what the master answers that has failed.
             TaskFailedError: the master is gone.
         """
         with self.channel() as channel:
-            channel.send(kind, document, arrays)
-            found = channel.receive()
+            found = _exchanged(channel, kind, document, arrays, run)
         return self._checked(found)
 
-    def ask_traced(self, recorder: Recorder, kind: int, document: Any, arrays: Sequence[Any] = ()) -> Frame:
+    def ask_traced(
+        self, recorder: Recorder, kind: int, document: Any, arrays: Sequence[Any] = (), run: Run | None = None
+    ) -> Frame:
         """Have a step run, and record what tasks have done in it, also if it fails.
 
         Raises:
@@ -227,8 +145,7 @@ class Client:
         try:
             with self.channel() as channel:
                 before = self._read_clock(channel)
-                channel.send(kind, {**document, "trace": True}, arrays)
-                found = channel.receive()
+                found = _exchanged(channel, kind, {**document, "trace": True}, arrays, run)
                 parts = read_traces(found.document().get("trace", ()), found.arrays, self.master.name)
                 if parts:
                     merge(recorder, parts, Alignment(before, self._read_clock(channel)), time.perf_counter())
@@ -286,14 +203,18 @@ class Client:
             "lossy": [list(pair) for pair in lossy],
         }
         began = time.perf_counter()
-        self.prepare(graph, document)
+        described = self.prepare(graph, document)
         if active.recorder is not None:
             told = {"targets": ", ".join([target.name for target in targets]), "tasks": self.tasks_of_latest}
             active.recorder.span((_PROCESS, here("prepare").stream), "prepare", began, time.perf_counter(), told)
-        return RemoteProgram(self, graph, document)
+        fetched = [target.spec for target in targets if not isinstance(target, Operation)]
+        return RemoteProgram(self, graph, document, described, fetched)
 
-    def prepare(self, graph: Graph, document: dict[str, Any]) -> None:
+    def prepare(self, graph: Graph, document: dict[str, Any]) -> dict[str, Any]:
         """Have a step prepared, or prepared again by a master that does not have it any more.
+
+        Returns:
+            What the master says of it.
 
         Raises:
             Exception: why it can't be.
@@ -313,6 +234,7 @@ class Client:
             if homes is not None:
                 self._settle(homes, held)
         self.tasks_of_latest = len(found["tasks"])
+        return found
 
     def _checked_homes(self, held: Sequence[State]) -> Homes:
         """Return where the state of the tasks is; state that belongs to another cluster is refused.
@@ -401,34 +323,50 @@ class Client:
 
     def close(self) -> None:
         """Give the connections up; steps that are under way end."""
-        with self._lock:
-            self._is_closed = True
-            _close_all(self._idle, self._greeter)
+        self._channels.close()
+        self.straight.close()
 
 
 def _connect_back(address: str) -> Client:
     """Connect to a task that was there before."""
-    return connect(f"grpc://{address}", _BACK_SECONDS)
+    return connect(f"grpc://{address}", BACK_SECONDS)
 
 
-def _close_all(channels: list[Channel], greeter: Greeter) -> None:
-    greeter.close()
-    while channels:
-        channels.pop().close()
+def _new_identity() -> Identity:
+    return Identity(f"client {socket.gethostname()}:{os.getpid()}", secrets.randbits(63))
+
+
+def _exchanged(channel: Channel, kind: int, document: Any, arrays: Sequence[Any], run: Run | None) -> Frame:
+    """Send a request to the master, and to tasks what is fed straight; gives the answer of the master."""
+    channel.send(kind, document, arrays)
+    if run is not None:
+        run.feed(channel)
+    return channel.receive()
 
 
 class RemoteProgram:
     """A step that the cluster runs: called with the values of its feeds, it gives what is fetched.
 
+    Args:
+        client: the connection to the cluster.
+        graph: of the step.
+        document: which asks for it.
+        described: what the master says of it.
+        specs: of what is fetched.
+
     Attributes:
         statistics: how often it was run.
     """
 
-    def __init__(self, client: Client, graph: Graph, document: dict[str, Any]) -> None:
+    def __init__(
+        self, client: Client, graph: Graph, document: dict[str, Any], described: dict[str, Any], specs: Sequence[Spec]
+    ) -> None:
         self.statistics = Statistics()
         self._client = client
         self._graph = graph
         self._document = document
+        self._specs = specs
+        self._plan = Plan(described["straight"], specs)
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """Run the step.
@@ -439,16 +377,40 @@ class RemoteProgram:
             DeadlineExceededError: the thread's deadline has passed.
         """
         self.statistics.start()
-        arrays: list[Any] = []
-        feeds = [encode_value(value, arrays) for value in values]
-        document = {"program": self._document["program"], "feeds": feeds, "timeout": seconds_left()}
-        recorder = active.recorder
-        ask = self._client.ask if recorder is None else partial(self._client.ask_traced, recorder)
-        answer = ask(Kind.RUN, document, arrays)
-        if answer.kind == Kind.UNKNOWN:  # nothing has begun
-            self._client.prepare(self._graph, self._document)
-            answer = ask(Kind.RUN, document, arrays)
-        return tuple([decode_value(description, answer.arrays) for description in answer.document()["values"]])
+        found = self._run(values)
+        if found is None:  # nothing has begun
+            described = self._client.prepare(self._graph, self._document)
+            self._plan = Plan(described["straight"], self._specs)
+            found = self._run(values)
+        if found is None:
+            raise task_failed(self._client.master.name, "it has lost a step that was just prepared")
+        self._plan.note(found)
+        return tuple(found)
+
+    def _run(self, values: Sequence[Any]) -> list[Any] | None:
+        """Run the step; gives None if the master has lost it."""
+        run = self._client.straight.run(self._plan, values)
+        is_whole = False
+        try:
+            arrays: list[Any] = []
+            straight = () if run is None else run.feeds
+            feeds = [None if k in straight else encode_value(value, arrays) for k, value in enumerate(values)]
+            document = {"program": self._document["program"], "feeds": feeds, "timeout": seconds_left()}
+            if run is not None:
+                document["straight"] = run.document
+            recorder = active.recorder
+            ask = self._client.ask if recorder is None else partial(self._client.ask_traced, recorder)
+            answer = ask(Kind.RUN, document, arrays, run)
+            if answer.kind == Kind.UNKNOWN:
+                return None
+            if run is None:
+                return [decode_value(description, answer.arrays) for description in answer.document()["values"]]
+            found = run.take(answer)
+            is_whole = True
+            return found
+        finally:
+            if run is not None:
+                run.end(is_whole)
 
 
 def _named(target: Symbol | Operation) -> list[int]:

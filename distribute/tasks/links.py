@@ -12,7 +12,7 @@ import collections
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from ...engine.place.costs import Link as Cost
 from ..transport.connections import Connection, Identity
 from ..transport.loop import Loop
-from ..transport.wire import FrameError, Kind
+from ..transport.wire import Frame, FrameError, Kind
 from .peers import Address, Link, Peers
 
 _SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 20, 1 << 20)  # bytes of the larger frames
@@ -65,6 +65,22 @@ class LinkMeter:
 
     def __len__(self) -> int:
         return len(self._wanted)
+
+    def asked(self, link: Link, frame: Frame) -> None:
+        """Measure the ways to other tasks for a master."""
+        document = frame.document()
+        addresses = [Address(str(name), *where) for name, *where in document["tasks"]]
+
+        def done(costs: Mapping[str, Cost]) -> None:
+            found = [[name, cost.latency, cost.bandwidth] for name, cost in costs.items()]
+            link.send(Kind.LINKS, {"number": int(document["number"]), "links": found})
+
+        self.measure(addresses, done)
+
+    @staticmethod
+    def probed(link: Link, frame: Frame) -> None:
+        """Answer another task, which measures the way to this one."""
+        link.send(Kind.PROBE, frame.document())
 
     def measure(self, addresses: Iterable[Address], done: Callable[[dict[str, Cost]], None]) -> None:
         """Measure the ways to tasks; `done` takes them by the task's name, those that were measured in time."""

@@ -155,7 +155,8 @@ class Master:
             else:
                 session.made.update(session.homes)
                 homes = [[*key, incarnation] for key, incarnation in session.homes.items()]
-                connection.send(Kind.PREPARED, {"tasks": program.tasks, "homes": homes})
+                straight = program.straight(self.identity.name, self._infos)
+                connection.send(Kind.PREPARED, {"tasks": program.tasks, "homes": homes, "straight": straight})
 
         self._prepare(program, done)
 
@@ -166,7 +167,7 @@ class Master:
             connection.send(Kind.UNKNOWN, {})
             return
         feeds = [decode_value(description, frame.arrays) for description in document["feeds"]]
-        step = MasterStep(next(self._numbers), program, connection, bool(document.get("trace")))
+        step = MasterStep(next(self._numbers), program, connection, document)
         self._steps[step.number] = step
         if document["timeout"] is not None:
             self._loop.after(float(document["timeout"]), lambda: self._expire(step))
@@ -430,6 +431,7 @@ class Master:
         program.digests[task.name] = str(document["digest"])
         if task == self.identity:
             program.tasks = [str(name) for name in document["tasks"]]
+            program.note_straight(document["straight"])
         if program.expected > program.ready.keys() or self.identity.name not in program.ready:
             return
         others = self._unlike(program)
@@ -479,7 +481,7 @@ class Master:
             arrays: list[Any] = []
             given = [[k, encode_value(value, arrays)] for k, value in enumerate(feeds)] if link is self._own else []
             document = {"program": program.number, "step": step.number, "feeds": given, "trace": step.is_traced}
-            link.send(Kind.STEP, document, arrays)
+            link.send(Kind.STEP, {**document, "straight": step.straight(name)}, arrays)
 
     def _link_to(self, identity: Identity) -> Link | None:
         return self._own if identity == self.identity else self._peers.way_to(identity)
@@ -498,16 +500,14 @@ class Master:
             self._report_if_all(step)
         else:
             step.waiting.discard(task.name)
-            for number, description in document["fetched"]:
-                step.values[int(number)] = decode_value(description, frame.arrays)
+            step.take_values(task.name, document, frame.arrays)
             if not step.waiting:
                 self._end(step)
 
     def _end(self, step: MasterStep) -> None:
         del self._steps[step.number]
         arrays: list[Any] = []
-        values = [encode_value(step.values[number], arrays) for number in range(len(step.values))]
-        self._answer(step, Kind.RESULT, {"values": values}, arrays)
+        self._answer(step, Kind.RESULT, step.result(arrays), arrays)
 
     def _answer(self, step: MasterStep, kind: int, document: dict[str, Any], arrays: list[Any]) -> None:
         """Answer the client of a step that is over; of a traced one with what tasks have recorded."""

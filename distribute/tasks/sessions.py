@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...engine.graph.device import DeviceName
@@ -10,7 +10,10 @@ from ...engine.graph.graph import Operation
 from ...engine.machine.part import task_of
 from ...engine.place.constraints import PlacementError
 from ..transport.connections import Connection, Identity
+from ..transport.values import decode_value, encode_value
+from ..transport.wire import FrameError
 from .clocks import Reading
+from .front import TaskInfo
 
 Done = Callable[["Exception | None"], None]
 
@@ -97,6 +100,8 @@ class MasterProgram:
         tasks: those that take part.
         expected: those that are to say that they are ready.
         ready: those that did.
+        straight_feeds: by position, the task that alone takes what is fed there, if that is not the master.
+        fetched_on: by position, the task on which what is fetched is made.
         digests: of the lowered step, by task.
         texts: the lowered step as tasks print it, of those that were asked because digests differ.
         waiting: those who wait for it to be ready.
@@ -115,6 +120,8 @@ class MasterProgram:
         self.tasks: list[str] = []
         self.expected: set[str] = set()
         self.ready: dict[str, Identity] = {}
+        self.straight_feeds: dict[int, str] = {}
+        self.fetched_on: list[str] = []
         self.digests: dict[str, str] = {}
         self.texts: dict[str, str] = {}
         self.waiting: list[Done] = []
@@ -125,6 +132,27 @@ class MasterProgram:
     def is_ready(self) -> bool:
         """Test whether all tasks can begin a step."""
         return not self.is_preparing and bool(self.ready) and self.expected <= self.ready.keys()
+
+    def note_straight(self, document: dict[str, Any]) -> None:
+        """Note which feeds and fetches may go straight between the client and a task, as the master's own part says."""
+        self.straight_feeds = {int(position): str(task) for position, task in document["feeds"]}
+        self.fetched_on = [str(task) for task in document["fetches"]]
+
+    def straight(self, own: str, infos: Mapping[str, TaskInfo]) -> dict[str, Any]:
+        """Describe that for the client, with the addresses of the tasks.
+
+        Args:
+            own: the name of the master.
+            infos: of the tasks, by name.
+        """
+        feeds = {position: task for position, task in self.straight_feeds.items() if task in infos}
+        fetches = {k: task for k, task in enumerate(self.fetched_on) if task != own and task in infos}
+        named = [infos[name] for name in sorted({*feeds.values(), *fetches.values()})]
+        return {
+            "feeds": list(feeds.items()),
+            "fetches": list(fetches.items()),
+            "tasks": {info.name: [info.host, info.port, info.incarnation, info.front] for info in named},
+        }
 
     def begin_preparing(self) -> None:
         """Forget who was ready."""
@@ -149,7 +177,6 @@ class MasterStep:
         number: its number in tasks.
         connection: of the client.
         waiting: the tasks that have not ended it; empty before it has begun.
-        values: what was fetched, by position.
         reports: what tasks waited for when its time was over.
         is_traced: whether tasks record what they do.
         traces: by task, what it has recorded, and the arrays among which its own are.
@@ -157,17 +184,43 @@ class MasterStep:
         error: why it ends, while what tasks have recorded is gathered.
     """
 
-    def __init__(self, number: int, program: MasterProgram, connection: Connection, is_traced: bool = False) -> None:
+    def __init__(self, number: int, program: MasterProgram, connection: Connection, document: dict[str, Any]) -> None:
         self.number = number
         self.program = program
         self.connection = connection
         self.waiting: set[str] = set()
-        self.values: dict[int, Any] = {}
-        self.reports: dict[str, str] = {}
-        self.is_traced = is_traced
+        self.is_traced = bool(document.get("trace"))
         self.traces: dict[str, tuple[Any, Sequence[Any]]] = {}
         self.clocks: dict[str, Reading] = {}
+        self.reports: dict[str, str] = {}
         self.error: Exception | None = None
+        self._values: dict[int, Any] = {}
+        self._sent_by: dict[int, str] = {}
+        straight = document.get("straight") or {"run": 0, "ways": {}, "feeds": []}
+        self._run = int(straight["run"])
+        self._ways = {str(task): int(number) for task, number in straight["ways"].items()}
+        self._feeds = [int(position) for position in straight["feeds"]]
+        wrong = [each for each in self._feeds if program.straight_feeds.get(each) not in self._ways]
+        if wrong:
+            raise FrameError(f"feeds {wrong} are sent to tasks that do not take them from a client")
+
+    def straight(self, name: str) -> dict[str, Any] | None:
+        """Describe for a task what goes straight between it and the client; None if nothing does in this step."""
+        if not self._ways:
+            return None
+        return {"run": self._run, "way": self._ways.get(name), "feeds": self._feeds}
+
+    def take_values(self, task: str, document: dict[str, Any], arrays: Sequence[Any]) -> None:
+        """Take what was fetched on a task, or which of it that has sent to the client."""
+        for number, description in document["fetched"]:
+            self._values[int(number)] = decode_value(description, arrays)
+        self._sent_by |= {int(number): task for number in document["straight"]}
+
+    def result(self, arrays: list[Any]) -> dict[str, Any]:
+        """Write down what was fetched, in order."""
+        count = len(self._values) + len(self._sent_by)
+        values = [encode_value(self._values.get(number), arrays) for number in range(count)]
+        return {"values": values, "straight": list(self._sent_by.items())}
 
 
 def asked_tasks(operations: Iterable[Operation], tasks: Sequence[str], own: str) -> list[str]:

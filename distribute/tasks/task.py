@@ -221,10 +221,12 @@ class Task:
 
     def _opened(self, connection: Connection) -> None:
         """Somebody has connected. A task does so once: what it has begun by an older connection is over."""
-        if _is_task(connection.other):
-            for older in self._with(connection.other):
-                if older is not connection and older.accepts:
-                    older.close("the other side has reconnected")
+        if not _is_task(connection.other):
+            self._worker.clients.opened(connection)
+            return
+        for older in self._with(connection.other):
+            if older is not connection and older.accepts:
+                older.close("the other side has reconnected")
 
     def _dead(self, other: Identity, reason: str) -> None:
         """A task does not answer any more, or its loop has stopped."""
@@ -236,6 +238,8 @@ class Task:
         """A frame of somebody who has connected."""
         if frame.kind == Kind.VALUE:
             self._worker.take_value(frame)
+        elif frame.kind == Kind.FED:
+            self._worker.take_fed(connection, frame)
         elif not _is_task(connection.other):
             self._master.take(connection, frame)
         elif frame.kind in _FOR_WORKERS:
@@ -251,6 +255,7 @@ class Task:
             self._worker.lost_master(connection.other)
             self._worker.lost_peer(connection.other, reason)
         else:
+            self._worker.lost_client(connection)
             self._master.lost_client(connection)
 
     def _take_reply(self, connection: Connection, frame: Frame) -> None:

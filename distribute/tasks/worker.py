@@ -19,7 +19,6 @@ from ...engine.saving import rebuild
 from ..transport.connections import Connection, Identity
 from ..transport.failures import describe_error, task_failed
 from ..transport.values import (
-    Received,
     Sent,
     decode_small,
     decode_token,
@@ -36,39 +35,11 @@ from .links import read as read_costs
 from .peers import Address, Link, Peers
 from .preparing import assigning, check_settings, costs_of, lossy_pairs, named_target, read_devices
 from .resources import Resources, place_state
+from .running import ClientWays, Program, Running, StepKey, StraightPart
 from .system import System
 from .traces import encode_trace
 
 _SLICE = 500  # nodes of one step that run before others have their turn
-StepKey = tuple[int, int]  # the incarnation of the master, and the number that it gave the step
-
-
-class _Program:
-    """A program of a master, as this task runs it."""
-
-    def __init__(self, program: PartProgram) -> None:
-        self.program = program
-        self.targets: dict[int, Address] = {}  # by edge, the task that takes it
-        self.ways: dict[int, Connection] = {}  # by edge, the way there
-        self.peers: set[Identity] = set()  # those who take something from this task, or send it something
-
-    @property
-    def is_connected(self) -> bool:
-        """Test whether all ways are open: one may have been cut since a step took it."""
-        return not any(way.is_closed for way in self.ways.values())
-
-
-class _Running:
-    """A step under way."""
-
-    def __init__(self, key: StepKey, link: Link, program: _Program, part: PartProgram, step: PartStep) -> None:
-        self.key = key
-        self.link = link
-        self.program = program
-        self.part = part  # the program itself, or as it is printed for traces
-        self.step = step
-        self.received = Received()
-        self.held_by: set[Connection] = set()  # by which so much waits to be sent that the step does not go on
 
 
 class Worker:
@@ -90,13 +61,14 @@ class Worker:
         self.links = LinkMeter(system.loop, peers)
         self._compiling = 0
         self._graphs: dict[tuple[int, int], Any] = {}  # by master and session: the graph, or why there is none
-        self._programs: dict[tuple[int, int], _Program] = {}  # by master and number
-        self._running: dict[StepKey, _Running] = {}
+        self._programs: dict[tuple[int, int], Program] = {}  # by master and number
+        self._running: dict[StepKey, Running] = {}
         self._turning: PartStep | None = None  # the step that runs at this moment
         self._observer = Observer()
         self._early: dict[StepKey, list[Frame]] = {}
         self._reaching: set[StepKey] = set()  # steps that begin once ways are open again
         self._newest: dict[int, int] = {}  # by master, the number of its newest step here
+        self.clients = ClientWays()
         self._takes: dict[int, Callable[[Link, Frame], None]] = {
             Kind.GRAPH: self._take_graph,
             Kind.PROGRAM: self._take_program,
@@ -106,8 +78,8 @@ class Worker:
             Kind.TEXT: self._take_text,
             Kind.RESET: self._take_reset,
             Kind.CLOCK: self._take_clock,
-            Kind.LINKS: self._take_links,
-            Kind.PROBE: self._take_probe,
+            Kind.LINKS: self.links.asked,
+            Kind.PROBE: self.links.probed,
         }
 
     def doing(self, is_waiting: bool) -> Doing:
@@ -218,7 +190,7 @@ class Worker:
 
         self._compile(lambda: self._compiled(link.other.incarnation, document, place), done)
 
-    def _compiled(self, master: int, document: Any, place: Callable[[list[str]], None]) -> _Program:
+    def _compiled(self, master: int, document: Any, place: Callable[[list[str]], None]) -> Program:
         graph = self.graph_of((master, int(document["session"])))
         targets = [named_target(graph, name) for name in document["targets"]]
         feeds: Any = [named_target(graph, name) for name in document["feeds"]]
@@ -246,9 +218,9 @@ class Worker:
                 lossy=lossy_pairs(document["lossy"], devices),
                 clock=self._loop.now,
             )
-        return _Program(program)
+        return Program(program)
 
-    def _reach(self, link: Link, number: int, program: _Program, addresses: Mapping[str, Address]) -> None:
+    def _reach(self, link: Link, number: int, program: Program, addresses: Mapping[str, Address]) -> None:
         """Connect to the tasks that take something from this one; then the program is ready."""
         if link.other.name != self.identity.name:
             self._peers.watch(addresses[link.other.name])  # the master
@@ -260,12 +232,17 @@ class Worker:
             if error is not None:
                 link.send(Kind.FAILED, {"program": number, "error": describe_error(error)})
                 return
-            found = {"program": number, "digest": program.program.digest, "tasks": program.program.tasks}
+            part = program.program
+            straight = {
+                "feeds": [[k, task] for k, (task, _) in part.straight_feeds.items()],
+                "fetches": part.fetched_on,
+            }
+            found = {"program": number, "digest": part.digest, "tasks": part.tasks, "straight": straight}
             link.send(Kind.READY, found)
 
         self._connect(program, done)
 
-    def _connect(self, program: _Program, done: Callable[[Exception | None], None]) -> None:
+    def _connect(self, program: Program, done: Callable[[Exception | None], None]) -> None:
         """Have a program's ways open; `done` is called when they are, or takes why one is not."""
         wanted = dict.fromkeys(program.targets.values())
         missing = set(wanted)
@@ -336,8 +313,9 @@ class Worker:
         for position, description in document["feeds"]:
             values[position] = decode_value(description, frame.arrays)
         is_traced = bool(document["trace"])
+        straight = StraightPart(document.get("straight"), program.program)
         if program.is_connected and not is_traced:
-            self._begin(link, key, program, program.program, values)
+            self._begin(link, key, program, program.program, values, straight)
             return
         self._reaching.add(key)
         part = program.program
@@ -347,7 +325,7 @@ class Worker:
                 return  # it was aborted meanwhile
             self._reaching.discard(key)
             if error is None:
-                self._begin(link, key, program, part, values)
+                self._begin(link, key, program, part, values, straight)
                 return
             self._early.pop(key, None)
             link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
@@ -365,7 +343,15 @@ class Worker:
         else:
             self._connect(program, done)
 
-    def _begin(self, link: Link, key: StepKey, program: _Program, part: PartProgram, values: list[Any]) -> None:
+    def _begin(
+        self,
+        link: Link,
+        key: StepKey,
+        program: Program,
+        part: PartProgram,
+        values: list[Any],
+        straight: StraightPart,
+    ) -> None:
         ways, lossy, sent = program.ways, part.lossy_sends, Sent()
 
         def send(number: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
@@ -379,13 +365,17 @@ class Worker:
                 step.is_held = True  # until what waits there has gone
 
         try:
-            step = part.begin(values, send, self._loop.wake)
+            step = part.begin(values, send, self._loop.wake, straight.skipped)
         except Exception as error:
             link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
             return
-        running = self._running[key] = _Running(key, link, program, part, step)
+        running = self._running[key] = Running(key, link, program, part, step, straight)
         for early in self._early.pop(key, ()):
             self._deliver(running, early)
+        if straight.due:
+            self._feed(running, self.clients.fed(straight))
+            if straight.due and not self.clients.is_open(straight.way):
+                self._fail(running, self._unfed(running))
 
     def take_small(self, buffer: Any, begin: int, end: int) -> bool:
         """Take a value that another task has sent, out of a buffer, if all of it is a head, and its step is under way.
@@ -413,16 +403,47 @@ class Worker:
         elif key in self._reaching or (key[1] > self._newest.get(key[0], 0) and self._peers.has_master(key[0])):
             self._early.setdefault(key, []).append(frame)  # before its step; else the step is over
 
-    def _deliver(self, running: _Running, frame: Frame) -> None:
+    def _deliver(self, running: Running, frame: Frame) -> None:
         self._receive(running, *decode_token(frame.head, frame.arrays, running.received))
 
-    def _receive(self, running: _Running, edge: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
+    def _receive(self, running: Running, edge: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
         try:
             running.step.receive(edge, tag, value, is_dead)
         except KeyError:
             raise FrameError(f"value {edge} is not received here") from None
         except Exception as error:
             self._fail(running, error)
+
+    def take_fed(self, connection: Connection, frame: Frame) -> None:
+        """Take what a client feeds of a step, which may have to begin yet.
+
+        Raises:
+            FrameError: it is damaged.
+        """
+        run, values = self.clients.read(frame)
+        number = connection.other.incarnation
+        for running in list(self._running.values()):
+            if (running.straight.way, running.straight.run) == (number, run):
+                self._feed(running, values)
+                return
+        self.clients.keep(number, run, values)
+
+    def _feed(self, running: Running, values: Mapping[int, Any]) -> None:
+        """Deliver what a client has fed."""
+        due = running.straight.due
+        for position in [position for position in due if position in values]:
+            for edge in due.pop(position):
+                self._receive(running, edge, (), values[position], False)
+
+    def _unfed(self, running: Running) -> Exception:
+        return task_failed(self.identity.name, "the client's connection to it was lost", running.key[1])
+
+    def lost_client(self, connection: Connection) -> None:
+        """A client's connection is over: steps that it was to feed fail."""
+        if self.clients.lost(connection):
+            for running in list(self._running.values()):
+                if running.straight.due and running.straight.way == connection.other.incarnation:
+                    self._fail(running, self._unfed(running))
 
     def turn(self) -> bool:
         """Run a slice of each step; gives whether there is more to do at once."""
@@ -447,7 +468,7 @@ class Worker:
                 is_busy |= step.has_work and not step.is_held
         return is_busy
 
-    def _may_go_on(self, running: _Running) -> bool:
+    def _may_go_on(self, running: Running) -> bool:
         """Test whether what a step has sent has gone so far that it may send more; otherwise the step is held."""
         full = {link for link in running.program.ways.values() if link.is_full}
         for link in full - running.held_by:
@@ -456,20 +477,22 @@ class Worker:
         running.step.hold({link.other.name for link in full})
         return not full
 
-    def _end(self, running: _Running) -> None:
+    def _end(self, running: Running) -> None:
         del self._running[running.key]
         self.steps_run += 1
         arrays: list[Any] = []
         try:
             found = running.part.end(running.step)
-            fetched = [[number, encode_value(value, arrays)] for number, value in found.items()]
+            straight = self.clients.send(running.straight, found)
+            inline = [(number, value) for number, value in found.items() if number not in straight]
+            fetched = [[number, encode_value(value, arrays)] for number, value in inline]
         except Exception as error:
             running.link.send(Kind.FAILED, {"step": running.key[1], "error": describe_error(error)})
             return
-        document = {"step": running.key[1], "fetched": fetched, **_recorded(running.step, arrays)}
+        document = {"step": running.key[1], "fetched": fetched, "straight": straight, **_recorded(running.step, arrays)}
         running.link.send(Kind.ENDED, document, arrays)
 
-    def _fail(self, running: _Running, error: Exception) -> None:
+    def _fail(self, running: Running, error: Exception) -> None:
         """A step has failed here: its master ends it elsewhere."""
         if self._running.pop(running.key, None) is None:
             return
@@ -501,21 +524,6 @@ class Worker:
         link.send(Kind.CLOCK, {**document, "time": self._loop.now()})
 
     # --- ways to others ---------------------------------------------------------------------------------------------
-
-    def _take_links(self, link: Link, frame: Frame) -> None:
-        """A master asks for the ways from here to other tasks."""
-        document = frame.document()
-        addresses = [Address(str(name), *where) for name, *where in document["tasks"]]
-
-        def done(costs: Mapping[str, Any]) -> None:
-            found = [[name, cost.latency, cost.bandwidth] for name, cost in costs.items()]
-            link.send(Kind.LINKS, {"number": int(document["number"]), "links": found})
-
-        self.links.measure(addresses, done)
-
-    def _take_probe(self, link: Link, frame: Frame) -> None:
-        """Another task measures the way to this one."""
-        link.send(Kind.PROBE, frame.document())
 
     def take_probed(self, task: Identity, frame: Frame) -> None:
         """Take the answer of a task to which this one measures the way.
@@ -565,6 +573,7 @@ class Worker:
             "programs": len(self._programs),
             "running": len(self._running),
             "early": sum(map(len, self._early.values())),
+            "fed": len(self.clients),
             "resources": len(self.resources),
             "steps": self.steps_run,
             "measuring": len(self.links),

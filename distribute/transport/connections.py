@@ -12,7 +12,6 @@ import os
 import secrets
 import selectors
 import socket
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,12 +24,11 @@ from .slabs import IS_AVAILABLE, Mapped, Pool, close_descriptors
 from .wire import DAMAGE, PROTOCOL, Decoder, Frame, FrameError, Kind, Small, encode, encode_document
 
 _HANDSHAKE_SECONDS = 10.0
-_SILENCE_SECONDS = 1.0
 _ROOM = socket.CMSG_SPACE(64 * 4) if hasattr(socket, "CMSG_SPACE") else 0  # for descriptors that come with bytes
 _OF_SLABS = frozenset({Kind.SLAB, Kind.DROPPED, Kind.TAKEN})
 _MOST_HANDSHAKE = 4096  # bytes of a head, before the other side is known
 _MOST_READS = 1000  # of what an ended process has sent: more than a socket holds
-_MOST_BUFFERS = 64  # that are written by one call
+MOST_BUFFERS = 64  # that are written by one call
 
 
 class RefusedError(ConnectionError):
@@ -342,7 +340,7 @@ class Connection:
 
     def _write(self) -> int:
         """Write some buffers; a descriptor goes with the first byte of the frame that announces it."""
-        most = min(len(self._buffers), _MOST_BUFFERS)
+        most = min(len(self._buffers), MOST_BUFFERS)
         if not self._descriptors:
             return self._sock.sendmsg(list(itertools.islice(self._buffers, most)))
         before, descriptor = self._descriptors[0]
@@ -486,93 +484,3 @@ class Connection:
         self.loop.forget(self._sock)
         self._sock.close()
         self._on_close(self, reason)
-
-
-# --- with a socket that blocks, for clients -------------------------------------------------------------------------
-
-
-class Channel:
-    """A connection for a thread that waits for its answers.
-
-    Args:
-        connect: gives a socket that leads to the task.
-        own: who connects.
-        token: that of the job.
-        expected: who is to answer.
-        timeout: how many seconds connecting and the handshake may take.
-        check: called every second in which the task has neither said nor taken anything; raises if it is dead.
-
-    Raises:
-        RefusedError: the handshake has failed.
-        OSError: the task can't be reached.
-    """
-
-    def __init__(
-        self,
-        connect: Callable[[], socket.socket],
-        own: Identity,
-        token: bytes,
-        expected: Identity | None,
-        timeout: float,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._check = check
-        self._until: float | None = time.monotonic() + timeout
-        self._decoder = Decoder()
-        self._frames: collections.deque[Frame] = collections.deque()
-        self._sock = connect()
-        try:
-            if self._sock.family in (socket.AF_INET, socket.AF_INET6):
-                self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._sock.settimeout(_SILENCE_SECONDS)
-            handshake = Handshake(own, token, accepts=False, expected=expected)
-            while handshake.other is None:
-                self._send(handshake.take(self.receive()))
-            self._until = None
-        except BaseException:
-            self._sock.close()
-            raise
-
-    def send(self, kind: int, document: Any, arrays: Any = ()) -> None:
-        """Send a frame with a head of JSON."""
-        self._send(encode_document(kind, document, arrays))
-
-    def _send(self, buffers: list[Any]) -> None:
-        left = list(map(memoryview, buffers))
-        while left:
-            try:
-                count = self._sock.sendmsg(left[:_MOST_BUFFERS])
-            except TimeoutError:
-                self._silence()
-                continue
-            while left and count >= len(left[0]):
-                count -= len(left.pop(0))
-            if left:
-                left[0] = left[0][count:]
-
-    def _silence(self) -> None:
-        if self._until is not None and time.monotonic() > self._until:
-            raise TimeoutError("it did not prove itself in time")
-        self._check()
-
-    def receive(self) -> Frame:
-        """Wait for the next frame.
-
-        Raises:
-            ConnectionError: the connection is over.
-            FrameError: what came is no frame.
-        """
-        while not self._frames:
-            try:
-                count = self._sock.recv_into(self._decoder.buffer())
-            except TimeoutError:
-                self._silence()
-                continue
-            if not count:
-                raise ConnectionResetError("the connection was closed by the other side")
-            self._frames.extend(self._decoder.advance(count))
-        return self._frames.popleft()
-
-    def close(self) -> None:
-        """End the connection."""
-        self._sock.close()

@@ -21,6 +21,7 @@ _TAG = struct.Struct(
 DEAD, CONTROL, PLAIN, WRITTEN, NUMBER, UPPER = range(6)
 _IN_HEAD = frozenset({DEAD, CONTROL, NUMBER})
 _MOST_TAG = 255
+LARGE = 1 << 16  # bytes; more of a feed or fetch goes straight between a client and the task
 _MOST_SLOTS = 1 << 22  # of a TensorArray that is not written whole: a few bytes ask for their memory
 _IS_LITTLE = sys.byteorder == "little"
 # NumPy's own numbers by two letters, kind and size; sent as little-endian ones.
@@ -32,6 +33,11 @@ _LETTERS: dict[type, bytes] = {dtype.type: text for text, dtype in _NUMBERS.item
 _SMALL: dict[tuple[int, int], struct.Struct] = {}  # frames, by how many numbers the tag has and bytes the text
 _TAGS = [struct.Struct(f"<{count}Q") for count in range(8)]
 _VALUE = int(Kind.VALUE)
+
+
+def is_large(value: Any) -> bool:
+    """Test whether a value is an array of numbers that does not travel in the message of a step."""
+    return isinstance(value, np.ndarray) and value.nbytes > LARGE and value.dtype.kind in "biufcV"
 
 
 def encode_value(value: Any, arrays: list[Any]) -> Any:

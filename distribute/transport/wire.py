@@ -21,7 +21,7 @@ import numpy as np
 from ...engine.common.dtypes import as_dtype, name_of
 from .slabs import SlabError
 
-PROTOCOL = 5  # the version of what tasks and clients say to each other
+PROTOCOL = 6  # the version of what tasks and clients say to each other
 PREFIX = struct.Struct("<BxxxIII")
 _DIRECT = 1 << 16  # arrays with more bytes than this to come are read into their own memory at once
 _SCRATCH = 1 << 18
@@ -70,6 +70,8 @@ class Kind(IntEnum):
     CLOCK = 33
     LINKS = 34
     PROBE = 35
+    FED = 36
+    FETCHED = 37
 
 
 # What reading a damaged document raises.

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from ..control_flow.scheduling import Scheduled
 from ..graph.device import DeviceName
 from ..graph.graph import Graph, Operation
-from ..graph.spec import ArraySpec, FrameSpec, Spec
+from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Symbol
 from ..lower.nodes import Node
 from ..lower.show import dump_machine
@@ -66,6 +66,7 @@ class PartStep(Step):
 
     Attributes:
         is_held: set by whoever sends: the step is not to go on until what it has sent has gone.
+        unsent: the numbers of values that are not sent in this run.
         program: that it runs.
         recorded: of a traced run the events, by the program's clock, and the ends of arrows whose other ends are in
             other tasks; None of others.
@@ -73,6 +74,7 @@ class PartStep(Step):
     """
 
     is_held = False
+    unsent: Collection[int] = ()
     program: PartProgram
     recorded: tuple[Sequence[Recorded], Sequence[Crossing]] | None = None
     nodes: Mapping[str, Node] = MappingProxyType({})
@@ -81,20 +83,24 @@ class PartStep(Step):
         return {**super()._namespace(bindings), "post": self._post, "post_dead": self._post_dead}
 
     def _post(self, number: int, tag: Tag, value: Any) -> None:
-        self._send(number, tag, value, False)
+        if number not in self.unsent:
+            self._send(number, tag, value, False)
 
     def _post_dead(self, number: int, tag: Tag) -> None:
         self._send(number, tag, None, True)
 
-    def begin_run(self, values: Sequence[Any], send: Send, wake: Callable[[], None]) -> None:
+    def begin_run(
+        self, values: Sequence[Any], send: Send, wake: Callable[[], None], unsent: Collection[int] = ()
+    ) -> None:
         """Begin a run.
 
         Args:
             values: what is fed, in order; what arrives at another task is not looked at.
             send: takes what goes to other tasks.
             wake: called by other threads when they have something to report.
+            unsent: the numbers of values that get to the other task in another way.
         """
-        self._send, self._wake, self.is_held = send, wake, False
+        self._send, self._wake, self.is_held, self.unsent = send, wake, False, unsent
         self.events = self._new_events()
         self._begin()
         for engine in self.engines.values():
@@ -202,6 +208,9 @@ class PartProgram(MachineProgram):
         sends: the number of each value that leaves this task, and the task that takes it.
         lossy_sends: those of them whose lower halves are zeros, and need not travel.
         sources: the tasks whose values this one takes.
+        straight_feeds: by the position of each feed that one other task alone takes, that task and the edges by which
+            it does: the value may go there in another way than by the task where feeds arrive.
+        fetched_on: by position, the task on which what is fetched is made.
         printed: of a program with clocks when that was begun and done, until a run has recorded it.
 
     Raises:
@@ -241,6 +250,8 @@ class PartProgram(MachineProgram):
         peers = [receive.peer for receive in edges if task_of(str(receive.device)) == task]
         others = {task_of(str(peer.device)) for peer in peers if peer is not None}
         self.sources = sorted(others - {task})
+        self.straight_feeds = self._taken_by_another_task()
+        self.fetched_on = [task_of(str(node.device)) for node in self.machine.fetches]
         self.digest = hashlib.sha256(self.text().encode()).hexdigest()
 
     def text(self) -> str:
@@ -251,11 +262,25 @@ class PartProgram(MachineProgram):
         assert receive.peer is not None, f"{receive!r} has no Send"
         return task_of(str(receive.peer.device)) == self.task != task_of(str(receive.device))
 
+    def _taken_by_another_task(self) -> dict[int, tuple[str, tuple[int, ...]]]:
+        consumers, edges = self.machine.consumers(), self.printing.blueprint.edges
+        found: dict[int, tuple[str, tuple[int, ...]]] = {}
+        for position, node in enumerate(self.machine.feeds):
+            users = consumers.get(node.output, [])
+            receives = [user.peer for user in users if user.kind == "send" and not user.lossy and user.peer is not None]
+            tasks = {task_of(str(receive.device)) for receive in receives}
+            is_array = isinstance(node.specs[0], TensorSpec)
+            if is_array and len(receives) == len(users) and len(tasks - {task_of(str(node.device))}) == len(tasks) == 1:
+                found[position] = (tasks.pop(), tuple([edges[receive] for receive in receives]))
+        return found
+
     def _devices_here(self) -> Collection[str]:
         _check_crossings(self.machine.nodes)
         return [device for device in self.machine.devices if task_of(device) == self.task]
 
-    def begin(self, values: Sequence[Any], send: Send, wake: Callable[[], None]) -> PartStep:
+    def begin(
+        self, values: Sequence[Any], send: Send, wake: Callable[[], None], unsent: Collection[int] = ()
+    ) -> PartStep:
         """Begin a run; for arguments see `PartStep.begin_run`. It is given back by `end`, or by nobody if it fails."""
         with self._lock:
             step = self._idle.pop() if self._idle else None
@@ -264,7 +289,7 @@ class PartProgram(MachineProgram):
         step.program, step.nodes = self, self.printing.nodes
         self.statistics.start()
         self.statistics.latest = step
-        step.begin_run(values, send, wake)
+        step.begin_run(values, send, wake, unsent)
         return step
 
     def end(self, step: PartStep) -> dict[int, Any]:

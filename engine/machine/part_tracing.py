@@ -27,7 +27,9 @@ class TracedPartStep(TracedStep, PartStep):
     def now(self) -> float:
         return self.program.clock()
 
-    def begin_run(self, values: Sequence[Any], send: Send, wake: Callable[[], None]) -> None:
+    def begin_run(
+        self, values: Sequence[Any], send: Send, wake: Callable[[], None], unsent: Collection[int] = ()
+    ) -> None:
         self.recorder = Recorder()
         self._crossings: list[Crossing] = []
         self.recorded = self.recorder.events, self._crossings
@@ -38,7 +40,7 @@ class TracedPartStep(TracedStep, PartStep):
         if self.program.printed is not None:
             self.recorder.span(self._row("compile"), "compile", *self.program.printed)
             self.program.printed = None
-        super().begin_run(values, send, wake)
+        super().begin_run(values, send, wake, unsent)
         self._note_idle()
 
     def end_run(self) -> dict[int, Any]:
@@ -89,6 +91,8 @@ class TracedPartStep(TracedStep, PartStep):
     # --- what crosses -----------------------------------------------------------------------------------------------
 
     def _post(self, number: int, tag: Tag, value: Any) -> None:
+        if number in self.unsent:
+            return
         began = self.now()
         super()._post(number, tag, value)
         receive = self._leaving[number]

@@ -106,7 +106,7 @@ def test_tasks_of_one_host_use_shared_memory_all_the_same(encrypted: TLS, graph:
 
 
 def test_a_client_without_certificates_is_told_that_nobody_answers(made: Path, graph: ab.Graph, monkeypatch: Any):
-    monkeypatch.setattr("anabranch.distribute.tasks.client._CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("anabranch.distribute.tasks.client.CONNECT_SECONDS", 0.3)
     with (
         ab.distribute.Server({"ps": ["localhost:0"]}, tls=TLS(*files(made / "ours"))) as server,
         pytest.raises(ab.errors.TaskFailedError, match="did not answer"),

@@ -16,7 +16,8 @@ import pytest
 from shared.tasks import PATIENCE, TOKEN
 
 import anabranch as ab
-from anabranch.distribute.transport.connections import Channel, Handshake, Identity, RefusedError
+from anabranch.distribute.transport.channel import Channel
+from anabranch.distribute.transport.connections import Handshake, Identity, RefusedError
 from anabranch.distribute.transport.values import decode_token, decode_value, encode_token, encode_value, step_of
 from anabranch.distribute.transport.wire import Decoder, Frame, FrameError, Kind, encode, encode_document
 from anabranch.engine.checkpoint import files
@@ -186,9 +187,9 @@ class Recorder:
         self.frames: list[tuple[int, Any, list[Any]]] = []
         send = Channel.send
 
-        def taking_down(channel: Channel, kind: int, document: Any, arrays: Any = ()) -> None:
+        def taking_down(channel: Channel, kind: int, document: Any, arrays: Any = ()) -> bool:
             self.frames.append((kind, document, list(arrays)))
-            send(channel, kind, document, arrays)
+            return send(channel, kind, document, arrays)
 
         with monkeypatch.context() as patch:
             patch.setattr(Channel, "send", taking_down)
@@ -203,6 +204,7 @@ def of_tasks(incarnation: int) -> list[tuple[int, Any, list[Any]]]:
     return [
         (Kind.PROGRAM, {"program": 1, "session": 1, "targets": [], "feeds": [], "shapes": None, "budget": None}, []),
         (Kind.STEP, {"program": 1, "step": 1, "feeds": [[0, 0]], "trace": True}, [np.zeros(3)]),
+        (Kind.STEP, {"program": 1, "step": 1, "feeds": [], "straight": {"run": 1, "way": 2, "feeds": [0]}}, []),
         (Kind.ABORT, {"step": 1, "report": True}, []),
         (Kind.FORGET, {"programs": [1], "session": 1}, []),
         (Kind.TEXT, {"program": 1}, []),
@@ -245,6 +247,11 @@ def test_a_task_survives_what_damaged_clients_send(
         with other.graph.as_default():
             y = ab.constant(1.0) + 1.0
         assert {kind for kind, _, _ in recorded} == {Kind.GRAPH, Kind.PREPARE, Kind.RUN}
+        kind, document, arrays = recorded[-1]
+        recorded.append(
+            (kind, {**document, "straight": {"run": 1, "ways": {"/job:ps/task:0": 3}, "feeds": [0]}}, arrays)
+        )
+        recorded.append((Kind.FED, {"run": 1, "values": [[0, 0]]}, [np.zeros(3, "float32")]))
         tasks = of_tasks(server.incarnation)
         for _ in range(count):
             kind, document, arrays = chosen.choice(recorded)

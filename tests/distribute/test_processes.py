@@ -22,7 +22,7 @@ with ab.Graph().as_default() as graph:
     element = ab.queues.FIFOQueue(1, "int32", shapes=(), name="waited for").dequeue()
 session = ab.Session(graph, target=sys.argv[1])
 session.program(element)
-sockets = [channel._sock.fileno() for channel in session._schedule.remote._idle]
+sockets = [channel._sock.fileno() for channel in session._schedule.remote._channels._idle]
 assert sockets
 child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=0, pass_fds=sockets)
 print(child.pid, flush=True)

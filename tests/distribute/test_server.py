@@ -16,7 +16,8 @@ from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
 
 import anabranch as ab
 from anabranch.distribute.tasks.front import TaskUnavailableError, ask_task, is_healthy
-from anabranch.distribute.transport.connections import Channel, Handshake, Identity, RefusedError
+from anabranch.distribute.transport.channel import Channel
+from anabranch.distribute.transport.connections import Handshake, Identity, RefusedError
 from anabranch.distribute.transport.wire import PROTOCOL, Decoder, Kind, encode_document
 
 CLUSTER = {"ps": ["localhost:0"], "worker": ["localhost:0"]}

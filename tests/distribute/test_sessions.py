@@ -16,7 +16,7 @@ import pytest
 from shared.tasks import PATIENCE, PS, TOKEN, WORKER, Running, TaskProcess, tasks
 
 import anabranch as ab
-from anabranch.distribute.transport.connections import Channel
+from anabranch.distribute.transport.channel import Channel
 from anabranch.distribute.transport.wire import Kind
 from anabranch.engine.place.constraints import PlacementError
 
@@ -464,7 +464,7 @@ def test_an_interrupted_client_goes_on(graph: ab.Graph, running: Running, monkey
         with pytest.raises(KeyboardInterrupt):
             session.run(y)
     patient = time.monotonic() + PATIENCE
-    while remote(session)._idle and time.monotonic() < patient:
+    while remote(session)._channels.count and time.monotonic() < patient:
         pass
     assert session.run(y) == 2
     session.close()

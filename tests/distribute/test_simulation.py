@@ -19,7 +19,9 @@ import anabranch as ab
 from anabranch.distribute.cluster import ClusterSpec
 from anabranch.distribute.config import ServerConfig
 from anabranch.distribute.tasks import clocks, traces
-from anabranch.distribute.transport.connections import Channel
+from anabranch.distribute.transport import values
+from anabranch.distribute.transport.channel import Channel
+from anabranch.distribute.transport.connections import Connection
 from anabranch.distribute.transport.failures import read_error
 from anabranch.distribute.transport.wire import Kind
 from anabranch.engine.tracing.recorder import Flow, Recorder, Slice
@@ -35,16 +37,20 @@ Request = tuple[int, Any, list[Any]]
 
 @pytest.fixture(scope="module")
 def requests() -> dict[int, Request]:
-    """Return the requests of a session, by kind. Its step counts on a ps what a loop over both tasks has computed."""
+    """Return the requests of a session, by kind. Its step counts on a ps what a loop over both tasks has computed.
+
+    What it feeds goes to the ps, straight or by the master, and one of its fetches comes from there.
+    """
     found: dict[int, Request] = {}
     send = Channel.send
 
-    def taking_down(channel: Channel, kind: int, document: Any, arrays: Any = ()) -> None:
+    def taking_down(channel: Channel, kind: int, document: Any, arrays: Any = (), **more: Any) -> bool:
         found[kind] = (kind, document, [np.array(array) for array in arrays])
-        send(channel, kind, document, arrays)
+        return send(channel, kind, document, arrays, **more)
 
     with pytest.MonkeyPatch.context() as patch, ab.Graph().as_default() as graph:
         patch.setenv("ANABRANCH_TOKEN", TOKEN)
+        patch.setattr(values, "LARGE", 0)
         patch.setattr(Channel, "send", taking_down)
 
         def body(i: Any, h: Any) -> Any:
@@ -55,13 +61,16 @@ def requests() -> dict[int, Request]:
 
         one = ab.while_loop(lambda i, h: i < 3, body, (0, ab.constant(1.0)))[1]
         with ab.device(PS):
-            counted = ab.Variable(0.0, name="counted").assign_add(one)
+            x = ab.placeholder((2,), "float32", "x")
+            counted = ab.Variable(0.0, name="counted").assign_add(one * ab.ops.mean(x))
+            echo = x * 2.0
         with (
             ab.distribute.Server({"ps": ["localhost:0"], "worker": ["localhost:0"]}, "ps", 0) as ps,
             ab.distribute.Server({"ps": [ps.target[7:]], "worker": ["localhost:0"]}, "worker", 0) as worker,
             ab.Session(graph, target=worker.target) as session,
         ):
-            assert session.run(counted) == 1
+            assert session.run([counted, echo], {x: [0.5, 1.5]})[0] == 1
+    assert found[Kind.RUN][1]["straight"]["feeds"] == [0]
     return found
 
 
@@ -74,6 +83,8 @@ class Simulation:
         self.tasks = {name: self.started(name) for name in ADDRESSES}
         self.client = ClientNode(self.network, 0)
         self.client.connect(self.tasks[WORKER])
+        self.data = ClientNode(self.network, 1)  # the client's way to the ps
+        self.runs = 0
         self.is_prepared = False
         self.outcomes: list[Any] = []  # of each step the number that it read, an error's name, or None if that is open
 
@@ -102,15 +113,19 @@ class Simulation:
 
     def step(self) -> None:
         """Run a step, once it is prepared."""
+        way = self.way()
         if self.client.connection is not None and (self.client.connection.is_closed or not self.is_prepared):
             answer = self.ask(Kind.GRAPH, Kind.PREPARE)
             self.is_prepared = answer is not None and answer.kind == Kind.PREPARED
             if not self.is_prepared:
                 return
-        kind, document, arrays = self.requests[Kind.RUN]
-        self.requests[Kind.RUN] = (kind, {**document, "trace": self.draws_trace()}, arrays)
+        self.requests[Kind.RUN] = self.run_request(way)
+        if way is not None:
+            kind, document, arrays = self.requests[Kind.FED]
+            fed = (kind, {**document, "run": self.runs}, arrays)
+            self.network.after(self.network.delay(), lambda: self.feed(way, fed))
         answer = self.ask(Kind.RUN)
-        if answer is None:
+        if answer is None or not self.is_fetched(answer, way):
             self.outcomes.append(None)
         elif answer.kind == Kind.RESULT:
             self.outcomes.append(float(answer.arrays[0]))
@@ -120,6 +135,49 @@ class Simulation:
             if self.outcomes[-1] == "StateLostError":  # another session makes a new one
                 assert self.client.connection is not None
                 self.client.connection.close("the client begins anew")
+        if way is not None and not isinstance(self.outcomes[-1], float):
+            way.close("a step has failed")
+
+    def way(self) -> Connection | None:
+        """The connection by which the client feeds the ps in the next step; None if the master gets all."""
+        known = self.data.connection
+        if known is None or known.is_closed:
+            self.data.connect(self.tasks[PS])
+        known = self.data.connection
+        assert known is not None
+        self.network.run(lambda: known.is_open, 0.1)
+        return known if known.is_open and self.network.random.random() < 0.7 else None
+
+    def feed(self, way: Connection, fed: Request) -> None:
+        way.send(*fed)  # nothing if the connection is over
+        self.data.loop.wake()
+
+    def run_request(self, way: Connection | None) -> Request:
+        """The request for a step; what it feeds goes by the master if there is no way to the ps."""
+        kind, document, _ = self.requests[Kind.RUN]
+        document = {**document, "trace": self.draws_trace()}
+        document.pop("straight", None)
+        arrays = self.requests[Kind.FED][2]
+        if way is None:
+            return (kind, {**document, "feeds": [0]}, arrays)
+        self.runs += 1
+        straight = {"run": self.runs, "ways": {PS: self.data.identity.incarnation}, "feeds": [0]}
+        return (kind, {**document, "feeds": [None], "straight": straight}, [])
+
+    def is_fetched(self, answer: Any, way: Connection | None) -> bool:
+        """Take what the ps has sent itself, and check it; gives False if the way there was cut before."""
+        echo = answer.arrays[1:] if answer.kind == Kind.RESULT else []
+        if answer.kind == Kind.RESULT and way is not None and answer.document()["straight"] == [[1, PS]]:
+            found = self.data.answers
+            assert self.network.run(lambda: bool(found) and (found[-1] is None or self.is_of_run(found[-1])), PATIENT)
+            if found[-1] is None:
+                return False
+            echo = found[-1].arrays
+        assert answer.kind != Kind.RESULT or np.array_equal(echo[0], [1.0, 3.0])
+        return True
+
+    def is_of_run(self, frame: Any) -> bool:
+        return frame.kind == Kind.FETCHED and frame.document()["run"] == self.runs
 
     def draws_trace(self) -> bool:
         """Some steps are traced, which must change nothing."""
@@ -136,7 +194,7 @@ class Simulation:
                 network.after(when, task.stop)
                 network.after(when + lasts, task.go_on)
             case 1:
-                pair = frozenset(network.random.sample([*ADDRESSES.values(), self.client.name], 2))
+                pair = frozenset(network.random.sample([*ADDRESSES.values(), self.client.name, self.data.name], 2))
                 network.after(when, lambda: network.cut.add(pair))
                 network.after(when + lasts, lambda: network.cut.discard(pair))
             case 2:
@@ -192,7 +250,7 @@ def check(seed: int, requests: dict[int, Request]) -> list[Any]:
     assert network.now - started_at < 8 * 3 * PATIENT + 200
     network.run(lambda: False, 20.0)
     for task in made.tasks.values():
-        assert (task.held["running"], task.held["early"]) == (0, 0), made.outcomes
+        assert (task.held["running"], task.held["early"], task.held["fed"]) == (0, 0, 0), made.outcomes
         assert task.task.statistics()["steps"] == 0
         assert not len(task.task._master._clocks) + len(task.task._master._pairs) + task.held["measuring"]
         for connection in task.task.connections:
@@ -247,7 +305,7 @@ def test_traces_are_aligned_within_the_error_that_they_tell(requests: dict[int, 
         for task, rate in zip(made.tasks.values(), rates, strict=True):
             task.skew(rate)
         made.step()
-        kind, document, arrays = requests[Kind.RUN]
+        kind, document, arrays = made.run_request(None)
         made.requests[Kind.RUN] = (kind, {**document, "trace": True}, arrays)
         answer = made.ask(Kind.RUN)
         parts = {part.task: part for part in traces.read_traces(answer.document()["trace"], answer.arrays, WORKER)}
@@ -269,7 +327,7 @@ def test_traces_are_aligned_within_the_error_that_they_tell(requests: dict[int, 
 
 PROTOCOL = (
     *("tasks/master", "tasks/worker", "tasks/task", "tasks/peers", "tasks/watch", "tasks/sessions", "tasks/resources"),
-    *("tasks/clocks", "tasks/links", "tasks/preparing", "tasks/resets", "tasks/traces"),
+    *("tasks/clocks", "tasks/links", "tasks/preparing", "tasks/resets", "tasks/running", "tasks/traces"),
     *("transport/values", "transport/failures"),
 )
 

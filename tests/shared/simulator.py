@@ -343,11 +343,13 @@ class ClientNode(Node):
     """A client: it sends a request and takes the answer, and notes what became of each.
 
     Attributes:
+        identity: with which it has connected last.
         answers: frames, and None where the connection ended.
     """
 
     def __init__(self, network: Network, number: int) -> None:
         super().__init__(network, f"client {number}")
+        self.identity = Identity(self.name, 0)
         self.answers: list[Frame | None] = []
         self.connection: Connection | None = None
         self._outbox: dict[Connection, None] = {}
@@ -361,9 +363,9 @@ class ClientNode(Node):
         return False
 
     def connect(self, master: TaskNode) -> None:
-        """Connect to a master, again."""
+        """Connect to a task, again."""
         one, two = self.pipe_to(master)
-        identity = Identity(self.name, self.network.random.randrange(2**62))
+        identity = self.identity = Identity(self.name, self.network.random.randrange(2**62))
         master.later(self.network.delay(), lambda: master.task.accept(two, Plane.TCP))  # type: ignore[arg-type]
         self.connection = Connection(
             self.loop,

@@ -1,0 +1,187 @@
+"""`Channels`: connections of a client to one task, kept from one request to the next."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from ...engine.queues.errors import TaskFailedError
+from ..encryption import TLS
+from ..transport.channel import Channel
+from ..transport.connections import Identity, RefusedError
+from ..transport.dialing import dial
+from ..transport.failures import task_failed
+from ..transport.planes import asked, ways
+from ..transport.streams import open_stream
+from .front import Greeter, TaskInfo, TaskUnavailableError, ask_task
+from .watch import Patience, Pulse
+
+CONNECT_SECONDS = 30.0
+BACK_SECONDS = 1.0  # how long a task that was lost is looked for
+
+
+class Channels:
+    """The connections of a client to one task. Concurrent requests have one each; they are kept for the next ones.
+
+    Args:
+        info: what the task says of itself.
+        identity: gives who connects.
+        token: of the job.
+        tls: with which this process proves who it is.
+        timeout: how many seconds connecting may take.
+
+    Attributes:
+        info: that of the start of the task that was reached last.
+    """
+
+    def __init__(
+        self,
+        info: TaskInfo,
+        identity: Callable[[], Identity],
+        token: bytes,
+        tls: TLS | None,
+        timeout: float = CONNECT_SECONDS,
+    ) -> None:
+        self.info = info
+        self._identity = identity
+        self._token = token
+        self._tls = tls
+        self._timeout = timeout
+        self._idle: list[Channel] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._greeter = Greeter(tls)
+        self._asking = threading.Lock()
+        self._ways = ways(asked(), info.name, tls is not None)
+        self._pulse = Pulse(info.incarnation, Patience(timeout=info.heartbeat_timeout))
+        self._finalizer = weakref.finalize(self, _close_all, self._idle, self._greeter)
+
+    @property
+    def count(self) -> int:
+        """The number of connections that wait for a request."""
+        return len(self._idle)
+
+    def open(self) -> Channel:
+        """Connect to the task, which may have been started again.
+
+        Raises:
+            TaskFailedError: it can't be reached.
+            ConnectionError: it refuses.
+        """
+        try:
+            return self._open_to_known()
+        except (ConnectionError, TimeoutError):
+            before = self.info.incarnation
+            try:
+                found = self.reached()
+            except TaskFailedError:
+                found = self.info
+            if found.incarnation == before:
+                raise
+        return self._open_to_known()
+
+    def reached(self) -> TaskInfo:
+        """Return what the task says of itself, which may have been started again.
+
+        Raises:
+            TaskFailedError: it does not answer within a second.
+        """
+        try:
+            found = ask_task(self.info.front, self.info.name, BACK_SECONDS, self._tls)
+        except (TaskUnavailableError, OSError, ValueError) as error:
+            raise task_failed(self.info.name, str(error).rstrip(".")) from None
+        with self._asking:
+            if found.incarnation != self.info.incarnation:
+                self.info = found
+                self._pulse = Pulse(found.incarnation, self._pulse.patience)
+        return found
+
+    def _open_to_known(self) -> Channel:
+        info = self.info
+        expected = Identity(info.name, info.incarnation)
+        try:
+            return Channel(self._dial, self._identity(), self._token, expected, self._timeout, self._check_alive)
+        except RefusedError as error:
+            raise ConnectionError(f"{info.name} can't be used: {error}.") from None
+        except TaskFailedError:
+            raise
+        except OSError as error:
+            raise task_failed(info.name, f"it can't be reached ({error.strerror or error})") from None
+
+    def _dial(self) -> socket.socket:
+        info = self.info
+        begin = partial(open_stream, info.front, self._tls)
+        return dial(self._ways, info.host, info.port, info.incarnation, begin, self._timeout)[0]
+
+    def _check_alive(self) -> None:
+        """Ask the task how it is, while an answer is awaited.
+
+        Raises:
+            TaskFailedError: it has not answered for too long.
+        """
+        with self._asking:
+            reason = self._pulse.tick(time.monotonic())
+            if reason is not None:
+                raise task_failed(self.info.name, reason)
+            info = self._greeter.ask_now(self.info.front, self._pulse.patience.interval)
+            if info is not None:
+                self._pulse.answered(info)
+
+    def look(self) -> TaskInfo:
+        """Return what the task reports of itself now, or its last report."""
+        with self._asking:
+            return self._greeter.ask_now(self.info.front, self._pulse.patience.timeout) or self.info
+
+    def take(self) -> Channel | None:
+        """Take a connection that waits, if there is one; it is given back by `give`.
+
+        Raises:
+            ConnectionError: they are closed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise ConnectionError("The session is closed. Make a new one.")
+            return self._idle.pop() if self._idle else None
+
+    def give(self, channel: Channel, is_whole: bool) -> None:
+        """Give a connection back; it is kept if nothing is under way on it."""
+        with self._lock:
+            if is_whole and not (self._is_closed or channel.is_refused):
+                self._idle.append(channel)
+            else:
+                channel.close()
+
+    @contextlib.contextmanager
+    def channel(self) -> Iterator[Channel]:
+        """A connection for one request; it is kept for the next one unless it breaks."""
+        channel = self.take() or self.open()
+        is_whole = False
+        try:
+            yield channel
+            is_whole = True
+        except TaskFailedError:
+            raise
+        except OSError as error:
+            raise task_failed(self.info.name, str(error.strerror or error)) from None
+        finally:
+            self.give(channel, is_whole)
+
+    def close(self) -> None:
+        """Give the connections up; requests that are under way end."""
+        with self._lock:
+            self._is_closed = True
+            _close_all(self._idle, self._greeter)
+
+
+def _close_all(channels: list[Channel], greeter: Greeter) -> None:
+    greeter.close()
+    while channels:
+        channels.pop().close()
+
+
+__all__ = ["BACK_SECONDS", "CONNECT_SECONDS", "Channels"]

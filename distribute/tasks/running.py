@@ -1,0 +1,149 @@
+"""The parts of a task in programs and steps, as its `Worker` keeps them, and the values that clients send straight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine.machine.part import PartProgram, PartStep
+from ..transport.connections import Connection, Identity
+from ..transport.values import Received, decode_value, encode_value, is_large
+from ..transport.wire import DAMAGE, Frame, FrameError, Kind
+from .peers import Address, Link
+
+StepKey = tuple[int, int]  # the incarnation of the master, and the number that it gave the step
+
+
+class Program:
+    """A program of a master, as this task runs it."""
+
+    def __init__(self, program: PartProgram) -> None:
+        self.program = program
+        self.targets: dict[int, Address] = {}  # by edge, the task that takes it
+        self.ways: dict[int, Connection] = {}  # by edge, the way there
+        self.peers: set[Identity] = set()  # those who take something from this task, or send it something
+
+    @property
+    def is_connected(self) -> bool:
+        """Test whether all ways are open: one may have been cut since a step took it."""
+        return not any(way.is_closed for way in self.ways.values())
+
+
+class StraightPart:
+    """The feeds of one step that a client sends to tasks itself, and its way to this task, by which fetches go back.
+
+    Args:
+        described: what the master says of it; None if there is nothing of that kind.
+        program: of the step, on this task.
+
+    Attributes:
+        run: the client's number of the step.
+        way: the incarnation with which the client has connected to this task; 0 if it has not.
+        skipped: the edges that are not sent here, since their values go straight to where they are taken.
+        due: of the feeds that are taken here and have not come, the edges.
+    """
+
+    def __init__(self, described: Any, program: PartProgram) -> None:
+        described = described or {}
+        self.run = int(described.get("run", 0))
+        self.way = int(described.get("way") or 0)
+        self.skipped: set[int] = set()
+        self.due: dict[int, tuple[int, ...]] = {}
+        for position in described.get("feeds", ()):
+            task, edges = program.straight_feeds[int(position)]
+            if task == program.task:
+                self.due[int(position)] = edges
+            else:
+                self.skipped.update(edges)
+
+
+class Running:
+    """A step under way."""
+
+    def __init__(
+        self, key: StepKey, link: Link, program: Program, part: PartProgram, step: PartStep, straight: StraightPart
+    ) -> None:
+        self.key = key
+        self.link = link
+        self.program = program
+        self.part = part  # the program itself, or as it is printed for traces
+        self.step = step
+        self.straight = straight
+        self.received = Received()
+        self.held_by: set[Connection] = set()  # by which so much waits to be sent that the step does not go on
+
+
+class ClientWays:
+    """Connections by which clients feed the steps of this task, and take what they fetch.
+
+    One carries one step at a time: what is fed with a later one takes the place of what an earlier one has left.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[int, Connection] = {}  # by the incarnation of who has connected
+        self._fed: dict[int, tuple[int, dict[int, Any]]] = {}  # of a step that has not begun here
+
+    def __len__(self) -> int:
+        """Return the number of steps of which something was fed before they began."""
+        return len(self._fed)
+
+    def opened(self, connection: Connection) -> None:
+        """A client has connected."""
+        self._open[connection.other.incarnation] = connection
+
+    def lost(self, connection: Connection) -> bool:
+        """A client's connection is over; gives whether steps may have waited for it."""
+        number = connection.other.incarnation
+        if self._open.get(number) is not connection:
+            return False
+        del self._open[number]
+        self._fed.pop(number, None)
+        return True
+
+    def is_open(self, number: int) -> bool:
+        """Test whether a client is connected."""
+        return number in self._open
+
+    def read(self, frame: Frame) -> tuple[int, dict[int, Any]]:
+        """Read a frame of feeds: the client's number of the step, and the values by position.
+
+        Raises:
+            FrameError: it is damaged.
+        """
+        document = frame.document()
+        try:
+            values = {int(position): decode_value(each, frame.arrays) for position, each in document["values"]}
+            return int(document["run"]), values
+        except FrameError:
+            raise
+        except DAMAGE as error:
+            raise FrameError(f"a frame of feeds is damaged: {type(error).__name__}: {error}") from error
+
+    def keep(self, number: int, run: int, values: dict[int, Any]) -> None:
+        """Keep what was fed until its step begins."""
+        self._fed[number] = (run, values)
+
+    def fed(self, straight: StraightPart) -> dict[int, Any]:
+        """Give what was fed of a step before that has begun, once."""
+        known = self._fed.get(straight.way)
+        if known is None or known[0] != straight.run:
+            return {}
+        del self._fed[straight.way]
+        return known[1]
+
+    def send(self, straight: StraightPart, found: dict[int, Any]) -> list[int]:
+        """Send large values that were fetched to the client itself, if it has connected.
+
+        Returns:
+            Their positions; the others go by the master.
+        """
+        connection = self._open.get(straight.way)
+        large = [position for position, value in found.items() if is_large(value)]
+        if connection is None or not large:
+            return []
+        arrays: list[Any] = []
+        values = [[position, encode_value(found[position], arrays)] for position in large]
+        connection.send(Kind.FETCHED, {"run": straight.run, "values": values}, arrays)
+        return large
+
+
+__all__ = ["ClientWays", "Program", "Running", "StepKey", "StraightPart"]
