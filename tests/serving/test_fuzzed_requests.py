@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from shared.served_decoders import circle
+from shared.serving_clients import message_of
 
 import anabranch as ab
 from anabranch.distribute.inference.messages import methods_of
@@ -220,7 +221,7 @@ def fuzz_grpc(server: Any, count: int) -> None:
     requests: list[tuple[str, bytes]] = []
     for service, name, fields in CALLS:
         method = next(each for each in methods_of(service) if each.name == name)
-        requests.append((f"/{service}/{name}", method.request(**fields).SerializeToString()))
+        requests.append((f"/{service}/{name}", message_of(method.request, fields).SerializeToString()))
     codes: dict[Any, int] = {}
     with grpc.insecure_channel(server.grpc_address) as channel:
         stubs = {path: channel.unary_unary(path) for path, _ in requests}

@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 from shared.served_decoders import circle
-from shared.serving_clients import ask, call, call_stream, python_of
+from shared.serving_clients import ask, call, call_stream, message_of, python_of
 from shared.waiting import until
 
 import anabranch as ab
@@ -183,7 +183,7 @@ def test_who_leaves_a_stream_gives_the_slots_free(server: Any) -> None:
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
         )
-        answers = stub(iter([method.request(**asked("a", [2])) for _ in range(2)]), timeout=60)
+        answers = stub(iter([message_of(method.request, asked("a", [2])) for _ in range(2)]), timeout=60)
         next(answers)
         answers.cancel()
     until(lambda: slots_busy() == 0)

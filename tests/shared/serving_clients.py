@@ -3,7 +3,7 @@
 import http.client
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -37,6 +37,46 @@ def ask(url: str, path: str, body: Any = None, method: str = "", headers: dict[s
         connection.close()
 
 
+def message_of(kind: Any, fields: Mapping[str, Any]) -> Any:
+    """A message of a class, with fields as dicts, lists and values.
+
+    protobuf 5.28 takes dicts for messages in its constructors, but not within maps, as protobuf 7 does.
+    """
+    made = kind()
+    _fill(made, fields)
+    return made
+
+
+def _fill(made: Any, fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        kind, held = made.DESCRIPTOR.fields_by_name[name].message_type, getattr(made, name)
+        if kind is None:
+            if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+                setattr(made, name, value)
+            else:
+                held.extend(value)
+        elif kind.GetOptions().map_entry:
+            for key, item in value.items():
+                if kind.fields_by_name["value"].message_type is None:
+                    held[key] = item
+                else:
+                    _set(held[key], item)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                _set(held.add(), item)
+        else:
+            held.SetInParent()
+            _set(held, value)
+
+
+def _set(held: Any, value: Any) -> None:
+    """Set a message by a dict or by another message."""
+    if isinstance(value, Mapping):
+        _fill(held, value)
+    else:
+        held.CopyFrom(value)
+
+
 def call(address: str, method: str, timeout: float = 60, metadata: Any = None, **fields: Any) -> Any:
     """One call of a gRPC service, by default of the Open Inference Protocol: "Method" or "package.Service/Method"."""
     service, _, name = method.rpartition("/")
@@ -47,7 +87,7 @@ def call(address: str, method: str, timeout: float = 60, metadata: Any = None, *
             request_serializer=found.request.SerializeToString,
             response_deserializer=found.response.FromString,
         )
-        return stub(found.request(**fields), timeout=timeout, metadata=metadata)
+        return stub(message_of(found.request, fields), timeout=timeout, metadata=metadata)
 
 
 def call_stream(address: str, method: str, requests: Iterable[dict[str, Any]], timeout: float = 60) -> list[Any]:
@@ -60,7 +100,7 @@ def call_stream(address: str, method: str, requests: Iterable[dict[str, Any]], t
             request_serializer=found.request.SerializeToString,
             response_deserializer=found.response.FromString,
         )
-        return list(stub(iter([found.request(**fields) for fields in requests]), timeout=timeout))
+        return list(stub(iter([message_of(found.request, fields) for fields in requests]), timeout=timeout))
 
 
 def python_of(client: str) -> str:
