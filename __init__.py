@@ -258,6 +258,9 @@ class _LazyModule(ModuleType):
             raise AttributeError(name)
         return getattr(_load(self.__name__.removeprefix(f"{__package__}."), self.__dict__["_target"]), name)
 
+    def __reduce__(self) -> Any:  # cloudpickle takes modules that functions refer to along, those of this class by this
+        return importlib.import_module, (self.__name__,)
+
     def __dir__(self) -> list[str]:
         return dir(_load(self.__name__.removeprefix(f"{__package__}."), self.__dict__["_target"]))
 

@@ -33,6 +33,7 @@ _NAMES = {
     "rank": ".collectives.public",
     "reduce_scatter": ".collectives.public",
     "register_function": ".functions",
+    "run_on_ray": ".on_ray",
     "status": ".tasks.task_status",
     "world_size": ".collectives.public",
 }
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from .encryption import TLS
     from .environment import cluster_from_environment
     from .functions import register_function
+    from .on_ray import run_on_ray
     from .sharding import (
         FixedShardsPartitioner,
         MaxSizePartitioner,
@@ -99,6 +101,7 @@ __all__ = [
     "reduce_scatter",
     "register_function",
     "replica_device_setter",
+    "run_on_ray",
     "status",
     "world_size",
 ]

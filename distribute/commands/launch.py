@@ -50,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--k8s", action="store_true", help="print a JobSet of Kubernetes that does it, and start nothing"
     )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help='run the tasks as actors of a Ray cluster; also "auto", "local"',
+    )
     parser.add_argument("--image", default="", help="with --k8s: the container's image, which has the script")
     parser.add_argument("--name", default="anabranch", help="with --k8s: the name of the JobSet (default: %(default)s)")
     parser.add_argument("script", help="the Python script")
@@ -70,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"anabranch launch: there is no script {options.script!r}.", file=sys.stderr)
         return 2
     script = [options.script, *options.arguments]
+    if options.ray:
+        return _run_on_ray(options, script)
     if options.rdzv:
         from .hosts import run_on_hosts  # has imports that a launch on one host needs not
 
@@ -79,6 +86,21 @@ def run(options: argparse.Namespace) -> int:
         return 2
     with Launch(options.workers, options.ps, script, options.max_restarts) as launch:
         return launch.wait()
+
+
+def _run_on_ray(options: argparse.Namespace, script: list[str]) -> int:
+    """Run the script in actors of Ray; gives the exit status."""
+    from ..on_ray import run_script_on_ray  # few need it
+
+    script = [os.path.abspath(script[0]), *script[1:]]
+    try:
+        return run_script_on_ray(script, options.workers, options.ps, options.ray, options.max_restarts, _show_line)
+    except (ModuleNotFoundError, ConnectionError, TimeoutError, ValueError) as error:
+        print(f"anabranch launch: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("anabranch launch: interrupted.", file=sys.stderr)
+        return 130
 
 
 def _print_job_set(options: argparse.Namespace) -> int:
@@ -289,6 +311,11 @@ def _show(lines: IO[str], name: str, is_quiet: bool) -> None:
     with lines:
         for line in lines:
             if not (is_quiet and " serves at grpc://" in line):
-                with _OUTPUT:
-                    sys.stdout.write(f"[{name}] {line.rstrip()}\n" if name else line)
-                    sys.stdout.flush()
+                _show_line(name, line)
+
+
+def _show_line(name: str, line: str) -> None:
+    """Show a line, with the name of who has written it before it, if there is one."""
+    with _OUTPUT:
+        sys.stdout.write(f"[{name}] {line.rstrip()}\n" if name else line)
+        sys.stdout.flush()

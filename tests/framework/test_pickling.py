@@ -178,3 +178,16 @@ def test_another_process_imports_what_the_pickle_names(tmp_path: Path, monkeypat
     value, name = result.stdout.split()
     np.testing.assert_allclose(float(value), model.predict(np.ones((1, 4), "float32"), verbose=0)[0, 0], rtol=1e-6)
     assert name == model.optimizer.name
+
+
+def test_public_modules_travel_by_name():
+    """As functions that refer to them travel by cloudpickle: those that nobody has looked into yet, too."""
+    script = (
+        "import pickle, sys, anabranch as ab\n"
+        "found = sys.modules['anabranch.optimizers']\n"
+        "assert type(found).__name__ == '_LazyModule'\n"
+        "again = pickle.loads(pickle.dumps(found))\n"
+        "assert again.Adam is ab.optimizers.Adam\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
