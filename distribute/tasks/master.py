@@ -23,7 +23,7 @@ from .links import Costs, PairCosts, written
 from .peers import Address, Link, Peers
 from .preparing import check_lossy, differ, named_target
 from .resets import Resets
-from .sessions import ClientSession, MasterProgram, MasterStep, SentGraph, asked_tasks
+from .sessions import ClientSession, MasterProgram, MasterStep, SentGraph, asked_tasks, may_be_scheduled_on
 from .system import System
 from .traces import encode_traces
 from .worker import Worker
@@ -253,8 +253,10 @@ class Master:
         check_lossy(program.document["lossy"], list(dict.fromkeys([self.identity.name, *self.cluster.tasks])))
         targets = [named_target(graph, name) for name in program.document["targets"]]
         feeds: Any = [named_target(graph, name) for name in program.document["feeds"]]
-        operations = all_operations(needed_operations(graph, targets, feeds))
-        return asked_tasks([*operations, *[feed.operation for feed in feeds]], self.cluster.tasks, self.identity.name)
+        every = [*all_operations(needed_operations(graph, targets, feeds)), *[feed.operation for feed in feeds]]
+        found = asked_tasks(every, self.cluster.tasks, self.identity.name)
+        program.scheduled_on = may_be_scheduled_on(every, found)
+        return found
 
     def _locate(self, program: MasterProgram, found: Any) -> None:
         """Find the tasks of a program, wherever they are by now."""
@@ -341,7 +343,7 @@ class Master:
         assert program.placement is not None, "it is placed"
         if self._ends_without_a_task(program):
             return
-        used = {task_of(device) for device in program.placement}
+        used = {*program.scheduled_on, *[task_of(device) for device in program.placement]}
         for name in program.asked or ():
             if name not in used:
                 continue

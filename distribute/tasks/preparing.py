@@ -8,7 +8,7 @@ from typing import Any
 
 from ...engine.graph.device import DeviceName
 from ...engine.graph.graph import Graph, Operation
-from ...engine.machine.part import check_tasks, task_of
+from ...engine.machine.part import task_of
 from ...engine.machine.program import place_by_cost
 from ...engine.ops.text.escape import NumpyFunction
 from ...engine.passes.framework.switches import turned_off
@@ -102,7 +102,6 @@ def assigning(
     """Return a function that places operations: as the master has placed them, or by cost, which `place` then takes."""
 
     def assign(operations: Any, feeds: Any) -> Any:
-        check_tasks(operations)
         every = list(all_operations(list(operations)))
         if placement is not None:
             known = dict(zip(every, placement, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ...engine.control_flow.scheduling import Scheduled
 from ...engine.graph.device import DeviceName
 from ...engine.graph.graph import Operation
 from ...engine.machine.part import task_of
@@ -94,6 +95,7 @@ class MasterProgram:
         number: its number in tasks.
         document: what the client wants.
         asked: the tasks that its operations ask for, besides the master; None before that is known.
+        scheduled_on: those of them on which functions may run that are scheduled while a step runs.
         devices: on which it was placed.
         placement: of its operations, in program order; None before it is placed.
         links: what was measured of the ways between its tasks, for a document.
@@ -114,6 +116,7 @@ class MasterProgram:
         self.session = session
         self.document = document
         self.asked: list[str] | None = None
+        self.scheduled_on: list[str] = []
         self.devices: list[str] = []
         self.placement: list[str] | None = None
         self.links: list[list[Any]] = []
@@ -231,8 +234,9 @@ def asked_tasks(operations: Iterable[Operation], tasks: Sequence[str], own: str)
     """
     asked: dict[str, Operation] = {}
     for operation in operations:
-        if operation.device:
-            asked.setdefault(operation.device, operation)
+        for device in [operation.device, *_scheduled_on(operation)]:
+            if device:
+                asked.setdefault(device, operation)
     found: set[str] = set()
     for device, operation in asked.items():
         name = DeviceName.parse(device)
@@ -246,3 +250,16 @@ def asked_tasks(operations: Iterable[Operation], tasks: Sequence[str], own: str)
             )
         found.update(fitting)
     return [task for task in tasks if task in found and task != own]
+
+
+def _scheduled_on(operation: Operation) -> Sequence[str]:
+    return operation.op.devices if isinstance(operation.op, Scheduled) else ()
+
+
+def may_be_scheduled_on(operations: Iterable[Operation], asked: Sequence[str]) -> list[str]:
+    """Return those of the tasks of a step on which functions that are scheduled while it runs may run."""
+    found: set[str] = set()
+    for operation in [each for each in operations if isinstance(each.op, Scheduled)]:
+        named = [DeviceName.parse(name).of_task() for name in _scheduled_on(operation)]
+        found |= {task for task in asked if not named or any(name.accepts(DeviceName.parse(task)) for name in named)}
+    return [task for task in asked if task in found]

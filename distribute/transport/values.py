@@ -52,6 +52,8 @@ def encode_value(value: Any, arrays: list[Any]) -> Any:
         return _encode_elements(value, arrays)
     if isinstance(value, StoreValue):
         return {"store": [[key, encode_value(item, arrays)] for key, item in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [encode_value(item, arrays) for item in value]}
     if isinstance(value, str):
         return {"text": [value], "shape": []}
     if isinstance(value, (np.ndarray, np.generic, bool, int, float)):
@@ -103,6 +105,8 @@ def _decoded(description: Any, arrays: Sequence[Any]) -> Any:
         return np.array(description["text"], as_dtype("string")).reshape(description["shape"])
     if "stacked" in description:
         return ArrayValue.from_stacked(_decoded(description["stacked"], arrays))
+    if "tuple" in description:
+        return tuple([_decoded(item, arrays) for item in description["tuple"]])
     if "store" in description:
         store = StoreValue.empty()
         for key, item in description["store"]:
@@ -129,9 +133,12 @@ class Sent:
 
     def described(self, edge: int, tag: tuple[int, ...], value: Any, arrays: list[Any]) -> Any:
         """Describe a value as `encode_value` does, or as what it has more than the one before it on the edge."""
+        before = self._latest.get(edge)
+        if isinstance(value, tuple):
+            self._latest[edge] = (tag, value)
+            return _described_part(value, before, arrays)
         if not isinstance(value, (ArrayValue, StoreValue)):
             return encode_value(value, arrays)
-        before = self._latest.get(edge)
         value.note_changes()
         self._latest[edge] = (tag, value)
         changed: Any = None if before is None else _changed(value, before[1])
@@ -144,6 +151,16 @@ class Sent:
             "cleared": [index for index in changed if not value.has(index)],
             "elements": [[index, encode_value(value.read_or_none(index), arrays)] for index in held],
         }
+
+
+def _described_part(value: tuple[Any, ...], before: tuple[tuple[int, ...], Any] | None, arrays: list[Any]) -> Any:
+    """Describe what a scheduled function takes on another task: what that has already had on the edge stays there."""
+    held = () if before is None else before[1]
+    same = [k for k, (item, known) in enumerate(zip(value, held, strict=False)) if item is known is not None]
+    if before is None or not same:
+        return encode_value(value, arrays)
+    items = [None if k in same else encode_value(item, arrays) for k, item in enumerate(value)]
+    return {"since": list(before[0]), "same": same, "tuple": items}
 
 
 def _changed(value: Any, before: Any) -> Sequence[Any] | None:
@@ -165,16 +182,20 @@ class Received:
         value = (
             self._continued(edge, described, arrays) if _is_continued(described) else decode_value(described, arrays)
         )
-        if isinstance(value, (ArrayValue, StoreValue)):
+        if isinstance(value, (ArrayValue, StoreValue, tuple)):
             self._latest[edge] = (tag, value)
         return value
 
     def _continued(self, edge: int, described: Any, arrays: Sequence[Any]) -> Any:
         try:
-            before, size = self._latest[edge], int(described["size"])
+            before = self._latest[edge]
             value = before[1]
             if before[0] != tuple(described["since"]):
                 raise FrameError(f"a value continues that of iterations {described['since']}, which is not the latest")
+            if "tuple" in described:
+                items = enumerate(described["tuple"])
+                return tuple([value[k] if k in described["same"] else _decoded(item, arrays) for k, item in items])
+            size = int(described["size"])
             is_array = isinstance(value, ArrayValue)
             if is_array:
                 if not value.size <= size <= _MOST_SLOTS:

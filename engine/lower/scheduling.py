@@ -1,7 +1,8 @@
 """Lowers a scheduled function: Schedule, Demultiplex, a replica for each device, and what joins their parts.
 
 All of these are on the host, which hands the work out: a replica is the function's kernel, run on the device that it is
-for, with what it takes brought there. A replica that is not chosen is dead, and costs one token.
+for, with what it takes brought there. A replica that is not chosen is dead, and costs one token. One for a device of
+another task is there, and its part and its results cross like other values.
 
 Source: Wei et al., "Dynamic Scheduling For Dynamic Control Flow in Deep Learning Systems" (2018), section 3, figure 1.
 """
@@ -128,8 +129,8 @@ def lower_scheduled(context: Context, operation: Operation, targets: Sequence[De
     site = Site(operation, targets)
     label = context.label(operation)
 
-    def node(kind: str, inputs: Sequence[Value], specs: Sequence[Any], name: str = "") -> Node:
-        made = Node(kind, f"{label}/{name or kind}", host, frame, inputs, specs, [operation])
+    def node(kind: str, inputs: Sequence[Value], specs: Sequence[Any], name: str = "", device: str = host) -> Node:
+        made = Node(kind, f"{label}/{name or kind}", device, frame, inputs, specs, [operation])
         made.site = site
         return machine.add(made)
 
@@ -141,7 +142,9 @@ def lower_scheduled(context: Context, operation: Operation, targets: Sequence[De
     chosen = node("demultiplex", [schedule.output], [None] * len(targets))
     replicas: list[Node] = []
     for port, device in enumerate(targets):
-        replica = node("replica", [Value(chosen, port)], [None], f"on {device.name}")
+        is_here = DeviceName.parse(device.name).of_task() == DeviceName.parse(host).of_task()
+        where = host if is_here else device.name
+        replica = node("replica", [Value(chosen, port)], [None], f"on {device.name}", where)
         replica.target, replica.given = device.name, site.given
         replicas.append(replica)
     join = node("join", [schedule.output, *[replica.output for replica in replicas]], site.specs)

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
-from ..control_flow.scheduling import Scheduled
 from ..graph.device import DeviceName
 from ..graph.graph import Graph, Operation
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
@@ -25,7 +24,6 @@ from ..lower.show import dump_machine
 from ..passes.framework.prepare import Step as PreparedStep
 from ..place.constraints import PlacementError
 from ..place.devices import Device, devices_of_cluster
-from ..place.kernels import all_operations
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, deep_calls
 from ..tracing.recorder import End
 from ..tracing.recorder import Event as Recorded
@@ -78,6 +76,9 @@ class PartStep(Step):
     program: PartProgram
     recorded: tuple[Sequence[Recorded], Sequence[Crossing]] | None = None
     nodes: Mapping[str, Node] = MappingProxyType({})
+
+    def is_elsewhere(self, device: str) -> bool:
+        return device in self.program.elsewhere
 
     def _namespace(self, bindings: Mapping[str, Any]) -> dict[str, Any]:
         return {**super()._namespace(bindings), "post": self._post, "post_dead": self._post_dead}
@@ -203,6 +204,7 @@ class PartProgram(MachineProgram):
         clock: gives the seconds in which traces are recorded.
 
     Attributes:
+        elsewhere: the devices of other tasks.
         digest: of the lowered step: tasks that have the same one run the same step.
         tasks: those that take part.
         sends: the number of each value that leaves this task, and the task that takes it.
@@ -237,6 +239,7 @@ class PartProgram(MachineProgram):
     ) -> None:
         self.task = task
         self.clock = clock
+        self.elsewhere = frozenset([device.name for device in devices if task_of(device.name) != task])
         with devices_of_cluster(devices):
             super().__init__(graph, targets, feeds, specs, exact=exact, assign=assign, lossy=lossy, prepared=prepared)
         self.tasks = list(dict.fromkeys(map(task_of, self.machine.devices)))
@@ -329,20 +332,6 @@ def task_of(device: str) -> str:
     '/job:ps/task:1'
     """
     return str(DeviceName.parse(device).of_task())
-
-
-def check_tasks(operations: Sequence[Operation]) -> None:
-    """Refuse what runs in one process only.
-
-    Raises:
-        PlacementError: it names the operation.
-    """
-    for operation in all_operations(list(operations)):
-        if isinstance(operation.op, Scheduled):
-            raise PlacementError(
-                f"Operation {operation.name!r}, defined at {operation.location}, is scheduled while the step runs. By "
-                "now that is done among the devices of one process: use dynamic_schedule without a target."
-            )
 
 
 def _check_crossings(nodes: Sequence[Node]) -> None:

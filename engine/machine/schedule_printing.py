@@ -11,7 +11,7 @@ from ..runtime.printer import Block
 if TYPE_CHECKING:
     from .printing import MachinePrinter, _Writer  # pyright: ignore[reportPrivateUsage]
 
-SCHEDULE_NAMES = ("schedule", "demultiplex", "replicate", "join")
+SCHEDULE_NAMES = ("schedule", "demultiplex", "replicate", "replicate_part", "join")
 
 
 def print_schedule_node(owner: MachinePrinter, writer: _Writer, node: Node) -> None:
@@ -41,6 +41,8 @@ def _print_apart(owner: MachinePrinter, writer: _Writer, node: Node) -> None:
     if node.kind == "schedule":
         kernel = _print_kernel(owner, node)
         writer.line(f"schedule({label}, {kernel}, ({', '.join(taken)}{',' if taken else ''}), {finish}, it)")
+    elif node.inputs[0].node.kind == "recv":  # the function was scheduled by another task
+        writer.line(f"replicate_part({label}, {_print_kernel(owner, node)}, {taken[0]}, {finish}, it)")
     else:
         writer.line(f"replicate({label}, {taken[0]}, {finish}, it)")
     end = owner.add_function(("deliver", node), ["it", "x"])

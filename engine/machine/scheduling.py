@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,6 +103,7 @@ class Scheduler:
         self._measured: dict[tuple[Site, str], tuple[float, float]] = {}  # seconds and rows on CPUs
         self._states: dict[tuple[str, Any], _State] = {}
         self._listening: set[str] = set()
+        self._sent: set[tuple[Site, str]] = set()  # devices of other tasks that have what is not cut, in this run
         self._run = 0
 
     def end(self) -> None:
@@ -114,6 +115,7 @@ class Scheduler:
     def reset(self) -> None:
         """Begin a run."""
         self._run += 1
+        self._sent.clear()
         self._pending.clear()
         self._busy_until.clear()
         self._under_way.clear()
@@ -149,22 +151,57 @@ class Scheduler:
             request.finish(request.it, request)
 
     def demultiplex(self, request: Request) -> list[Any]:
-        """For each device the part that runs there, or None."""
-        shares = {share.device: (request, share) for share in request.shares}
-        return [shares.get(name) for name in request.site.targets]
+        """For each device the part that runs there, or None; of a device of another task the values that it takes."""
+        shares = {share.device: share for share in request.shares}
+        return [self._part(request, shares[name]) if name in shares else None for name in request.site.targets]
+
+    def _part(self, request: Request, share: Share) -> tuple[Any, ...]:
+        if not self.step.is_elsewhere(share.device):
+            return request, share
+        self._note_part(share)
+        statistics = self.statistics
+        is_new = (request.site, share.device) not in self._sent
+        self._sent.add((request.site, share.device))
+        values = _values_of(request, share)
+        for value, is_cut in zip(values, request.site.is_cut, strict=True):
+            if is_cut:
+                statistics.data_bytes += value.nbytes
+            elif is_new and _is_large(value):
+                statistics.state_bytes += value.nbytes
+        return tuple(values)
+
+    def _note_part(self, share: Share) -> None:
+        rows = self.statistics.rows
+        self.statistics.parts += 1
+        rows[share.device] = rows.get(share.device, 0) + share.rows
 
     def replicate(self, node: Node, part: tuple[Request, Share], finish: Finish, it: Iteration) -> None:
         """Run a part on the device of a replica; `finish(it, results)` follows."""
         request, share = part
-        self.statistics.parts += 1
-        rows = self.statistics.rows
-        rows[share.device] = rows.get(share.device, 0) + share.rows
+        self._note_part(share)
         _Running(self, node, request, share, finish, it).begin()
+
+    def replicate_part(self, node: Node, kernel: Any, values: tuple[Any, ...], finish: Finish, it: Iteration) -> None:
+        """Run a part that another task has scheduled; `finish(it, results)` follows, with the seconds it took last."""
+
+        @wraps(finish)  # by its name an error finds the operation
+        def done(it: Iteration, results: tuple[Any, ...]) -> None:
+            finish(it, (*results, running.seconds or 0.0))
+
+        request = Request(node, kernel, values, finish, it)
+        share = Share(node.target, 0, request.rows)
+        self._note_part(share)
+        running = _Running(self, node, request, share, done, it)
+        running.begin()
 
     def join(self, node: Node, request: Request, parts: Sequence[Any]) -> tuple[Any, ...]:
         """The results, of those of the replicas; of none without rows."""
         site = request.site
         alive = {name: part for name, part in zip(site.targets, parts, strict=True) if part is not None}
+        for share in request.shares:
+            if self.step.is_elsewhere(share.device):
+                *alive[share.device], seconds = alive[share.device]
+                self.note_done(request, share, float(seconds) or None)
         found = [(share, alive[share.device]) for share in request.shares]
         if not found:
             return _of_no_rows(request)
@@ -204,12 +241,20 @@ class Scheduler:
     def _seconds(self, request: Request, name: str) -> float:
         """Return the seconds that a row takes on a device, as measured or else estimated."""
         seconds, rows = self._measured.get((request.site, name), (0.0, 0.0))
-        return seconds / rows if rows else request.site.seconds[name]
+        a_row = seconds / rows if rows else request.site.seconds[name]
+        if self.step.is_elsewhere(name):
+            cut = sum([value.nbytes for value, is_cut, _ in _taken(request) if is_cut])
+            a_row += cut / max(request.rows, 1) / request.site.devices[name].bandwidth
+        return a_row
 
     def _seconds_before(self, request: Request, name: str) -> float:
         """Return the seconds that a part of any size takes on a device: to start a kernel, and to bring state there."""
         device = request.site.devices[name]
         seconds = device.kernel_latency
+        if self.step.is_elsewhere(name):  # a part and its results cross, and what is not cut once in a step
+            is_sent = (request.site, name) in self._sent
+            whole = sum([value.nbytes for value, is_cut, _ in _taken(request) if _is_large(value) and not is_cut])
+            return seconds + 2 * device.latency + (0 if is_sent else whole / device.bandwidth)
         if not self.step.engines[name].has_own_memory:
             return seconds
         for value, is_cut, key in _taken(request):
@@ -289,10 +334,7 @@ class _Running:
 
     def begin(self) -> None:
         owner, share = self.owner, self.share
-        self.values = [
-            value[share.start : share.start + share.rows] if is_cut else value
-            for value, is_cut, _ in _taken(self.request)
-        ]
+        self.values = _values_of(self.request, share)
         if self.engine.has_own_memory:
             moving = [position for position, value in enumerate(self.values) if _is_large(value)]
             self.missing = len(moving)
@@ -394,6 +436,12 @@ def _taken(request: Request) -> list[tuple[Any, bool, Any]]:
         (value, is_cut, id(value) if variable is None else _Variable(variable))
         for value, is_cut, variable in zip(request.values, site.is_cut, site.states, strict=True)
     ]
+
+
+def _values_of(request: Request, share: Share) -> list[Any]:
+    """Return what a part takes: of what is cut by rows its own rows."""
+    begin, end = share.start, share.start + share.rows
+    return [value[begin:end] if is_cut else value for value, is_cut, _ in _taken(request)]
 
 
 def _is_large(value: Any) -> bool:

@@ -118,6 +118,10 @@ class Step:
             number: (namespace[names["deliver", node]], namespace[names["kill", node]]) for node, number in here.items()
         }
 
+    def is_elsewhere(self, device: str) -> bool:
+        """Test whether a device is that of another task."""
+        return False
+
     def _namespace(self, bindings: Mapping[str, Any]) -> dict[str, Any]:
         frames = self.frames
         given: dict[str, Any] = {
@@ -141,6 +145,7 @@ class Step:
             "schedule": self.scheduler.schedule,
             "demultiplex": self.scheduler.demultiplex,
             "replicate": self.scheduler.replicate,
+            "replicate_part": self.scheduler.replicate_part,
             "join": self.scheduler.join,
         }
         given |= {f"live_{place.number}": plan.live for place, plan in self.plans.items()}

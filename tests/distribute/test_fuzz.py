@@ -107,6 +107,7 @@ VALUES = [
     np.array(["a", "ä"], dtype=np.dtypes.StringDType()),
     ArrayValue.from_written(3, {0: np.float32(1), 2: np.arange(3)}),
     StoreValue.empty().write((1, "a"), np.arange(3)).write((2, "b"), np.float32(1)),
+    (np.arange(3), np.float32(1), None),
     None,
 ]
 

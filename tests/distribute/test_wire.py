@@ -316,6 +316,31 @@ def test_what_grows_sends_each_element_once(start: Any):
     assert set(counts[2:]) == {1}
 
 
+def test_parts_of_scheduled_functions_send_what_stays_the_same_once():
+    state, sent, received, counts = np.arange(6.0), Sent(), Received(), []
+    for number in range(4):
+        if number == 2:
+            state = state + 1
+        part = (np.full((number, 2), number), state, np.float32(number))
+        head, arrays = encode_token((5, 7), 3, (number,), part, False, sent=sent)
+        counts.append(len(arrays))
+        found = decode_token(head, [array if array.ndim else array[()] for array in arrays], received)[2]
+        assert isinstance(found, tuple)
+        for value, right in zip(found, part, strict=True):
+            np.testing.assert_array_equal(value, right)
+    assert counts == [3, 2, 3, 2]
+
+
+def test_parts_that_continue_no_part_are_refused():
+    described = {"since": [1], "same": [1], "tuple": [0, None]}
+    received = Received()
+    for before in (ArrayValue.empty(3), (np.float32(1),)):
+        arrays: list[Any] = []
+        received.value(4, (1,), encode_value(before, arrays), arrays)
+        with pytest.raises(FrameError):
+            received.value(4, (2,), described, [np.arange(3)])
+
+
 @pytest.mark.parametrize(
     "described",
     [
