@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -17,6 +18,7 @@ from shared.serving_clients import ask
 from shared.waiting import until
 
 import anabranch as ab
+from anabranch.distribute.inference import RequestError
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
     pytest.importorskip(_name)
@@ -132,6 +134,39 @@ def test_who_leaves_gives_the_slot_free(served: Served) -> None:
     until(lambda: 'anabranch_slots_busy{model="m"} 0.0' in metrics())
     assert f'anabranch_slots{{model="m"}} {float(SLOTS)}' in metrics()
     assert 'anabranch_tokens_total{model="m"}' in metrics()
+
+
+class Asked(NamedTuple):
+    """A request whose client stays or has gone, and which has so many seconds."""
+
+    is_gone: bool
+    seconds: float | None
+
+    async def gone(self) -> None:
+        if not self.is_gone:
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"), [(Asked(True, None), ConnectionAbortedError), (Asked(False, 0.0), RequestError)]
+)
+def test_tokens_that_come_faster_than_they_are_sent_end_as_well(asked: Asked, error: type[Exception]) -> None:
+    """Each token is there as soon as it is asked for, so that there is never nothing but the request to wait for."""
+    from anabranch.framework.serving.decoding.rest import until_gone  # needs what is optional
+
+    async def tokens() -> AsyncGenerator[int]:
+        for token in range(1000):
+            yield token
+
+    taken: list[int] = []
+
+    async def take() -> None:
+        async for token in until_gone(tokens(), cast(Any, asked)):
+            taken.append(token)
+
+    with pytest.raises(error):
+        asyncio.run(take())
+    assert len(taken) < 10
 
 
 def test_time_that_is_over_ends_a_sequence(served: Served) -> None:

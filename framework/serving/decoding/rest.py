@@ -110,21 +110,30 @@ async def until_gone(items: AsyncGenerator[T], request: Request) -> AsyncGenerat
             following = asyncio.ensure_future(_awaited(anext(items)))
             left = None if end is None else max(0.0, end - loop.time())
             await asyncio.wait({following, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if not following.done():
-                if gone.done():
-                    raise ConnectionAbortedError
-                raise RequestError(504, f"The sequence did not end within {request.seconds:g} s, its time.")
+            # Also looked at where there is an item: those that come faster than they are sent are always there.
+            if gone.done():
+                raise ConnectionAbortedError
             try:
                 item = following.result()
             except StopAsyncIteration:
                 return
+            except asyncio.InvalidStateError:
+                raise _too_late(request) from None
+            if end is not None and loop.time() >= end:
+                raise _too_late(request)
             yield item
     finally:
         gone.cancel()
-        if following is not None and not following.done():
+        if following is not None:
             following.cancel()
             await asyncio.wait({following})
+            if not following.cancelled():
+                following.exception()  # which nobody waits for any more
         await items.aclose()
+
+
+def _too_late(request: Request) -> RequestError:
+    return RequestError(504, f"The sequence did not end within {request.seconds:g} s, its time.")
 
 
 async def _awaited(value: Awaitable[T]) -> T:
