@@ -1,4 +1,4 @@
-"""Parts that the kernels of factorisations and of triangular systems share: blocks of 32 rows, products, an inverse."""
+"""Parts that the kernels of factorisations and of triangular systems share: blocks of 32 rows, products, transposes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, Size
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
 from ..matmul import gemm
@@ -129,29 +129,3 @@ def print_exchange(code: Builder, vector: str, rows: Sequence[str]) -> list[str]
                 found[place] = code.let(f"shufflevector {vector} {own}, {vector} {other}, <{lanes} x i32> <{mask}>")
         apart //= 2
     return found
-
-
-def print_inverse(element: str, lanes: int) -> str:
-    """``inverse(square, target)``: the inverse of an upper triangle, row by row from the last one."""
-    code = FunctionBuilder("inverse", ["ptr %square", "ptr %target"])
-    vector = f"<{lanes} x {element}>"
-    sums = [code.slot(vector) for _ in range(BLOCK // lanes)]
-    with code.loop(0, BLOCK) as number:
-        line = code.sub(BLOCK - 1, number)
-        row = code.at(element, "%square", code.mul(line, BLOCK))
-        target = code.at(element, "%target", code.mul(line, BLOCK))
-        for place in sums:
-            code.store(vector, "zeroinitializer", place)
-        with code.loop(code.add(line, 1), BLOCK) as other:
-            times = code.broadcast(lanes, element, code.let(f"fneg {element} {code.load(element, row, other)}"))
-            known = code.at(element, "%target", code.mul(other, BLOCK))
-            for place, start in zip(sums, range(0, BLOCK, lanes), strict=True):
-                value = code.load_vector(vector, element, known, start)
-                code.store(vector, code.multiply_add(vector, times, value, code.load(vector, place)), place)
-        one = code.let(f"fdiv {element} 1.0, {code.load(element, row, line)}")
-        factor = code.broadcast(lanes, element, one)
-        for place, start in zip(sums, range(0, BLOCK, lanes), strict=True):
-            value = code.let(f"fmul {vector} {code.load(vector, place)}, {factor}")
-            code.store_vector(vector, element, value, target, start)
-        code.store(element, one, target, line)
-    return code.text()

@@ -1,12 +1,11 @@
-"""The Cholesky factor of large matrices, by blocks of rows of its transpose: nearly all multiplications are those of
-products.
+"""The Cholesky factor of large matrices, by blocks of columns: nearly all multiplications are those of products.
 
-One product subtracts from each block of rows, from the diagonal on, the contribution of the rows before it. The square
-on the diagonal is factorised in registers, and the rest of the block follows by substitution, with vectors along its
-rows. So no product has a size of its own to be compiled for, threads share them as any other product, and no block is
-inverted. In the end the factor is transposed in place.
+One product subtracts from each block of columns the contribution of the columns before it. The block is transposed
+then: the square on the diagonal is factorised in registers, and the rest follows by substitution, with vectors along
+the rows of the matrix. So no product has a size of its own to be compiled for, threads share them as any other
+product, and no block is inverted.
 
-After N. Higham, Accuracy and Stability of Numerical Algorithms (2002), section 10.1, by blocks.
+After N. Higham, Accuracy and Stability of Numerical Algorithms (2002), section 10.1, by block columns.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
         if size < _LEAST or not x.size or not fits(x, dtype):
             return op.run(np, x)
         out = np.empty(x.shape, dtype)
-        memory = scratch(BLOCK * size * item)
+        memory = scratch(3 * BLOCK * size * item)
         count = x.size // (size * size)
         fields = [x.ctypes.data, out.ctypes.data, size, count, memory, gemm.product_address(dtype.name)]
         return op.run(np, x) if is_left(run, fields) else out
@@ -67,15 +66,14 @@ def _print_all(element: str, lanes: int) -> str:
         first = code.mul(number, code.mul(size, size))
         x, out = (code.at(element, fields.address(name, element), first) for name in ("x", "out"))
         _print_half(code, element, lanes, x, out, size)
-        factor = _Factor(code, element, lanes, out, size, fields)
-        with code.loop(0, size, BLOCK) as row:
-            factor.print_rows(row)
-        _print_turned(code, element, lanes, out, size)
+        columns = _Columns(code, element, lanes, out, size, fields)
+        with code.loop(0, size, BLOCK) as column:
+            columns.print(column)
     return code.text()
 
 
 def _print_half(code: Builder, element: str, lanes: int, x: str, out: str, size: Size) -> None:
-    """Half the sum of a matrix and its transpose, above the diagonal and on it, and near it below."""
+    """Half the sum of a matrix and its transpose, below the diagonal and on it; zeros above it."""
     vector = f"<{lanes} x {element}>"
     whole = code.sub(size, code.rem(size, lanes))
 
@@ -83,105 +81,86 @@ def _print_half(code: Builder, element: str, lanes: int, x: str, out: str, size:
         factor = "0.5" if kind == element else code.broadcast(lanes, element, "0.5")
         return code.let(f"fmul {kind} {code.let(f'fadd {kind} {one}, {two}')}, {factor}")
 
-    def single(i: Size, j: Size) -> None:
+    with code.loop(0, whole, lanes) as i, code.loop(0, code.add(i, 1), lanes) as j:
+        places = [code.add(code.mul(code.add(i, k), size), j) for k in range(lanes)]
+        others = [code.add(code.mul(code.add(j, k), size), i) for k in range(lanes)]
+        across = print_exchange(code, vector, [code.load_vector(vector, element, x, place) for place in others])
+        for place, other in zip(places, across, strict=True):
+            value = half(vector, code.load_vector(vector, element, x, place), other)
+            code.store_vector(vector, element, value, out, place)
+    with code.loop(whole, size) as i, code.loop(0, code.add(i, 1)) as j:
         place, other = code.add(code.mul(i, size), j), code.add(code.mul(j, size), i)
         value = half(element, code.load(element, x, place), code.load(element, x, other))
         code.store(element, value, out, place)
-
-    with code.loop(0, whole, lanes) as i:
-        with code.loop(i, whole, lanes) as j:
-            places = [code.add(code.mul(code.add(i, k), size), j) for k in range(lanes)]
-            others = [code.add(code.mul(code.add(j, k), size), i) for k in range(lanes)]
-            across = print_exchange(code, vector, [code.load_vector(vector, element, x, place) for place in others])
-            for place, other in zip(places, across, strict=True):
-                value = half(vector, code.load_vector(vector, element, x, place), other)
-                code.store_vector(vector, element, value, out, place)
-        with code.loop(whole, size) as j, code.loop(0, lanes) as k:
-            single(code.add(i, k), j)
-    with code.loop(whole, size) as i, code.loop(i, size) as j:
-        single(i, j)
+    with code.loop(0, size) as i, code.loop(code.add(i, 1), size) as j:
+        code.store(element, "0.0", out, code.add(code.mul(i, size), j))
 
 
-def _print_turned(code: Builder, element: str, lanes: int, out: str, size: Size) -> None:
-    """Put an upper triangle below the diagonal, transposed, and zeros where it was."""
-    with code.loop(0, size, BLOCK) as row:
-        rows = code.least(BLOCK, code.sub(size, row))
-        with code.loop(row, size, BLOCK) as column:
-            columns = code.least(BLOCK, code.sub(size, column))
-            own, other = (code.at(element, out, code.mul(i, size), j) for i, j in ((row, column), (column, row)))
-            is_off = code.compare("ne", row, column)
-            with code.when(is_off):
-                print_transposed(code, element, lanes, (own, size), (other, size), (rows, columns))
-                with code.loop(0, rows) as i, code.loop(0, columns) as j:
-                    code.store(element, "0.0", own, code.add(code.mul(i, size), j))
-            is_on = code.let(f"xor i1 {is_off}, true")
-            with code.when(is_on), code.loop(0, rows) as i, code.loop(code.add(i, 1), rows) as j:
-                place, across = code.add(code.mul(i, size), j), code.add(code.mul(j, size), i)
-                code.store(element, code.load(element, own, place), own, across)
-                code.store(element, "0.0", own, place)
-
-
-class _Factor:
-    """The upper factor of a matrix, in place: its rows from the first on, those before them being done.
+class _Columns:
+    """The factor of a matrix, in place.
 
     Args:
         code: the function.
         element: the LLVM type of the elements.
         lanes: elements of a vector.
-        out: the address of the matrix.
+        out: the address of the matrix, of which the lower half counts.
         size: its rows.
         fields: what the function is called with.
     """
 
     def __init__(self, code: Builder, element: str, lanes: int, out: str, size: Size, fields: Fields) -> None:
         self.code, self.element, self.lanes, self.out, self.size = code, element, lanes, out, size
-        self.negated, self.product = fields.address("memory", element), fields.address("product", "i8")
+        self.product = fields.address("product", "i8")
+        memory = fields.address("memory", element)
+        self.negated, self.block, self.rows = (
+            code.at(element, memory, code.mul(size, number * BLOCK)) for number in range(3)
+        )
         self.square, self.lower = (code.slot(f"[{BLOCK * BLOCK} x {element}]") for _ in range(2))
 
-    def print_rows(self, row: Size) -> None:
-        """Factorise a block of rows, those before it being done."""
+    def print(self, column: Size) -> None:
+        """Factorise a block of columns, those before it being done."""
         code, element, size = self.code, self.element, self.size
-        high, wide = code.least(BLOCK, code.sub(size, row)), code.sub(size, row)
-        with code.when(code.compare("sgt", row, 0)):
-            self._subtract(row, high, wide)
-        diagonal = self._place(row, row)
-        is_narrow = code.compare("slt", high, BLOCK)
-        with code.when(is_narrow), code.loop(0, BLOCK) as i, code.loop(0, BLOCK) as j:  # rows of the identity
+        width, high = code.least(BLOCK, code.sub(size, column)), code.sub(size, column)
+        diagonal = self._place(column, column)
+        is_first = code.compare("eq", column, 0)
+        with code.when(code.let(f"xor i1 {is_first}, true")):
+            self._subtract(column, width, high)
+        source = code.choose(is_first, diagonal, self.block, "ptr"), code.choose(is_first, size, BLOCK)
+        rows = self.rows, high
+        print_transposed(code, element, self.lanes, source, rows, (high, width))
+        with code.loop(0, BLOCK) as i, code.loop(0, BLOCK) as j:  # what a narrow block lacks are rows of the identity
             is_on = code.compare("eq", i, j)
             code.store(element, code.choose(is_on, "1.0", "0.0", element), self.square, cell(code, i, j))
-        self._copy((diagonal, size), (self.square, BLOCK), high)
+        with code.loop(0, width) as i, code.loop(i, width) as j:
+            value = code.load(element, self.rows, code.add(code.mul(i, high), j))
+            code.store(element, value, self.square, cell(code, i, j))
         failed = code.let(f"call i64 @factor(ptr {self.square})")
         with code.when(code.compare("ne", failed, 0)):
             code.store("i64", 1, "%numbers", _FIELDS.index("failed"))
-        self._copy((self.square, BLOCK), (diagonal, size), high)
-        right = code.sub(wide, high)
-        with code.when(code.compare("sgt", right, 0)):
+        with code.loop(0, width) as i, code.loop(0, width) as j:
+            value = code.load(element, self.square, cell(code, i, j))
+            value = code.choose(code.compare("sle", i, j), value, "0.0", element)
+            code.store(element, value, self.rows, code.add(code.mul(i, high), j))
+        below = code.sub(high, width)
+        with code.when(code.compare("sgt", below, 0)):
             squares = (self.square, BLOCK), (self.lower, BLOCK)
             print_transposed(code, element, self.lanes, *squares, (BLOCK, BLOCK))
-            rows = code.at(element, diagonal, high)
-            code.line(f"call void @substitute(ptr {self.lower}, ptr {rows}, i64 {size}, i64 {high}, i64 {right})")
+            rest = code.at(element, self.rows, width)
+            code.line(f"call void @substitute(ptr {self.lower}, ptr {rest}, i64 {high}, i64 {width}, i64 {below})")
+        print_transposed(code, element, self.lanes, rows, (diagonal, size), (width, high))
 
     def _place(self, row: Size, column: Size) -> str:
         return self.code.at(self.element, self.out, self.code.mul(row, self.size), column)
 
-    def _copy(self, source: tuple[str, Size], target: tuple[str, Size], high: Size) -> None:
-        """Copy the upper half of a square of so many rows."""
-        code, element = self.code, self.element
-        (x, x_step), (y, y_step) = source, target
-        with code.loop(0, high) as i, code.loop(i, high) as j:
-            value = code.load(element, x, code.add(code.mul(i, x_step), j))
-            code.store(element, value, y, code.add(code.mul(i, y_step), j))
-
-    def _subtract(self, row: Size, high: Size, wide: Size) -> None:
-        """Subtract from a block of rows, from the diagonal on, what the rows before them give."""
+    def _subtract(self, column: Size, width: Size, high: Size) -> None:
+        """Put into `block` what is left of columns without what the columns before give."""
         code, element, size = self.code, self.element, self.size
-
-        def negative(kind: str, value: str) -> str:
-            return code.let(f"fneg {kind} {value}")
-
-        source, target, here = (self._place(0, row), size), (self.negated, row), (self._place(row, row), size)
-        print_transposed(code, element, self.lanes, source, target, (row, high), negative)
-        print_product(code, self.product, (high, wide, row), (*target, 0), (*source, 0), here, here)
+        rows = self._place(column, 0)
+        with code.loop(0, width) as i, code.loop(0, column) as k:
+            value = code.load(element, rows, code.add(code.mul(i, size), k))
+            code.store(element, code.let(f"fneg {element} {value}"), self.negated, code.add(code.mul(i, column), k))
+        a, b, d = (rows, size, 0), (self.negated, column, 1), (self._place(column, column), size)
+        print_product(code, self.product, (high, width, column), a, b, (self.block, BLOCK), d)
 
 
 def _print_factor(element: str, lanes: int) -> str:

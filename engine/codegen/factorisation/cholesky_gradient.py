@@ -4,7 +4,8 @@ With S twice the symmetric cotangent of the matrix, the cotangents of the column
 on the diagonal, are those that are given less ``S[>J, >J] @ L[>J, J]``. So each block of columns takes one product with
 what is known by then, where the order of I. Murray, "Differentiation of the Cholesky decomposition" (2016), section
 4.2, takes many of 32 terms each, which read and write a whole matrix.
-Squares on the diagonal follow his equation 10; they alone are inverted, and a step of correction makes up for that.
+Their substitution by the square on the diagonal goes by rows of S, which is symmetric: so vectors run along these rows.
+Squares on the diagonal follow Murray's equation 10, by substitution as well.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from ...graph.graph import Operation
 from ...ops.linear_algebra.triangular import CholeskyGradient
 from ..convolution.correlation import Fields
 from ..elementwise.bound import fits
-from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.scratch import scratch
 from ..matmul import gemm
-from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_inverse, print_product
+from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product, print_transposed
+from .triangular import print_substitution
 
 _FIELDS = ("lower", "cotangent", "out", "size", "count", "memory", "product", "is_singular")
 
@@ -35,7 +37,7 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
     assert isinstance(op, CholeskyGradient)
     if dtype is None:
         return None
-    run = compiled("cholesky_gradient", gemm.ELEMENTS[dtype.name], (print_inverse, _print_all))
+    run = compiled("cholesky_gradient", gemm.ELEMENTS[dtype.name], (print_substitution, _print_all))
     product = gemm.product_address(dtype.name)
 
     def gradient(lower: Any, cotangent: Any) -> Any:
@@ -43,7 +45,7 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
             return op.run(np, lower, cotangent)
         size = lower.shape[-1]
         out = np.empty(lower.shape, dtype)
-        memory = scratch(2 * BLOCK * size * dtype.itemsize)
+        memory = scratch(BLOCK * size * dtype.itemsize)
         arrays = [array.ctypes.data for array in (lower, cotangent, out)]
         fields = [*arrays, size, out.size // (size * size), memory, product]
         return op.run(np, lower, cotangent) if is_left(run, fields) else out
@@ -60,18 +62,15 @@ def _print_all(element: str, lanes: int) -> str:
     fields = Fields(code, "%numbers", _FIELDS)
     size = fields["size"]
     squares = [code.slot(f"[{BLOCK * BLOCK} x {element}]") for _ in range(5)]
-    blocks = fields.address("memory", element)
-    negated = code.at("i8", blocks, code.mul(size, BLOCK * BYTES[element]))
+    memory, product = fields.address("memory", element), fields.address("product", "i8")
     with code.loop(0, fields["count"]) as number:
         first = code.mul(number, code.mul(size, size))
         arrays = [code.at(element, fields.address(name, element), first) for name in _FIELDS[:3]]
-        product = fields.address("product", "i8")
         with code.loop(0, size, BLOCK) as done:
             # The last blocks are whole, the first one may be narrow.
             stop = code.sub(size, done)
             start = code.greatest(0, code.sub(stop, BLOCK))
-            columns = _Columns(code, element, size, start, stop, product)
-            columns.print(arrays, squares, (blocks, negated))
+            _Columns(code, element, lanes, size, (start, stop), product).print(arrays, squares, memory)
         with code.loop(0, code.mul(size, size)) as place:  # what products added was the double, negated
             value = code.load(element, arrays[2], place)
             code.store(element, code.let(f"fmul {element} {value}, -0.5"), arrays[2], place)
@@ -79,85 +78,84 @@ def _print_all(element: str, lanes: int) -> str:
 
 
 class _Columns:
-    """The columns from `start` to `stop`, those behind them being done."""
+    """The columns of a range, those behind them being done."""
 
-    def __init__(self, code: Builder, element: str, size: Size, start: Size, stop: Size, product: str) -> None:
-        self.code, self.element, self.size, self.product = code, element, size, product
-        self.start, self.stop = start, stop
-        self.width, self.below = code.sub(stop, start), code.sub(size, stop)
+    def __init__(
+        self, code: Builder, element: str, lanes: int, size: Size, columns: tuple[Size, Size], product: str
+    ) -> None:
+        self.code, self.element, self.lanes, self.size, self.product = code, element, lanes, size, product
+        self.start, self.stop = columns
+        self.width, self.below = code.sub(self.stop, self.start), code.sub(size, self.stop)
 
-    def print(self, arrays: list[str], squares: list[str], memory: tuple[str, str]) -> None:
+    def print(self, arrays: list[str], squares: list[str], memory: str) -> None:
         """Print the cotangents of these columns, and of these rows right of the diagonal.
 
         Args:
             arrays: the factor, the cotangent and the result, which holds the double of the cotangent, negated.
             squares: five of `BLOCK` rows and columns.
-            memory: two blocks of as many rows as the matrix has.
+            memory: a block of as many rows as the matrix has.
         """
         code, element, size, width = self.code, self.element, self.size, self.width
         lower, cotangent, out = arrays
-        upper, inverse, negative, here, other = squares
+        upper, turned, negative, here, other = squares
         diagonal = [self._place(array, self.start, self.start) for array in (lower, cotangent, out)]
-        under = self._place(lower, self.stop, self.start)
-        self._load_square(diagonal[0], upper, negative)
-        code.line(f"call void @inverse(ptr {upper}, ptr {inverse})")
+        self._load_square(diagonal[0], upper, turned, negative)
         with code.loop(0, width) as i, code.loop(0, width) as j:
             code.store(element, code.load(element, diagonal[1], code.add(code.mul(i, size), j)), here, cell(code, i, j))
         with code.when(code.compare("sgt", self.below, 0)):
-            self._print_below(lower, cotangent, out, (inverse, negative), memory)
-            sums, factor = (memory[1], BLOCK, 1), (under, size, 0)
+            self._print_below(lower, cotangent, out, negative, memory)
+            sums = self._place(out, self.start, self.stop), size, 0
+            factor = self._place(lower, self.stop, self.start), size, 0
             print_product(code, self.product, (width, width, self.below), sums, factor, (here, BLOCK), (here, BLOCK))
         self._keep_lower(here, "1.0")
-        sizes, none = (width, width, width), ("null", 0)
-        print_product(code, self.product, sizes, (upper, BLOCK, 0), (here, BLOCK, 0), (other, BLOCK), none)
+        a, b, c = (upper, BLOCK, 0), (here, BLOCK, 0), (other, BLOCK)
+        print_product(code, self.product, (width, width, width), a, b, c, ("null", 0))
         self._keep_lower(other, "0.5")
-        print_product(code, self.product, sizes, (inverse, BLOCK, 0), (other, BLOCK, 0), (here, BLOCK), none)
-        print_product(code, self.product, sizes, (here, BLOCK, 0), (inverse, BLOCK, 1), (other, BLOCK), none)
+        self._substitute(turned, (other, BLOCK), width)
+        print_transposed(code, element, self.lanes, (other, BLOCK), (here, BLOCK), (width, width))
+        self._substitute(turned, (here, BLOCK), width)
         with code.loop(0, width) as i, code.loop(0, width) as j:
-            one, two = code.load(element, other, cell(code, i, j)), code.load(element, other, cell(code, j, i))
+            one, two = code.load(element, here, cell(code, i, j)), code.load(element, here, cell(code, j, i))
             value = code.let(f"fneg {element} {code.let(f'fadd {element} {one}, {two}')}")
             code.store(element, value, diagonal[2], code.add(code.mul(i, size), j))
 
     def _place(self, array: str, row: Size, column: Size) -> str:
         return self.code.at(self.element, array, self.code.mul(row, self.size), column)
 
-    def _load_square(self, diagonal: str, upper: str, negative: str) -> None:
-        """Load the transpose of the factor's square, upper, and that negated; a narrow one is filled up with ones."""
+    def _load_square(self, diagonal: str, upper: str, turned: str, negative: str) -> None:
+        """Load the transpose of the factor's square; the same in turned order, which is lower; and that negated."""
         code, element = self.code, self.element
-        with code.loop(0, BLOCK) as i, code.loop(0, BLOCK) as j:
-            one = code.choose(code.compare("eq", i, j), "1.0", "0.0", element)
-            code.store(element, one, upper, cell(code, i, j))
-            code.store(element, code.let(f"fneg {element} {one}"), negative, cell(code, i, j))
+        last = code.sub(self.width, 1)
         with code.loop(0, self.width) as j, code.loop(0, code.add(j, 1)) as i:
             value = code.load(element, diagonal, code.add(code.mul(j, self.size), i))
+            code.store(element, "0.0", upper, cell(code, j, i))
             code.store(element, value, upper, cell(code, i, j))
-            code.store(element, code.let(f"fneg {element} {value}"), negative, cell(code, i, j))
+            place = cell(code, code.sub(last, i), code.sub(last, j))
+            code.store(element, value, turned, place)
+            code.store(element, code.let(f"fneg {element} {value}"), negative, place)
             is_zero = code.let(f"fcmp oeq {element} {value}, 0.0")
             with code.when(code.let(f"and i1 {is_zero}, {code.compare('eq', i, j)}")):
                 code.store("i64", 1, "%numbers", _FIELDS.index("is_singular"))
 
-    def _print_below(
-        self, lower: str, cotangent: str, out: str, squares: tuple[str, str], memory: tuple[str, str]
-    ) -> None:
-        """Print the cotangents below the square: the result there, and, negated, the block `memory[1]`."""
-        code, element, size, width, below = self.code, self.element, self.size, self.width, self.below
-        (inverse, negative), (rest, negated) = squares, memory
-        under, given = (self._place(array, self.stop, self.start) for array in (lower, cotangent))
-        known = self._place(out, self.stop, self.stop)
-        sums, factor = (known, size, 0), (under, size, 0)
-        print_product(code, self.product, (below, width, below), sums, factor, (rest, BLOCK), (given, size))
-        sizes, found = (below, width, width), (negated, BLOCK)
-        print_product(code, self.product, sizes, (rest, BLOCK, 0), (inverse, BLOCK, 1), found, ("null", 0))
-        # What is left over of the product with an inverse is multiplied once more.
-        print_product(code, self.product, sizes, (*found, 0), (negative, BLOCK, 1), (rest, BLOCK), (rest, BLOCK))
-        print_product(code, self.product, sizes, (rest, BLOCK, 0), (inverse, BLOCK, 1), found, found)
-        left, right = self._place(out, self.stop, self.start), self._place(out, self.start, self.stop)
-        with code.loop(0, below) as i, code.loop(0, width) as j:
-            value = code.let(f"fneg {element} {code.load(element, negated, cell(code, i, j))}")
-            code.store(element, value, negated, cell(code, i, j))
-            code.store(element, value, left, code.add(code.mul(i, size), j))
-        with code.loop(0, width) as j, code.loop(0, below) as i:
-            code.store(element, code.load(element, negated, cell(code, i, j)), right, code.add(code.mul(j, size), i))
+    def _print_below(self, lower: str, cotangent: str, out: str, negative: str, memory: str) -> None:
+        """Print the cotangents below the square, which are the result there, and right of it, transposed."""
+        code, element, lanes, size, width, below = (
+            self.code, self.element, self.lanes, self.size, self.width, self.below
+        )  # fmt: skip
+        under, given, left = (self._place(array, self.stop, self.start) for array in (lower, cotangent, out))
+        right, known = self._place(out, self.start, self.stop), self._place(out, self.stop, self.stop)
+        a, b, c = (known, size, 0), (under, size, 0), (memory, BLOCK)
+        print_product(code, self.product, (below, width, below), a, b, c, (given, size))
+        print_transposed(code, element, lanes, c, (right, size), (below, width))
+        self._substitute(negative, (right, size), below)
+        print_transposed(code, element, lanes, (right, size), (left, size), (width, below))
+
+    def _substitute(self, turned: str, rows: tuple[str, Size], columns: Size) -> None:
+        """Solve for rows, from the last to the first, by a square whose order is turned around."""
+        code, (first, step) = self.code, rows
+        last = code.at(self.element, first, code.mul(code.sub(self.width, 1), step))
+        back = code.sub(0, step)
+        code.line(f"call void @substitute(ptr {turned}, ptr {last}, i64 {back}, i64 {self.width}, i64 {columns})")
 
     def _keep_lower(self, square: str, factor: str) -> None:
         """Put zeros above the diagonal of a square, and multiply the diagonal."""
