@@ -38,7 +38,6 @@ BINDERS: dict[str, tuple[str, str]] = {
     "conv": ("convolution.convolution", "bind_convolution"),
     "conv_filter_grad": ("convolution.convolution", "bind_filter_gradient"),
     "conv_input_grad": ("convolution.convolution", "bind_input_gradient"),
-    "fused_open": ("elementwise.open_groups", "bind_open_group"),
     "horizontally_fused": ("elementwise.horizontal_fusion", "bind_horizontally_fused"),
     "gather_segments": ("gather.segments", "gather_runner"),
     "log_softmax": ("elementwise.open_rows", "bind_open_rows"),

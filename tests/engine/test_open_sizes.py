@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch.engine.codegen.elementwise import open_sizes
-from anabranch.engine.codegen.elementwise.open_groups import OpenGroup
+from anabranch.engine.codegen.elementwise.dynamic import fused_runner
 from anabranch.engine.codegen.elementwise.open_rows import bind_open_rows
 from anabranch.engine.codegen.elementwise.open_sizes import BoundedCache, named_like, read_sizes, shape_of
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.matmul import gemm
 from anabranch.engine.codegen.matmul.epilogues import OpenProductThen
 from anabranch.engine.codegen.matmul.gemm_bind import OpenPackedProduct, OpenProduct, layout_of
+from anabranch.engine.codegen.rule import fusion_rule
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
@@ -25,10 +28,10 @@ from anabranch.engine.ops.internal.fused import Fused
 from anabranch.engine.ops.internal.packed import PackedMatMul
 from anabranch.engine.ops.internal.product_then import ProductThen
 from anabranch.engine.ops.linear_algebra.linalg import MatMul
-from anabranch.engine.ops.math.elementwise import Add, Multiply
-from anabranch.engine.ops.math.reduced import Sum
+from anabranch.engine.ops.math.elementwise import Add
 from anabranch.engine.ops.math.reduction import LogSumExp
 from anabranch.engine.ops.neural.softmax import LogSoftmax, Softmax
+from anabranch.engine.passes.framework.prepare import prepare
 
 FLOAT = np.dtype("float32")
 needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
@@ -86,11 +89,14 @@ def test_what_was_met_may_be_forgotten_by_another_thread_at_once() -> None:
     assert Forgetful(lambda key: key + 1)[5] == 6
 
 
-def _group() -> OpenGroup:
+def _group() -> Callable[..., Any]:
     """(x * gate, the sums of its rows, the sums of its columns)."""
-    steps = ((Multiply(), (0, 1)), (Sum((1,), True), (2,)), (Sum((0,)), (2,)))
-    inputs = [TensorSpec((None, None), FLOAT), TensorSpec((None, 1), FLOAT)]
-    return OpenGroup(Fused(2, steps, (2, 3, 4)), inputs, [FLOAT] * 3)
+    with ab.Graph().as_default() as graph:
+        x, gate = ab.placeholder((None, None), "float32"), ab.placeholder((None, 1), "float32")
+        product = x * gate
+        fetches = [product, ab.ops.sum(product, axis=1, keepdims=True), ab.ops.sum(product, axis=0)]
+    (operation,) = prepare(graph, symbols_of(fetches), [x, gate], rule=fusion_rule()).operations
+    return fused_runner(operation)
 
 
 @needs_kernels

@@ -174,7 +174,7 @@ def test_what_is_told() -> None:
     with recording() as log:
         _types(graph, [step], feeds)
     (note,) = log.of("horizontal_fusion")[0]
-    assert "table_accumulator', 'table' are changed in one pass: multiply, add, add, sqrt" in note.text
+    assert "table_accumulator', 'table' are changed in one pass: multiply, add, multiply, add, sqrt" in note.text
     with without("horizontal_fusion"):
         assert "update_rows" not in _types(graph, [step], feeds)
 

@@ -57,13 +57,13 @@ def test_programs_may_be_deeper_than_the_stack() -> None:
     assert _sizes(y) == [((x, 0), 8)]
 
 
-def test_what_may_be_broadcast_has_a_name_of_its_own() -> None:
+def test_what_may_be_broadcast_has_the_names_of_all_it_may_be() -> None:
     with ab.Graph().as_default():
         x, y = (ab.placeholder((None, 8), "float32") for _ in range(2))
-        total = x + y
         open_rank = ab.placeholder(None, "float32")
-        found = _sizes(total, x + 1, x + ab.ops.ones((3, 1)), open_rank, open_rank * 2)
-    assert found == [((total, 0), 8), ((x, 0), 8), (3, 8), None, None]
+        found = _sizes(x + y, y * (x + y), x + 1, x + ab.ops.ones((3, 1)), open_rank, open_rank * 2)
+    both = ("broadcast", frozenset([(x, 0), (y, 0)]))
+    assert found == [(both, 8), (both, 8), ((x, 0), 8), (3, 8), None, None]
 
 
 _OPERATIONS = (

@@ -19,28 +19,28 @@ class KernelsApart:
     Args:
         op: what they compute.
         dtypes: of the operands.
-        result: the dtype of the result.
+        results: the dtypes of the results, which are of one shape.
     """
 
-    def __init__(self, op: Fused, dtypes: Sequence[Any], result: Any) -> None:
+    def __init__(self, op: Fused, dtypes: Sequence[Any], results: Sequence[Any]) -> None:
         self._op = op
         self._dtypes = dtypes
-        self._result = result
-        # By shapes, strides and the shape of the result.
+        self._results = results
+        # By shapes, strides and the shape of the results.
         self._bound = BoundedCache[tuple[Shapes, Shapes, Shape], BoundKernel | None](self._bind)
         # By which operands have gaps between rows, and which axes have more than one element.
         self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}
 
-    def run(self, shapes: Shapes, values: tuple[Any, ...], out: Any) -> bool:
-        """Compute `out` from operands of these shapes, without copies of them; False if no kernel does."""
+    def run(self, shapes: Shapes, values: tuple[Any, ...], out: tuple[Any, ...]) -> bool:
+        """Compute what `out` is for from operands of these shapes, without copies of them; False if no kernel does."""
         strides: Shapes = tuple([value.strides for value in values])
-        found = self._bound[shapes, strides, out.shape]
-        return found is not None and not found.entry(found.table, *map(id, values), id(out))
+        found = self._bound[shapes, strides, out[0].shape]
+        return found is not None and not found.entry(found.table, *map(id, values), *map(id, out))
 
     def _bind(self, key: tuple[Shapes, Shapes, Shape]) -> BoundKernel | None:
         shapes, strides, shape = key
         inputs = [TensorSpec(each, dtype) for each, dtype in zip(shapes, self._dtypes, strict=True)]
-        outputs = [TensorSpec(shape, self._result)]
+        outputs = [TensorSpec(shape, dtype) for dtype in self._results]
         apart = tuple(
             k for k, (spec, steps) in enumerate(zip(inputs, strides, strict=True)) if _lies_apart(spec, steps, shape)
         )

@@ -1,13 +1,14 @@
-"""Kernels for elementwise operations whose shapes are known at run time only, fused or single.
+"""Kernels for fused and elementwise operations over arrays whose sizes are known at run time only.
 
-A kernel is compiled for each choice of axes that are broadcast. Sizes are put into a table when they are first seen.
+A kernel is compiled for each choice of sizes that are 1. Sizes are put into a table when they are first seen. Where the
+arrays are small, NumPy computes step by step.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,12 +17,18 @@ from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
+from ...passes.fusion.iteration_spaces import with_sizes
+from ...passes.fusion.stand_ins import unknown_sizes
+from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec
 from ..llvm.library import library
 from .apart import KernelsApart
 from .bound import MANY, BoundKernel, can_fuse, kernel_spec, loop_numbers
 from .on_numpy import on_numpy
-from .open_sizes import BoundedCache, Shape, Shapes, pattern_of
+from .open_sizes import BoundedCache, Shapes, pattern_of
+from .resized_rows import ResizedRows, laid_out_for
+
+_Bound = tuple[BoundKernel | None, Shapes]
 
 
 def elementwise_runner(operation: Operation) -> Callable[..., Any] | None:
@@ -32,84 +39,115 @@ def elementwise_runner(operation: Operation) -> Callable[..., Any] | None:
     if not can_fuse(op, [spec.dtype for spec in specs], result.dtype):
         return None
     fused = Fused(len(specs), ((op, tuple(range(len(specs)))),), (len(specs),))
-    kernels = OpenKernels(fused, specs, result)
-    kernels.expect(specs, result)
+    kernels = OpenKernels(fused, specs, [result])
+    kernels.expect()
     on_arrays = on_numpy(fused)
 
     def run(*values: Any) -> Any:
         out = kernels.run(values)
-        return on_arrays(*values)[0] if out is None else out
+        return (on_arrays(*values) if out is None else out)[0]
 
     return run
 
 
 def fused_runner(operation: Operation) -> Callable[..., Any]:
-    """Runs a `Fused` of elementwise steps with one result, on arrays of known rank; gives a tuple, as that does."""
-    op, result = operation.op, operation.outputs[0].spec
+    """Runs a `Fused` on arrays of known rank; gives a tuple, as that does.
+
+    Raises:
+        UnsupportedError: kernels can't compute it.
+    """
+    op = operation.op
     assert isinstance(op, Fused)
-    assert isinstance(result, TensorSpec)
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-    kernels = OpenKernels(op, specs, result)
-    kernels.expect(specs, result)
+    results = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    kernels = OpenKernels(op, specs, results)
+    kernels.expect()
     on_arrays = on_numpy(op)
 
     def run(*values: Any) -> Any:
         out = kernels.run(values)
-        return on_arrays(*values) if out is None else (out,)
+        return on_arrays(*values) if out is None else out
 
     return run
 
 
 class OpenKernels:
-    """The kernels of an operation, for the shapes that were seen.
+    """The kernels of a fused op, for the shapes that were seen.
 
     Args:
         op: what they compute.
         inputs: what is known of the operands.
-        result: what is known of the result.
+        results: what is known of the results.
+
+    Raises:
+        UnsupportedError: kernels can't compute it.
     """
 
-    def __init__(self, op: Fused, inputs: Sequence[TensorSpec], result: TensorSpec) -> None:
-        self._op = op
-        self._dtypes = [spec.dtype for spec in inputs]
-        self._result = result.dtype
-        self._dtype = np.dtype(name_of(result.dtype))
+    def __init__(self, op: Fused, inputs: Sequence[TensorSpec], results: Sequence[TensorSpec]) -> None:
+        self._dtypes = [np.dtype(name_of(spec.dtype)) for spec in results]
         self._least = machine_profile().kernel_elements // len(op.steps)
-        self._apart = KernelsApart(op, self._dtypes, self._result)
-        self._bound = BoundedCache[Shapes, tuple[BoundKernel | None, Shape]](self._bind)
-        # By which axes have more than one element; None is to be compiled still.
-        self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}
+        dtypes, made = [spec.dtype for spec in inputs], [spec.dtype for spec in results]
+        self._of_patterns: _Kernels = (
+            _Rows(op, dtypes, made, self._least) if op.layouts else _Loops(op, inputs, results, self._least)
+        )
+        self._apart = None if op.layouts else KernelsApart(op, dtypes, made)
+        self._bound = BoundedCache[Shapes, _Bound](self._of_patterns.bind)
 
-    def expect(self, inputs: Sequence[TensorSpec], result: TensorSpec) -> None:
+    def expect(self) -> None:
         """Have the kernel compiled meanwhile that fits if unknown dimensions are long ones, where that is used."""
-        shapes = [spec.shape for spec in (*inputs, result) if spec.shape is not None]
+        self._of_patterns.expect()
+
+    def run(self, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The results; None where they are to be computed otherwise."""
+        shapes: Shapes = tuple([value.shape for value in values])
+        kernel, made = self._bound[shapes]
+        if kernel is None:
+            return None
+        out = tuple([np.empty(shape, dtype) for shape, dtype in zip(made, self._dtypes, strict=True)])
+        refused = kernel.entry(kernel.table, *map(id, values), *map(id, out))
+        if refused and (self._apart is None or not self._apart.run(shapes, values, out)):
+            kernel.refit(values, out)
+        return out
+
+
+class _Kernels(Protocol):
+    def expect(self) -> None:
+        """See `OpenKernels`."""
+        ...
+
+    def bind(self, shapes: Shapes) -> _Bound:
+        """The kernel for operands of these shapes, and the shapes of its results; None for what NumPy does better."""
+        ...
+
+
+class _Loops:
+    """The kernels of elementwise steps with results of one shape, by which axes have more than one element."""
+
+    def __init__(self, op: Fused, inputs: Sequence[TensorSpec], results: Sequence[TensorSpec], least: int) -> None:
+        self._op = op
+        self._inputs = inputs
+        self._results = results
+        self._least = least
+        self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}  # None is to be compiled still
+
+    def expect(self) -> None:
+        shapes = [spec.shape for spec in (*self._inputs, *self._results[:1]) if spec.shape is not None]
         known = [dim or MANY for dim in shapes[-1]]
-        if len(shapes) <= len(inputs) or math.prod(known) < self._least:
+        if len(shapes) <= len(self._inputs) or math.prod(known) < self._least:
             return
-        spec = kernel_spec(self._op, inputs, [result])
+        spec = kernel_spec(self._op, self._inputs, self._results)
         self._compiled[pattern_of(shapes[:-1])] = spec, None
         library.expect(spec)
 
-    def run(self, values: tuple[Any, ...]) -> Any:
-        """The result; None where it is to be computed otherwise."""
-        shapes: Shapes = tuple([value.shape for value in values])
-        kernel, shape = self._bound[shapes]
-        if kernel is None:
-            return None
-        out = np.empty(shape, self._dtype)
-        if kernel.entry(kernel.table, *map(id, values), id(out)) and not self._apart.run(shapes, values, out):
-            kernel.refit(values, (out,))
-        return out
-
-    def _bind(self, shapes: Shapes) -> tuple[BoundKernel | None, Shape]:
+    def bind(self, shapes: Shapes) -> _Bound:
         try:
             shape = np.broadcast_shapes(*shapes)
         except ValueError:
             return None, ()  # the op's error says what does not fit
         if math.prod(shape) < self._least:
             return None, ()
-        inputs = [TensorSpec(each, dtype) for each, dtype in zip(shapes, self._dtypes, strict=True)]
-        outputs = [TensorSpec(shape, self._result)]
+        inputs = [TensorSpec(each, spec.dtype) for each, spec in zip(shapes, self._inputs, strict=True)]
+        outputs = [TensorSpec(shape, spec.dtype) for spec in self._results]
         pattern = pattern_of(shapes)
         spec, entry = self._compiled.get(pattern, (None, None))
         if spec is None or entry is None:
@@ -118,4 +156,36 @@ class OpenKernels:
             self._compiled[pattern] = spec, entry
         kernel = BoundKernel(spec, inputs, outputs, loop_numbers(spec, inputs, outputs))
         kernel.entry = entry
-        return kernel, shape
+        return kernel, (shape,) * len(outputs)
+
+
+class _Rows:
+    """The kernels of steps that are laid out in a space, by which axes have more than one element."""
+
+    def __init__(self, op: Fused, dtypes: Sequence[Any], results: Sequence[Any], least: int) -> None:
+        self._op = op
+        self._dtypes = dtypes, results
+        self._least = least
+        self._long = ResizedRows(op, dtypes, results)  # if all that is unknown has more than one element
+        self._known: dict[Any, ResizedRows | None] = {}
+
+    def expect(self) -> None:
+        if with_sizes(self._op.size, dict.fromkeys(unknown_sizes(self._op.layouts), MANY)) >= self._least:
+            library.expect(self._long.spec)
+
+    def bind(self, shapes: Shapes) -> _Bound:
+        pattern = pattern_of(shapes)
+        if pattern not in self._known:
+            self._known[pattern] = self._kernel(shapes)
+        known = self._known[pattern]
+        found = None if known is None else known.resized(shapes)
+        return (None, ()) if found is None or found[2] < self._least else found[:2]
+
+    def _kernel(self, shapes: Shapes) -> ResizedRows | None:
+        op = laid_out_for(self._op, shapes)
+        if op == self._op:
+            return self._long
+        try:
+            return ResizedRows(op, *self._dtypes)
+        except UnsupportedError:
+            return None

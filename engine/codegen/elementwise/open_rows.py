@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
@@ -11,6 +12,7 @@ from ...ops.internal.fused import Fused
 from ...ops.math.reduction import LogSumExp
 from ...ops.neural.softmax import LogSoftmax, Softmax
 from ...passes.fusion.iteration_spaces import canonical
+from ...passes.fusion.stand_ins import stand_in
 from ..expression.expression import UnsupportedError
 from .bound import BoundKernel
 from .open_shapes import OpenRunner
@@ -36,7 +38,7 @@ def bind_open_rows(operation: Operation) -> OpenRunner | None:
         if math.prod(shape) < machine_profile().row_kernel_elements:
             return None
         if pattern not in known:
-            known[pattern] = _kernel(op, TensorSpec(shape, spec.dtype))
+            known[pattern] = _kernel(op, shape, spec.dtype)
         found = known[pattern]
         resized = None if found is None else found.resized((shape,))
         return None if resized is None else (resized[0], resized[1][0])
@@ -44,10 +46,10 @@ def bind_open_rows(operation: Operation) -> OpenRunner | None:
     return OpenRunner(op, bind, spec.dtype.name)
 
 
-def _kernel(op: Softmax | LogSoftmax | LogSumExp, spec: TensorSpec) -> ResizedRows | None:
-    """The kernel for a shape; None if there is none."""
-    shape, result = tuple(int(dim or 0) for dim in spec.shape or ()), op.infer(spec)
-    result_shape = result.shape or ()
+def _kernel(op: Softmax | LogSoftmax | LogSumExp, shape: Shape, dtype: Any) -> ResizedRows | None:
+    """The kernel for shapes that have one element where this one does; None if there is none."""
+    shape = tuple([1 if size == 1 else stand_in(axis) for axis, size in enumerate(shape)])
+    result_shape = op.infer(TensorSpec(shape, dtype)).shape or ()
     if not result_shape:
         return None
     layout = canonical(shape)
@@ -56,6 +58,6 @@ def _kernel(op: Softmax | LogSoftmax | LogSumExp, spec: TensorSpec) -> ResizedRo
     layouts = layout, layout if result_shape == shape else reduced
     fused = Fused(1, ((op, (0,)),), (1,), layouts, size=math.prod(shape))
     try:
-        return ResizedRows(fused, [spec], [result], layout)
+        return ResizedRows(fused, [dtype], [dtype])
     except UnsupportedError:
         return None

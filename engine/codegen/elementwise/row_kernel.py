@@ -74,13 +74,6 @@ class RowKernel:
         """About how many nanoseconds an element takes."""
         return work_of(self.nodes, self.operands)
 
-    def strides_of(self, extents: Sequence[int]) -> list[int]:
-        """The strides, in elements, of what has some, where no axis is written out and loops run so often."""
-        return [
-            math.prod(extents[inner] for inner in range(loop + 1, self.loops) if self.operands[k].steps[inner])
-            for k, loop in self.strides
-        ]
-
     def print_run(self, name: str) -> str:
         from .row_code import print_row_kernel
 

@@ -299,7 +299,7 @@ class OpenProductThen:
         self._factors = op.product
         self._made = [np.dtype(name_of(spec.dtype)) for spec in ([product, result] if op.keeps else [result])]
         self._product = _product_alone(self._factors, inputs[: op.taken], product)
-        self._then = OpenKernels(op.then, [product, *inputs[op.taken :]], result)
+        self._then = OpenKernels(op.then, [product, *inputs[op.taken :]], [result])
         self._address = 0
         self._known = BoundedCache[Shapes, tuple[BoundKernel | None, Shape]](self._bind)
         self._compiled: dict[object, BoundKernel | None] = {}  # by which axes have more than one element
@@ -336,9 +336,7 @@ class OpenProductThen:
         """By the kernels that the product and what follows have by themselves."""
         product = self._product(*values[: self._op.taken])
         others = values[self._op.taken :]
-        result = self._then.run((product, *others))
-        if result is None:
-            (result,) = self._op.then.run(np, product, *others)
+        (result,) = self._then.run((product, *others)) or self._op.then.run(np, product, *others)
         return (product, result) if self._op.keeps else result
 
     def _bind(self, shapes: Shapes) -> tuple[BoundKernel | None, Shape]:

@@ -24,7 +24,8 @@ class Fused(Op):
         steps: each an op and the numbers of the values that it takes.
         results: the numbers of the values that are outputs.
         layouts: for each value, which axes of the kernel's iteration space its axes are (see
-            `passes.fusion.iteration_spaces`); empty where all steps are elementwise, with results of one shape.
+            `passes.fusion.iteration_spaces`), with stand-ins for unknown sizes (`passes.fusion.stand_ins`); empty where
+            all steps are elementwise, with results of one shape.
         parts: the axis of that space that is written out part by part, if there is one.
         size: the number of elements of that space.
     """
@@ -97,30 +98,6 @@ class HorizontallyFused(Op):
         """Test whether a result may be written over an operand, by their positions: they are of the same member."""
         first, each = len(self.shared), len(self.own)
         return operand >= first and (operand - first) // each == result // len(self.op.results)
-
-
-@dataclass(frozen=True)
-class FusedOpen(Op):
-    """A `Fused` over arrays whose sizes are known at run time only: elementwise steps and sums, of one shape.
-
-    Attributes:
-        op: what is computed, without layouts: these follow from the shapes of the run.
-    """
-
-    no_samples: ClassVar[str] = "is made by a pass out of ops that are tested themselves: test_group_open"
-    op: Fused
-
-    def infer(self, *inputs: Any) -> Any:
-        return _alone(self.op.infer(*inputs))
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        """The meaning, step by step: what runs where no kernel can be compiled."""
-        return _alone(self.op.run(xp, *inputs))
-
-
-def _alone(results: tuple[Any, ...]) -> Any:
-    """The one result, or several as they are."""
-    return results[0] if len(results) == 1 else results
 
 
 def _size(spec: TensorSpec) -> int:

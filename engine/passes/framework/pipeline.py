@@ -10,8 +10,6 @@ from ...graph.graph import Operation
 from ...ops.internal.update_rows import UpdateRows
 from ..fusion import epilogues, materialise_transposes, winograd
 from ..fusion.fuse import FusionRule, fuse
-from ..fusion.fuse_open import fuse_open
-from ..fusion.group_open import group_open
 from ..fusion.horizontal_fusion import fuse_updates
 from ..fusion.pack import pack_weights
 from ..fusion.row_update_fusion import change_rows_at_once
@@ -20,6 +18,7 @@ from ..loops.ragged_batches import compute_ragged_batches
 from ..loops.unroll import StepUnderRewrite, unroll
 from ..memory.recompute import recompute
 from ..rewrites import row_updates, same_shapes, slices
+from ..rewrites.late_rows import take_rows_late
 from ..rewrites.sink import sink_into_branches
 from . import limits, log, observe, verify
 from .assign import Assign, assign_devices
@@ -199,11 +198,8 @@ def _winograd(step: Rewriter, options: Options) -> None:
 
 
 def _fuse(step: Rewriter, options: Options) -> None:
-    fuse(step.graph, step.operations, step.fetches, options.fusion_rule)
-
-
-def _fuse_open(step: Rewriter, options: Options) -> None:
-    fuse_open(step.graph, step.operations, step.fetches, options.fusion_rule)
+    sizes = step.sizes if options.runs_on_one_host(step) else None  # GPUs have kernels for known sizes alone
+    fuse(step.graph, step.operations, step.fetches, options.fusion_rule, sizes)
 
 
 def _horizontal_fusion(step: Rewriter, options: Options) -> None:
@@ -220,8 +216,9 @@ def _epilogues(step: Rewriter, options: Options) -> None:
     apply_rules(step, epilogues.rules_for(options.fusion_rule), "epilogues")
 
 
-def _group_open(step: Rewriter, options: Options) -> None:
-    group_open(step.graph, step.operations, step.fetches, options.fusion_rule, step.sizes)
+def _late_rows(step: Rewriter, options: Options) -> None:
+    del options
+    take_rows_late(step.graph, step.operations)
 
 
 def _switched(name: str, run: Run, *requires: Requirement, switch: str = "", moves_writes: bool = False) -> Pass:
@@ -245,11 +242,10 @@ PIPELINE = (
     _switched("pack", _pack, KERNELS),
     _switched("winograd", _winograd, KERNELS, ONE_HOST),
     _switched("fuse", _fuse, KERNELS),
-    _switched("fuse_open", _fuse_open, KERNELS, ONE_HOST, switch="fuse"),
     _switched("horizontal_fusion", _horizontal_fusion, KERNELS, FUSION, ONE_HOST),
     _switched("update_rows", _update_rows, KERNELS, FUSION, ONE_HOST, switch="horizontal_fusion", moves_writes=True),
     _switched("epilogues", _epilogues, KERNELS, FUSION, ONE_HOST),
-    _switched("group_open", _group_open, KERNELS, FUSION, OPEN_SIZES, ONE_HOST, switch="reductions"),
+    Pass("late_rows", "take rows where they are used first", True, (KERNELS, OPEN_SIZES, ONE_HOST), _late_rows),
 )
 
 

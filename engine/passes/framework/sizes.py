@@ -19,12 +19,15 @@ from ...graph.tensor import Symbol
 from ...ops.arrays.creation import Fill
 from ...ops.arrays.joining import Split
 from ...ops.arrays.partitioning import DynamicPartition
-from ...ops.arrays.shaping import BroadcastTo, DimOf, Reshape
+from ...ops.arrays.segments import SegmentSum
+from ...ops.arrays.shaping import BroadcastTo, DimOf, Reshape, SizeOf
 from ...ops.run_time_shapes import ShapeOf
 from .patterns import captured
 from .prune import all_blocks
 
-Name = tuple[Any, ...]  # of a size that is not known: the value and the axis where it comes first
+# Of a size that is not known: the value and the axis where it comes first, or the names of those that are broadcast.
+Name = tuple[Any, ...]
+_BROADCAST = "broadcast"
 Size = int | Name
 Sizes = tuple[Size, ...]
 _Inferred = Sequence[Size | None] | None  # None: nothing is known
@@ -39,6 +42,11 @@ class KnownSizes:
     def __init__(self) -> None:
         self._sizes: dict[Symbol, Sizes | None] = {}
         self._parts: dict[Any, Name] = {}
+        self._numbers: dict[Name, int] = {}
+
+    def number_of(self, name: Name) -> int:
+        """Return a number for a name, the same for the same one: they are counted as they are asked for."""
+        return self._numbers.setdefault(name, len(self._numbers))
 
     def of(self, tensor: Symbol) -> Sizes | None:
         """Return the sizes of a tensor; None if not even its rank is known."""
@@ -88,7 +96,7 @@ def _sources(tensor: Symbol) -> list[Symbol]:
     if outer is not None:
         return [outer]
     inputs = tensor.operation.inputs
-    sized = [taken.operation.inputs[0] for taken in inputs if isinstance(taken.operation.op, (DimOf, ShapeOf))]
+    sized = [taken.operation.inputs[0] for taken in inputs if isinstance(taken.operation.op, (DimOf, ShapeOf, SizeOf))]
     return [*inputs, *sized]
 
 
@@ -135,7 +143,10 @@ def _common(sizes: Sequence[Size]) -> Size | None:
     whole = [size for size in others if isinstance(size, int)]
     if whole:
         return whole[0]
-    return next(iter(others), 1) if len(others) < 2 else None
+    if len(others) < 2:
+        return next(iter(others), 1)
+    names = [name[1] if name[0] is _BROADCAST else [name] for name in others if isinstance(name, tuple)]
+    return (_BROADCAST, frozenset([each for own in names for each in own]))
 
 
 def _filled_in(op: Any, operation: Operation, known: KnownSizes) -> list[_Inferred]:
@@ -168,8 +179,10 @@ def _parted(op: Any, operation: Operation, known: KnownSizes) -> list[_Inferred]
 def _dimension(size: Symbol, known: KnownSizes) -> Size:
     """The size that a number is; its name says where it came from."""
     op = size.operation.op
-    sizes = known.of(size.operation.inputs[0]) if isinstance(op, DimOf) else None
-    return (size,) if sizes is None or not isinstance(op, DimOf) else sizes[op.axis]
+    sizes = known.of(size.operation.inputs[0]) if isinstance(op, (DimOf, SizeOf)) else None
+    if sizes is None or (isinstance(op, SizeOf) and len(sizes) != 1):
+        return (size,)
+    return sizes[op.axis if isinstance(op, DimOf) else 0]
 
 
 def _partitioned(op: Any, operation: Operation, known: KnownSizes) -> list[_Inferred]:
@@ -182,10 +195,18 @@ def _partitioned(op: Any, operation: Operation, known: KnownSizes) -> list[_Infe
     return [(known.part_of(operation.inputs[1], op.count, k, output), *rest) for k, output in numbered]
 
 
+def _counted(op: Any, operation: Operation, known: KnownSizes) -> list[_Inferred]:
+    """Return the sizes of the sums of segments, of which an input says how many there are."""
+    data, _, count = operation.inputs
+    sizes = known.of(data)
+    return [None if sizes is None else (_dimension(count, known), *sizes[1:])]
+
+
 _TABLE: dict[type[Op], Callable[[Any, Operation, KnownSizes], list[_Inferred]]] = {  # sizes that are numbers
     BroadcastTo: _filled_in,
     DynamicPartition: _partitioned,
     Fill: _filled_in,
     Reshape: _filled_in,
+    SegmentSum: _counted,
     Split: _parted,
 }

@@ -22,9 +22,9 @@ from ..framework.driver import Change, Rule
 from ..framework.log import note_kept
 from ..framework.patterns import Match, op
 from ..framework.rewriter import Rewriter
-from .fuse_open import steps_of
-from .fusible import FusionRule
+from .fusible import FusionRule, steps_of
 
+PRODUCTS = (MatMul, PackedMatMul, Winograd)
 _MOST_INPUTS = 12
 
 
@@ -49,7 +49,7 @@ def rules_for(kernels: FusionRule) -> tuple[Rule, ...]:
         step.merge(joined, (product, user), joined.outputs)
         return Change(joined, f"is computed on tiles of {product.name!r}: {listed}")
 
-    pattern = op(MatMul, PackedMatMul, Winograd, name="product", may_wait=True)
+    pattern = op(*PRODUCTS, name="product", may_wait=True)
     return (Rule("fuse epilogues into products", pattern, join),)
 
 
@@ -101,7 +101,7 @@ def _joined(product: Operation, user: Operation, keeps: bool) -> Operation | Non
         values.append(len(values) + shift)
         steps.append((part, tuple(values[k] for k in arguments)))
     results = tuple(values[k] for k in user.op.results) if isinstance(user.op, Fused) else (values[-1],)
-    assert isinstance(product.op, (MatMul, PackedMatMul, Winograd))
+    assert isinstance(product.op, PRODUCTS)
     then = Fused(1 + len(others), tuple(steps), results)
     kind = WinogradThen if isinstance(product.op, Winograd) else ProductThen
     both = kind(product.op, len(product.inputs), then, keeps, (product.name, product.location))
@@ -113,4 +113,4 @@ def _joined(product: Operation, user: Operation, keeps: bool) -> Operation | Non
     return joined
 
 
-__all__ = ["rules_for"]
+__all__ = ["PRODUCTS", "rules_for"]

@@ -10,11 +10,13 @@ from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.kernel_roles import REDUCING, KernelRole
 from ...graph.op import Op
-from ...graph.spec import TensorSpec
+from ...graph.spec import Spec, TensorSpec
+from ...graph.tensor import Symbol
 from ...ops.arrays.shaping import BroadcastTo, Reshape
-from ...ops.internal.fused import Part
+from ...ops.internal.fused import Fused, Part
 from ...ops.internal.packed import Layout as PackedLayout
 from ...ops.math.reduced import Sum
+from ..framework.sizes import KnownSizes
 from .iteration_spaces import (
     MOST_JOINED,
     Layout,
@@ -29,6 +31,7 @@ from .iteration_spaces import (
     reshaped_layout,
     space_of,
 )
+from .stand_ins import is_unknown, stand_in
 
 Step = tuple[Op, tuple[int, ...]]
 
@@ -101,16 +104,72 @@ class Form:
         return any(step.kernel_role is KernelRole.NORMALISATION for step, _ in self.steps)
 
 
-def form_of(operation: Operation, rule: FusionRule, only_elementwise: bool = False) -> Form | None:
-    """The form of an operation; None if kernels can't compute it, or not for such shapes."""
+def steps_of(operation: Operation) -> Sequence[Step]:
+    """Return the steps that an operation computes over its inputs."""
+    if isinstance(operation.op, Fused):
+        return operation.op.steps
+    return ((operation.op, tuple(range(len(operation.inputs)))),)
+
+
+def specs_of(operation: Operation, sizes: KnownSizes | None) -> list[Spec]:
+    """Return the specs of an operation's inputs and outputs, with numbers that stand for sizes that are not known.
+
+    An elementwise operation takes operands of other unknown sizes than its result's for operands of these: they are
+    broadcast if they turn out to be 1.
+
+    Args:
+        operation: any.
+        sizes: those of tensors; without them specs stay as they are.
+    """
+    tensors = (*operation.inputs, *operation.outputs)
+    specs = [tensor.spec for tensor in tensors]
+    if sizes is None or all(isinstance(spec, TensorSpec) and spec.is_static for spec in specs):
+        return specs
+    if operation.op.elementwise and isinstance(specs[-1], TensorSpec) and specs[-1].is_static:
+        return specs  # an operand of another size than the result's, in a kernel for static shapes
+    found = [_numbered(tensor, sizes) for tensor in tensors]
+    result = found[-1]
+    if operation.op.elementwise and isinstance(result, TensorSpec) and result.shape:
+        found[:-1] = [_broadcast_to(spec, result.shape) for spec in found[:-1]]
+    return found
+
+
+def _numbered(tensor: Symbol, sizes: KnownSizes) -> Spec:
+    names = sizes.of(tensor)
+    if names is None or not isinstance(tensor.spec, TensorSpec):
+        return tensor.spec
+    shape = [size if isinstance(size, int) else stand_in(sizes.number_of(size)) for size in names]
+    return TensorSpec(tuple(shape), tensor.spec.dtype)
+
+
+def _broadcast_to(spec: Spec, shape: Sequence[int | None]) -> Spec:
+    if not isinstance(spec, TensorSpec) or spec.shape is None:
+        return spec
+    pairs = zip(spec.shape, shape[len(shape) - len(spec.shape) :], strict=True)
+    return TensorSpec(tuple([size if is_unknown(own or 0) else own for own, size in pairs]), spec.dtype)
+
+
+def form_of(
+    operation: Operation, specs: Sequence[Spec], rule: FusionRule, only_elementwise: bool = False
+) -> Form | None:
+    """The form of an operation; None if kernels can't compute it, or not for such shapes.
+
+    Args:
+        operation: any.
+        specs: its inputs' and outputs', see `specs_of`.
+        rule: what kernels compute.
+        only_elementwise: leave out all that is not elementwise.
+    """
     if operation.effects or operation.control_inputs or not operation.outputs:
         return None
-    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
     static = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.is_static]
     if len(static) != len(specs) or 0 in static[-1].shape:  # pyright: ignore[reportOperatorIssue]
         return None
     inputs, outputs = static[: len(operation.inputs)], static[len(operation.inputs) :]
     op = operation.op
+    is_open = operation.outputs[0].spec is not specs[len(inputs)]
+    if is_open and not op.elementwise and op.kernel_role is not KernelRole.REDUCTION:
+        return None  # what moves elements has their number in its steps
     if op.elementwise:
         if len(outputs) != 1 or not rule.can_fuse(op, inputs, outputs[0]):
             return None
@@ -269,32 +328,32 @@ class Placed:
         return Placed(self.space, tuple(map(shift, self.inputs)), tuple(map(shift, self.steps)))
 
 
-def founding_space(operation: Operation, form: Form) -> Space | None:
-    """The space of a group that begins with an operation: that of its largest value."""
+def founding_space(operation: Operation, form: Form, known: Sequence[Spec]) -> Space | None:
+    """The space of a group that begins with an operation, with these specs: that of its largest value."""
     if not form.founds:
         return None
-    specs: list[Any] = [operation.inputs[position].spec for position in form.inputs]
+    specs: list[Any] = [known[position] for position in form.inputs]
     if len(form.steps) == 1 or isinstance(form.steps[0][0], Part):
-        specs = [*specs[:1], operation.outputs[0].spec]
+        specs = [*specs[:1], known[len(operation.inputs)]]
     else:
         for step, taken in form.steps:
             specs.append(step.infer(*[specs[k] for k in taken]))
     return space_of(_shape(max(reversed(specs), key=_size)))
 
 
-def place(operation: Operation, form: Form, space: Space, known: Sequence[Layout | None]) -> Placed | None:
+def place(form: Form, taken: Sequence[Spec], space: Space, known: Sequence[Layout | None]) -> Placed | None:
     """The layouts of an operation's values in a space.
 
     Args:
-        operation: what is placed.
-        form: its form.
+        form: the operation's.
+        taken: the specs of the operation's inputs.
         space: where.
         known: the layouts of the form's inputs that a kernel over that space computes; None for what it reads.
 
     Returns:
         None if it has no place there.
     """
-    specs: list[Any] = [operation.inputs[position].spec for position in form.inputs]
+    specs: list[Any] = [taken[position] for position in form.inputs]
     shapes = [_shape(spec) for spec in specs]
     layouts: list[Layout | None] = list(known)
     current: Space | None = space

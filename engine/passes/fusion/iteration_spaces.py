@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...common.machine_profile import machine_profile
@@ -49,6 +49,29 @@ def shifted(layout: Layout, at: int, factor: int) -> Layout | None:
         else:
             return None
     return tuple(found)
+
+
+def with_sizes(product: int, sizes: Mapping[int, int]) -> int:
+    """Return a product of sizes with others in the place of some, which are primes (see `stand_ins`)."""
+    found = 1
+    for old, new in sizes.items():
+        while product % old == 0:
+            product //= old
+            found *= new
+    return product * found
+
+
+def interval_with_sizes(interval: Interval | None, sizes: Mapping[int, int]) -> Interval | None:
+    """Return an interval in a space with other sizes; an axis of size 1 has no place."""
+    if interval is None:
+        return None
+    low, high = (with_sizes(end, sizes) for end in interval)
+    return None if low == high else (low, high)
+
+
+def layout_with_sizes(layout: Layout, sizes: Mapping[int, int]) -> Layout:
+    """Return a layout in a space with other sizes."""
+    return tuple([interval_with_sizes(interval, sizes) for interval in layout])
 
 
 @dataclass(frozen=True)
@@ -126,6 +149,16 @@ class Space:
         """The space where a reduction leaves a value of this layout."""
         missing = self.missing(layout)
         return replace(self, reduced=self.reduced | {missing[0]}) if len(missing) == 1 else self
+
+    def with_sizes(self, sizes: Mapping[int, int]) -> Space:
+        """The space with other sizes in the place of some."""
+        return Space(
+            with_sizes(self.size, sizes),
+            frozenset([with_sizes(cut, sizes) for cut in self.cuts]),
+            interval_with_sizes(self.parts, sizes),
+            None if self.row is None else with_sizes(self.row, sizes),
+            frozenset(filter(None, [interval_with_sizes(interval, sizes) for interval in self.reduced])),
+        )
 
     def rebased(self, parts: Interval) -> Space | None:
         """The space with a new axis of parts in it."""

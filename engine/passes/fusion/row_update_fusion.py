@@ -24,8 +24,7 @@ from ..framework.log import note_change
 from ..framework.order import reorder
 from ..framework.prune import Kept, holds, inner_blocks, kept_of
 from ..rewrites.row_updates import unique_rows
-from .fuse_open import steps_of
-from .fusible import FusionRule
+from .fusible import FusionRule, steps_of
 
 _MOST_INPUTS = 16
 _MOST_STEPS = 64
@@ -123,8 +122,8 @@ class _Update:
         for operation in reversed(operations):
             if operation.index > self.writes[-1].index or not self._may_join(operation, rule):
                 continue
-            (made,) = operation.outputs
-            if made not in kept and made in users and users[made] <= own and not self._is_named(made):
+            made = operation.outputs
+            if all(t not in kept and t in users and users[t] <= own and not self._is_named(t) for t in made):
                 own.add(operation)
                 found.append(operation)
         return found[::-1]
@@ -135,7 +134,7 @@ class _Update:
 
     def _may_join(self, operation: Operation, rule: FusionRule) -> bool:
         op, specs = operation.op, [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
-        if operation.effects or operation.control_inputs or len(operation.outputs) != 1:
+        if operation.effects or operation.control_inputs or not operation.outputs:
             return False
         if operation.device != self.writes[0].device:
             return False
@@ -177,7 +176,8 @@ class _Update:
             for op, arguments in steps_of(operation):
                 values.append(count + len(steps))
                 steps.append((op, tuple(values[k] for k in arguments)))
-            numbers[operation.outputs[0]] = values[-1]
+            results = operation.op.results if isinstance(operation.op, Fused) else (len(values) - 1,)
+            numbers.update((tensor, values[k]) for tensor, k in zip(operation.outputs, results, strict=True))
         if count > _MOST_INPUTS or len(steps) > _MOST_STEPS:
             return None
         change = Fused(count, tuple(steps), tuple(numbers[tensor] for tensor in rows))

@@ -16,7 +16,7 @@ import anabranch as ab
 from anabranch.engine.codegen.elementwise import open_sizes
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.rule import fusion_rule
-from anabranch.engine.ops.internal.fused import FusedOpen
+from anabranch.engine.ops.internal.fused import Fused
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be com
 def _groups(graph: ab.Graph, fetches: list[Any], feeds: list[Any]) -> list[list[str]]:
     """The steps of each group."""
     operations = prepare(graph, fetches, feeds, rule=fusion_rule()).operations
-    groups = [operation.op.op for operation in operations if isinstance(operation.op, FusedOpen)]
+    groups = [operation.op for operation in operations if isinstance(operation.op, Fused)]
     return [[step.type_name for step, _ in group.steps] for group in groups]
 
 
@@ -51,10 +51,10 @@ def _values(count: int, width: int = 32, rows: int = 50) -> list[Any]:
 def test_one_kernel() -> None:
     graph, fetches, feeds = _gated()
     assert _groups(graph, fetches, feeds) == [["multiply", "multiply", "sum", "sum"]]
-    assert "fused_open" not in kernel_types(graph)
-    for switch in ("fuse", "reductions"):
+    assert "fused" not in kernel_types(graph)
+    for switch, groups in (("fuse", []), ("reductions", [["multiply", "multiply"]])):
         with without(switch):
-            assert _groups(graph, fetches, feeds) == []
+            assert _groups(graph, fetches, feeds) == groups
 
 
 @settings(max_examples=examples(10, 40), deadline=None, derandomize=True)
@@ -132,7 +132,7 @@ def test_no_operation_waits_for_itself() -> None:
         order = ab.ops.argsort(first, axis=1)  # outside
         fetches = [first, x * ab.ops.cast(order, "float32"), x + 1]
     groups = _groups(graph, fetches, [x])
-    assert groups == [["exp", "add"]]
+    assert groups == [["exp", "add"], ["cast", "multiply"]]
     check_against_numpy(graph, fetches, [x], [np.random.default_rng(0).uniform(-1, 1, (900, 32)).astype("f")], 1e-5)
 
 
@@ -160,6 +160,52 @@ def test_in_loops_and_gradients_of_second_order() -> None:
     rng = np.random.default_rng(0)
     values = [rng.uniform(-1, 1, (50, 32)).astype("f"), rng.integers(0, 50, 900).astype("int32")]
     check_against_numpy(graph, fetches, [x, ids], values, 1e-4)
+
+
+def test_sizes_that_nothing_says_are_equal() -> None:
+    """Sums of what is broadcast, and of what it was before: none is taken over the other's rows."""
+    with ab.Graph().as_default() as graph:
+        x, y = (ab.placeholder((None, 32), "float32") for _ in range(2))
+        both = ab.ops.exp(x) + y
+        fetches = [ab.ops.sum(ab.ops.exp(x), axis=0), ab.ops.sum(both, axis=0), ab.ops.sum(both * y, axis=1)]
+    rng = np.random.default_rng(0)
+    one, many = rng.uniform(-1, 1, (1, 32)).astype("f"), rng.uniform(-1, 1, (900, 32)).astype("f")
+    for values in ([one, many], [many, one], [many, many], [one, one]):
+        check_against_numpy(graph, fetches, [x, y], values, 1e-4)
+
+
+def test_square_matrices_of_unknown_size() -> None:
+    """One unknown size is that of two axes."""
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((None, 16), "float32")
+        products = ab.ops.einsum("ab,cb->ac", x, x)
+        e = ab.ops.exp(products)
+        fetches = [ab.ops.sum(e, axis=0), ab.ops.sum(e, axis=1), e + ab.ops.sum(x, axis=1), ab.ops.sum(e * e)]
+    for rows in (1, 2, 300):
+        value = np.random.default_rng(rows).uniform(-0.3, 0.3, (rows, 16)).astype("f")
+        check_against_numpy(graph, fetches, [x], [value], 1e-4)
+
+
+@pytest.mark.parametrize("width", [3, 4, 16, 40])
+def test_a_reduction_that_is_used_along_its_axis(width: int) -> None:
+    """A short axis is written out: rows of unknown number, and columns of unknown number."""
+    with ab.Graph().as_default() as graph:
+        x, y = ab.placeholder((None, width, 24), "float32"), ab.placeholder((width, None), "float32")
+        fetches = [each / ab.ops.sum(each, axis=-2, keepdims=True) for each in (ab.ops.exp(x), ab.ops.exp(y))]
+        fetches.append(ab.ops.softmax(ab.ops.transpose(y)))
+    rng = np.random.default_rng(0)
+    for count in (1, 5, 300):
+        values = [rng.uniform(-1, 1, shape).astype("f") for shape in ((count, width, 24), (width, count))]
+        check_against_numpy(graph, fetches, [x, y], values, 1e-5)
+
+
+def test_a_size_that_no_operand_has() -> None:
+    """It follows from a number; NumPy computes what no kernel can."""
+    with ab.Graph().as_default() as graph:
+        n = ab.placeholder((), "int32")
+        filled = ab.ops.full((n, 40), 0.5)
+        fetches = [ab.ops.sum(ab.ops.exp(filled) * filled, axis=1)]
+    check_against_numpy(graph, fetches, [n], [np.int32(700)], 1e-5)
 
 
 # --- rows that are taken late ---------------------------------------------------------------------------------------
