@@ -20,6 +20,7 @@ from ...ops.linear_algebra.linalg import MatMul
 from ...ops.math.elementwise import Add
 from ..framework.assign import on_one_device
 from ..framework.log import note_change, note_kept
+from ..framework.patterns import Match, op, outer, tensor
 from .batches import can_batch
 from .view import LoopView, is_static
 
@@ -35,13 +36,16 @@ def merge_products(loop: LoopView) -> bool:
     return added or shared
 
 
-def _weight(loop: LoopView, operation: Operation) -> Symbol | None:
-    """The matrix that a product of this body takes from outside, if it is the second operand."""
-    op = operation.op
-    if not isinstance(op, MatMul) or op.transpose_a or operation.control_inputs or operation.graph is not loop.body:
-        return None
-    weight = loop.outer(operation.inputs[1])
-    return weight if is_static(*operation.inputs) else None
+def _takes_rows(product: Operation) -> bool:
+    return isinstance(product.op, MatMul) and not product.op.transpose_a and is_static(*product.inputs)
+
+
+_PRODUCT = op(MatMul, of=[tensor("rows"), outer(tensor("weight"))], name="product", where=_takes_rows)
+
+
+def _found(loop: LoopView, operation: Operation) -> Match | None:
+    """Return the match of a product of this body by a matrix from outside."""
+    return _PRODUCT.match(operation, loop) if operation.graph is loop.body else None
 
 
 def _pays(loop: LoopView, operation: Operation) -> bool:
@@ -53,12 +57,12 @@ def _pays(loop: LoopView, operation: Operation) -> bool:
     return trips is None or rows * trips >= machine_profile().merged_least_rows
 
 
-def _side_by_side(loop: LoopView, group: Sequence[Operation], axis: int) -> Symbol:
-    weights = tuple([tensor for operation in group if (tensor := _weight(loop, operation)) is not None])
+def _side_by_side(loop: LoopView, group: Sequence[Match], axis: int) -> Symbol:
+    weights = tuple([match["weight"] for match in group])
     known = loop.sides.get(weights) if axis else None
     if known is not None and known.operation.graph is loop.graph:
         return known
-    with loop.outside(group[0]):
+    with loop.outside(group[0]["product"]):
         made = build(Concatenate(axis), *weights)
     if axis:
         loop.sides[weights] = made
@@ -69,36 +73,36 @@ def _side_by_side(loop: LoopView, group: Sequence[Operation], axis: int) -> Symb
 
 
 def _merge_shared(loop: LoopView) -> bool:
-    groups: dict[tuple[Symbol, bool, str], list[Operation]] = {}
+    groups: dict[tuple[Symbol, bool, str], list[Match]] = {}
     outputs = {o.inputs[2] for o in loop.needed if isinstance(o.op, (ArrayAddAt, ArrayWrite))}
     for operation in loop.needed:
-        op = operation.op
-        if operation.outputs and is_among(operation.outputs[0], outputs) and loop.uses[operation.outputs[0]] == 1:
+        if operation.outputs and is_among(operation.outputs[0], outputs) and loop.is_only_use(operation.outputs[0]):
             continue  # it leaves the loop by itself
-        if isinstance(op, MatMul) and _weight(loop, operation) is not None and _pays(loop, operation):
-            key = (operation.inputs[0], op.transpose_b, operation.device)
-            groups.setdefault(key, []).append(operation)
+        match = _found(loop, operation)
+        if match is not None and _pays(loop, operation):
+            key = (match["rows"], match["product"].op.transpose_b, operation.device)
+            groups.setdefault(key, []).append(match)
     changed = False
     for group in groups.values():
-        lies_together = on_one_device([o for each in group for o in (each, each.inputs[1].operation)])
+        products = [match["product"] for match in group]
+        lies_together = on_one_device([o for each in products for o in (each, each.inputs[1].operation)])
         if len(group) > 1 and lies_together:
-            _merge_group(loop, group)
+            _merge_group(loop, group, products)
             changed = True
     return changed
 
 
-def _merge_group(loop: LoopView, group: Sequence[Operation]) -> None:
-    op = group[0].op
-    assert isinstance(op, MatMul)
-    weight = _side_by_side(loop, group, 0 if op.transpose_b else 1)
-    widths = tuple([(operation.outputs[0].shape or (0, 0))[1] or 0 for operation in group])
+def _merge_group(loop: LoopView, group: Sequence[Match], products: Sequence[Operation]) -> None:
+    transpose_b: bool = group[0]["product"].op.transpose_b
+    weight = _side_by_side(loop, group, 0 if transpose_b else 1)
+    widths = tuple([(product.outputs[0].shape or (0, 0))[1] or 0 for product in products])
     parameter = loop.capture(weight)
-    with loop.inside(group[0]):
-        product = build(MatMul(False, op.transpose_b), group[0].inputs[0], parameter)
-        split = loop.body.add(Split(1, widths, fits=True), [product])
-    for operation, part in zip(group, split.outputs, strict=True):
-        loop.replace(operation.outputs[0], part)
-    note_change("merge_products", group[0], f"and {len(group) - 1} more of the same rows are one product")
+    with loop.inside(products[0]):
+        whole = build(MatMul(False, transpose_b), group[0]["rows"], parameter)
+        split = loop.body.add(Split(1, widths, fits=True), [whole])
+    for product, part in zip(products, split.outputs, strict=True):
+        loop.replace(product.outputs[0], part)
+    note_change("merge_products", products[0], f"and {len(group) - 1} more of the same rows are one product")
 
 
 # --- a @ u + b @ v --------------------------------------------------------------------------------------------------
@@ -121,7 +125,7 @@ def _leaves(loop: LoopView, root: Operation, inner: set[Operation]) -> list[Symb
     while pending:
         tensor = pending.pop()
         source = tensor.operation
-        is_sum = isinstance(source.op, Add) and source.graph is loop.body and loop.uses.get(tensor) == 1
+        is_sum = isinstance(source.op, Add) and source.graph is loop.body and loop.is_only_use(tensor)
         if is_sum and tensor.spec == root.outputs[0].spec and source.device == root.device:
             inner.add(source)
             pending.extend(reversed(source.inputs))
@@ -131,26 +135,26 @@ def _leaves(loop: LoopView, root: Operation, inner: set[Operation]) -> list[Symb
 
 
 def _merge_leaves(loop: LoopView, root: Operation, leaves: list[Symbol]) -> bool:
-    groups: dict[bool, list[Operation]] = {}
+    groups: dict[bool, list[Match]] = {}
     for leaf in leaves:
-        source, op = leaf.operation, leaf.operation.op
-        if not isinstance(op, MatMul) or loop.uses.get(leaf) != 1 or leaf.spec != root.outputs[0].spec:
+        source = leaf.operation
+        match = _found(loop, source)
+        if match is None or not loop.is_only_use(leaf) or leaf.spec != root.outputs[0].spec:
             continue
-        if _weight(loop, source) is None or not _pays(loop, source) or not _recurs(loop, source.inputs[0]):
+        if not _pays(loop, source) or not _recurs(loop, match["rows"]):
             continue
         if on_one_device([root, source, *[tensor.operation for tensor in source.inputs]]):
-            groups.setdefault(op.transpose_b, []).append(source)
+            groups.setdefault(match["product"].op.transpose_b, []).append(match)
     group = max([[], *groups.values()], key=len)
     if len(group) < 2:
         return False
-    group = _as_known(loop, group)
-    _add_at_once(loop, root, leaves, group)
+    _add_at_once(loop, root, leaves, _as_known(loop, group))
     return True
 
 
-def _as_known(loop: LoopView, group: list[Operation]) -> list[Operation]:
+def _as_known(loop: LoopView, group: list[Match]) -> list[Match]:
     """The products in the order in which their matrices were put side by side before, if they were."""
-    by_weight = {weight: operation for operation in group if (weight := _weight(loop, operation)) is not None}
+    by_weight = {match["weight"]: match for match in group}
     if len(by_weight) < len(group):
         return group
     for weights in loop.sides:
@@ -172,14 +176,13 @@ def _recurs(loop: LoopView, tensor: Symbol) -> bool:
     return not can_batch(source) or any(_recurs(loop, each) for each in source.inputs)
 
 
-def _add_at_once(loop: LoopView, root: Operation, leaves: list[Symbol], group: list[Operation]) -> None:
-    op = group[0].op
-    assert isinstance(op, MatMul)
-    weight = loop.capture(_side_by_side(loop, group, 1 if op.transpose_b else 0))
-    merged = {operation.outputs[0] for operation in group}
+def _add_at_once(loop: LoopView, root: Operation, leaves: list[Symbol], group: list[Match]) -> None:
+    transpose_b: bool = group[0]["product"].op.transpose_b
+    weight = loop.capture(_side_by_side(loop, group, 1 if transpose_b else 0))
+    merged = {match["product"].outputs[0] for match in group}
     with loop.inside(root):
-        rows = _joined(loop, [operation.inputs[0] for operation in group])
-        total = build(MatMul(False, op.transpose_b), rows, weight)
+        rows = _joined(loop, [match["rows"] for match in group])
+        total = build(MatMul(False, transpose_b), rows, weight)
         for leaf in leaves:
             if leaf not in merged:
                 total = build(Add(), total, leaf)

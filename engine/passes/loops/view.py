@@ -114,6 +114,10 @@ class LoopView:
         """The tensor outside for which `tensor` stands, if it is captured."""
         return next((outer for outer, parameter in self.body.captures if parameter is tensor), None)
 
+    def is_only_use(self, tensor: Symbol) -> bool:
+        """Test whether a tensor of the body is used once."""
+        return self.uses.get(tensor) == 1
+
     def form(self, tensor: Symbol) -> Linear | None:
         """The form of an integer of the body."""
         if tensor not in self._forms:
