@@ -319,12 +319,13 @@ class Batcher:
         return outputs
 
     def _together(self, batch: list[_Request]) -> list[list[Any]]:
-        first = batch[0]
+        first, most = batch[0], self._settings.max_batch_size
         if first.key is None:
             return [self._servable.run(first.arrays, first.signature)]
+        if len(batch) == 1 and first.sizes is None and first.rows == self._size(first.rows) <= most:
+            return [self._run(first.arrays, first.signature)]  # as most are where little is asked
         columns = list(zip(*[self._padded(request) for request in batch], strict=True))
         rows = sum(request.rows for request in batch)
-        most = self._settings.max_batch_size
         if self._settings.bitwise:
             joined = [_joined(column, self._size(rows)) for column in columns]
             parts = [
