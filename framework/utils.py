@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import collections.abc
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ from .training.limits import disable_interactive_logging, enable_interactive_log
 from .training.named_values import Config
 
 Array = NDArray[Any]
+Sequence = PyDataset  # its name before Keras 3, which Keras keeps, too
 
 
 def set_random_seed(seed: int) -> None:
@@ -148,7 +149,7 @@ def standardize_dtype(dtype: Any) -> str:
 
 
 def pad_sequences(
-    sequences: Sequence[Any],
+    sequences: collections.abc.Sequence[Any],
     maxlen: int | None = None,
     dtype: Any = "int32",
     padding: str = "pre",
@@ -248,6 +249,7 @@ __all__ = [
     "Prefetch",
     "Progbar",
     "PyDataset",
+    "Sequence",
     "array_to_img",
     "audio_dataset_from_directory",
     "bounding_boxes",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
@@ -17,6 +16,7 @@ from ..training.trainer import Trainer
 from .layer_graph import LayerGraph, layer_graph_between
 
 if TYPE_CHECKING:
+    from ..saving.api import PathLike
     from ..training.step_report import ModelExplanation, ModelProfile
 
     class LayerOfSomeClass(Layer):
@@ -394,17 +394,13 @@ class Model(Trainer, NestedState, Layer):
 
         check_saveable(self, custom_objects, safe_mode)
 
-    def save(self, filepath: str | os.PathLike[str], overwrite: bool = True, *, for_keras: bool = False) -> None:
-        """Save the model, its weights and the state of its optimizer to a ``.keras`` file.
-
-        Args:
-            filepath: a name that ends in ``.keras``; or in ``.h5``, for Keras's old format.
-            overwrite: whether an existing file is replaced.
-            for_keras: whether to refuse a model with layers, ops or optimizers that Keras lacks.
-        """
+    def save(
+        self, filepath: PathLike, overwrite: bool = True, zipped: bool | None = None, *, for_keras: bool = False
+    ) -> None:
+        """Save the model, its weights and the state of its optimizer to a ``.keras`` file; see `saving.save_model`."""
         from ..saving.api import save_model
 
-        save_model(self, filepath, overwrite=overwrite, for_keras=for_keras)
+        save_model(self, filepath, overwrite=overwrite, zipped=zipped, for_keras=for_keras)
 
     def checkpoint_items(self) -> dict[str, Any]:
         """All state by name, as `CheckpointManager` saves it: weights, optimizers, metrics and random generators."""
@@ -412,15 +408,13 @@ class Model(Trainer, NestedState, Layer):
             self.optimizer.build(self.trainable_variables)
         return dict(stateful_parts(self))
 
-    def save_weights(
-        self, filepath: str | os.PathLike[str], overwrite: bool = True, max_shard_size: Any = None
-    ) -> None:
+    def save_weights(self, filepath: PathLike, overwrite: bool = True, max_shard_size: Any = None) -> None:
         """Save the weights to a ``.weights.h5`` or ``.safetensors`` file; see `saving.save_weights`."""
         from ..saving.api import save_weights
 
         save_weights(self, filepath, overwrite=overwrite, max_shard_size=max_shard_size)
 
-    def load_weights(self, filepath: str | os.PathLike[str], skip_mismatch: bool = False) -> None:
+    def load_weights(self, filepath: PathLike, skip_mismatch: bool = False) -> None:
         """Load weights that `save_weights` or `save` wrote; the model must be built."""
         from ..saving.api import load_weights
 
@@ -429,7 +423,7 @@ class Model(Trainer, NestedState, Layer):
     @overload
     def export(
         self,
-        filepath: str | os.PathLike[str],
+        filepath: PathLike,
         format: Literal["onnx"],
         verbose: bool | None = None,
         input_signature: Any = None,
@@ -440,7 +434,7 @@ class Model(Trainer, NestedState, Layer):
     @overload
     def export(
         self,
-        filepath: str | os.PathLike[str],
+        filepath: PathLike,
         format: str = "anabranch",
         verbose: bool | None = None,
         input_signature: Any = None,
@@ -454,7 +448,7 @@ class Model(Trainer, NestedState, Layer):
 
     def export(
         self,
-        filepath: str | os.PathLike[str],
+        filepath: PathLike,
         format: str = "anabranch",
         verbose: bool | None = None,
         input_signature: Any = None,

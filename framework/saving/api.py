@@ -42,6 +42,7 @@ from .archive import (
     write_archive,
 )
 from .assets import collect_assets, give_assets
+from .file_editor import KerasFileEditor
 from .not_in_keras import check_for_keras
 from .old_keras import modern_config
 from .safetensors_files import read_safetensors, write_safetensors
@@ -55,13 +56,16 @@ PathLike = str | os.PathLike[str]
 LEGACY_SUFFIXES = (".h5", ".hdf5")
 
 
-def save_model(model: Model, filepath: PathLike, overwrite: bool = True, *, for_keras: bool = False) -> None:
+def save_model(
+    model: Model, filepath: PathLike, overwrite: bool = True, zipped: bool | None = None, *, for_keras: bool = False
+) -> None:
     """Save a model: its configuration, weights and optimizer state.
 
     Args:
         model: the model; what `load_model` gives goes on training as if nothing had happened.
         filepath: a name that ends in ``.keras``; or in ``.h5`` or ``.hdf5``, Keras's old format, which holds less.
         overwrite: whether an existing file is replaced.
+        zipped: as in Keras, where False writes a folder, which is not done here.
         for_keras: whether to refuse a model with layers, ops or optimizers that Keras lacks, as Keras can't open it.
 
     Raises:
@@ -82,6 +86,11 @@ def save_model(model: Model, filepath: PathLike, overwrite: bool = True, *, for_
         raise ValueError(
             f"A model is saved to a file that ends in .keras, or in .h5 for Keras's old format; got {str(path)!r}. "
             "Weights alone are saved with save_weights, to a file that ends in .weights.h5."
+        )
+    if zipped is False:
+        raise ValueError(
+            f"save_model writes {str(path)!r} as one file, not as a folder. Leave zipped=False out; zipfile unpacks a "
+            ".keras file."
         )
     check_overwrite(path, overwrite)
     if not model.built:
@@ -339,6 +348,7 @@ CustomObjectScope = custom_object_scope
 
 __all__ = [
     "CustomObjectScope",
+    "KerasFileEditor",
     "SavedFileError",
     "custom_object_scope",
     "deserialize_keras_object",

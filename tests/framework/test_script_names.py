@@ -292,3 +292,20 @@ def test_galleries(tmp_path: Path):
         ab.visualization.plot_image_gallery(images, y_true=[0, 1, 2])
     with pytest.raises(ValueError, match="must be"):
         ab.visualization.plot_image_gallery(images[0])
+
+
+# --- data sets ------------------------------------------------------------------------------------------------------
+
+
+def test_sequence_is_the_earlier_name_of_a_dataset_of_batches():
+    class Batches(ab.utils.Sequence):
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+            return np.full((3, 1), index, "float32"), np.ones((3, 1), "float32")
+
+    model = ab.Sequential([ab.Input((1,)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert len(model.fit(Batches(), epochs=2, verbose=0).history["loss"]) == 2
+    assert ab.utils.Sequence is ab.utils.PyDataset
