@@ -6,6 +6,7 @@ import pytest
 from shared.tasks import TOKEN, Running, tasks
 
 import anabranch as ab
+from anabranch.engine.codegen.llvm.library import library
 
 
 @pytest.fixture(autouse=True)
@@ -14,15 +15,17 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
 
 
-# What `fit` does over processes does not depend on kernels, and compiling them takes most of the time.
-_ON_NUMPY = ("test_replicas.py", "test_lost_replicas.py", "test_optimizer_shards.py")
+# Values, state and failures of tasks do not depend on kernels, and compiling them takes half the time of a task that is
+# started. Random programs over tasks compile them.
+_WITH_KERNELS = ("test_random_over_tasks.py", "test_lowered_alike.py")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _processes_on_numpy(request: pytest.FixtureRequest) -> Generator[None]:
-    """Processes of some files run without kernels; in `make test-all` with them."""
+    """Processes of most files run without kernels; in `make test-all` with them."""
+    _ = library.usable  # this process has decided before it has the setting of those that it starts
     with pytest.MonkeyPatch.context() as patch:
-        if request.path.name in _ON_NUMPY and request.config.option.markexpr == "not slow":
+        if request.path.name not in _WITH_KERNELS and request.config.option.markexpr == "not slow":
             patch.setenv("ANABRANCH_KERNELS", "0")
         yield
 

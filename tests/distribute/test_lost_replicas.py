@@ -65,6 +65,26 @@ def alone() -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.parametrize("run", [(3,)], indirect=True)
+def test_a_worker_and_the_chief_are_lost(run: Launch, folder: Path, alone: Any, capfd: Any):
+    """Worker 1 takes over from the chief, and does the work of all; each loss on its own is slow, below."""
+    run.workers[2].kill()
+    run.workers[2].wait()
+    run.workers[0].kill()
+    assert (folder / "reached").read_text() == "two steps", "the callback is called once more, by the new chief"
+    (folder / "go").write_text("go")
+    assert (folder / "reached").read_text() == "the end"
+    assert run.wait() == 0
+    mine = found(folder, 1)
+    assert mine["steps"] == alone["steps"] == 14
+    assert mine["statistics"]["members"] == [1]
+    assert_same(mine, alone)
+    printed = capfd.readouterr()
+    assert "[worker 1] /job:worker/task:1 leads the training from now on." in printed.out
+    assert "ended with exit status -9" in printed.err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [(2,)], indirect=True)
 def test_the_work_of_a_worker_that_is_killed_is_done_by_the_others(run: Launch, folder: Path, alone: Any, capfd: Any):
     run.workers[1].kill()
@@ -95,6 +115,7 @@ def test_a_backup_makes_up_for_a_worker_that_is_stopped(run: Launch, folder: Pat
     assert sum(receipts[worker]["taken"] for worker in "012") in (28, 21, 14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [(2,)], indirect=True)
 def test_another_worker_takes_over_from_a_chief_that_is_killed(run: Launch, folder: Path, alone: Any, capfd: Any):
     run.workers[0].kill()

@@ -17,7 +17,11 @@ pytestmark = pytest.mark.xdist_group("tasks")
 MEGA = 1 << 20
 
 
-@pytest.fixture(scope="module", params=list(Plane))
+# Sockets of a host and of a network are used alike; test_random_over_tasks.py and test_rows_on_tasks.py use the former.
+PLANES = [pytest.param(plane, marks=[pytest.mark.slow] if plane == Plane.UNIX else []) for plane in Plane]
+
+
+@pytest.fixture(scope="module", params=PLANES)
 def plane(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -40,21 +40,53 @@ def launch(workers: int, ps: int, script: str, *arguments: str, status: int = 0,
     return run("-m", "anabranch", "launch", *counts, str(SCRIPTS / script), kind, *arguments, status=status)
 
 
-QUICK = ("accumulated", "several steps a call", "own step", "cell", "two outputs", "table")
+# Of `make test`: most of a process's time goes to its start, so one start of processes goes through several runs.
+WITH_PS = {
+    "ParameterServer": ["accumulated", "several steps a call", "own step"],
+    "ParameterServer:arriving": ["accumulated", "table"],
+    "ParameterServer:3": ["table"],
+}
+ALL_REDUCE = {"DataParallel": ["cell", "two outputs", "synchronized", "clipped"], "DataParallel:1": ["clipped"]}
+
+
+def in_turn(folder: Path, runs: dict[str, list[str]]) -> list[str]:
+    """Make a folder for each run, named by its strategy; return the script's arguments after the first strategy."""
+    for kind in runs:
+        (folder / kind).mkdir()
+    arguments = [["--", kind, str(folder / kind / "found"), *models] for kind, models in runs.items()]
+    return [argument for each in arguments for argument in each][2:]
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Any:
+def alone(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Any]:
     """Return the results of one process, in `make test` of the models that are compared there."""
-    output = tmp_path_factory.mktemp("alone") / "found"
-    models = QUICK if request.config.option.markexpr == "not slow" else ()
-    run(str(SCRIPTS / "train_models.py"), "ParameterServer", str(output), *models)
-    return np.load(f"{output}-0.npz")
+    folder = tmp_path_factory.mktemp("alone")
+    compared = sorted({model for runs in (WITH_PS, ALL_REDUCE) for models in runs.values() for model in models})
+    all_models = [] if request.config.option.markexpr == "not slow" else ["--", "ParameterServer", str(folder / "all")]
+    run(str(SCRIPTS / "train_models.py"), "ParameterServer", str(folder / "compared"), *compared, *all_models)
+    return {name: values for path in folder.iterdir() for name, values in np.load(path).items()}
 
 
-def assert_found(folder: Path, workers: int, alone: Any, models: Sequence[str]) -> None:
+@pytest.fixture(scope="module")
+def with_ps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with what three workers have found with two ps tasks, by strategy; the last run is refused."""
+    folder = tmp_path_factory.mktemp("with_ps")
+    refused = ["--", "ParameterServer", str(folder / "refused"), "synchronized"]
+    launch(3, 2, "train_models.py", *in_turn(folder, WITH_PS), *refused)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def all_reduce(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with what three workers have found by all-reduce."""
+    folder = tmp_path_factory.mktemp("all_reduce")
+    launch(3, 0, "train_models.py", *in_turn(folder, ALL_REDUCE))
+    return folder
+
+
+def assert_found(folder: Path, workers: int, alone: dict[str, Any], models: Sequence[str]) -> None:
     """The workers have found what one process finds of these models, or of all."""
-    expected = {name for name in alone.files if not models or name.partition(":")[0] in models}
+    expected = {name for name in alone if (not models and "synch" not in name) or name.partition(":")[0] in models}
     assert expected
     for worker in range(workers):
         found = np.load(folder / f"found-{worker}.npz")
@@ -64,48 +96,55 @@ def assert_found(folder: Path, workers: int, alone: Any, models: Sequence[str]) 
             np.testing.assert_allclose(found[name], alone[name], precision, precision, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("workers", "ps", "models"),
-    [
-        (2, 2, ["accumulated", "several steps a call", "own step"]),
-        (3, 0, ["cell", "two outputs"]),
-        pytest.param(2, 2, [], marks=pytest.mark.slow),
-        pytest.param(3, 1, [], marks=pytest.mark.slow),
-        pytest.param(3, 0, [], marks=pytest.mark.slow),
-    ],
-)
-def test_replicas_find_what_one_process_finds(
-    workers: int, ps: int, models: list[str], alone: Any, tmp_path: Path
-) -> None:
-    launch(workers, ps, "train_models.py", str(tmp_path / "found"), *models)
-    assert_found(tmp_path, workers, alone, models)
+def test_replicas_with_ps_tasks_find_what_one_process_finds(with_ps: Path, alone: Any) -> None:
+    assert_found(with_ps / "ParameterServer", 3, alone, WITH_PS["ParameterServer"])
 
 
-@pytest.mark.parametrize(
-    "models", [["accumulated", "table"], pytest.param([], marks=pytest.mark.slow)], ids=["some", "all"]
-)
-def test_gradients_that_are_added_as_they_arrive(models: list[str], alone: Any, tmp_path: Path) -> None:
-    launch(3, 2, "train_models.py", str(tmp_path / "found"), *models, option=":arriving")
-    assert_found(tmp_path, 3, alone, models)
+def test_replicas_by_all_reduce_find_what_one_process_finds(all_reduce: Path, alone: Any) -> None:
+    assert_found(all_reduce / "DataParallel", 3, alone, ALL_REDUCE["DataParallel"])
 
 
-@pytest.mark.parametrize("models", [["table"], pytest.param(["table", "float64"], marks=pytest.mark.slow)])
-def test_shards_of_weights_find_what_one_process_finds(models: list[str], alone: Any, tmp_path: Path) -> None:
-    command = ["launch", "-n", "2", "--ps", "2", str(SCRIPTS / "train_models.py"), "ParameterServer:3"]
-    run("-m", "anabranch", *command, str(tmp_path / "found"), *models)
-    assert_found(tmp_path, 2, alone, models)
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "ps"), [(2, 2), (3, 1), (3, 0)])
+def test_replicas_of_all_models(workers: int, ps: int, alone: Any, tmp_path: Path) -> None:
+    launch(workers, ps, "train_models.py", str(tmp_path / "found"))
+    assert_found(tmp_path, workers, alone, [])
 
 
-def test_synchronized_statistics_are_those_of_the_whole_batch(tmp_path: Path) -> None:
-    run(str(SCRIPTS / "train_models.py"), "DataParallel", str(tmp_path / "alone"), "synchronized")
-    launch(2, 0, "train_models.py", str(tmp_path / "found"), "synchronized")
-    alone, first, second = (np.load(tmp_path / name) for name in ("alone-0.npz", "found-0.npz", "found-1.npz"))
-    for name in alone.files:
-        np.testing.assert_allclose(first[name], alone[name], 2e-5, 2e-5, err_msg=name)
-    for name in second.files:
-        assert first[name].tobytes() == second[name].tobytes(), name
-    printed = launch(1, 1, "train_models.py", str(tmp_path / "refused"), "synchronized", status=1)
-    assert "are synchronized, which takes workers that compute each step together" in printed
+def test_gradients_that_are_added_as_they_arrive(with_ps: Path, alone: Any) -> None:
+    assert_found(with_ps / "ParameterServer:arriving", 3, alone, WITH_PS["ParameterServer:arriving"])
+
+
+@pytest.mark.slow
+def test_gradients_of_all_models_that_are_added_as_they_arrive(alone: Any, tmp_path: Path) -> None:
+    launch(3, 2, "train_models.py", str(tmp_path / "found"), option=":arriving")
+    assert_found(tmp_path, 3, alone, [])
+
+
+def test_shards_of_weights_find_what_one_process_finds(with_ps: Path, alone: Any) -> None:
+    assert_found(with_ps / "ParameterServer:3", 3, alone, WITH_PS["ParameterServer:3"])
+
+
+@pytest.mark.slow
+def test_shards_of_weights_of_more_models(alone: Any, tmp_path: Path) -> None:
+    launch(2, 2, "train_models.py", str(tmp_path / "found"), "table", "float64", option=":3")
+    assert_found(tmp_path, 2, alone, ["table", "float64"])
+
+
+def test_synchronized_statistics_are_those_of_the_whole_batch(all_reduce: Path, alone: Any) -> None:
+    assert_found(all_reduce / "DataParallel", 3, alone, ALL_REDUCE["DataParallel"])
+    first, *others = (np.load(all_reduce / "DataParallel" / f"found-{worker}.npz") for worker in range(3))
+    for other in others:
+        for name in other.files:
+            assert first[name].tobytes() == other[name].tobytes(), name
+
+
+def test_synchronized_statistics_are_refused_where_workers_compute_alone(with_ps: Path) -> None:
+    for worker in range(3):
+        with np.load(with_ps / f"refused-{worker}.npz") as found:
+            assert "are synchronized, which takes workers that compute each step together" in str(
+                found["synchronized: refused"]
+            )
 
 
 @pytest.mark.slow
@@ -145,21 +184,27 @@ def test_synchronized_statistics_need_rows_in_each_worker(tmp_path: Path) -> Non
     assert "Batch 4 has no row for worker 6 of 7, but the layers ['batch_normalization'] are synchronized" in printed
 
 
-@pytest.mark.parametrize(
-    ("ps", "models"),
-    [
-        (0, ["clipped"]),
-        pytest.param(1, ["table"], marks=pytest.mark.slow),
-        *[pytest.param(ps, ["table", "clipped"], marks=pytest.mark.slow) for ps in (0, 1)],
-    ],
-)
-def test_two_runs_give_the_same_bits(ps: int, models: list[str], tmp_path: Path) -> None:
-    """By all-reduce also in other buckets: one for each gradient."""
+def assert_same_bits(first: Path, second: Path, model: str) -> None:
+    with np.load(first) as one, np.load(second) as other:
+        names = [name for name in one.files if name.startswith(model)]
+        assert names
+        for name in names:
+            assert one[name].tobytes() == other[name].tobytes(), name
+
+
+def test_two_runs_give_the_same_bits(all_reduce: Path) -> None:
+    """Also in other buckets: one for each gradient."""
+    first, second = (all_reduce / kind / "found-0.npz" for kind in ALL_REDUCE)
+    assert_same_bits(first, second, "clipped")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ps", [0, 1])
+def test_two_runs_of_two_workers_give_the_same_bits(ps: int, tmp_path: Path) -> None:
     for name, option in (("first", ""), ("second", "" if ps else ":1")):
-        launch(2, ps, "train_models.py", str(tmp_path / name), *models, option=option)
-    first, second = (np.load(tmp_path / f"{name}-0.npz") for name in ("first", "second"))
-    for name in first.files:
-        assert first[name].tobytes() == second[name].tobytes(), name
+        launch(2, ps, "train_models.py", str(tmp_path / name), "table", "clipped", option=option)
+    for model in ("table", "clipped"):
+        assert_same_bits(tmp_path / "first-0.npz", tmp_path / "second-0.npz", model)
 
 
 def found(folder: Path, worker: int) -> Any:

@@ -1,12 +1,14 @@
 """Trains small models one after the other, as one of the workers of a cluster or alone, and saves what came of it.
 
-train_models.py STRATEGY OUTPUT [MODEL ...]
+    train_models.py STRATEGY OUTPUT [MODEL ...] [-- STRATEGY OUTPUT [MODEL ...]] ...
+
+After "--" the same processes go on with the next strategy.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -143,7 +145,13 @@ def main(kind: str, output: str, names: list[str]) -> None:
         with strategy.scope():
             model, x, y, options = known[name]()
         options = {"batch_size": 12, "epochs": 2, "verbose": 0, **options}
-        history = model.fit(x, y, validation_data=(x[:20], _first(y)), **options)
+        try:
+            history = model.fit(x, y, validation_data=(x[:20], _first(y)), **options)
+        except ValueError as error:
+            if kind != "ParameterServer":
+                raise
+            found[f"{name}: refused"] = np.array(str(error))
+            continue
         for number, weight in enumerate(model.get_weights()):
             found[f"{name}: weight {number}"] = weight
         for key, values in history.history.items():
@@ -153,11 +161,23 @@ def main(kind: str, output: str, names: list[str]) -> None:
                 found[f"{name}: optimizer {number}"] = variable.numpy()
         found[f"{name}: steps"] = np.array(int(model.optimizer.iterations))
     np.savez(f"{output}-{strategy.task_index}.npz", **found)
+    if isinstance(strategy, ab.distribute.ParameterServer):
+        strategy.close()  # the next one listens at the same address
 
 
 def _first(y: Any) -> Any:
     return {key: value[:20] for key, value in y.items()} if isinstance(y, dict) else y[:20]
 
 
+def runs(arguments: list[str]) -> Iterator[list[str]]:
+    """Part the arguments at each "--"."""
+    while "--" in arguments:
+        at = arguments.index("--")
+        yield arguments[:at]
+        arguments = arguments[at + 1 :]
+    yield arguments
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    for kind, output, *names in runs(sys.argv[1:]):
+        main(kind, output, names)

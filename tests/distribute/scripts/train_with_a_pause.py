@@ -40,7 +40,7 @@ class Back(callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if epoch == 0 and not STRATEGY.is_chief and (FOLDER / "was lost").exists():
-            (FOLDER / "reached").write_text("worker 1 is back")
+            (FOLDER / "reached").write_text(f"worker {STRATEGY.task_index} is back")
 
 
 STRATEGY = ab.distribute.ParameterServer(
