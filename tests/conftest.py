@@ -36,6 +36,14 @@ _VERIFIED_IN_PART = ("test_control_flow_pitfalls.py", "test_ragged_batches_masks
 
 # Tests that compare ops, layers, models, optimizers and files with NumPy or Keras: kernels have tests of their own.
 _FEW_KERNELS = (
+    "examples/test_cluster_training*",
+    "examples/test_interchange*",
+    "examples/test_language_model*",
+    "examples/test_moe*",
+    "examples/test_reinforce*",
+    "examples/test_seq2seq*",
+    "examples/test_translation*",
+    "examples/test_two_tasks*",
     "layers/*",
     "framework/*",
     "onnx_files/*",
@@ -89,11 +97,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without the garbage collector: tens of thousands of tests are made, and all of them stay."""
+    """Collect without the garbage collector: tens of thousands of tests are made, and all of them stay.
+
+    Later it need not look at them again and again, nor after each 700 objects.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         gc.enable()
 
 

@@ -1,6 +1,5 @@
-"""Thousands of generated tests: their coverage is reported, and collecting them stays cheap."""
+"""Thousands of generated tests: their coverage is reported."""
 
-import gc
 from collections.abc import Callable
 
 import pytest
@@ -11,9 +10,3 @@ def cases(request: pytest.FixtureRequest, tell: Callable[..., None]) -> Callable
     """Note how many cases a generated test went through."""
     function = request.node.name.partition("[")[0].removeprefix("test_")
     return lambda count: tell("generated op cases", {function: count})
-
-
-def pytest_collection_finish() -> None:
-    """Thousands of collected tests live until the end: the garbage collector need not look at them again and again."""
-    gc.collect()
-    gc.freeze()

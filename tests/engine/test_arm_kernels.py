@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parents[1] / "shared" / "compile_for_arm.py"
 
 @pytest.mark.kernels
 def test_kernels_are_compiled_for_arm_and_compute_the_same(tmp_path: Path) -> None:
-    environment = {**os.environ, "ANABRANCH_CACHE_DIR": str(tmp_path), "ANABRANCH_KERNELS": "1"}
+    environment = {"ANABRANCH_KERNELS": "1", **os.environ, "ANABRANCH_CACHE_DIR": str(tmp_path)}
     ran = subprocess.run([sys.executable, SCRIPT], env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)

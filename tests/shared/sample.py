@@ -58,10 +58,11 @@ def left_out(items: Iterable[pytest.Item], root: Path) -> list[pytest.Item]:
         root: the folder of the tests.
     """
     families: dict[Hashable, list[tuple[str, pytest.Item, Words]]] = {}
+    paths: dict[Path, str] = {}  # of a file there are thousands of items
     for item in items:
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec") or item.get_closest_marker("slow"):
             continue
-        path = item.path.relative_to(root).as_posix()
+        path = paths.get(item.path) or paths.setdefault(item.path, item.path.relative_to(root).as_posix())
         family, words_of = (path, _case) if path in _SAME_CASES else ((item.parent, item.originalname), _values)
         families.setdefault(family, []).append((item.nodeid, item, words_of(item)))
     return [item for family in families.values() for item in rest(family)]
