@@ -23,9 +23,11 @@ from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.scratch import scratch
 from ..matmul import gemm
 from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_exchange, print_product, print_transposed
+from .stacks import MOST, print_factor, run_stack
 from .triangular import print_substitution
 
-_LEAST = 128  # rows: of smaller matrices LAPACK is as quick
+_LEAST = 96  # rows: of one to three smaller matrices LAPACK is as quick,
+_FEW = 4
 _FIELDS = ("x", "out", "size", "count", "memory", "product", "failed")
 
 
@@ -34,20 +36,24 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
 
     A matrix that turns out not to be positive definite is left to NumPy, which raises, or finds that rounding differs.
     """
-    op, shape, dtype = operation.op, operation.inputs[0].shape, dtype_of_kernels(operation)
+    op, dtype = operation.op, dtype_of_kernels(operation)
     assert isinstance(op, Cholesky)
-    if dtype is None or (shape is not None and (shape[-1] or _LEAST) < _LEAST):
+    if dtype is None:
         return None
-    run = compiled("cholesky", gemm.ELEMENTS[dtype.name], (_print_factor, print_substitution, _print_all))
+    element = gemm.ELEMENTS[dtype.name]
+    run = compiled("cholesky", element, (_print_factor, print_substitution, _print_all))
     item = dtype.itemsize
 
     def cholesky(x: Any) -> Any:
         size = x.shape[-1]
-        if size < _LEAST or not x.size or not fits(x, dtype):
+        count = x.size // (size * size) if x.size else 0
+        if not count or (size < _LEAST and count < _FEW) or not fits(x, dtype):
             return op.run(np, x)
         out = np.empty(x.shape, dtype)
+        if size <= MOST:
+            arrays = x.ctypes.data, out.ctypes.data
+            return op.run(np, x) if run_stack("factors", element, print_factor, arrays, (size, size, count)) else out
         memory = scratch(3 * BLOCK * size * item)
-        count = x.size // (size * size)
         fields = [x.ctypes.data, out.ctypes.data, size, count, memory, gemm.product_address(dtype.name)]
         return op.run(np, x) if is_left(run, fields) else out
 

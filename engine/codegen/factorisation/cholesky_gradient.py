@@ -23,6 +23,7 @@ from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.scratch import scratch
 from ..matmul import gemm
 from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product, print_transposed
+from .stacks import MOST, print_gradient, run_stack
 from .triangular import print_substitution
 
 _FIELDS = ("lower", "cotangent", "out", "size", "count", "memory", "product", "is_singular")
@@ -37,7 +38,8 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
     assert isinstance(op, CholeskyGradient)
     if dtype is None:
         return None
-    run = compiled("cholesky_gradient", gemm.ELEMENTS[dtype.name], (print_substitution, _print_all))
+    element = gemm.ELEMENTS[dtype.name]
+    run = compiled("cholesky_gradient", element, (print_substitution, _print_all))
     product = gemm.product_address(dtype.name)
 
     def gradient(lower: Any, cotangent: Any) -> Any:
@@ -45,9 +47,13 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
             return op.run(np, lower, cotangent)
         size = lower.shape[-1]
         out = np.empty(lower.shape, dtype)
-        memory = scratch(BLOCK * size * dtype.itemsize)
         arrays = [array.ctypes.data for array in (lower, cotangent, out)]
-        fields = [*arrays, size, out.size // (size * size), memory, product]
+        count = out.size // (size * size)
+        if size <= MOST and count > 1:
+            is_done = not run_stack("gradients", element, print_gradient, arrays, (size, size, count))
+            return out if is_done else op.run(np, lower, cotangent)
+        memory = scratch(BLOCK * size * dtype.itemsize)
+        fields = [*arrays, size, count, memory, product]
         return op.run(np, lower, cotangent) if is_left(run, fields) else out
 
     return gradient

@@ -20,9 +20,12 @@ from ...ops.linear_algebra.triangular import SolveTriangular
 from ..convolution.correlation import Fields
 from ..elementwise.bound import fitted
 from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.library import library
+from ..llvm.registers import registers_of
 from ..llvm.scratch import scratch
 from ..matmul import gemm
 from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product
+from .stacks import MOST, Solution, run_stack
 
 _FEW = 4  # right sides: of fewer or as many each is solved by itself
 _WIDE = 4  # vectors of right sides that are substituted at a time
@@ -41,9 +44,12 @@ def triangular_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
     assert isinstance(op, SolveTriangular)
     if dtype is None or operation.inputs[1].dtype is not operation.inputs[0].dtype:
         return None
-    run = compiled("triangular", gemm.ELEMENTS[dtype.name], (print_substitution, _print_one, _print_all))
+    element = gemm.ELEMENTS[dtype.name]
+    run = compiled("triangular", element, (print_substitution, _print_one, _print_all))
     product = gemm.product_address(dtype.name)
     flags = [int(op.lower), int(op.transposed), int(op.unit_diagonal)]
+    small = Solution(op.lower != op.transposed, op.transposed, op.unit_diagonal)
+    lanes = registers_of(library.host, element).lanes
 
     def solve(a: Any, b: Any) -> Any:
         if not (a.size and b.size):
@@ -52,9 +58,17 @@ def triangular_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
         size, columns = a.shape[-1], b.shape[-1]
         matrices = fitted(a if a.ndim == 2 else np.broadcast_to(a, (*batch, size, size)), dtype)
         x = np.empty((*batch, size, columns), dtype)
+        count = x.size // (size * columns)
+        if a.ndim > 2 and count > 1 and size <= MOST and columns < lanes:
+            given = fitted(b if b.shape == x.shape else np.broadcast_to(b, x.shape), dtype)
+            arrays = matrices.ctypes.data, given.ctypes.data, x.ctypes.data
+            is_done = not run_stack(
+                f"solutions_{flags[0]}{flags[1]}{flags[2]}", element, small, arrays, (size, columns, count)
+            )
+            return x if is_done else op.run(np, a, b)
         x[...] = b
         memory = scratch((BLOCK + 1) * size * dtype.itemsize)
-        sizes = [size, columns, x.size // (size * columns), 0 if a.ndim == 2 else size * size]
+        sizes = [size, columns, count, 0 if a.ndim == 2 else size * size]
         fields = [matrices.ctypes.data, x.ctypes.data, *sizes, *flags, memory, product]
         return op.run(np, a, b) if is_left(run, fields) else x
 
