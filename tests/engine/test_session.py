@@ -455,3 +455,40 @@ def test_constants_lie_beside_the_tensors_they_go_with():
         x = ab.placeholder((), "float32", "x")
     y = 2 * x + 1  # outside the block
     assert ab.Session(x.graph).run(y, {x: 3.0}) == 7.0
+
+
+def test_steps_of_one_model_run_at_once_and_another_step_applies_their_gradients():
+    """Several steps compute gradients with the same weights: each waits in its midst until all are there."""
+    count, rounds = 3, 5
+    all_are_here = threading.Barrier(count)
+
+    def meet(number: Any) -> Any:
+        all_are_here.wait(30)
+        return number
+
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(count, 8, 3)).astype("float32")
+    targets = rows @ np.array([[1.0], [-2.0], [3.0]], "float32")
+    with ab.Graph().as_default() as graph:
+        w = ab.Variable(np.zeros((3, 1), "float32"))
+        x, y = ab.placeholder((8, 3)), ab.placeholder((8, 1))
+        loss = ab.ops.numpy_function(meet, [ab.ops.mean((x @ w - y) ** 2)], "float32", shape=())
+        (gradient,) = ab.gradients(ab.ops.mean((x @ w - y) ** 2), [w])
+        queue = ab.queues.FIFOQueue(count, ["float32"], shapes=[(3, 1)])
+        put = queue.enqueue(gradient)
+        applied = w.assign_sub(0.1 * ab.ops.mean(queue.dequeue_many(count), axis=0))
+        session = ab.Session(graph)
+
+    done = threading.Barrier(count, action=lambda: session.run(applied))
+
+    def work(number: int) -> None:
+        for _ in range(rounds):
+            session.run([loss, put], {x: rows[number], y: targets[number]})
+            done.wait(30)
+
+    in_threads(work, count)
+    expected = np.zeros((3, 1))
+    for _ in range(rounds):
+        slopes = [2 * r.T @ (r @ expected - t) / 8 for r, t in zip(rows, targets, strict=True)]
+        expected = expected - 0.1 * np.mean(slopes, axis=0)
+    np.testing.assert_allclose(w.numpy(), expected, 1e-4, 1e-6)
