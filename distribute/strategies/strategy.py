@@ -266,6 +266,9 @@ class ParameterServer(Strategy):
 
     def close(self) -> None:
         """End this process's task. It ends with the process, too."""
+        if self.work is not None:
+            self.work.close()
+            self.work = None
         if self._server is not None:
             self._server.stop()
 

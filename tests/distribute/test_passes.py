@@ -70,8 +70,6 @@ def workers() -> Generator[list[ParameterServer]]:
             found = [ParameterServer(cluster=cluster, job_name="worker", task_index=index) for index in range(2)]
             yield found
             for strategy in found:
-                if strategy.work is not None:
-                    strategy.work.close()
                 strategy.close()
 
 
