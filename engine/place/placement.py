@@ -150,7 +150,7 @@ def place(
     fed: Sequence[Symbol] = (),
     devices: Sequence[Device] | None = None,
     costs: CostModel | None = None,
-    effort: int = 100_000,
+    effort: int | None = None,
     like: Placement | None = None,
 ) -> Placement:
     """Place the operations of a step, as they come from pruning, in program order.
@@ -160,7 +160,7 @@ def place(
         fed: other tensors whose values are fed.
         devices: where it may run; by default the devices of this process.
         costs: times and sizes; by default what was measured in this process, and else estimates.
-        effort: how many tasks may be simulated to improve on the greedy placement.
+        effort: how many tasks may be simulated to improve on the greedy placement; by default more for longer steps.
         like: a placement that is taken over for what has the same name there.
 
     Raises:

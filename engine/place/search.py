@@ -15,9 +15,11 @@ from .tasks import Layout
 
 _UNDECIDED = -1
 _RESTARTS = 20
+_LEAST_EFFORT, _MOST_EFFORT = 2_000, 100_000  # tasks that are simulated
+_EFFORT_A_SECOND = 1e8  # of a step: simulating a task takes about 3 us, so the search as long as some hundred steps
 
 
-def search(layout: Layout, effort: int = 100_000) -> tuple[list[int], Simulated]:
+def search(layout: Layout, effort: int | None = None) -> tuple[list[int], Simulated]:
     """A device for each group of `layout`, and the run that it makes. The same layout gives the same answer.
 
     Starts are the greedy simulation (with variables alone, and with all values counted as memory), everything on one
@@ -26,16 +28,18 @@ def search(layout: Layout, effort: int = 100_000) -> tuple[list[int], Simulated]
 
     Args:
         layout: the tasks.
-        effort: how many tasks may be simulated for improvements.
+        effort: how many tasks may be simulated for improvements; by default more where a step takes longer, since the
+            search is paid for once, and what it saves is saved in each step.
     """
     return _Search(layout, effort).run()
 
 
 class _Search:
-    def __init__(self, layout: Layout, effort: int) -> None:
+    def __init__(self, layout: Layout, effort: int | None) -> None:
         self.layout = layout
         self.transfers = Transfers(layout)
-        self.effort = effort
+        self.effort = _MOST_EFFORT if effort is None else effort
+        self.is_effort_given = effort is not None
         self.work = [0.0] * len(layout.choices)
         for task in layout.tasks:
             self.work[task.group] += min(task.seconds)
@@ -46,6 +50,8 @@ class _Search:
     def run(self) -> tuple[list[int], Simulated]:
         starts = [self._start(places) for places in self._candidates()]
         starts.sort(key=lambda start: start[1].rank)
+        if not self.is_effort_given and not starts[0][1].over:  # else memory has to be found, whatever it takes
+            self.effort = min(max(int(starts[0][1].seconds * _EFFORT_A_SECOND), _LEAST_EFFORT), _MOST_EFFORT)
         best = self._improve(*starts[0])
         for places, found in starts[1:]:
             best = min(best, self._improve(places, found), key=_rank)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -326,6 +327,26 @@ def test_iterations_that_overlap_are_spread():
     places, run = search(layout)
     assert run.seconds < 0.75 * simulate(layout, on_one_device(layout, 1)).seconds
     assert len({places[layout.groups[operation]] for operation in layout.operations if operation.type == "matmul"}) == 2
+
+
+@pytest.mark.parametrize(("size", "effort"), [(4, 2_000), (64, 100_000)])
+def test_a_search_takes_longer_where_steps_do(monkeypatch: pytest.MonkeyPatch, size: int, effort: int):
+    """It is paid for once, and what it saves is saved in each step."""
+    x = matrices(2, size)
+    for _ in range(20):
+        x = [a @ b for a, b in zip(x, reversed(x), strict=True)]
+    layout = layout_of(x, cpus(3))
+    spent = 0
+
+    def counted(layout: Layout, *arguments: Any) -> Any:
+        nonlocal spent
+        spent += len(layout.tasks)
+        return simulate(layout, *arguments)
+
+    monkeypatch.setattr(sys.modules[search.__module__], "simulate", counted)
+    search(layout)
+    assert spent < effort + 30 * len(layout.tasks)  # the starts come on top
+    assert spent > effort
 
 
 def test_measured_trip_counts_replace_the_assumed_one():
