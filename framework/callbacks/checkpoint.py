@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...engine.saving.atomic import atomic_write
+from ...engine.checkpoint.files import MANIFEST, is_checkpoint
+from ...engine.checkpoint.folders import Folder, folder_of
 from ..saving.archive import SavedFileError
-from ..saving.checkpointing import RunCallback
+from ..saving.checkpointing import RunCallback, TrainingRun, is_backup
 from .base import Callback, Logs
 from .monitor import MonitorCallback
 
@@ -219,13 +221,14 @@ class ModelCheckpoint(MonitorCallback):
 class BackupAndRestore(RunCallback):
     """Backs up a `fit` under way, and takes it up again when the same program is started again.
 
-    One file holds the weights, the optimizers' state, all random state, the other callbacks' state (see
-    `Callback.get_state`), the history, and the place in the data. It is written whole or not at all. However `fit` was
-    interrupted, calling it again with the same model, data and callbacks goes on from the latest backup, and ends with
-    the same bits as if nothing had happened.
+    A checkpoint, in the format of `distribute.CheckpointManager`, holds the weights, the optimizers' state, all random
+    state, the other callbacks' state (see `Callback.get_state`), the history, and the place in the data. It is written
+    whole or not at all. However `fit` was interrupted, calling it again with the same model, data and callbacks goes on
+    from the latest backup, and ends with the same bits as if nothing had happened.
 
     Args:
-        backup_dir: a folder for the file ``training_state.npz``.
+        backup_dir: a folder, or the URL of one (extra ``remote``), for the checkpoint ``step-N``; N is the number of
+            updates that the optimizer has made. Files of version 0.1, ``training_state.npz``, are read.
         save_freq: "epoch", or a number of batches after which to write it.
         double_checkpoint: keep the backup before the latest, too, and take that if the latest is damaged.
         delete_checkpoint: delete the backup when training has come to its end.
@@ -270,8 +273,7 @@ class BackupAndRestore(RunCallback):
         self.save_freq = save_freq
         self.double_checkpoint = double_checkpoint
         self.delete_checkpoint = delete_checkpoint
-        self._path = Path(self.backup_dir, "training_state.npz")
-        self._earlier_path = Path(self.backup_dir, "training_state.previous.npz")
+        self._folder = folder_of(self.backup_dir)
         self._counter = _BatchCounter(save_freq)
         self._epoch = 0
 
@@ -289,19 +291,48 @@ class BackupAndRestore(RunCallback):
         self.take_up()
 
     def take_up(self) -> bool:
-        if self.run is None or not (self._path.exists() or self._earlier_path.exists()):
-            return False
-        try:
-            self.run.load(self._path)
-        except (SavedFileError, FileNotFoundError) as error:
-            if not self._earlier_path.exists():
-                raise
-            warnings.warn(f"BackupAndRestore takes the backup before the latest: {error}", stacklevel=2)
-            self.run.load(self._earlier_path)
-        return True
+        while self.run is not None and (found := self._found()):
+            try:
+                self._load(self.run, found)
+                return True
+            except (SavedFileError, FileNotFoundError):
+                if [str(place) for place in self._found()] == [str(place) for place in found]:
+                    raise  # else another process has saved meanwhile
+        return False
+
+    @staticmethod
+    def _load(run: TrainingRun, found: Sequence[Folder | Path]) -> None:
+        """Load the first backup that is whole."""
+        for place in found[:-1]:
+            try:
+                run.load(place)
+                return
+            except (SavedFileError, FileNotFoundError) as error:
+                warnings.warn(f"BackupAndRestore takes the backup before the latest: {error}", stacklevel=3)
+        run.load(found[-1])
+
+    def _found(self) -> list[Folder | Path]:
+        """Find the backups, the latest first."""
+        return [*[self._folder / f"step-{step}" for step in reversed(self._steps())], *self._old_files()]
+
+    def _steps(self) -> list[int]:
+        return [step for step in self._all_steps() if is_backup(self._folder / f"step-{step}")]
+
+    def _all_steps(self) -> list[int]:
+        """Return the numbers of all checkpoints in the folder, others' among them."""
+        names = [name.removeprefix("step-") for name in self._folder.folders("step-")]
+        numbers = [int(name) for name in names if name.isdigit()]
+        return sorted([number for number in numbers if is_checkpoint(self._folder / f"step-{number}")])
+
+    def _old_files(self) -> list[Path]:
+        """Find files that version 0.1 has written."""
+        if type(self._folder) is not Folder:
+            return []
+        files = [self._folder.path / name for name in ("training_state.npz", "training_state.previous.npz")]
+        return [file for file in files if file.exists()]
 
     def save_first(self, epoch: int) -> None:
-        if not (self._path.exists() or self._earlier_path.exists()):
+        if not self._found():
             self._save(epoch, 0)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
@@ -320,17 +351,22 @@ class BackupAndRestore(RunCallback):
             return
         if self.run.check is not None:  # before the folder is made: another process may have come to its end
             self.run.check()
-        os.makedirs(self.backup_dir, exist_ok=True)
-        if self.double_checkpoint and self._path.exists():
-            with atomic_write(self._earlier_path) as stream:
-                stream.write(self._path.read_bytes())
-        self.run.save(self._path, epoch, batch)
+        step = max([self.run.steps, *[number + 1 for number in self._all_steps()]])
+        self.run.save(self._folder / f"step-{step}", step, epoch, batch)
+        self._remove_but(2 if self.double_checkpoint else 1)
+
+    def _remove_but(self, count: int) -> None:
+        """Remove all backups but the latest ones."""
+        steps = self._steps()
+        for step in steps[: max(len(steps) - count, 0)]:
+            (self._folder / f"step-{step}").remove(MANIFEST)
+        for file in self._old_files() if len(steps) >= count else ():
+            file.unlink(missing_ok=True)
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         self.run = None
         if not self.delete_checkpoint:
             return
-        for path in (self._path, self._earlier_path):
-            path.unlink(missing_ok=True)
+        self._remove_but(0)
         if os.path.isdir(self.backup_dir) and not os.listdir(self.backup_dir):
             os.rmdir(self.backup_dir)

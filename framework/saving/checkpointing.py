@@ -1,4 +1,4 @@
-"""A `fit` that was interrupted, taken up again: all of its state in one file, and the way back into it.
+"""A `fit` that was interrupted, taken up again: all of its state in a checkpoint, and the way back into it.
 
 The state is every variable and generator of random numbers that the model, its metrics and its optimizers hold, the
 global generators, what callbacks keep, and where in the data the run is. Batches that were run are drawn once more and
@@ -12,16 +12,20 @@ import base64
 import io
 import json
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...engine.checkpoint.files import MANIFEST, CheckpointReader, write_manifest, write_shard
+from ...engine.checkpoint.folders import Folder
 from ...engine.common.dtypes import as_dtype
 from ...engine.graph.sharded import ShardedVariable, grouped
 from ...engine.graph.variable import Variable
 from ...engine.ops.random.keys import SeedGenerator, global_generator
+from ...engine.queues.errors import DataLossError
 from ...engine.saving.atomic import atomic_write
 from ...layers.core.layer import Layer
 from ...optim.optimizer import Optimizer
@@ -51,6 +55,7 @@ _NOTED = (
 _AVERAGES = ("_compiled_loss", "_compiled_metrics", "_loss_tracker")
 _SKIPPED = frozenset((*_MADE_OF, *_NOTED, *_AVERAGES))
 _STATE = "state.json"
+_OF_SHARDS = "biufcVT"  # kinds of dtypes that a shard of a checkpoint keeps as they are
 _SHOWN = 8
 
 
@@ -133,6 +138,49 @@ def _write(stream: Any, state: Any) -> None:
     np.savez(stream, **{_STATE: np.frombuffer(text.encode(), "uint8")}, **arrays)
 
 
+def write_backup(folder: Folder, state: State, step: int) -> None:
+    """Write nested dicts and lists of numbers, texts and arrays as a checkpoint.
+
+    The arrays are in the shard, all else in the manifest.
+
+    Raises:
+        OSError: it can't be written; then there is no checkpoint.
+    """
+    arrays: dict[str, Any] = {}
+    run = _encoded(state, arrays, "")
+    folder.remove(MANIFEST)
+    write_manifest(folder, [write_shard(folder, 0, 1, arrays)], {"step": step, "time": time.time(), "run": run})
+
+
+def is_backup(folder: Folder) -> bool:
+    """Test whether a checkpoint is that of a run, or one that can't be read."""
+    try:
+        return "run" in json.loads(folder.read(MANIFEST))
+    except ValueError:
+        return True
+    except FileNotFoundError:  # another process has removed it
+        return False
+
+
+def read_backup(folder: Folder) -> State:
+    """Read what `write_backup` wrote.
+
+    Raises:
+        SavedFileError: the checkpoint is damaged, or another one.
+        FileNotFoundError: there is none.
+    """
+    try:
+        reader = CheckpointReader(folder)
+        if "run" not in reader.manifest:
+            raise SavedFileError(
+                f"{str(folder)!r} is a checkpoint of variables alone, and BackupAndRestore needs one of its own. Give "
+                "it another folder."
+            )
+        return _decoded(reader.manifest["run"], reader)
+    except DataLossError as error:
+        raise SavedFileError(f"{str(folder)!r} is damaged or cut short: {error}") from error
+
+
 def state_as_text(state: Any) -> str:
     """Nested dicts and lists of numbers, texts and arrays, as one text."""
     stream = io.BytesIO()
@@ -164,17 +212,31 @@ def _read(source: Any) -> Any:
         return _decoded(json.loads(file[_STATE].tobytes().decode()), file)
 
 
-def _encoded(value: Any, arrays: dict[str, Any]) -> Any:
+def _encoded(value: Any, arrays: dict[str, Any], path: str | None = None) -> Any:
+    """Write a state as JSON, and its arrays apart.
+
+    Args:
+        value: the state.
+        arrays: takes the arrays by name.
+        path: where in the state the value is, if arrays are named so.
+    """
+
+    def below(key: Any) -> str | None:
+        return None if path is None else f"{path}/{key}".lstrip("/")
+
     if isinstance(value, dict):
-        return {str(key): _encoded(item, arrays) for key, item in value.items()}
+        return {str(key): _encoded(item, arrays, below(key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_encoded(item, arrays) for item in value]
+        return [_encoded(item, arrays, below(position)) for position, item in enumerate(value)]
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
     array = np.asarray(value)
-    name = f"array{len(arrays)}"
-    # Types that NumPy does not have, such as bfloat16, are written as bytes.
-    arrays[name] = array if array.dtype.isbuiltin == 1 else np.frombuffer(array.tobytes(), "uint8")
+    name = path or f"array{len(arrays)}"
+    while name in arrays:
+        name += "'"
+    # Types that NumPy does not have, such as bfloat16, are written as bytes, or those that shards do not have.
+    is_kept = array.dtype.isbuiltin == 1 if path is None else array.dtype.kind in _OF_SHARDS
+    arrays[name] = array if is_kept else np.frombuffer(array.tobytes(), "uint8")
     return {"__array__": name, "dtype": array.dtype.name, "shape": list(array.shape)}
 
 
@@ -224,14 +286,19 @@ class TrainingRun:
         self.check: Callable[[], None] | None = None
         """Raise an error, before anything is written, if another process saves the run by now."""
         self._loaded: State | None = None
-        self._path = Path()
+        self._path = ""
         for callback in hooks.callbacks:
             if isinstance(callback, RunCallback):
                 callback.run = self
                 data.note_random_state = random_state
 
-    def save(self, path: Path, epoch: int, batch: int) -> None:
-        """Write everything to `path`: the run goes on with `batch` of `epoch`, both counted from 0."""
+    @property
+    def steps(self) -> int:
+        """The number of updates that the optimizer has made."""
+        return int(np.asarray(self.model.optimizer.iterations))
+
+    def save(self, folder: Folder, step: int, epoch: int, batch: int) -> None:
+        """Write everything to a checkpoint: the run goes on with `batch` of `epoch`, both counted from 0."""
         parts = stateful_parts(self.model, with_averages=batch > 0)
         state: State = {
             "epoch": epoch,
@@ -250,15 +317,16 @@ class TrainingRun:
         }
         if self.check is not None:
             self.check()
-        write_state(path, state)
+        write_backup(folder, state, step)
 
-    def load(self, path: Path) -> None:
-        """Read a file, from whose state the run then begins.
+    def load(self, place: Folder | Path) -> None:
+        """Read a checkpoint, or a file of version 0.1, from whose state the run then begins.
 
         Raises:
-            SavedFileError: the file is damaged.
+            SavedFileError: it is damaged.
         """
-        self._loaded, self._path = read_state(path), path
+        self._loaded = read_state(place) if isinstance(place, Path) else read_backup(place)
+        self._path = str(place)
 
     def epochs(self, initial_epoch: int, epochs: int) -> range:
         """The epochs to run. What was saved between two epochs is restored now."""
@@ -307,9 +375,9 @@ class TrainingRun:
         steps = self.data.steps
         if state["batch"] and steps is not None and state["steps"] not in (None, steps):
             raise SavedFileError(
-                f"{str(self._path)!r} was saved after {state['batch']} of {state['steps']} steps of epoch "
+                f"{self._path!r} was saved after {state['batch']} of {state['steps']} steps of epoch "
                 f"{state['epoch'] + 1}, but an epoch of these data has {steps} steps. Call fit with the same data and "
-                "batch size, or delete the file to start from the beginning."
+                "batch size, or delete it to start from the beginning."
             )
         position = state["data"]
         if position["random"] is not None:
@@ -343,8 +411,8 @@ class TrainingRun:
             listed = "".join(f"\n  {line}" for line in differences[:_SHOWN])
             more = f"\n  ... and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
             raise SavedFileError(
-                f"{str(self._path)!r} was saved by a run of another model, and nothing was restored:{listed}{more}\n"
-                "Build and compile the model as it was, or delete the file to start from the beginning."
+                f"{self._path!r} was saved by a run of another model, and nothing was restored:{listed}{more}\n"
+                "Build and compile the model as it was, or delete it to start from the beginning."
             )
         for path, value in values.items():
             part = parts[path]

@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shared.tasks import PATIENCE, PS, WORKER, Running
+from shared.tasks import PATIENCE, PS, TOKEN, WORKER, Running
 
 import anabranch as ab
 from anabranch import layers, optim
 from anabranch.distribute import CheckpointManager
 from anabranch.distribute import checkpoints as module
+from anabranch.engine.checkpoint import ops
+from anabranch.engine.checkpoint.files import write_shard
 
 pytestmark = pytest.mark.xdist_group("tasks")
 
@@ -230,6 +232,39 @@ def test_each_task_writes_what_lies_on_it(running: Running, tmp_path: Path) -> N
     mine = {"a": ab.Variable(np.zeros(4)), "b": ab.Variable(np.zeros((2, 2), "float32"))}
     assert CheckpointManager(tmp_path, mine).restore() == 2
     assert mine["b"].numpy().tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+def test_a_folder_that_tasks_do_not_share_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One task writes its shard to a folder of the same name on a disk of its own, where the other does not find it."""
+    shared, own = tmp_path / "shared", tmp_path / "disk of one task"
+    is_own = False
+
+    def write(folder: str, number: int, *more: Any) -> Any:
+        return write_shard(own if is_own and number == 0 else folder, number, *more)
+
+    monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
+    monkeypatch.setattr(ops, "write_shard", write)
+    unknown = {"ps": ["localhost:0"], "worker": ["localhost:0"]}
+    with (
+        ab.distribute.Server(unknown, "ps", 0) as ps,
+        ab.distribute.Server({**unknown, "ps": [ps.target[7:]]}, "worker", 0) as worker,
+        ab.Graph().as_default() as graph,
+    ):
+        with ab.device(PS):
+            a = ab.Variable(np.arange(4.0), name="a")
+        with ab.device(WORKER):
+            b = ab.Variable(np.ones(2, "float32"), name="b")
+        with ab.Session(graph, target=worker.target) as session:
+            manager = CheckpointManager(shared, [a, b], session=session)
+            assert manager.save(1)
+            is_own = True
+            with pytest.raises(FileNotFoundError, match=r"has written 'shard-0-of-2.h5' .* that all tasks share"):
+                manager.save(2)
+            assert manager.all_steps() == [1]
+            is_own = False
+            assert manager.save(3)
+            assert manager.restore() == 3
+    assert (own / "shard-0-of-2.h5").exists()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -17,7 +17,8 @@ import anabranch as ab
 from anabranch import callbacks, layers
 from anabranch.distribute import ParameterServer, Server, cluster_from_environment
 from anabranch.distribute.environment import rendezvous_from_environment
-from anabranch.framework.saving.checkpointing import read_state
+from anabranch.engine.checkpoint.folders import Folder
+from anabranch.framework.saving.checkpointing import read_backup
 
 pytestmark = pytest.mark.xdist_group("tasks")
 RNG = np.random.default_rng(0)
@@ -375,7 +376,8 @@ def test_a_run_is_taken_up_within_an_epoch(strategy: ParameterServer, tmp_path: 
     backup = callbacks.BackupAndRestore(tmp_path, save_freq=3)
     with pytest.raises(InterruptedError):
         trained(backup, callbacks.LambdaCallback(on_train_batch_end=interrupt))
-    rows = read_state(tmp_path / "training_state.npz")["rows"]
+    (folder,) = tmp_path.iterdir()
+    rows = read_backup(Folder(folder))["rows"]
     assert (rows["shares"], rows["done"].tolist()) == (1, [0]), "after 6 steps of 5 an epoch"
     again: list[int] = []
     found = trained(backup, callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: again.append(batch)))

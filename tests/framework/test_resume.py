@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers
+from anabranch.engine.checkpoint.folders import Folder, folder_of
 from anabranch.engine.ops.random.keys import global_generator
 from anabranch.framework.callbacks.api import (
     BackupAndRestore,
@@ -29,9 +31,11 @@ from anabranch.framework.callbacks.api import (
 from anabranch.framework.saving.api import SavedFileError
 from anabranch.framework.saving.checkpointing import (
     random_state,
+    read_backup,
     read_state,
     set_random_state,
     stateful_parts,
+    write_backup,
     write_state,
 )
 
@@ -314,7 +318,7 @@ def test_a_process_that_is_killed(tmp_path: Path) -> None:
     assert code == 0, error
     assert not (tmp_path / "backup").exists()
     assert run(10)[:2] == (3, "")
-    assert (tmp_path / "backup" / "training_state.npz").exists()
+    assert [path.name for path in (tmp_path / "backup").iterdir()] == ["step-10"]
     code, found, error = run(1000)
     assert code == 0, error
     assert found == expected
@@ -353,19 +357,100 @@ def test_random_states_come_back() -> None:
     assert (random.random(), np.random.normal(), global_generator().next().tolist()) == first  # noqa: NPY002
 
 
-def test_damaged_backups(tmp_path: Path) -> None:
-    interrupted(tmp_path, save_freq=1, double_checkpoint=True)
-    latest = tmp_path / "training_state.npz"
-    content = bytearray(latest.read_bytes())
+def test_states_are_written_as_checkpoints(tmp_path: Path) -> None:
+    state = {
+        "nan": float("nan"),
+        "list": [np.arange(6).reshape(2, 3), {"scalar": np.float32(0.1), "empty": np.zeros((0, 2), "int8")}],
+        "bits": np.array([np.nan, -0.0, 1e-45], "float32").view("uint32").view("float32"),
+        "bfloat16": ab.Variable([[1.5], [2.0]], dtype="bfloat16").read_value(),
+        "a/b": np.arange(2),
+        "a": {"b": np.arange(3)},
+        "flags": np.array([True, False]),
+        "none": None,
+    }
+    write_backup(Folder(tmp_path / "step-3"), state, 3)
+    found = read_backup(Folder(tmp_path / "step-3"))
+    assert found["nan"] != found.pop("nan")
+    assert found["bits"].tobytes() == state["bits"].tobytes()
+    np.testing.assert_equal(found, {key: value for key, value in state.items() if key != "nan"})
+    assert (found["bfloat16"].dtype.name, found["list"][1]["scalar"].dtype) == ("bfloat16", "float32")
+    assert ab.io.checkpoint_reader(tmp_path / "step-3")["bits"].tobytes() == state["bits"].tobytes()
+
+
+def test_a_backup_is_a_checkpoint(tmp_path: Path) -> None:
+    interrupted(tmp_path, save_freq=4)
+    (folder,) = tmp_path.iterdir()
+    reader = ab.io.checkpoint_reader(folder)
+    assert (folder.name, reader.manifest["step"], reader.manifest["run"]["batch"]) == ("step-4", 4, 4)
+    shapes = {reader[name].shape for name in reader if name.startswith("variables/")}
+    assert shapes >= {weight.shape for weight in functional().get_weights()}
+
+
+def test_files_of_version_0_1_are_taken_up(tmp_path: Path) -> None:
+    ab.utils.set_random_seed(5)
+    interrupted(tmp_path, save_freq=1)
+    (folder,) = tmp_path.iterdir()
+    write_state(tmp_path / "training_state.npz", read_backup(Folder(folder)))
+    shutil.rmtree(folder)
+    seen: list[int] = []
+    note = LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(batch))
+    found = functional()
+    fit(found, ARRAYS, [BackupAndRestore(tmp_path, 1, delete_checkpoint=False), note])
+    assert len(seen) < EPOCHS * STEPS
+    assert [path.name for path in tmp_path.iterdir()] == ["step-18"]  # the old file has gone
+    ab.utils.set_random_seed(5)
+    expected = functional()
+    fit(expected, ARRAYS, [])
+    for one, other in zip(found.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 255
-    latest.write_bytes(content)
-    with pytest.warns(UserWarning, match="takes the backup before the latest.*damaged"):
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["shard-0-of-1.h5", "manifest.json"])
+def test_damaged_backups(tmp_path: Path, name: str) -> None:
+    interrupted(tmp_path, save_freq=1, double_checkpoint=True)
+    latest = max(tmp_path.iterdir(), key=lambda path: int(path.name[5:]))
+    (latest / name).write_bytes((latest / name).read_bytes()[:-9])
+    with pytest.warns(UserWarning, match=f"takes the backup before the latest.*{latest.name}.*damaged"):
         found = fit(functional(), ARRAYS, [BackupAndRestore(tmp_path, delete_checkpoint=False)])
     assert found.epoch == [0, 1, 2]
-    (tmp_path / "training_state.previous.npz").unlink()
-    latest.write_bytes(content)
-    with pytest.raises(SavedFileError, match=r"training_state.npz' is damaged or cut short"):
+    (left,) = tmp_path.iterdir()
+    damage(left / name)
+    with pytest.raises(SavedFileError, match=f"{left.name}' is damaged or cut short"):
         fit(functional(), ARRAYS, [BackupAndRestore(tmp_path)])
+
+
+def test_checkpoints_of_others_in_the_folder_stay(tmp_path: Path) -> None:
+    v = ab.Variable([1.0], name="v")
+    with ab.distribute.CheckpointManager(tmp_path, [v], save_async=False) as manager:
+        manager.save(4)
+        with pytest.raises(InterruptionError):
+            fit(functional(), ARRAYS, [BackupAndRestore(tmp_path, 1), StopAt(9)])
+        fit(functional(), ARRAYS, [BackupAndRestore(tmp_path, 1)])
+        assert manager.restore() == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["step-4"]
+
+
+def test_a_backup_elsewhere_by_url() -> None:
+    pytest.importorskip("fsspec")
+    url = "memory://backup of a run"
+    with pytest.raises(InterruptionError):
+        fit(functional(), ARRAYS, [BackupAndRestore(url, 2), StopAt(9)])
+    (name,) = folder_of(url).folders("step-")
+    done = ab.io.checkpoint_reader(f"{url}/{name}").manifest["step"]
+    seen: list[int] = []
+    fit(
+        functional(),
+        ARRAYS,
+        [BackupAndRestore(url, 2), LambdaCallback(on_train_batch_end=lambda b, logs: seen.append(b))],
+    )
+    assert len(seen) == EPOCHS * STEPS - done
+    assert folder_of(url).folders("step-") == []
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
@@ -376,7 +461,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         SavedFileError, match=r"(?s)another model, and nothing was restored:\n.*not in the model"
     ) as raised:
         fit(other, ARRAYS, [BackupAndRestore(tmp_path)])
-    assert "or delete the file to start from the beginning" in str(raised.value)
+    assert "or delete it to start from the beginning" in str(raised.value)
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:
