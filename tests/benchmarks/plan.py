@@ -475,6 +475,36 @@ LINES = (
             ),
         )
     ],
+    *[
+        Line(
+            workload,
+            what,
+            {"net": net},
+            "w18_small_convnets",
+            "w18",
+            {"anabranch": at_most(limit)},
+            ("torch_eager", "torch_channels_last", "jax_raw"),
+            slow=frozenset({"jax_raw"}),
+            losses=losses,
+            most_rounds=2,
+        )
+        for workload, net, limit, losses, what in (
+            (
+                "W18",
+                "depthwise",
+                0.6,
+                (2.476355, 2.171524, 2.131173),
+                "train step of a convnet of depthwise separable convolutions, 32 images of 64 x 64, SGD",
+            ),
+            (
+                "W19",
+                "residual",
+                0.75,
+                (5.405092, 3.595613, 3.00926),
+                "train step of a residual convnet with batch normalisation, 64 images of 32 x 32, SGD",
+            ),
+        )
+    ],
     Line(
         "W20",
         "a step of learning a Gaussian process of 400 points of 6 features: RBF kernel, likelihood by the Cholesky "
