@@ -247,17 +247,20 @@ def encode(sentences: Sequence[Words], vocabulary: Sequence[str], length: int) -
 # --- the model ------------------------------------------------------------------------------------------------------
 
 
-def build_model(source_words: int, target_words: int, units: int) -> ab.Model:
+def build_model(
+    source_words: int, target_words: int, units: int, embedding: int = 32, dropout: float = 0.0
+) -> ab.Model:
     """Sentences and the translations' words so far to logits of the next ones: [batch, words] each."""
     source = ab.Input((None,), dtype="int32", name="source")
     target = ab.Input((None,), dtype="int32", name="target")
-    embedded = layers.Embedding(source_words, 32, mask_zero=True, name="read")(source)
+    embedded = layers.Embedding(source_words, embedding, mask_zero=True, name="read")(source)
     encoder = layers.LSTM(units // 2, return_sequences=True, return_state=True)
     memory, *last = layers.Bidirectional(encoder, name="encoder")(embedded)
     first = [layers.Concatenate(name=f"first_{n}")([last[n], last[n + 2]]) for n in range(2)]
-    given = layers.Embedding(target_words, 32, name="reread")(target)
+    given = layers.Embedding(target_words, embedding, name="reread")(target)
     cell = layers.AttentionCell(layers.LSTMCell(units), units)
     attended = layers.AttentionRNN(cell, return_sequences=True, name="decoder")(given, memory, initial_state=first)
+    attended = layers.Dropout(dropout)(attended) if dropout else attended
     return ab.Model([source, target], layers.Dense(target_words, name="write")(attended))
 
 
@@ -267,16 +270,17 @@ class Translator:
     Args:
         model: that of `build_model`.
         beam_width: how many hypotheses of a sentence are followed.
+        max_length: the most words in a translation, with its end.
 
     Attributes:
         translate: from sentences, [batch, words], to translations, scores and lengths, best first.
         attention: from sentences and their translations to where the decoder looked, [batch, target, source].
     """
 
-    def __init__(self, model: ab.Model, beam_width: int) -> None:
+    def __init__(self, model: ab.Model, beam_width: int, max_length: int = LENGTHS[1]) -> None:
         parts: Any = map(model.get_layer, ("read", "encoder", "reread", "decoder", "write"))
         self.read, self.encoder, self.reread, self.decoder, self.write = parts
-        self.beam_width = beam_width
+        self.beam_width, self.max_length = beam_width, max_length
         self.translate: Callable[[np.ndarray], Any] = ab.function(self._translate)
         self.attention: Callable[[np.ndarray, np.ndarray], Any] = ab.function(self._attention)
 
@@ -298,7 +302,7 @@ class Translator:
             self._begin(sentences),
             start_token=START,
             end_token=END,
-            max_length=LENGTHS[1],
+            max_length=self.max_length,
             beam_width=self.beam_width,
             top_paths=1,
         )

@@ -197,7 +197,7 @@ def test_every_optimizer_is_on_its_page() -> None:
 
 # --- examples -------------------------------------------------------------------------------------------------------
 
-EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "drawing")
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem not in ("beside", "drawing"))
 ELSEWHERE = {  # on the page of what they show
     "cluster_training": "training_on_clusters.md",
     "experts_in_cell": "mixture_of_experts.md",
@@ -210,6 +210,7 @@ NO_FIGURE = (
     "character_model",
     "cluster_training",
     "moe",
+    "multi30k",
     "nested_loops",
     "serving",
     "interchange",
