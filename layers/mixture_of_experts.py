@@ -11,6 +11,7 @@ import numpy as np
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
 from ..engine.objects import initializers
+from ..engine.objects.identifiers import InitializerLike
 from ..engine.objects.registry import serialize_keras_object
 from ..engine.ops.random import samplers as random
 from .core.dense import known_features, positive_int
@@ -88,8 +89,8 @@ class MixtureOfExperts(Layer):
         importance_loss: float = 0.1,
         load_loss: float = 0.1,
         noisy: bool = True,
-        gate_initializer: Any = "glorot_uniform",
-        noise_initializer: Any = "zeros",
+        gate_initializer: InitializerLike = "glorot_uniform",
+        noise_initializer: InitializerLike = "zeros",
         seed: int | None = None,
         routing: str = "token_choice",
         dropped_metric: Any = None,

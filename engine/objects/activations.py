@@ -10,6 +10,7 @@ from .. import ops
 from ..graph.provenance import layer_being_called
 from ..graph.spec import shape_text
 from ..graph.tensor import Tensor
+from .identifiers import ActivationLike
 from .registry import (
     deserialize_keras_object,
     get_instance,
@@ -142,7 +143,7 @@ _NAMES_OF = {function: name for name, function in _FUNCTIONS.items()}
 register_builtins("keras.activations", {**_FUNCTIONS, **_ALIASES})
 
 
-def get(identifier: Any) -> Callable[..., Any]:
+def get(identifier: ActivationLike) -> Callable[..., Any]:
     """The activation that a name, a config or a callable stands for; None is `linear`.
 
     Raises:

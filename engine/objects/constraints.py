@@ -7,6 +7,7 @@ from typing import Any
 from .. import ops
 from ..common.keywords import ChecksKeywords
 from ..graph.tensor import Tensor
+from .identifiers import ConstraintLike
 from .registry import deserialize_keras_object, get_instance, register_builtins, serialize_keras_object
 
 _EPSILON = 1e-7
@@ -98,7 +99,7 @@ _CLASSES = {"MaxNorm": MaxNorm, "NonNeg": NonNeg, "UnitNorm": UnitNorm, "MinMaxN
 register_builtins("keras.constraints", _CLASSES)
 
 
-def get(identifier: Any) -> Any:
+def get(identifier: ConstraintLike) -> Any:
     """The constraint that a name, a config, a class or a function stands for; None stays None.
 
     Raises:

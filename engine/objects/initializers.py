@@ -20,6 +20,7 @@ from ..ops.random.draws import Draw
 from ..ops.random.samplers import SeedGenerator, draw_normal, global_generator
 from .floats import floatx
 from .fourier_windows import check_window, window_of
+from .identifiers import InitializerLike
 from .registry import deserialize_keras_object, get_instance, register_builtins, serialize_keras_object
 
 Array = Any
@@ -503,7 +504,7 @@ stft = STFTInitializer = STFT
 _ALIASES = [name for name in _NAMES if name not in (*_CLASSES, "normal", "uniform")]
 
 
-def get(identifier: Any) -> Callable[..., Any]:
+def get(identifier: InitializerLike) -> Callable[..., Any]:
     """The initializer that a name, a config, a class, a function of (shape, dtype) or an array stands for.
 
     Raises:

@@ -8,6 +8,7 @@ from typing import Any
 from .. import ops
 from ..common.keywords import ChecksKeywords
 from ..graph.tensor import Tensor
+from .identifiers import RegularizerLike
 from .registry import deserialize_keras_object, get_instance, register_builtins, serialize_keras_object
 
 
@@ -123,7 +124,7 @@ _CLASSES = {"L1": L1, "L2": L2, "L1L2": L1L2, "OrthogonalRegularizer": Orthogona
 register_builtins("keras.regularizers", _CLASSES)
 
 
-def get(identifier: Any) -> Any:
+def get(identifier: RegularizerLike) -> Any:
     """The regularizer that a name, a config, a class or a function stands for; None stays None.
 
     Raises:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...engine.graph import Symbol
 from ...engine.objects import activations
+from ...engine.objects.identifiers import ActivationLike
 from ...layers.convolution.convolution import Conv2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D, GlobalMaxPooling2D
 from ...layers.core.activation import Activation
@@ -38,7 +39,7 @@ class Options:
     input_shape: Any
     pooling: str | None
     classes: int
-    classifier_activation: Any
+    classifier_activation: ActivationLike
     name: str | None
 
     def __post_init__(self) -> None:
@@ -160,7 +161,7 @@ def normalized(x: Any, name: str, epsilon: float = 1.001e-5, momentum: float = 0
     return BatchNormalization(epsilon=epsilon, momentum=momentum, name=name)(x)
 
 
-def activated(x: Any, name: str, activation: Any = "relu") -> Any:
+def activated(x: Any, name: str, activation: ActivationLike = "relu") -> Any:
     """The features behind an activation."""
     return Activation(activation, name=name)(x)
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ...engine import ops
 from ...engine.graph import Tensor, flatten, pack_as
+from ...engine.objects.identifiers import ActivationLike
 from ...engine.objects.registry import serialize_keras_object
 from ..core.dense import Dense, positive_int
 from ..core.layer import Layer
@@ -72,7 +73,7 @@ class AttentionCell(Layer):
         self.attention_layer = self._dense(self.units, "attention_layer", "tanh")
         self._memory: Memory | None = None
 
-    def _dense(self, units: int, name: str, activation: Any = None) -> Dense:
+    def _dense(self, units: int, name: str, activation: ActivationLike = None) -> Dense:
         return Dense(units, activation, use_bias=False, name=name, dtype=self.dtype_policy)
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:

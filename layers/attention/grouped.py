@@ -6,6 +6,7 @@ from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
 from .heads import HeadsAttention
 
@@ -48,13 +49,13 @@ class GroupQueryAttention(HeadsAttention):
         use_bias: bool = True,
         sliding_window: int | None = None,
         flash_attention: bool | None = None,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
         use_gate: bool = False,
         seed: int | None = None,
         **kwargs: Any,

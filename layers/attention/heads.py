@@ -8,6 +8,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.activation import Softmax
 from ..core.dropout import Dropout, acts
 from ..core.einsum_dense import EinsumDense
@@ -47,13 +48,13 @@ class HeadsAttention(Layer):
         use_bias: bool = True,
         sliding_window: int | None = None,
         flash_attention: bool | None = None,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
         use_gate: bool = False,
         seed: int | None = None,
         **kwargs: Any,
@@ -92,7 +93,13 @@ class HeadsAttention(Layer):
         self._dropout_layer = Dropout(self._dropout, seed=self.seed, dtype=self.dtype_policy)
 
     def _projection(
-        self, equation: str, output_shape: Any, bias_axes: str, name: str, input_shape: Any, activation: Any = None
+        self,
+        equation: str,
+        output_shape: Any,
+        bias_axes: str,
+        name: str,
+        input_shape: Any,
+        activation: ActivationLike = None,
     ) -> EinsumDense:
         """A built projection."""
         layer = EinsumDense(

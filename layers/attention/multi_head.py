@@ -6,6 +6,7 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
+from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
 from ..core.einsum_dense import EinsumDense
 from .heads import HeadsAttention
@@ -67,13 +68,13 @@ class MultiHeadAttention(HeadsAttention):
         attention_axes: int | Sequence[int] | None = None,
         sliding_window: int | None = None,
         flash_attention: bool | None = None,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
         use_gate: bool = False,
         seed: int | None = None,
         **kwargs: Any,
@@ -119,7 +120,9 @@ class MultiHeadAttention(HeadsAttention):
             *_projection(free, 2, last), "attention_output", (*query_shape[:-1], self._num_heads, self._value_dim)
         )
 
-    def _project_in(self, shape: Any, sizes: tuple[int, int], name: str, activation: Any = None) -> EinsumDense:
+    def _project_in(
+        self, shape: Any, sizes: tuple[int, int], name: str, activation: ActivationLike = None
+    ) -> EinsumDense:
         return self._projection(*_projection(len(shape) - 1, 1, sizes), name, shape, activation)
 
     @property

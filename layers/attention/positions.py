@@ -7,6 +7,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import initializers
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.cut_weights import cut_of, product_in_parts
 from ..core.dense import positive_int
 from ..core.embedding import Embedding
@@ -37,7 +38,7 @@ class PositionEmbedding(Layer):
     (2, 3, 5)
     """
 
-    def __init__(self, sequence_length: int, initializer: Any = "glorot_uniform", **kwargs: Any) -> None:
+    def __init__(self, sequence_length: int, initializer: InitializerLike = "glorot_uniform", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.sequence_length = positive_int("PositionEmbedding", "sequence_length", sequence_length)
         self.initializer = initializers.get(initializer)
@@ -222,9 +223,9 @@ class ReversibleEmbedding(Embedding):
         input_dim: int,
         output_dim: int,
         tie_weights: bool = True,
-        embeddings_initializer: Any = "uniform",
-        embeddings_regularizer: Any = None,
-        embeddings_constraint: Any = None,
+        embeddings_initializer: InitializerLike = "uniform",
+        embeddings_regularizer: RegularizerLike = None,
+        embeddings_constraint: ConstraintLike = None,
         mask_zero: bool = False,
         reverse_dtype: str | None = None,
         logit_soft_cap: float | None = None,
@@ -337,7 +338,7 @@ class TokenAndPositionEmbedding(Layer):
         sequence_length: int,
         embedding_dim: int,
         tie_weights: bool = True,
-        embeddings_initializer: Any = "uniform",
+        embeddings_initializer: InitializerLike = "uniform",
         mask_zero: bool = False,
         **kwargs: Any,
     ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor, flatten
 from ...engine.objects import activations, initializers
+from ...engine.objects.identifiers import ActivationLike, InitializerLike
 from ...engine.objects.registry import serialize_keras_object
 from ..core.dense import Dense, known_features, positive_int
 from ..core.dropout import Dropout
@@ -38,10 +39,10 @@ class TransformerBlock(Layer):
         intermediate_dim: int,
         num_heads: int,
         dropout: float = 0.0,
-        activation: Any = "relu",
+        activation: ActivationLike = "relu",
         layer_norm_epsilon: float = 1e-05,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
         normalize_first: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -95,7 +96,7 @@ class TransformerBlock(Layer):
         layer.build(shape)
         return layer
 
-    def _dense(self, units: int, name: str, shape: Any, activation: Any = None) -> Dense:
+    def _dense(self, units: int, name: str, shape: Any, activation: ActivationLike = None) -> Dense:
         layer = Dense(
             units,
             activation,

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
+from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.shaping import check_data_format
@@ -39,11 +40,11 @@ class Convolution(Layer):
         padding: str,
         data_format: str | None,
         dilation_rate: Any,
-        activation: Any,
+        activation: ActivationLike,
         use_bias: bool,
-        bias_initializer: Any,
-        bias_regularizer: Any,
-        bias_constraint: Any,
+        bias_initializer: InitializerLike,
+        bias_regularizer: RegularizerLike,
+        bias_constraint: ConstraintLike,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -8,6 +8,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, initializers
+from ...engine.objects.identifiers import ActivationLike, InitializerLike
 from ..core.dense import positive_int
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
@@ -48,10 +49,10 @@ class ResidualBlock(Layer):
         filters: int,
         kernel_size: int | Sequence[int] = 3,
         strides: int | Sequence[int] = 1,
-        activation: Any = "relu",
+        activation: ActivationLike = "relu",
         momentum: float = 0.99,
         epsilon: float = 1e-3,
-        kernel_initializer: Any = "he_normal",
+        kernel_initializer: InitializerLike = "he_normal",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -145,7 +146,11 @@ class InceptionBlock(Layer):
     """
 
     def __init__(
-        self, filters: Any, activation: Any = "relu", kernel_initializer: Any = "glorot_uniform", **kwargs: Any
+        self,
+        filters: Any,
+        activation: ActivationLike = "relu",
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.filters = _branches(filters)

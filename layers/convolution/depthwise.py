@@ -8,6 +8,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
 from .base import Convolution
 
@@ -25,15 +26,15 @@ class _DepthwiseConv(Convolution):
         depth_multiplier: int = 1,
         data_format: str | None = None,
         dilation_rate: int | tuple[int, ...] = 1,
-        activation: Any = None,
+        activation: ActivationLike = None,
         use_bias: bool = True,
-        depthwise_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        depthwise_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        depthwise_constraint: Any = None,
-        bias_constraint: Any = None,
+        depthwise_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
+        depthwise_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        depthwise_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -146,18 +147,18 @@ class _SeparableConv(Convolution):
         data_format: str | None = None,
         dilation_rate: int | tuple[int, ...] = 1,
         depth_multiplier: int = 1,
-        activation: Any = None,
+        activation: ActivationLike = None,
         use_bias: bool = True,
-        depthwise_initializer: Any = "glorot_uniform",
-        pointwise_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        depthwise_regularizer: Any = None,
-        pointwise_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        depthwise_constraint: Any = None,
-        pointwise_constraint: Any = None,
-        bias_constraint: Any = None,
+        depthwise_initializer: InitializerLike = "glorot_uniform",
+        pointwise_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
+        depthwise_regularizer: RegularizerLike = None,
+        pointwise_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        depthwise_constraint: ConstraintLike = None,
+        pointwise_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(

@@ -10,6 +10,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
+from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from .input_spec import InputSpec
 from .layer import Layer
 
@@ -21,7 +22,7 @@ class Activation(Layer):
         activation: a name such as ``"relu"``, or a function.
     """
 
-    def __init__(self, activation: Any, **kwargs: Any) -> None:
+    def __init__(self, activation: ActivationLike, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._build_at_init()
         self.supports_masking = True
@@ -115,9 +116,9 @@ class PReLU(Layer):
 
     def __init__(
         self,
-        alpha_initializer: Any = "Zeros",
-        alpha_regularizer: Any = None,
-        alpha_constraint: Any = None,
+        alpha_initializer: InitializerLike = "Zeros",
+        alpha_regularizer: RegularizerLike = None,
+        alpha_constraint: ConstraintLike = None,
         shared_axes: int | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:

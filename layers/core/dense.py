@@ -8,6 +8,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
+from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..quantizers.kernels import QuantizableKernel
 from .input_spec import InputSpec
 from .layer import Layer
@@ -39,15 +40,15 @@ class Dense(QuantizableKernel):
     def __init__(
         self,
         units: int,
-        activation: Any = None,
+        activation: ActivationLike = None,
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
         lora_rank: int | None = None,
         lora_alpha: float | None = None,
         quantization_config: Any = None,

@@ -14,6 +14,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
+from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..quantizers.contractions import Subscripts, int8_contraction
 from ..quantizers.kernels import QuantizableKernel
 from .input_spec import InputSpec
@@ -56,14 +57,14 @@ class EinsumDense(QuantizableKernel):
         self,
         equation: str,
         output_shape: int | Sequence[int | None],
-        activation: Any = None,
+        activation: ActivationLike = None,
         bias_axes: str | None = None,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
         lora_rank: int | None = None,
         lora_alpha: float | None = None,
         gptq_unpacked_column_size: int | None = None,
@@ -239,7 +240,7 @@ class _WeightShapes:
             tuple(axis for axis, label in enumerate(parts.kernel) if label in outputs),
         )
 
-    def kernel_initializer(self, initializer: Any) -> Any:
+    def kernel_initializer(self, initializer: InitializerLike) -> Any:
         """`initializer`, with the numbers of inputs and outputs that this kernel has."""
         if not isinstance(initializer, initializers.VarianceScaling) or initializer.input_axes is not None:
             return initializer

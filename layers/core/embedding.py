@@ -7,6 +7,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..quantizers.tables import QuantizableTable
 from .dense import positive_int
 
@@ -35,9 +36,9 @@ class Embedding(QuantizableTable):
         self,
         input_dim: int,
         output_dim: int,
-        embeddings_initializer: Any = "uniform",
-        embeddings_regularizer: Any = None,
-        embeddings_constraint: Any = None,
+        embeddings_initializer: InitializerLike = "uniform",
+        embeddings_regularizer: RegularizerLike = None,
+        embeddings_constraint: ConstraintLike = None,
         mask_zero: bool = False,
         weights: Any = None,
         lora_rank: int | None = None,

@@ -16,6 +16,7 @@ from ...engine.graph import Graph, Tensor, Value, eagerly, flatten, in_stateless
 from ...engine.graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ...engine.graph.provenance import building_part
 from ...engine.objects import regularizers
+from ...engine.objects.identifiers import RegularizerLike
 from ...engine.ops.math.elementwise import identity as pass_on  # ops.identity is the matrix
 from ...engine.session import placeholder
 from ...engine.summaries.scopes import recording
@@ -85,7 +86,7 @@ class Layer(StatelessCalls):
     def __init__(
         self,
         *,
-        activity_regularizer: Any = None,
+        activity_regularizer: RegularizerLike = None,
         trainable: bool = True,
         dtype: Any = None,
         autocast: bool = True,

@@ -36,6 +36,7 @@ from ...engine.graph.sharded import (
 )
 from ...engine.graph.variable import Later
 from ...engine.objects import constraints, initializers, policies, regularizers
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.objects.names import name_for, to_snake_case
 from ..recurrent.step_sums import collects, sum_over_steps
 from .added_losses import LostLoss, as_term, losses_exist, losses_within, note_losses_exist
@@ -97,12 +98,12 @@ class LayerState:
     def add_weight(
         self,
         shape: Any = None,
-        initializer: Any = None,
+        initializer: InitializerLike = None,
         dtype: Any = None,
         trainable: bool = True,
         autocast: bool = True,
-        regularizer: Any = None,
-        constraint: Any = None,
+        regularizer: RegularizerLike = None,
+        constraint: ConstraintLike = None,
         aggregation: str | None = None,
         name: str | None = None,
     ) -> Weight:
@@ -162,7 +163,7 @@ class LayerState:
         return weight
 
     def _cut_weight(
-        self, shape: tuple[int, ...], initializer: Any, dtype: DType, settings: tuple[Any, ...], name: str
+        self, shape: tuple[int, ...], initializer: InitializerLike, dtype: DType, settings: tuple[Any, ...], name: str
     ) -> Any:
         """Make a weight in shards, as the partitioner says; gives None where it is to be whole. See `add_weight`."""
         if not isinstance(self._partitioner, GridPartitioner):
@@ -184,7 +185,7 @@ class LayerState:
         rows: Sequence[Any],
         layout: str,
         shape: tuple[int, ...],
-        initializer: Any,
+        initializer: InitializerLike,
         dtype: Any = None,
         settings: tuple[Any, ...] = (True, None, None, None, True),
         name: str = "variable",
@@ -509,7 +510,7 @@ def _place(place: Any) -> AbstractContextManager[None]:
     return colocate_with(place) if isinstance(place, Variable) else device(place)
 
 
-def _holds_by_rows(regularizer: Any, constraint: Any) -> bool:
+def _holds_by_rows(regularizer: RegularizerLike, constraint: ConstraintLike) -> bool:
     """Test whether a penalty is the sum of those of a weight's rows, and a projection that of each row by itself."""
     return type(regularizer) in _SUMS and type(constraint) in (type(None), constraints.NonNeg)
 

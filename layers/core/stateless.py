@@ -8,6 +8,7 @@ from typing import Any
 
 from ...engine.graph import Graph, StatelessScope, Symbol, Tensor, Variable
 from ...engine.graph.graph import graph_for
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from .calling import is_array, map_leaves, numbers_to_arrays, symbols_in
 from .layer_config import LayerConfig
 from .tracking import TrackedMetric, held_by_attributes
@@ -108,12 +109,12 @@ class StatelessCalls(LayerConfig):
     def add_variable(
         self,
         shape: Any,
-        initializer: Any,
+        initializer: InitializerLike,
         dtype: Any = None,
         trainable: bool = True,
         autocast: bool = True,
-        regularizer: Any = None,
-        constraint: Any = None,
+        regularizer: RegularizerLike = None,
+        constraint: ConstraintLike = None,
         name: str | None = None,
     ) -> Weight:
         """Make a weight of this layer: another name of `add_weight`."""

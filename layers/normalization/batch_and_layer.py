@@ -10,6 +10,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor, as_dtype, result_type
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.collectives import is_replicated, sum_over_replicas
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
@@ -40,12 +41,12 @@ class LayerNormalization(Layer):
         epsilon: float = 1e-3,
         center: bool = True,
         scale: bool = True,
-        beta_initializer: Any = "zeros",
-        gamma_initializer: Any = "ones",
-        beta_regularizer: Any = None,
-        gamma_regularizer: Any = None,
-        beta_constraint: Any = None,
-        gamma_constraint: Any = None,
+        beta_initializer: InitializerLike = "zeros",
+        gamma_initializer: InitializerLike = "ones",
+        beta_regularizer: RegularizerLike = None,
+        gamma_regularizer: RegularizerLike = None,
+        beta_constraint: ConstraintLike = None,
+        gamma_constraint: ConstraintLike = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -151,14 +152,14 @@ class BatchNormalization(Layer):
         epsilon: float = 1e-3,
         center: bool = True,
         scale: bool = True,
-        beta_initializer: Any = "zeros",
-        gamma_initializer: Any = "ones",
-        moving_mean_initializer: Any = "zeros",
-        moving_variance_initializer: Any = "ones",
-        beta_regularizer: Any = None,
-        gamma_regularizer: Any = None,
-        beta_constraint: Any = None,
-        gamma_constraint: Any = None,
+        beta_initializer: InitializerLike = "zeros",
+        gamma_initializer: InitializerLike = "ones",
+        moving_mean_initializer: InitializerLike = "zeros",
+        moving_variance_initializer: InitializerLike = "ones",
+        beta_regularizer: RegularizerLike = None,
+        gamma_regularizer: RegularizerLike = None,
+        beta_constraint: ConstraintLike = None,
+        gamma_constraint: ConstraintLike = None,
         renorm: bool = False,
         renorm_clipping: dict[str, float] | None = None,
         renorm_momentum: float = 0.99,
@@ -251,7 +252,7 @@ class BatchNormalization(Layer):
         def root(shape: Any, dtype: Any = None) -> Any:
             return np.sqrt(np.asarray(self.moving_variance_initializer(shape, dtype=dtype)))
 
-        def add(name: str, initializer: Any) -> Any:
+        def add(name: str, initializer: InitializerLike) -> Any:
             return self.add_weight(shape=shape, initializer=initializer, trainable=False, name=name)
 
         self.moving_stddev = add("moving_stddev", root)

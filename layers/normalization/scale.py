@@ -8,6 +8,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor, as_dtype, result_type
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from .axes import axes_of, given_axes
@@ -46,12 +47,12 @@ class GroupNormalization(Layer):
         epsilon: float = 1e-3,
         center: bool = True,
         scale: bool = True,
-        beta_initializer: Any = "zeros",
-        gamma_initializer: Any = "ones",
-        beta_regularizer: Any = None,
-        gamma_regularizer: Any = None,
-        beta_constraint: Any = None,
-        gamma_constraint: Any = None,
+        beta_initializer: InitializerLike = "zeros",
+        gamma_initializer: InitializerLike = "ones",
+        beta_regularizer: RegularizerLike = None,
+        gamma_regularizer: RegularizerLike = None,
+        beta_constraint: ConstraintLike = None,
+        gamma_constraint: ConstraintLike = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

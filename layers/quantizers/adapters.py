@@ -9,6 +9,7 @@ import numpy as np
 
 from ...engine.graph import Variable, eagerly
 from ...engine.objects import initializers
+from ...engine.objects.identifiers import InitializerLike
 from ..core.layer import Layer
 from ..core.layer_state import assign_values
 from ..core.weight import Weight
@@ -75,8 +76,8 @@ class AdaptableLayer(Layer):
         self,
         rank: int,
         lora_alpha: float | None = None,
-        a_initializer: Any = "he_uniform",
-        b_initializer: Any = "zeros",
+        a_initializer: InitializerLike = "he_uniform",
+        b_initializer: InitializerLike = "zeros",
     ) -> None:
         """Freeze the weight, and train two factors whose product is added to it.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.objects.identifiers import InitializerLike
 from ..core.cut_weights import cut_of, product_in_parts
 from ..core.weight import Weight
 from .quantizable import Array, QuantizableLayer
@@ -79,7 +80,7 @@ class QuantizableKernel(QuantizableLayer):
     def kernel(self, value: Any) -> None:
         self._kernel = value
 
-    def _build_kernel(self, shape: Sequence[int | None], initializer: Any) -> None:
+    def _build_kernel(self, shape: Sequence[int | None], initializer: InitializerLike) -> None:
         """Make the kernel, as the dtype policy has it."""
         mode = self.quantization_mode
         self.kernel_shape = tuple([size for size in shape if size is not None])

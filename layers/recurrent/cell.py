@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from ...engine import ops
 from ...engine.graph import Tensor, Variable
 from ...engine.objects import activations, constraints, initializers, regularizers
+from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.random import samplers as random
 from ..core.calling import map_leaves, signature_of
 from ..core.dense import known_features, positive_int
@@ -131,17 +132,17 @@ class RecurrentCell(Layer):
     def __init__(
         self,
         units: int,
-        activation: Any = "tanh",
+        activation: ActivationLike = "tanh",
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        recurrent_initializer: Any = "orthogonal",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "orthogonal",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
         seed: int | None = None,
@@ -202,7 +203,7 @@ class RecurrentCell(Layer):
     def bias_shape(self) -> tuple[int, ...]:
         return (self.gates * self.units,)
 
-    def _add_bias(self, shape: tuple[int, ...], initializer: Any) -> Weight:
+    def _add_bias(self, shape: tuple[int, ...], initializer: Callable[..., Any]) -> Weight:
         return self.add_weight(
             shape=shape,
             initializer=initializer,

@@ -9,6 +9,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, regularizers
+from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.neural.window_geometry import count_windows
 from ...engine.ops.random import samplers as random
 from ..convolution.base import check_dilation, per_channel
@@ -63,8 +64,8 @@ class ConvLSTMCell(RecurrentCell):
         padding: str = "valid",
         data_format: str | None = None,
         dilation_rate: Sizes = 1,
-        activation: Any = "tanh",
-        recurrent_activation: Any = "sigmoid",
+        activation: ActivationLike = "tanh",
+        recurrent_activation: ActivationLike = "sigmoid",
         use_bias: bool = True,
         unit_forget_bias: bool = True,
         **kwargs: Any,
@@ -207,20 +208,20 @@ class _ConvLSTM(RNN):
         padding: str = "valid",
         data_format: str | None = None,
         dilation_rate: Sizes = 1,
-        activation: Any = "tanh",
-        recurrent_activation: Any = "sigmoid",
+        activation: ActivationLike = "tanh",
+        recurrent_activation: ActivationLike = "sigmoid",
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        recurrent_initializer: Any = "orthogonal",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "orthogonal",
+        bias_initializer: InitializerLike = "zeros",
         unit_forget_bias: bool = True,
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
         seed: int | None = None,

@@ -7,6 +7,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
 from ..normalization.batch_and_layer import LayerNormalization
 from .lstm import LSTMCell
@@ -42,9 +43,9 @@ class PeepholeLSTMCell(LSTMCell):
         self,
         units: int,
         cell_clip: float | None = None,
-        peephole_initializer: Any = "glorot_uniform",
-        peephole_regularizer: Any = None,
-        peephole_constraint: Any = None,
+        peephole_initializer: InitializerLike = "glorot_uniform",
+        peephole_regularizer: RegularizerLike = None,
+        peephole_constraint: ConstraintLike = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(units, **kwargs)
@@ -132,9 +133,9 @@ class ProjectedLSTMCell(PeepholeLSTMCell):
         use_peepholes: bool = False,
         cell_clip: float | None = None,
         proj_clip: float | None = None,
-        projection_initializer: Any = "glorot_uniform",
-        projection_regularizer: Any = None,
-        projection_constraint: Any = None,
+        projection_initializer: InitializerLike = "glorot_uniform",
+        projection_regularizer: RegularizerLike = None,
+        projection_constraint: ConstraintLike = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(units, cell_clip=cell_clip, **kwargs)
@@ -208,8 +209,8 @@ class LayerNormLSTMCell(LSTMCell):
     def __init__(
         self,
         units: int,
-        norm_gamma_initializer: Any = "ones",
-        norm_beta_initializer: Any = "zeros",
+        norm_gamma_initializer: InitializerLike = "ones",
+        norm_beta_initializer: InitializerLike = "zeros",
         norm_epsilon: float = 1e-3,
         **kwargs: Any,
     ) -> None:

@@ -11,6 +11,7 @@ from ...engine.control_flow import TensorArray, TensorStore, cond, while_loop
 from ...engine.control_flow.scheduling import dynamic_schedule
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
+from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import known_features, positive_int
 from ..core.layer import Layer
 from .tree_levels import Trees, levels_of, trees_of
@@ -71,21 +72,21 @@ class TreeLSTM(Layer):
         self,
         units: int,
         arity: int | None = None,
-        activation: Any = "tanh",
-        recurrent_activation: Any = "sigmoid",
+        activation: ActivationLike = "tanh",
+        recurrent_activation: ActivationLike = "sigmoid",
         use_bias: bool = True,
         unit_forget_bias: bool = True,
         return_nodes: bool = False,
         implementation: str = "levels",
-        kernel_initializer: Any = "glorot_uniform",
-        recurrent_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        recurrent_constraint: Any = None,
-        bias_constraint: Any = None,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -8,6 +8,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.graph.sharded import rows_of_shards
 from ...engine.objects import initializers
+from ...engine.objects.identifiers import InitializerLike
 from ...engine.objects.registry import serialize_keras_object
 from ...engine.ops.neural.embedding import shards_of
 from ...engine.ops.random import samplers as random
@@ -66,8 +67,8 @@ class SampledSoftmax(Layer):
         devices: Any = None,
         top_k: int | None = None,
         embedding: Any = None,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        bias_initializer: InitializerLike = "zeros",
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:

@@ -9,6 +9,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.graph.sharded import rows_of_shards
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.neural.embedding import STRATEGIES
 from ..core.dense import positive_int
 from ..core.layer import Layer
@@ -56,9 +57,9 @@ class ShardedEmbedding(Layer):
         num_shards: int = 1,
         partition: str = "mod",
         devices: Sequence[str] | None = None,
-        embeddings_initializer: Any = "uniform",
-        embeddings_regularizer: Any = None,
-        embeddings_constraint: Any = None,
+        embeddings_initializer: InitializerLike = "uniform",
+        embeddings_regularizer: RegularizerLike = None,
+        embeddings_constraint: ConstraintLike = None,
         mask_zero: bool = False,
         **kwargs: Any,
     ) -> None:
