@@ -124,7 +124,7 @@ def rate_of_epoch(epoch: int) -> float:
 
 
 def perplexity(model: Any, part: tuple[np.ndarray, np.ndarray], batch: int) -> float:
-    """How many equally likely words would be as hard to guess, on average."""
+    """Return how many equally likely words would be as hard to guess, on average."""
     reset_states(model)
     return float(np.exp(model.evaluate(*part, batch_size=batch, verbose=0)))
 
