@@ -53,10 +53,14 @@ class Operation:
         self.colocations: tuple[Any, ...] = ()
         self.iterations: tuple[tuple[str, int], ...] = ()  # of unrolled loops, innermost first
         self.control_inputs = control_inputs
-        self.effects: tuple[Effect, ...] = tuple(op.effects())
+        effects = op.effects()
+        self.effects: tuple[Effect, ...] = tuple(effects) if effects else ()
         self.index = -1
         self.location = location
-        self.outputs = tuple([Symbol(self, position, spec) for position, spec in enumerate(specs)])
+        if len(specs) == 1:
+            self.outputs: tuple[Symbol, ...] = (Symbol(self, 0, specs[0]),)
+        else:
+            self.outputs = tuple([Symbol(self, position, spec) for position, spec in enumerate(specs)])
 
     @property
     def type(self) -> str:

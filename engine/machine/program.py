@@ -35,7 +35,7 @@ from ..ops.base import Constant
 from ..ops.containers.tensor_arrays import ArrayRead
 from ..passes.framework.prepare import Step as PreparedStep
 from ..passes.framework.prepare import prepare
-from ..passes.framework.prune import needed_operations
+from ..passes.framework.prune import kinds_of, needed_operations
 from ..passes.framework.switches import turned_off
 from ..passes.memory.memory_budget import memory_budget
 from ..passes.memory.storage import is_fresh
@@ -565,7 +565,7 @@ def prepared_step(
         running = dict.fromkeys([*[tensor.operation for tensor in feeds], *operations])
         places = assign(sorted(running, key=lambda operation: operation.index), feeds)
         fetches = [target for target in targets if isinstance(target, Symbol)]
-        return BuiltStep(operations, list(feeds), fetches, True, places)
+        return BuiltStep(operations, list(feeds), fetches, True, frozenset(kinds_of(operations)), places)
     check_step(graph, targets, feeds)
     rule = None if exact else fusion_rule_of(graph)
     budget = memory_budget()

@@ -29,7 +29,7 @@ from ..ops.internal.fused import Fused
 from ..passes.framework.estimates import has_bounded_time, may_use_blas_threads
 from ..passes.framework.log import is_recording, note_change, note_left_out
 from ..passes.framework.prepare import Step, prepare
-from ..passes.framework.prune import all_blocks, all_operations, holds
+from ..passes.framework.prune import all_blocks, all_operations
 from ..passes.framework.switches import changes, is_on, turned_off
 from ..passes.fusion.fuse import FusionRule
 from ..passes.memory.memory_budget import memory_budget, within_memory_budget
@@ -177,10 +177,11 @@ class Program:
         else:
             _note_left_out(exact, self._timing)
             options = graph.compiles_whole, runs_often
-            if not exact and not timed and of is None:
+            has_loops = step.holds(While)
+            if not exact and not timed and of is None and has_loops:
                 self._left = _runs_until_native(operations, *options)
                 self._begins_at = self._left // 2
-            printer, operations = _printer(operations, fetches, self._timing, exact, *options)
+            printer, operations = _printer(operations, fetches, self._timing, exact, has_loops, *options)
             is_native = printer.is_native(operations)
             if is_native:
                 self._memory = contextlib.nullcontext
@@ -386,12 +387,13 @@ def evaluated(count: str, scope: dict[str, Any]) -> int:
 
 def _has_arrays(graph: Graph) -> bool:
     """Test whether anything in `graph` could be worth a kernel: programs of scalars do not even load the compiler."""
-    return any(
-        tensor.shape != () and not isinstance(tensor.spec, FrameSpec)
-        for block in all_blocks(graph.operations)
-        for operation in block
-        for tensor in operation.outputs
-    )
+    for block in all_blocks(graph.operations):
+        for operation in block:
+            for tensor in operation.outputs:
+                spec = tensor.spec
+                if spec.shape != () and not isinstance(spec, FrameSpec):
+                    return True
+    return False
 
 
 def fusion_rule_of(graph: Graph) -> FusionRule | None:
@@ -459,11 +461,14 @@ def _printer(
     fetches: Sequence[Symbol],
     timing: Timing | None,
     exact: bool,
+    has_loops: bool,
     compiles_whole: bool = False,
     runs_often: bool = False,
 ) -> tuple[Printer, Sequence[Operation]]:
     """A printer that has kernels for what they can compute, and the operations in the order to print them."""
-    natives = {} if exact or timing is not None else natives_of(operations, fetches, compiles_whole, runs_often)
+    natives: dict[Operation, NativeRegion] = {}
+    if not exact and timing is None:
+        natives = natives_of(operations, fetches, has_loops, compiles_whole, runs_often)
     kernels = {} if any(native.plan.is_whole for native in natives.values()) else kernels_of(operations, exact)
     groups: list[list[Operation]] = []
     if not exact and timing is None:
@@ -491,28 +496,28 @@ def _note_left_out(exact: bool, timing: Timing | None) -> None:
 def natives_of(
     operations: Sequence[Operation],
     fetches: Sequence[Symbol],
+    has_loops: bool,
     compiles_whole: bool = False,
     runs_often: bool = False,
 ) -> dict[Operation, NativeRegion]:
     """Return the regions of a step that run as machine code: all of it, or loops and long runs of scalars."""
-    if not _may_be_native(operations, compiles_whole):
+    if not _may_be_native(operations, has_loops or compiles_whole):
         return {}
     from ..codegen.regions.rule import native_regions  # llvmlite loads here
 
     return native_regions(operations, fetches, compiles_whole, runs_often)
 
 
-def _may_be_native(operations: Sequence[Operation], compiles_whole: bool) -> bool:
+def _may_be_native(operations: Sequence[Operation], is_likely: bool) -> bool:
     """Test whether anything of a step could run as machine code as a whole."""
     if not is_on("native"):
         return False
-    is_fit = compiles_whole or holds(operations, While) or assigns_in_branches(operations)
-    return is_fit or len(operations) >= _LONG
+    return is_likely or assigns_in_branches(operations) or len(operations) >= _LONG
 
 
 def _runs_until_native(operations: Sequence[Operation], compiles_whole: bool, runs_often: bool) -> int:
     """Return how many runs make a step's loops worth compiling; 0 if none do, or they are compiled already."""
-    if compiles_whole or runs_often or not is_on("native") or not holds(operations, While):
+    if compiles_whole or runs_often or not is_on("native"):
         return 0
     from ..codegen.regions.rule import steps_until_worth
 

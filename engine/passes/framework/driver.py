@@ -10,7 +10,6 @@ from ...graph.graph import Operation
 from .limits import count_rewrite, may_rewrite
 from .log import note_change
 from .patterns import Match, Pattern
-from .prune import kinds_of
 from .rewriter import Rewriter
 
 
@@ -69,7 +68,7 @@ def apply_rules(step: Rewriter, rules: Iterable[Rule], pass_name: str) -> int:
         rules: in the order in which they are tried.
         pass_name: the pass that notes name.
     """
-    present = kinds_of(step.operations)
+    present = step.kinds
     possible = [rule for rule in rules if rule.pattern.can_match(present)]
     if not possible:
         return 0  # before use lists are built for nothing
@@ -84,7 +83,7 @@ def apply_rules(step: Rewriter, rules: Iterable[Rule], pass_name: str) -> int:
 
 def apply_group_rules(step: Rewriter, rules: Iterable[GroupRule], pass_name: str) -> None:
     """Apply rules to each group of live operations once; for arguments see `apply_rules`."""
-    present = kinds_of(step.operations)
+    present = step.kinds
     for rule in rules:
         for matches in _groups(step, rule) if rule.pattern.can_match(present) else ():
             change = rule.rewrite(matches, step) if len(matches) > 1 and may_rewrite() else None

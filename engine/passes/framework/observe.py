@@ -55,20 +55,21 @@ class Watch:
         if stages is not None:
             stages.append(("specialise", self._text))
 
-    def after(self, name: str, step: Rewriter, moves_writes: bool) -> None:
+    def after(self, name: str, step: Rewriter, moves_writes: bool, is_changed: bool = True) -> None:
         """Look at the step after a pass.
 
         Args:
             name: the pass.
             step: the step.
             moves_writes: whether the pass may let other operations write.
+            is_changed: whether the pass may have changed the step, as the `Rewriter` notes.
 
         Raises:
-            BrokenStepError: the pass changed the step, which now breaks a rule.
+            BrokenStepError: the pass changed the step, which now breaks a rule, or it did so behind the `Rewriter`.
         """
         self._has_devices = self._has_devices or name == "place"
         if self._verifies:
-            self._verify(name, step, moves_writes)
+            self._verify(name, step, moves_writes, is_changed)
         if self._dumped or self._stages is not None:
             before, self._text = self._text, dump_operations(step.operations)
             if before != self._text and (name in self._dumped or "all" in self._dumped):
@@ -76,9 +77,14 @@ class Watch:
         if self._stages is not None:
             self._stages.append((name, self._text))
 
-    def _verify(self, name: str, step: Rewriter, moves_writes: bool) -> None:
+    def _verify(self, name: str, step: Rewriter, moves_writes: bool, is_changed: bool) -> None:
         if verify.signature(step.operations) == self._signature:
             return
+        if not is_changed:
+            raise verify.BrokenStepError(
+                f"The pass {name!r} changed the step in another way than by the `Rewriter`, though its row in "
+                "`PIPELINE` says `by_rules`. This is a bug in anabranch; leave that out, or call `Rewriter.touch`."
+            )
         before = self._writes
         self._check(name, step, moves_writes)
         if not moves_writes:

@@ -6,8 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ...control_flow.cond import Branch
+from ...control_flow.frames import History
+from ...control_flow.while_loop import While
 from ...graph.graph import Operation
+from ...graph.op import Op
+from ...graph.variable import Assign as AssignVariable
+from ...ops.containers.indexed_slices import AssignRows
 from ...ops.internal.update_rows import UpdateRows
+from ...ops.linear_algebra.linalg import MatMul
 from ..fusion import epilogues, materialise_transposes, winograd
 from ..fusion.fuse import FusionRule, fuse
 from ..fusion.horizontal_fusion import fuse_updates
@@ -87,6 +94,8 @@ class Pass:
         is_exact: whether results keep their very bits; steps that must, leave the others out.
         requires: what must hold of the step.
         run: changes the step.
+        of: ops, or traits, of each of which a step must have one; the pass has nothing to do in other steps.
+        by_rules: whether it changes the step by way of the `Rewriter` alone, which notes then whether it did.
         switch: the name of the switch that turns it off (`switches.PASSES`); "" for none.
         moves_writes: whether other operations than before may write a variable afterwards.
         is_required: whether no step can do without it, however few rewrites it may get.
@@ -97,6 +106,8 @@ class Pass:
     is_exact: bool
     requires: tuple[Requirement, ...]
     run: Run
+    of: tuple[type[Op], ...] = ()
+    by_rules: bool = False
     switch: str = ""
     moves_writes: bool = False
     is_required: bool = False
@@ -108,6 +119,10 @@ class Pass:
         if not self.is_exact and not options.reassociate:
             return "the step keeps the interpreter's bits"
         return next((need.otherwise for need in self.requires if not need.holds(step, options)), "")
+
+    def has_work(self, step: Rewriter) -> bool:
+        """Test whether a step has all ops that the pass is about."""
+        return all(step.holds(kind) for kind in self.of)
 
 
 def is_on_one_host(operations: Sequence[Operation]) -> bool:
@@ -181,6 +196,7 @@ def _row_updates(step: Rewriter, options: Options) -> None:
     del options
     if apply_rules(step, row_updates.UPDATES, "row_updates"):
         step.settle()  # sums that only updates took are needed no more
+        step.touch()  # which is noted for the pass as a whole
     apply_rules(step, row_updates.SUMS, "row_updates")
 
 
@@ -221,30 +237,47 @@ def _late_rows(step: Rewriter, options: Options) -> None:
     take_rows_late(step.graph, step.operations)
 
 
-def _switched(name: str, run: Run, *requires: Requirement, switch: str = "", moves_writes: bool = False) -> Pass:
+def _switched(
+    name: str,
+    run: Run,
+    *requires: Requirement,
+    of: tuple[type[Op], ...] = (),
+    by_rules: bool = False,
+    switch: str = "",
+    moves_writes: bool = False,
+) -> Pass:
     """A row for a pass that a switch turns off, and describes."""
     known = PASSES[switch or name]
-    return Pass(name, known.description, known.is_exact, requires, run, known.name, moves_writes)
+    return Pass(name, known.description, known.is_exact, requires, run, of, by_rules, known.name, moves_writes)
 
 
-RAGGED_BATCHES = _switched("ragged_batches", _ragged_batches, NOT_PLACED, NO_BUDGET, moves_writes=True)
+RAGGED_BATCHES = _switched("ragged_batches", _ragged_batches, NOT_PLACED, NO_BUDGET, of=(While,), moves_writes=True)
 PIPELINE = (
-    _switched("unroll", _unroll, NOT_PLACED, NO_BUDGET, moves_writes=True),
+    _switched("unroll", _unroll, NOT_PLACED, NO_BUDGET, of=(While,), moves_writes=True),
     RAGGED_BATCHES,
-    _switched("slices", _slices, NOT_PLACED),
-    Pass("recompute", PASSES["recompute"].description, True, (), _recompute),  # with a budget it is no choice
+    _switched("slices", _slices, NOT_PLACED, by_rules=True),
+    Pass("recompute", PASSES["recompute"].description, True, (), _recompute, of=(History,)),  # with a budget no choice
     Pass("place", "give each operation its device", True, (), _place, is_required=True),
-    _switched("sink", _sink),
-    Pass("fission", PASSES["fission"].description, False, (), _fission),  # its rewrites have switches of their own
-    _switched("same_shapes", _same_shapes, OPEN_SIZES, ONE_HOST),
-    _switched("row_updates", _row_updates, KERNELS, ONE_HOST, moves_writes=True),
-    _switched("materialise_transposes", _materialise_transposes, KERNELS, ONE_HOST),
-    _switched("pack", _pack, KERNELS),
-    _switched("winograd", _winograd, KERNELS, ONE_HOST),
+    _switched("sink", _sink, of=(Branch,)),
+    Pass("fission", PASSES["fission"].description, False, (), _fission, of=(While,)),  # has switches for its rewrites
+    _switched("same_shapes", _same_shapes, OPEN_SIZES, ONE_HOST, by_rules=True),
+    _switched("row_updates", _row_updates, KERNELS, ONE_HOST, by_rules=True, moves_writes=True),
+    _switched("materialise_transposes", _materialise_transposes, KERNELS, ONE_HOST, by_rules=True),
+    _switched("pack", _pack, KERNELS, of=(While, MatMul)),
+    _switched("winograd", _winograd, KERNELS, ONE_HOST, by_rules=True),
     _switched("fuse", _fuse, KERNELS),
-    _switched("horizontal_fusion", _horizontal_fusion, KERNELS, FUSION, ONE_HOST),
-    _switched("update_rows", _update_rows, KERNELS, FUSION, ONE_HOST, switch="horizontal_fusion", moves_writes=True),
-    _switched("epilogues", _epilogues, KERNELS, FUSION, ONE_HOST),
+    _switched("horizontal_fusion", _horizontal_fusion, KERNELS, FUSION, ONE_HOST, of=(AssignVariable,)),
+    _switched(
+        "update_rows",
+        _update_rows,
+        KERNELS,
+        FUSION,
+        ONE_HOST,
+        of=(AssignRows,),
+        switch="horizontal_fusion",
+        moves_writes=True,
+    ),
+    _switched("epilogues", _epilogues, KERNELS, FUSION, ONE_HOST, by_rules=True),
     Pass("late_rows", "take rows where they are used first", True, (KERNELS, OPEN_SIZES, ONE_HOST), _late_rows),
 )
 
@@ -261,12 +294,15 @@ def run_pipeline(step: Rewriter, options: Options) -> None:
             log.note_left_out(each.name, why)
             continue
         counted, began = limits.rewrites_done(), time.perf_counter()
-        each.run(step, options)
-        step.settle()
+        if each.has_work(step):
+            each.run(step, options)
+            if not each.by_rules:
+                step.touch()
+        is_changed = step.settle()
         log.note_seconds(each.name, time.perf_counter() - began)
-        if limits.are_counted():
+        if is_changed and limits.are_counted():
             before, state = state, verify.signature(step.operations)
             if state != before and limits.rewrites_done() == counted and not each.is_required:
                 limits.count_rewrite()  # rules and fission count theirs
         if watch is not None:
-            watch.after(each.name, step, each.moves_writes)
+            watch.after(each.name, step, each.moves_writes, is_changed)

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...graph.graph import Graph, Operation
+from ...graph.op import Op
 from ...graph.spec import Spec
 from ...graph.tensor import Symbol
 from ..fusion.fuse import FusionRule
 from . import limits, log
 from .assign import Assign
 from .pipeline import RAGGED_BATCHES, Options, run_pipeline
-from .prune import all_operations, needed_operations, settle_regions
+from .prune import all_operations, is_kind_among, needed_operations, settle_regions
 from .rewriter import Rewriter
 from .specialise import Specialised
 from .switches import is_on
@@ -28,12 +29,18 @@ class Step:
         feeds: the placeholders of what is fed.
         fetches: what is returned.
         is_placed: whether each operation's `device` is where it runs; otherwise it is "".
+        kinds: the ops, those of regions included.
     """
 
     operations: list[Operation]
     feeds: list[Symbol]
     fetches: list[Symbol]
-    is_placed: bool = False
+    is_placed: bool
+    kinds: frozenset[type[Op]]
+
+    def holds(self, *kinds: type[Op]) -> bool:
+        """Test whether an op of one of some classes, or traits, is in the step."""
+        return is_kind_among(self.kinds, *kinds)
 
     @property
     def devices(self) -> list[str]:
@@ -79,7 +86,7 @@ def prepare(
         log.note_seconds("specialise", time.perf_counter() - began)
         run_pipeline(step, options)
     settle_regions(step.operations)
-    return Step(step.operations, step.fed, step.fetches, assign is not None)
+    return Step(step.operations, step.fed, step.fetches, assign is not None, frozenset(step.kinds))
 
 
 def _specialised(
@@ -103,5 +110,5 @@ def _specialised(
     step.wanted = [copy.operations[operation] for operation in asked if operation in copy.operations]
     # What was needed for a value is not needed for its shape alone, but its effects were asked for.
     step.wanted += [operation for operation in copy.graph.operations if operation.writes]
-    step.operations = needed_operations(copy.graph, step.kept, step.fed)
+    step.settle()
     return step

@@ -65,7 +65,7 @@ def needed_in_region(
     """
     if region.needed is not None and results is None:
         return region.needed
-    effectful = [operation for operation in region.operations if operation.writes]
+    effectful = [operation for operation in region.operations if operation.effects and operation.writes]
     recorded = [tensor for tensor in demanded if tensor.graph is region]
     return needed_operations(region, [*(region.results if results is None else results), *effectful, *recorded])
 
@@ -222,7 +222,12 @@ def _inside(block: Iterable[Operation]) -> list[list[Operation]]:
 
 def holds(operations: Iterable[Operation], *kinds: type[Op]) -> bool:
     """Test whether an operation of one of `kinds` is among `operations`, or in a region inside."""
-    return any(issubclass(kind, kinds) for kind in kinds_of(operations))
+    return is_kind_among(kinds_of(operations), *kinds)
+
+
+def is_kind_among(found: Iterable[type[Op]], *kinds: type[Op]) -> bool:
+    """Test whether one of `kinds`, or a class derived from one, is among those that were `found`."""
+    return any(issubclass(kind, kinds) for kind in found)
 
 
 def all_blocks(operations: Iterable[Operation]) -> Iterator[Sequence[Operation]]:

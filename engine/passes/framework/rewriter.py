@@ -21,7 +21,7 @@ from ...graph.tensor import Symbol
 from ..loops.unroll import StepUnderRewrite
 from .order import reorder
 from .patterns import captured
-from .prune import Kept, kept_of, needed_operations
+from .prune import Kept, is_kind_among, kept_of, kinds_of, needed_operations
 from .sizes import KnownSizes
 from .specialise import Specialised
 
@@ -116,6 +116,8 @@ class Rewriter:
         self._taken_out: set[Operation] = set()  # those of them whose place nothing takes
         self._known_uses: _Uses | None = None
         self._disordered: dict[Graph, dict[Operation, Operation]] = {}  # with what took whose place
+        self._known_kinds: set[type[Op]] | None = None
+        self._is_changed = True  # since the latest `settle`
 
     @property
     def graph(self) -> Graph:
@@ -126,6 +128,17 @@ class Rewriter:
     def kept(self) -> list[Symbol | Operation]:
         """The tensors and operations for which the step runs."""
         return [*self.fetches, *self.wanted]
+
+    @property
+    def kinds(self) -> set[type[Op]]:
+        """The ops of the step and of all regions inside; what changes took out still counts until `settle`."""
+        if self._known_kinds is None:
+            self._known_kinds = kinds_of(self.operations)
+        return self._known_kinds
+
+    def holds(self, *kinds: type[Op]) -> bool:
+        """Test whether the step has an op of one of some classes, or traits."""
+        return is_kind_among(self.kinds, *kinds)
 
     # --- uses -----------------------------------------------------------------------------------------------
 
@@ -172,6 +185,10 @@ class Rewriter:
 
     # --- changes --------------------------------------------------------------------------------------------
 
+    def _note_change(self, op: Op) -> None:
+        self._is_changed = True
+        self.kinds.add(type(op))
+
     def update(self, operation: Operation, op: Op, inputs: Sequence[Symbol] | None = None) -> None:
         """Let an operation compute something else: its outputs, name, device and line stay.
 
@@ -180,6 +197,7 @@ class Rewriter:
             op: the new definition.
             inputs: the new inputs, of the same graph; by default they stay.
         """
+        self._note_change(op)
         operation.op = op
         operation.effects = tuple(op.effects())
         if inputs is not None:
@@ -188,6 +206,7 @@ class Rewriter:
     def set_inputs(self, operation: Operation, inputs: Sequence[Symbol]) -> None:
         """Let an operation take other inputs, as many; what its regions capture changes with them."""
         uses, start = self._uses, len(operation.own_inputs)
+        self._is_changed = True
         uses.remove(operation)
         operation.inputs = tuple(inputs)
         uses.add(operation)
@@ -203,7 +222,7 @@ class Rewriter:
         uses = self._uses
         for user in self.users(old):
             self.set_inputs(user, [new if tensor is old else tensor for tensor in user.inputs])
-        hidden = uses.hidden.pop(old, 0)
+        hidden, self._is_changed = uses.hidden.pop(old, 0), True
         if not hidden and old not in uses.named:
             return
         uses.hidden[new] = uses.hidden.get(new, 0) + hidden
@@ -244,6 +263,7 @@ class Rewriter:
             specs = found if isinstance(found, tuple) else (found,)
         new = graph.adopt(op, inputs, specs, like)
         new.index = (before or like).index
+        self._note_change(op)
         self._uses.add(new)
         self._disordered.setdefault(graph, {})
         return new
@@ -256,6 +276,7 @@ class Rewriter:
             parts: the operations; `merged` stands at the place of the first.
             outputs: tensors of theirs that stay, with all that takes them, as the outputs of `merged` in order.
         """
+        self._note_change(merged.op)
         for part in parts:
             self._uses.remove(part)
             part.inputs = ()
@@ -280,6 +301,7 @@ class Rewriter:
         if used is not None or (instead is None and self.is_awaited(operation)):
             by = [user.name for user in self.users(used)] if used is not None else ["an operation that waits for it"]
             raise ValueError(f"{operation!r} can't be erased: it is used by {', '.join(by) or 'a fetch or a region'}.")
+        self._is_changed = True
         self._uses.remove(operation)
         operation.inputs = ()
         replaced = self._disordered.setdefault(operation.graph, {})
@@ -293,19 +315,30 @@ class Rewriter:
         """Go on with another copy of the step."""
         self.copy, self.operations, self.fed, self.fetches, self.wanted = whole
         self.sizes = KnownSizes()
-        self._known_uses = None
+        self._known_uses, self._is_changed = None, True
+
+    def touch(self) -> None:
+        """Note that the step is changed in other ways than by the methods of above: by analyses, which are no rules."""
+        self._is_changed = True
 
     # --- between passes -------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Put the operations of changed graphs in order, and leave out what nothing needs any more."""
+    def settle(self) -> bool:
+        """Put the operations of changed graphs in order, and leave out what nothing needs any more.
+
+        Returns whether the step may have changed since the latest `settle`.
+        """
+        if not self._is_changed:
+            return False
         for graph, replaced in self._disordered.items():
             graph.operations = [operation for operation in graph.operations if operation not in self._taken_out]
             reorder(graph, replaced)
         self._disordered, self.erased, self._taken_out, self._known_uses = {}, set(), set(), None
+        self._known_kinds, self._is_changed = None, False
         remaining = set(self.graph.operations) if self.wanted else set[Operation]()
         self.wanted = [operation for operation in self.wanted if operation in remaining]
         self.operations = needed_operations(self.graph, self.kept, self.fed)
+        return True
 
 
 __all__ = ["Rewriter"]

@@ -34,7 +34,16 @@ from ...ops.math.comparison import Where
 from .fold import folded
 from .limits import count_rewrite, may_rewrite
 from .log import is_recording, note_change
-from .prune import all_blocks, all_operations, frame_users, holds, live_outputs, needed_in_region, recorded_tensors
+from .prune import (
+    all_blocks,
+    all_operations,
+    frame_users,
+    is_kind_among,
+    kinds_of,
+    live_outputs,
+    needed_in_region,
+    recorded_tensors,
+)
 from .rules import NO_RULES, Rewrite, RulesOf, first_rewrite, shape_of
 from .simplify import ALGEBRA, EXACT_ALGEBRA, simplify
 from .switches import is_on
@@ -82,10 +91,11 @@ class Specialised:
         self, operations: Sequence[Operation], feeds: Mapping[Symbol, Spec], fetches: Iterable[Symbol]
     ) -> None:
         """Copy pruned `operations`, with `feeds` as placeholders of the given specs."""
-        self._recorded = recorded_tensors(operations)
-        self._asks = any(_asks(operation) for block in all_blocks(operations) for operation in block)
+        kinds = kinds_of(operations)
+        self._recorded = recorded_tensors(operations) if is_kind_among(kinds, Recorded, Recursion) else {}
+        self._asks = any(any(map(_asks, block)) for block in all_blocks(operations))
         if self.keeps_differentiated:
-            inside = all_operations(operations) if holds(operations, While) else ()
+            inside = all_operations(operations) if is_kind_among(kinds, While) else ()
             loops = [operation.op for operation in inside if isinstance(operation.op, While)]
             self._roles = {role for loop in loops for role in loop.cotangents.values()}
         for tensor, spec in feeds.items():
@@ -113,14 +123,16 @@ class Specialised:
         wanted = tuple(wanted)
         used = {tensor for operation in operations for tensor in operation.inputs}.union(wanted)
         around, self._block = self._block, _Block(operations, wanted)
-        users = frame_users(operations)
+        users: dict[Symbol, list[Operation]] | None = None
         for operation in operations:
+            outputs = operation.outputs
             if isinstance(operation.op, Parameter):
                 continue
-            if operation.outputs and all(tensor in self.tensors for tensor in operation.outputs):
+            if outputs and outputs[0] in self.tensors and all(tensor in self.tensors for tensor in outputs):
                 continue
             if isinstance(operation.op, RegionOp):
-                self._copy_region_op(operation, into, users.get(operation.outputs[-1], ()), used)
+                users = frame_users(operations) if users is None else users
+                self._copy_region_op(operation, into, users.get(outputs[-1], ()), used)
             else:
                 self._copy(operation, into)
         self._block = around
@@ -241,8 +253,7 @@ class Specialised:
                 note_change("cse", operation, f"is what {around.name} computes outside the loop")
             return around
         specs = self._inferred(op, operation, inputs, into)
-        controls = tuple(self.operations[c] for c in operation.control_inputs if c in self.operations)
-        new = into.adopt(op, inputs, specs, operation, controls)
+        new = into.adopt(op, inputs, specs, operation, self._waits(operation))
         if key is not None:
             known[key] = new
         return new
@@ -364,8 +375,13 @@ class Specialised:
     def _adopt_region_op(self, op: Any, own: Sequence[Symbol], operation: Operation, into: Graph) -> Operation:
         inputs = [*own, *op.captured_inputs()]
         specs = op.infer(*[tensor.spec for tensor in inputs])
-        controls = tuple(self.operations[c] for c in operation.control_inputs if c in self.operations)
-        return into.adopt(op, inputs, specs, operation, controls)
+        return into.adopt(op, inputs, specs, operation, self._waits(operation))
+
+    def _waits(self, operation: Operation) -> tuple[Operation, ...]:
+        """The copies of the operations for which one waits."""
+        if not operation.control_inputs:
+            return ()
+        return tuple([self.operations[source] for source in operation.control_inputs if source in self.operations])
 
     def _copy_region(
         self,

@@ -20,7 +20,7 @@ from ...ops.arrays.axes import Transpose
 from ...ops.internal.fused import Fused, HorizontallyFused
 from ..framework.log import note_change, note_kept
 from ..framework.order import earlier_effects, reorder
-from ..framework.prune import Kept, holds, inner_blocks, kept_of
+from ..framework.prune import Kept, inner_blocks, kept_of
 from .fusible import FusionRule
 
 _MOST_BYTES = 1 << 22  # of the gradients that one operation takes
@@ -36,8 +36,7 @@ def fuse_updates(graph: Graph, operations: Sequence[Operation], kept: Iterable[S
     Args:
         kept: tensors whose values are wanted from outside: fetches.
     """
-    if holds(operations, Assign):
-        _visit(graph, operations, kept_of(graph, operations, kept), rule)
+    _visit(graph, operations, kept_of(graph, operations, kept), rule)
 
 
 def _visit(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:

@@ -31,7 +31,7 @@ from ...ops.linear_algebra.linalg import MatMul
 from ...ops.math.elementwise import Add
 from ..framework.assign import capture_late
 from ..framework.log import note_change
-from ..framework.prune import Kept, holds, kept_of
+from ..framework.prune import Kept, kept_of
 
 
 class PackingRule(Protocol):
@@ -65,8 +65,6 @@ def pack_weights(graph: Graph, operations: Sequence[Operation], rule: PackingRul
     Args:
         kept: tensors whose values are wanted from outside.
     """
-    if not holds(operations, While) or not holds(operations, MatMul):
-        return
     packing = _Packing(graph, rule, kept_of(graph, operations, kept))
     packing.visit(operations, ())
 

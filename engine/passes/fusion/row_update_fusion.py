@@ -22,7 +22,7 @@ from ...ops.internal.fused import Fused
 from ...ops.internal.update_rows import UpdateRows
 from ..framework.log import note_change
 from ..framework.order import reorder
-from ..framework.prune import Kept, holds, inner_blocks, kept_of
+from ..framework.prune import Kept, inner_blocks, kept_of
 from ..rewrites.row_updates import unique_rows
 from .fusible import FusionRule, steps_of
 
@@ -38,8 +38,7 @@ def change_rows_at_once(
     Args:
         kept: tensors whose values are wanted from outside: fetches.
     """
-    if holds(operations, AssignRows):
-        _visit(graph, operations, kept_of(graph, operations, kept), rule)
+    _visit(graph, operations, kept_of(graph, operations, kept), rule)
 
 
 def _visit(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:

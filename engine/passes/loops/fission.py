@@ -89,8 +89,6 @@ def split_loops(
         reassociate: apply rewrites that are not exact, too.
     """
     operations = needed_operations(graph, targets, fed)
-    if not holds(operations, While):
-        return
     kept = {target for target in targets if isinstance(target, Symbol)}
     asked = [target for target in targets if isinstance(target, Operation)]
     _split(Users(graph, operations, kept, asked), operations, kept, {}, reassociate)

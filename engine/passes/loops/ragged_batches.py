@@ -48,7 +48,7 @@ from ...ops.run_time_shapes import ZerosOfShape, runtime_shape, zeros_of
 from ..framework.estimates import flops_of
 from ..framework.log import is_recording, note_change, note_kept
 from ..framework.order import reorder
-from ..framework.prune import all_operations, holds, needed_operations
+from ..framework.prune import all_operations, needed_operations
 from ..framework.specialise import Specialised, keeps_by_masks
 from ..framework.switches import is_on
 from .backward import Backward, Place, backward_loops
@@ -72,8 +72,6 @@ _ALL_ROWS = "computes all rows in each step"
 def compute_ragged_batches(step: StepUnderRewrite) -> StepUnderRewrite:
     """Rewrite the loops of a step that compute rows which have ended, those inside of loops and branches too."""
     graph = step.copy.graph
-    if not holds(step.operations, While):
-        return step
 
     def live() -> list[Operation]:
         return needed_operations(graph, [*step.fetches, *step.wanted], step.fed)

@@ -389,8 +389,6 @@ def unroll(step: StepUnderRewrite, exact: bool) -> StepUnderRewrite:
         step: as it was specialised.
         exact: whether rewrites of the copies keep every bit.
     """
-    if not holds(step.operations, While):
-        return step
     for _ in range(_MOST_ROUNDS):
         loops = ShortLoops(step.operations, step.fetches).trips
         unrolled = _copied(step, loops, exact) if loops else None

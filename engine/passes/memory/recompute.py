@@ -27,7 +27,7 @@ from ...ops.containers.tensor_arrays import ArrayRead
 from ...ops.math.elementwise import Identity
 from ..framework.log import is_recording, note_change
 from ..framework.order import reorder
-from ..framework.prune import Kept, all_operations, holds, inner_tensors
+from ..framework.prune import Kept, all_operations, inner_tensors
 from ..framework.specialise import Specialised
 from .cheap import without_cheap
 from .saved_state import Choice, SavedState, bytes_gathered, static_bytes
@@ -59,8 +59,6 @@ def recompute(
         cheap: without a budget, loops still do not save what takes less time to compute again (see `cheap`).
     """
     if budget is None and not cheap and not any(_may_swap(operation) for operation in all_operations(operations)):
-        return
-    if not holds(operations, History):
         return
     wanted = Kept(graph, [item for item in kept if isinstance(item, Symbol)])
     _recompute_in(graph, operations, wanted, budget, can_swap, cheap)

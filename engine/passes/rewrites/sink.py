@@ -21,7 +21,7 @@ from ...ops.base import Constant
 from ..framework.assign import capture_late
 from ..framework.log import note_change
 from ..framework.order import reorder
-from ..framework.prune import Kept, all_operations, holds, inner_blocks, kept_of
+from ..framework.prune import Kept, all_operations, inner_blocks, kept_of
 
 _Place = tuple[Symbol, int]  # the choice, and the number of the branch
 
@@ -32,8 +32,6 @@ def sink_into_branches(graph: Graph, operations: Sequence[Operation], kept: Iter
     Args:
         kept: tensors and operations that are wanted from outside.
     """
-    if not holds(operations, Branch):
-        return
     wanted = set(kept)
     asked = {item for item in wanted if isinstance(item, Operation)}
     _sink_in_block(graph, operations, kept_of(graph, operations, wanted), asked)
