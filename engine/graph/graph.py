@@ -96,8 +96,12 @@ class Graph:
         """
         known = self.constants.get(key)
         if known is None:
-            with self.control_dependencies(None), self.device(None):
+            before, scope = self._control_stack, self._scope
+            self._control_stack, self._scope = [], DeviceScope()
+            try:
                 known = self.constants[key] = self.add(op, inputs, name).outputs[0]
+            finally:
+                self._control_stack, self._scope = before, scope
         return known
 
     @property

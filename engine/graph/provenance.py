@@ -8,6 +8,7 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from types import FrameType
 from typing import NamedTuple
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -16,6 +17,7 @@ _OWN_PREFIXES = tuple(
     os.path.join(_ROOT, folder) + os.sep for folder in ("engine", "layers", "optim", "framework", "distribute")
 )
 _own_files: dict[str, bool] = {}
+Line = tuple[str, int]
 
 
 class Part(NamedTuple):
@@ -60,14 +62,26 @@ def is_own_file(filename: str) -> bool:
 
 def user_location() -> Location | None:
     """The innermost line outside anabranch on the current stack, or None if there is none."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    line = _line_below(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+    return None if line is None else Location(*line, _current.parts, _current.forward)
+
+
+def _line_below(frame: FrameType | None) -> Line | None:
+    """The innermost line outside anabranch, of a frame and those that called it.
+
+    Gradients of branches in branches are built in calls a hundred frames deep. So no frame is looked at again below one
+    of which the line is known.
+    """
+    known = _current.frame
     while frame is not None:
+        if frame is known:
+            return _current.line
         filename = frame.f_code.co_filename
         own = _own_files.get(filename)
         if own is None:
             own = is_own_file(filename)
         if not own:
-            return Location(filename, frame.f_lineno, _current.parts, _current.forward)
+            return filename, frame.f_lineno
         frame = frame.f_back
     return None
 
@@ -96,6 +110,8 @@ class _Current(threading.local):
     def __init__(self) -> None:
         self.parts: tuple[Part, ...] = ()
         self.forward: Location | None = None
+        self.frame: FrameType | None = None  # one of ours, which is on the stack
+        self.line: Line | None = None  # the innermost outside anabranch that led to it
 
 
 _current = _Current()
@@ -122,10 +138,14 @@ def building_gradient_of(location: Location | None) -> Generator[None]:
     """Note that what is built inside belongs to the gradient of an operation that was built there."""
     before, _current.parts = _current.parts, _backward(() if location is None else location.parts)
     forward, _current.forward = _current.forward, None if location is None else location.forward or location
+    frame, line = _current.frame, _current.line
+    caller = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - behind that of `__enter__`
+    _current.line = _line_below(caller)
+    _current.frame = caller
     try:
         yield
     finally:
-        _current.parts, _current.forward = before, forward
+        _current.parts, _current.forward, _current.frame, _current.line = before, forward, frame, line
 
 
 @lru_cache(1024)

@@ -9,6 +9,7 @@ import pytest
 import anabranch as ab
 from anabranch.engine.graph import Graph, Placeholder, Region, TensorSpec, as_dtype, canonical_device, graph_for
 from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.passes.framework.prune import all_operations
 
 
 @pytest.fixture(autouse=True)
@@ -555,6 +556,26 @@ def test_operations_inside_loops_and_gradients_know_their_line():
     assert line_of(found[-1]) == (__file__, "found.append(i * x)")
     assert line_of(y) == (__file__, "y = ab.while_loop(lambda i: i < 3, body, 0.0)")
     assert line_of(dx) == (__file__, "(dx,) = ab.gradients(y, [x])")
+
+
+def test_gradients_of_branches_in_branches_know_their_line(graph: Graph):
+    found: list[Any] = []
+    x = symbol()
+
+    @ab.custom_gradient
+    def doubled(value: Any) -> Any:
+        def grad(upstream: Any) -> Any:
+            found.append(upstream * 2.0)
+            return found[-1]
+
+        return value * 2.0, grad
+
+    y = ab.cond(x > 0, lambda: ab.cond(x > 1, lambda: doubled(ab.ops.sin(x)), lambda: x), lambda: x)
+    ab.gradients(y, [x])
+    (cosine,) = [o for o in all_operations(graph.operations) if o.type == "cos"]
+
+    assert line_of(found[-1]) == (__file__, "found.append(upstream * 2.0)")
+    assert line_of(cosine.outputs[0]) == (__file__, "ab.gradients(y, [x])")
 
 
 def test_an_error_of_a_run_tells_the_line():

@@ -18,6 +18,7 @@ from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.linear_algebra.linalg import MatMul
 from anabranch.engine.ops.math.mathematics import Exp
 from anabranch.engine.ops.math.reduction import Max
+from anabranch.engine.ops.math.trigonometry import Sin
 from anabranch.engine.passes.framework import observe, pipeline, verify
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.prune import needed_operations
@@ -286,8 +287,15 @@ def broken_spec(step: Rewriter, options: pipeline.Options) -> None:
     step.operations[-1].outputs[0].spec = TensorSpec((9,), np.dtype("float32"))
 
 
-def prepared_by(monkeypatch: pytest.MonkeyPatch, run: Any, *targets: Any, feeds: tuple[Any, ...] = ()) -> None:
-    row = pipeline.Pass("example", "an example", True, (), run)
+def short_cut(step: Rewriter, options: pipeline.Options) -> None:
+    del options
+    step.operations[-1].inputs = tuple(step.fed)
+
+
+def prepared_by(
+    monkeypatch: pytest.MonkeyPatch, run: Any, *targets: Any, feeds: tuple[Any, ...] = (), **facts: Any
+) -> None:
+    row = pipeline.Pass("example", "an example", True, (), run, **facts)
     monkeypatch.setattr(pipeline, "PIPELINE", (row,))
     monkeypatch.setenv(observe.VERIFY, "1")
     prepare(ab.get_default_graph(), list(targets), list(feeds))
@@ -297,6 +305,25 @@ def test_a_pass_that_breaks_a_rule_is_named(monkeypatch: pytest.MonkeyPatch):
     x = ab.placeholder((3,), "float32", "x")
     with pytest.raises(verify.BrokenStepError, match=r"pass 'example' left a step behind.*ANABRANCH_DUMP=example"):
         prepared_by(monkeypatch, broken_spec, symbol_of(ops.sin(x)), feeds=(x,))
+
+
+def test_a_pass_by_rules_changes_steps_by_the_rewriter_alone(monkeypatch: pytest.MonkeyPatch):
+    x = ab.placeholder((3,), "float32", "x")
+    y = symbol_of(ops.sin(ops.cos(x)))
+    prepared_by(monkeypatch, short_cut, y, feeds=(x,))
+    with pytest.raises(verify.BrokenStepError, match=r"'example' changed the step in another way.*says `by_rules`"):
+        prepared_by(monkeypatch, short_cut, y, feeds=(x,), by_rules=True)
+
+
+def test_a_pass_runs_in_steps_that_have_its_ops(monkeypatch: pytest.MonkeyPatch):
+    seen: list[int] = []
+    x = ab.placeholder((3, 3), "float32", "x")
+    y, product = symbol_of(ops.sin(x)), symbol_of(x @ ops.sin(x))
+    inside = symbol_of(ab.while_loop(lambda i, _: i < 9, lambda i, s: (i + 1, s @ x), (0, x))[1])
+    for number, target in enumerate((y, product, inside)):
+        for of in ((MatMul,), (MatMul, Sin)):
+            prepared_by(monkeypatch, lambda *_, k=number: seen.append(k), target, feeds=(x,), of=of)
+    assert seen == [1, 1, 2]
 
 
 def test_writes_of_a_variable_stay_in_order(monkeypatch: pytest.MonkeyPatch):
