@@ -16,6 +16,7 @@ from ..codegen.natives import has_binder
 from ..common.blas import on_one_thread
 from ..common.logs import DEBUG, is_logged, log
 from ..control_flow.cond import Branch
+from ..control_flow.frames import History
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import is_array
@@ -25,6 +26,7 @@ from ..graph.variable import OwnMemory
 from ..ops.base import Constant
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.store_value import StoreValue
+from ..ops.containers.tensor_arrays import ArrayWrite
 from ..ops.internal.fused import Fused
 from ..passes.framework.estimates import has_bounded_time, may_use_blas_threads
 from ..passes.framework.log import is_recording, note_change, note_left_out
@@ -169,7 +171,7 @@ class Program:
         step = prepared or self._prepare()
         operations, fetches = step.operations, step.fetches
         self.has_bounded_time = has_bounded_time(operations)
-        self._owned = OwnMemory(effect for o in all_operations(operations) for effect in o.effects)
+        self._owned = OwnMemory(effect for block in all_blocks(operations) for o in block for effect in o.effects)
         self._memory, is_native = _memory_of(operations), False
         if guard:
             printer = Printer(guard=self._check, timing=self._timing)
@@ -177,11 +179,10 @@ class Program:
         else:
             _note_left_out(exact, self._timing)
             options = graph.compiles_whole, runs_often
-            has_loops = step.holds(While)
-            if not exact and not timed and of is None and has_loops:
+            if not exact and not timed and of is None and step.holds(While):
                 self._left = _runs_until_native(operations, *options)
                 self._begins_at = self._left // 2
-            printer, operations = _printer(operations, fetches, self._timing, exact, has_loops, *options)
+            printer, operations = _printer(step, self._timing, exact, *options)
             is_native = printer.is_native(operations)
             if is_native:
                 self._memory = contextlib.nullcontext
@@ -429,7 +430,7 @@ def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.Abstr
         for block in all_blocks(operations)
         for operation in block
         for tensor in operation.outputs
-        if tensor.shape != ()
+        if tensor.spec.shape != ()
     ):
         return contextlib.nullcontext
     from ..codegen.host.memory import KeptMemory, prepare  # llvmlite loads here
@@ -441,7 +442,7 @@ def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.Abstr
 
 def needs_whole_cores(operations: Sequence[Operation]) -> bool:
     """Test whether threads of BLAS could take the cores that kernels of a step want."""
-    if not any(map(may_use_blas_threads, all_operations(operations))):
+    if not any(any(map(may_use_blas_threads, block)) for block in all_blocks(operations)):
         return False
     from ..codegen.llvm.library import library  # products have loaded it already
 
@@ -457,25 +458,22 @@ def _is_large(tensor: Symbol) -> bool:
 
 
 def _printer(
-    operations: Sequence[Operation],
-    fetches: Sequence[Symbol],
-    timing: Timing | None,
-    exact: bool,
-    has_loops: bool,
-    compiles_whole: bool = False,
-    runs_often: bool = False,
+    step: Step, timing: Timing | None, exact: bool, compiles_whole: bool, runs_often: bool
 ) -> tuple[Printer, Sequence[Operation]]:
     """A printer that has kernels for what they can compute, and the operations in the order to print them."""
+    operations: Sequence[Operation] = step.operations
+    fetches = step.fetches
     natives: dict[Operation, NativeRegion] = {}
     if not exact and timing is None:
-        natives = natives_of(operations, fetches, has_loops, compiles_whole, runs_often)
+        natives = natives_of(step, compiles_whole, runs_often)
     kernels = {} if any(native.plan.is_whole for native in natives.values()) else kernels_of(operations, exact)
     groups: list[list[Operation]] = []
     if not exact and timing is None:
         operations, groups = arranged(operations, natives, kernels)
-    in_place, last = rows_in_place(operations, fetches), last_reads(operations, fetches)
-    in_rows = recorded_in_rows(operations, fetches) if is_on("memory") else ()
-    in_slots = written_into_slots(operations, fetches) if is_on("memory") else {}
+    in_place = rows_in_place(operations, fetches)
+    last = last_reads(operations, fetches) if step.holds(History) else ()
+    in_rows = recorded_in_rows(operations, fetches) if is_on("memory") and step.holds(History) else ()
+    in_slots = written_into_slots(operations, fetches) if is_on("memory") and step.holds(ArrayWrite) else {}
     plan = plan_buffers(operations, fetches, in_slots) if kernels and is_on("memory") else {}
     if is_recording():
         apart = {o for first, native in natives.items() for o in all_operations(native.plan.run or [first])}
@@ -493,26 +491,21 @@ def _note_left_out(exact: bool, timing: Timing | None) -> None:
         note_left_out("parallel", why)
 
 
-def natives_of(
-    operations: Sequence[Operation],
-    fetches: Sequence[Symbol],
-    has_loops: bool,
-    compiles_whole: bool = False,
-    runs_often: bool = False,
-) -> dict[Operation, NativeRegion]:
+def natives_of(step: Step, compiles_whole: bool = False, runs_often: bool = False) -> dict[Operation, NativeRegion]:
     """Return the regions of a step that run as machine code: all of it, or loops and long runs of scalars."""
-    if not _may_be_native(operations, has_loops or compiles_whole):
+    if not _may_be_native(step, compiles_whole):
         return {}
     from ..codegen.regions.rule import native_regions  # llvmlite loads here
 
-    return native_regions(operations, fetches, compiles_whole, runs_often)
+    return native_regions(step.operations, step.fetches, compiles_whole, runs_often)
 
 
-def _may_be_native(operations: Sequence[Operation], is_likely: bool) -> bool:
+def _may_be_native(step: Step, compiles_whole: bool) -> bool:
     """Test whether anything of a step could run as machine code as a whole."""
     if not is_on("native"):
         return False
-    return is_likely or assigns_in_branches(operations) or len(operations) >= _LONG
+    is_fit = compiles_whole or step.holds(While) or assigns_in_branches(step.operations)
+    return is_fit or len(step.operations) >= _LONG
 
 
 def _runs_until_native(operations: Sequence[Operation], compiles_whole: bool, runs_often: bool) -> int:

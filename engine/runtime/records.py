@@ -24,7 +24,7 @@ from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.tensor_arrays import ArrayStack, ArrayWrite
-from ..passes.framework.prune import frame_users, holds
+from ..passes.framework.prune import frame_users
 from ..passes.memory.storage import blocks, demanded_blocks, is_fresh
 
 _SMALLEST = 1 << 10  # bytes of a row: what is smaller is stacked as quickly
@@ -157,8 +157,6 @@ def written_into_slots(operations: Sequence[Operation], fetches: Iterable[Symbol
         for each such result the operation that writes it.
     """
     found: dict[Symbol, Operation] = {}
-    if not holds(operations, ArrayWrite):
-        return found
     inner = itertools.islice(blocks(operations, fetches), 1, None)  # what is fetched must not share memory
     for block, _ in inner:
         found.update(_written_in(block))
@@ -190,8 +188,6 @@ def recorded_in_rows(operations: Sequence[Operation], fetches: Iterable[Symbol])
         fetches: what outlives it.
     """
     found: set[Symbol] = set()
-    if not holds(operations, History):
-        return found
     _find(operations, set(fetches), found)
     return found
 

@@ -17,7 +17,7 @@ from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.containers.tensor_arrays import ArrayRead, ArrayStack
 from ..ops.math.elementwise import Subtract
-from ..passes.framework.prune import frame_users, holds
+from ..passes.framework.prune import frame_users
 from ..passes.memory.storage import demanded_blocks
 
 
@@ -29,8 +29,6 @@ def last_reads(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> se
         fetches: what outlives it.
     """
     found: set[Operation] = set()
-    if not holds(operations, History):
-        return found
     _find(operations, set(fetches), found)
     return found
 

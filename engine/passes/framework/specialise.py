@@ -121,9 +121,9 @@ class Specialised:
 
     def _copy_all(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Symbol]) -> None:
         wanted = tuple(wanted)
-        used = {tensor for operation in operations for tensor in operation.inputs}.union(wanted)
         around, self._block = self._block, _Block(operations, wanted)
         users: dict[Symbol, list[Operation]] | None = None
+        used: set[Symbol] = set()
         for operation in operations:
             outputs = operation.outputs
             if isinstance(operation.op, Parameter):
@@ -131,7 +131,9 @@ class Specialised:
             if outputs and outputs[0] in self.tensors and all(tensor in self.tensors for tensor in outputs):
                 continue
             if isinstance(operation.op, RegionOp):
-                users = frame_users(operations) if users is None else users
+                if users is None:
+                    users = frame_users(operations)
+                    used = {tensor for each in operations for tensor in each.inputs}.union(wanted)
                 self._copy_region_op(operation, into, users.get(outputs[-1], ()), used)
             else:
                 self._copy(operation, into)
