@@ -7,7 +7,7 @@ group's kernel runs (see `fusible`) and no path between them leads through opera
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from ...common.cached import cached_property
 from ...common.quick_dataclass import dataclass
@@ -30,6 +30,7 @@ _MOST_MEMBERS = 100  # and operands
 _MOST_BEHIND = 16
 _MOST_READERS = 8  # of one array, among which a group looks for one to join
 
+_NOTHING: frozenset[Dependent] = frozenset()
 _Behind = dict[Operation, frozenset[Dependent]]  # the groups on which an operation's results depend directly
 
 
@@ -42,6 +43,7 @@ class Group(Dependent):
         shape: of all results, if it takes elementwise operations only.
         members: in program order.
         placed: the layout of each member's values in the space.
+        operands: the tensors that members need and none of them computes.
     """
 
     def __init__(self, order: int, space: Space, device: str, shape: tuple[int | None, ...] | None) -> None:
@@ -51,6 +53,14 @@ class Group(Dependent):
         self.shape = shape
         self.members: list[Operation] = []
         self.placed: dict[Operation, Placed] = {}
+        self.operands: set[Symbol] = set()
+
+    def operands_with(self, taken: Iterable[Symbol], count: int, made: Container[Operation] = ()) -> set[Symbol] | None:
+        """Return the operands with `count` more members, which take `taken` and are `made`; None if too many."""
+        operands = {t for t in self.operands if t.operation not in made} if made else set(self.operands)
+        operands.update([tensor for tensor in taken if tensor.operation not in self.placed])
+        is_small = len(operands) <= _MOST_OPERANDS and len(operands) + len(self.placed) + count <= _MOST_MEMBERS
+        return operands if is_small else None
 
     def shift_by(self, space: Space, shift: Callable[[Layout], Layout]) -> None:
         """Place the values of the members in another space."""
@@ -155,7 +165,10 @@ class Block:
 
     def _below(self, operation: Operation) -> frozenset[Dependent]:
         """The groups on which an operation's results depend directly."""
-        return frozenset(self._stands_for(group) for group in self.behind.get(operation, ()))
+        below = self.behind.get(operation, _NOTHING)
+        if below.isdisjoint(self.absorbed):
+            return below
+        return frozenset(self._stands_for(group) for group in below)
 
     def _stands_for(self, group: Dependent) -> Dependent:
         """The group of which another has become a part, or itself."""
@@ -164,8 +177,7 @@ class Block:
         return group
 
     def _pass_by(self, operation: Operation, sources: Iterable[Operation]) -> None:
-        nothing: frozenset[Dependent] = frozenset()
-        below = nothing.union(*[self._below(source) for source in sources])
+        below = _NOTHING.union(*[self._below(source) for source in sources])
         self.behind[operation] = below if len(below) <= _MOST_BEHIND else frozenset([self._all_of(below)])
 
     def _all_of(self, parts: Iterable[Dependent]) -> Dependent:
@@ -198,18 +210,23 @@ class Block:
             return None
         group = Group(next(self._order), placed.space, operation.device, shape)
         group.placed[operation] = placed
+        group.operands.update(self.taken(operation))
         self.groups.append(group)
         return group
 
     def _joins(self, operation: Operation, form: Form, group: Group) -> bool:
         """Let `operation` join the group of a source, if that is not also reached around some other way."""
-        if not self._fits([*group.members, operation]):
+        operands = group.operands_with(self.taken(operation), 1)
+        if operands is None:
             return False
         sources = dict.fromkeys(tensor.operation for tensor in operation.inputs)
         others = [g for s in sources if self.group_of.get(s) is not group for g in self._below(s)]
         if any(other.may_depend_on(group) for other in others):
             return False
-        return self._with_sizes_of(operation, group, lambda: self._finds_place(operation, form, group))
+        if not self._with_sizes_of(operation, group, lambda: self._finds_place(operation, form, group)):
+            return False
+        group.operands = operands
+        return True
 
     def _finds_place(self, operation: Operation, form: Form, group: Group) -> bool:
         for rebase in _rebases(operation, group):
@@ -218,9 +235,11 @@ class Block:
                 placed = place(form, self.specs[operation], rebase.space, known)
                 if placed is None:
                     continue
-                group.shift_by(placed.space, rebase.shift)
+                if rebase.parts is not None:
+                    group.shift_by(placed.space, rebase.shift)
             except ValueError:
                 continue
+            group.space = placed.space
             group.placed[operation] = placed
             return True
         return False
@@ -240,11 +259,6 @@ class Block:
         """Return the layout of a tensor that the group computes, in the group's space."""
         form, placed = self.forms[tensor.operation], group.placed[tensor.operation]
         return (*placed.inputs, *placed.steps)[form.results[tensor.index]]
-
-    def _fits(self, members: Iterable[Operation]) -> bool:
-        inside = dict.fromkeys(members)
-        inputs = {t for member in inside for t in self.taken(member) if t.operation not in inside}
-        return len(inputs) <= _MOST_OPERANDS and len(inputs) + len(inside) <= _MOST_MEMBERS
 
     def taken(self, operation: Operation) -> list[Symbol]:
         """The inputs of an operation that its kernel needs."""
@@ -302,6 +316,8 @@ class Block:
     def _merge_sources(self, operation: Operation, group: Group) -> None:
         """Join the groups of the other sources of `operation` to its own, where no other operation is between them."""
         taken = self.taken(operation)
+        if all(self.group_of.get(tensor.operation, group) is group for tensor in taken):
+            return
         operands = _Operands(taken, self.group_of)
         for tensor in taken:
             other = self.group_of.get(tensor.operation)
@@ -325,6 +341,7 @@ class Block:
         for member in other.members:
             self.group_of[member] = group
         other.members = []
+        group.operands = {t for t in group.operands | other.operands if t.operation not in group.placed}
         self.absorbed[other] = group
         group.take_over(other)
 
@@ -361,9 +378,9 @@ class Block:
 
     def _may_merge(self, group: Group, other: Group) -> bool:
         """Test whether one operation could compute both groups."""
-        members = {*group.members, *other.members}
-        if not self._fits(members):
+        if group.operands_with(other.operands, len(other.placed), other.placed) is None:
             return False
+        members = {*group.members, *other.members}
         between = [need for need in group.needs if need is not other and need.may_depend_on(other)]
         outside = [g for m in group.members for t in m.inputs if t.operation not in members
                    for g in self._below(t.operation)]  # fmt: skip
