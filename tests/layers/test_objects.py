@@ -81,7 +81,7 @@ def test_initializer_dtypes(dtype: str) -> None:
         (lambda: initializers.Orthogonal()((3,)), "at least two dimensions"),
         (lambda: initializers.Identity()((3,)), "makes matrices only"),
         (lambda: activations.get("rely"), "Unknown activation"),
-        (lambda: activations.get(3), "is no activation"),
+        (lambda: activations.get(3), "is no activation"),  # pyright: ignore[reportArgumentType]
         (lambda: regularizers.L2(-1), "from 0 up"),
         (lambda: regularizers.get("l3"), "Unknown regularizer"),
         (lambda: constraints.get("max"), "Unknown constraint"),
