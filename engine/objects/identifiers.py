@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph import Value
+from ..graph import Tensor, Value
 
 Config: TypeAlias = Mapping[str, Any]
 """What `serialize` gives: a class or function by its name, and its arguments."""
@@ -16,7 +16,7 @@ ActivationLike: TypeAlias = str | Callable[..., Any] | Config | None
 """A name such as "relu", a function of a tensor, a config, or None for the identity; see `activations.get`."""
 
 InitializerLike: TypeAlias = (
-    str | Callable[..., Any] | Config | np.ndarray[Any, Any] | np.generic | float | Value | None
+    str | Callable[..., Any] | Config | np.ndarray[Any, Any] | np.generic | float | Tensor | Value | None
 )
 """A name such as "he_normal", an `Initializer`, a function of shape and dtype, a config, or the first values."""
 
