@@ -79,7 +79,7 @@ imports: $(DEV) ## import-linter: layers of the house, third-party packages conf
 	$(BIN)/lint-imports --no-cache
 
 docs: $(DEV) ## build the site of the documentation into build/site, warnings as errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file .ci/site/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .ci/site/mkdocs.yml
 
 format: $(DEV) ## mend what ruff can mend
 	$(BIN)/ruff check --fix .

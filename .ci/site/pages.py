@@ -163,7 +163,9 @@ def _heading(module: ModuleType) -> str:
 
 
 def _table(names: list[Name]) -> str:
-    rows = [f"| [`{_last(name)}`][{name.anchor}] | {name.summary} |" for name in names]
+    # What is made by a call has its entry below the table: mkdocstrings does not know it, so it can't find the page.
+    links = [f"[{name.anchor}]" if name.source is not None else f"(#{name.anchor})" for name in names]
+    rows = [f"| [`{_last(name)}`]{link} | {name.summary} |" for name, link in zip(names, links, strict=True)]
     return "\n".join(["| Name | |", "|---|---|", *rows])
 
 
@@ -187,18 +189,53 @@ def linked_sources(files: Files) -> set[str]:
 
 def _outside(uri: str, link: str) -> str | None:
     """Return the path from the root of what `link` in the page `uri` names, None where that is a page or an address."""
+    target = _target(uri, link)
+    return None if target is None or target.startswith("docs/") else target
+
+
+def _target(uri: str, link: str) -> str | None:
+    """Return the path from the root of the repository that `link` in the page `uri` names, None for an address."""
     if "://" in link or link.startswith(("/", "mailto:")):
         return None
-    target = (ROOT / "docs" / uri).parent.joinpath(link).resolve()
-    if not target.is_relative_to(ROOT) or target.is_relative_to(ROOT / "docs"):
-        return None
-    return target.relative_to(ROOT).as_posix()
+    target = (ROOT / _origin(uri)).parent.joinpath(link).resolve()
+    return target.relative_to(ROOT).as_posix() if target.is_relative_to(ROOT) else None
+
+
+def _origin(uri: str) -> str:
+    """Return the path from the root of the file that the page `uri` shows: its links are relative to that."""
+    if uri == "index.md":
+        return "README.md"
+    name = uri.removeprefix("source/")
+    if name == uri:
+        return f"docs/{uri}"
+    return next((path for path in (name, f".{name}", name.removesuffix(".md")) if (ROOT / path).is_file()), name)
+
+
+def _page_of(path: str) -> str:
+    """Return the page that shows the file `path`. MkDocs leaves out folders whose names begin with a dot."""
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return f"source/{path.removesuffix('.md').removeprefix('.')}.md"
+
+
+def lead(markdown: str, uri: str) -> str:
+    """Return the Markdown of the page `uri` with links to files of the repository as links to their pages."""
+    origin, up = _origin(uri), "../" * (len(PurePosixPath(uri).parts) - 1)
+    if not origin.endswith(".md"):
+        return markdown  # a source file: its brackets are no links
+
+    def led(match: re.Match[str]) -> str:
+        path = _target(uri, match[1])
+        if path is None or not (ROOT / path).is_file() or (path.startswith("docs/") and origin.startswith("docs/")):
+            return match[0]
+        return up + _page_of(path) + (match[2] if path.endswith(".md") else "")
+
+    return LINK.sub(led, markdown)
 
 
 def home() -> str:
-    """Return the README as the home page: links into docs/ become links between pages."""
+    """Return the README as the home page, without the links to folders, which have no page."""
     text = (ROOT / "README.md").read_text("utf-8")
-    text = re.sub(r"(?<=\]\()docs/", "", text)
     return re.sub(r"\[([^\]]*)\]\((?:framework|distribute|layers|optim|engine|examples|tests|docs)\)", r"\1", text)
 
 
@@ -212,11 +249,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     made = {"index.md": home(), **reference()}
     for uri, text in made.items():
         files.append(File.generated(config, uri, content=text))
-    for path in sorted({*linked_sources(files), "LICENSE", "CHANGELOG.md"}):
+    for path in sorted(linked_sources(files)):
         text = (ROOT / path).read_text("utf-8")
         if not path.endswith(".md"):
             text = f"# {path}\n\n```{'python' if path.endswith('.py') else 'text'}\n{text}\n```\n"
-        files.append(File.generated(config, f"source/{path.removesuffix('.md')}.md", content=text))
+        files.append(File.generated(config, _page_of(path), content=text))
     config.nav = [_with_reference(item) for item in config.nav or []]
     return files
 
@@ -230,13 +267,4 @@ def _with_reference(item: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lead links to files outside of docs/ to their pages."""
-    uri = "../README.md" if page.file.src_uri == "index.md" else page.file.src_uri
-
-    def led(match: re.Match[str]) -> str:
-        path = _outside(uri, match[1])
-        if path is None or not (ROOT / path).is_file():
-            return match[0]
-        up = "../" * (len(PurePosixPath(page.file.src_uri).parts) - 1)
-        return f"{up}source/{path.removesuffix('.md')}.md"
-
-    return LINK.sub(led, markdown)
+    return lead(markdown, page.file.src_uri)

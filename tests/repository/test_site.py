@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import inspect
 import re
+import subprocess
 import sys
 from collections import Counter
 from functools import cache
@@ -102,10 +103,50 @@ def test_links_out_of_docs_lead_to_pages_of_sources(pages: ModuleType) -> None:
     assert pages._outside("ops.md", "https://example.org/x.py") is None
 
 
+@pytest.mark.parametrize(
+    ("uri", "link", "led"),
+    [
+        ("index.md", "docs/tutorial.md#two-processes", "tutorial.md#two-processes"),
+        ("index.md", ".github/SUPPORT.md", "source/github/SUPPORT.md"),
+        ("source/CHANGELOG.md", "docs/values.md", "../values.md"),
+        ("source/github/SUPPORT.md", "../CHANGELOG.md", "../../source/CHANGELOG.md"),
+        ("examples/dqn.md", "../queues.md", "../queues.md"),
+        ("examples/dqn.md", "../../examples/dqn.py#L10", "../source/examples/dqn.py.md"),
+        ("source/examples/dqn.py.md", "docs/values.md", "docs/values.md"),
+        ("ops.md", "https://example.org/x.py", "https://example.org/x.py"),
+    ],
+)
+def test_links_lead_to_pages(pages: ModuleType, uri: str, link: str, led: str) -> None:
+    assert pages.lead(f"See [this]({link}).", uri) == f"See [this]({led})."
+
+
+def test_names_that_are_made_by_calls_are_linked_on_their_page(pages: ModuleType, reference: dict[str, str]) -> None:
+    for path, module in pages.public_modules().items():
+        page = reference[pages._index(path)]
+        for name in pages.public_names(path, module):
+            if name.source is None:
+                assert f"](#{name.anchor}) |" in page
+                assert f"{{ #{name.anchor} }}" in page
+
+
+def test_warnings_fail_the_build_of_the_site(tmp_path: Path) -> None:
+    """With --quiet MkDocs counts no warnings, so that --strict finds none."""
+    recipe = re.search(r"mkdocs build (.*?) --config-file", (SITE.parents[1] / "Makefile").read_text("utf-8"))
+    assert recipe is not None
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[a page](no-page.md)\n")
+    (tmp_path / "mkdocs.yml").write_text("site_name: a site\ntheme: mkdocs\n")
+    command = [sys.executable, "-m", "mkdocs", "build", *recipe[1].split(), "--config-file", "mkdocs.yml"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "no-page.md" in result.stderr
+
+
 def test_every_page_is_in_the_navigation() -> None:
-    text = (SITE / "mkdocs.yml").read_text("utf-8")
-    pages = sorted(path.name for path in (SITE.parents[1] / "docs").glob("*.md"))
-    assert [page for page in pages if page not in text] == []
+    docs = SITE.parents[1] / "docs"
+    listed = set(re.findall(r"[\w/-]+\.md", (SITE / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]))
+    pages = sorted(path.relative_to(docs).as_posix() for path in docs.rglob("*.md"))
+    assert [page for page in pages if page not in listed] == []
 
 
 def test_doctests_become_blocks() -> None:
