@@ -1,4 +1,4 @@
-"""The accounts that the state of replicas gives of itself: counts for users, and what a step waits for."""
+"""The accounts that the state of replicas gives of itself: counts for users, and what a step has and waits for."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class ReplicaAccounts:
     epoch: int
     min_workers: int
     _shares: int
+    _backups: int
     _chosen: int
     _workers: dict[int, Member]
     _seen: set[int]
@@ -81,6 +82,25 @@ class ReplicaAccounts:
             f"step {self._chosen}, which has {len(self._counted)} of {min(self._shares, len(self._undone))} gradients; "
             f"at work on it: {outstanding}; taking part: {', '.join(map(who, self.members)) or 'nobody'}"
         )
+
+    # --- the step that is under way ---------------------------------------------------------------------------------
+
+    def _has_enough(self) -> bool:
+        """Test whether the step gets its gradients from workers that have not had a share of it, or are at one."""
+        to_come = sum(not self._has_contributed(n) and n not in self._retiring for n in self._workers)
+        to_come += sum(out.worker in self._retiring and out.step == self.step for out in self._out.values())
+        again = sum(self._has_contributed(out.worker) for out in self._out.values())
+        return len(self._counted) + to_come + again >= min(self._shares, len(self._undone))
+
+    def _has_contributed(self, worker: int) -> bool:
+        known = self._workers.get(worker)
+        return known is not None and known.contributed == self._chosen
+
+    def _has_all_shares(self) -> bool:
+        """Test whether the step's shares are put or with workers, and those of the backup workers, too."""
+        at_work = {out.share for out in self._out.values() if out.step == self._chosen}
+        wanted = min(self._shares, len(self._undone)) + self._backups
+        return len(self._counted.keys() | at_work) >= wanted
 
 
 __all__ = ["ReplicaAccounts"]

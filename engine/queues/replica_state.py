@@ -33,6 +33,7 @@ class ReplicaStepsState(ReplicaAccounts):
         requeue: whether shares of dropped gradients are handed out again. Otherwise their rows are skipped.
         max_staleness: how many steps the parameters of an asynchronous gradient may be behind; None for any number.
         min_workers: with fewer workers nothing is handed out.
+        backups: how many shares more than a step needs workers may compute at a time, of the batches that follow.
 
     Attributes:
         step: the step that is under way: so many have been applied.
@@ -50,8 +51,10 @@ class ReplicaStepsState(ReplicaAccounts):
         requeue: bool = True,
         max_staleness: int | None = None,
         min_workers: int = 1,
+        backups: int = 0,
     ) -> None:
         self.min_workers = min_workers
+        self._backups = backups
         self.step = 0
         self.epoch = 0
         self.leader: int | None = None
@@ -568,7 +571,8 @@ class ReplicaStepsState(ReplicaAccounts):
 
         Each worker has one share of a step. It gets another one if the step needs more than there are workers. Of the
         next batch it gets the part that has its place among the members, so that without drops a worker always has the
-        same part.
+        same part. Nobody gets more of the batches that follow than backup workers would, so that without backups a step
+        is one batch, also where a worker is started again that has had its share of the step.
         """
         has_done = self._synchronous and self._has_contributed(worker)
         if has_done:
@@ -577,23 +581,15 @@ class ReplicaStepsState(ReplicaAccounts):
             if self._is_served:
                 return None
         if self._pool:
+            if self._synchronous and self._has_all_shares():
+                return None
             batch = self._pool[0] // self._shares
-            mine = batch * self._shares + self.members.index(worker)
-            own = [share for share in self._pool[: self._shares] if share == mine]
-            share = own[0] if own else self._pool[0]
+            place = self.members.index(worker)
+            mine = batch * self._shares + place
+            has_own = place < self._shares + self._backups and mine in self._pool[: self._shares]
+            share = mine if has_own else self._pool[0]
             self._pool.remove(share)
             return share
         has = {out.share for out in self._out.values() if out.worker == worker}
         rest = sorted(self._undone - self._counted.keys() - has)
         return rest[0] if rest and self._synchronous and not has_done else None
-
-    def _has_enough(self) -> bool:
-        """Test whether the step gets its gradients from workers that have not had a share of it, or are at one."""
-        to_come = sum(not self._has_contributed(n) and n not in self._retiring for n in self._workers)
-        to_come += sum(out.worker in self._retiring and out.step == self.step for out in self._out.values())
-        again = sum(self._has_contributed(out.worker) for out in self._out.values())
-        return len(self._counted) + to_come + again >= min(self._shares, len(self._undone))
-
-    def _has_contributed(self, worker: int) -> bool:
-        known = self._workers.get(worker)
-        return known is not None and known.contributed == self._chosen

@@ -104,6 +104,7 @@ class ReplicaSteps(NamedResource):
         requeue: whether the rows of dropped gradients are handed out again.
         max_staleness: how many steps the parameters of an asynchronous gradient may be behind; None for any number.
         min_workers: with fewer workers no step is made.
+        backups: how many shares more than a step needs workers may compute at a time.
         name: its name in tasks.
     """
 
@@ -116,12 +117,13 @@ class ReplicaSteps(NamedResource):
         requeue: bool = True,
         max_staleness: int | None = None,
         min_workers: int = 1,
+        backups: int = 0,
         *,
         name: str = "replica_steps",
     ) -> None:
         self.name = self.path = name
         self.place_here()
-        self._options = (shares, synchronous, requeue, max_staleness, min_workers)
+        self._options = (shares, synchronous, requeue, max_staleness, min_workers, backups)
         self._state = ReplicaStepsState(*self._options)
         self._said = ""
         self._gate = Gate()

@@ -45,6 +45,7 @@ class ReplicaPlan(StepTracer):
                 strategy.on_drop == "requeue",
                 strategy.max_staleness,
                 strategy.min_workers,
+                strategy.backup_workers,
                 name="steps",
             )
         # Asynchronously each gradient is a set of its own.

@@ -91,7 +91,7 @@ class Training:
     ) -> None:
         self._rng, self._compute, self._costs = random.Random(seed), compute, costs
         shares = workers - backups if synchronous else 1
-        self._state = ReplicaStepsState(shares, synchronous)
+        self._state = ReplicaStepsState(shares, synchronous, backups=backups)
         self._down, self._up = Link(costs.link), Link(costs.link)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()

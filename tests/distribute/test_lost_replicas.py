@@ -175,6 +175,27 @@ def test_a_worker_that_is_started_again_takes_part(run: Launch, folder: Path, al
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("run", [(3,)], indirect=True)
+def test_the_chief_is_lost_when_another_worker_is_back(run: Launch, folder: Path, alone: Any):
+    """The worker that is back gets no rows of the next batch, while the chief has some of this one."""
+    run.restarts.limit = 1
+    (folder / "was lost").touch()
+    run.workers[2].kill()
+    with ThreadPoolExecutor(1) as pool:
+        status = pool.submit(run.wait)
+        assert (folder / "reached").read_text() == "worker 2 is back"
+        run.workers[0].kill()
+        assert (folder / "reached").read_text() == "two steps", "the callback is called once more, by the new chief"
+        (folder / "go").write_text("go")
+        assert (folder / "reached").read_text() == "the end"
+        assert status.result(PATIENCE) == 0
+    mine, other = found(folder, 1), found(folder, 2)
+    assert_same(mine, alone)
+    assert mine["history"] == other["history"]
+    assert mine["weights"] == other["weights"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [(2, "0", "both")], indirect=True)
 def test_below_the_least_number_of_workers_training_waits(run: Launch, folder: Path, alone: Any, capfd: Any):
     run.restarts.limit = 1

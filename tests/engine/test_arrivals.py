@@ -11,7 +11,7 @@ from anabranch.engine.queues.replica_tickets import Ticket
 
 
 def joined(shares: int, workers: int, synchronous: bool = True) -> ReplicaStepsState:
-    state = ReplicaStepsState(shares, synchronous)
+    state = ReplicaStepsState(shares, synchronous, backups=max(workers - shares, 0))
     for worker in range(workers):
         state.join(worker, f"/job:worker/task:{worker}", 100 + worker)
     return state

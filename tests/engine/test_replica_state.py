@@ -18,6 +18,7 @@ SIMULATIONS = int(os.environ.get("ANABRANCH_SIMULATIONS", "10000"))  # of the sl
 
 
 def joined(shares: int, workers: int, **options: object) -> ReplicaStepsState:
+    options.setdefault("backups", max(workers - shares, 0))
     state = ReplicaStepsState(shares, **options)  # type: ignore[arg-type]
     for worker in range(workers):
         state.join(worker, f"/job:worker/task:{worker}", 100 + worker)
@@ -110,6 +111,46 @@ def test_a_worker_that_is_back_begins_anew():
     assert again.number != old.number
     with pytest.raises(StateLostError, match="does not take part"):
         state.take(0, 100, 1).outcome()
+
+
+def test_a_worker_that_is_back_gets_no_rows_of_the_next_batch_while_the_step_has_its_shares():
+    """The chief waits in a callback with a share; worker 2 is lost, before or after it has put its own."""
+    for has_put in (True, False):
+        state = joined(3, 3)
+        state.begin_epoch(2)
+        paused, mine, lost = (ticket(state, worker) for worker in range(3))
+        state.commit(1, 101, mine.number, 1)
+        if has_put:
+            state.commit(2, 102, lost.number, 1)
+        waits = state.take(1, 101, 1)
+        state.lost("/job:worker/task:2", 102)
+        assert waits.is_done is not has_put, "there is a share to compute only where it was lost"
+        state.join(2, "/job:worker/task:2", 202)
+        back = state.take(2, 202, 1)
+        assert not back.is_done, "each share of the step is with somebody"
+        state.lost("/job:worker/task:0", 100)
+        again = back.outcome()
+        assert (again.step, again.share) == (0, paused.share)
+        state.commit(2, 202, again.number, 1)
+        if not has_put:
+            state.commit(1, 101, waits.outcome().number, 1)
+        numbers = [again.number, mine.number, lost.number if has_put else waits.outcome().number]
+        assert state.choose().outcome().tickets == numbers, "those of the first batch"
+
+
+def test_workers_beyond_shares_and_backups_take_turns():
+    """An epoch began with two workers, and a third one is back."""
+    state = joined(2, 3, backups=0)
+    state.begin_epoch(2)
+    first, second = ticket(state, 2), ticket(state, 0)
+    assert {first.share, second.share} == {0, 1}
+    waits = state.take(1, 101, 1)
+    assert not waits.is_done, "the step has its shares"
+    state.commit(0, 100, second.number, 1)
+    state.lost("/job:worker/task:2", 102)
+    assert waits.outcome().share == first.share
+    state.commit(1, 101, waits.outcome().number, 1)
+    assert len(state.choose().outcome().tickets) == 2
 
 
 def test_an_epoch_may_end_early():
@@ -392,7 +433,8 @@ class Simulation:
         self.requeue = self.rng.random() < 0.7
         stale = None if self.synchronous else self.rng.choice([None, 0, 2])
         least = self.rng.randint(1, self.workers)
-        self.state = ReplicaStepsState(self.shares, self.synchronous, self.requeue, stale, least)
+        self.backups = self.rng.randint(0, self.workers - 1) if self.synchronous else 0
+        self.state = ReplicaStepsState(self.shares, self.synchronous, self.requeue, stale, least, self.backups)
         self.incarnations = dict.fromkeys(range(self.workers), 0)
         self.tickets: dict[int, Ticket] = {}
         self.takes: dict[int, Attempt] = {}
@@ -506,6 +548,9 @@ class Simulation:
         assert shares == sorted(set(shares)), "different shares, in order"
         assert chosen.rows == [share + 1 for share in shares]
         assert 1 <= len(shares) <= self.shares
+        if self.synchronous and not self.backups:
+            assert len({share // self.shares for share in shares}) == 1, "a step is one batch, whoever is lost or back"
+            assert len(shares) == self.shares
         self.horizon = max(self.horizon, chosen.horizon)
         self.held = {number: share for number, share in self.held.items() if number >= self.horizon}
         self.done += shares
