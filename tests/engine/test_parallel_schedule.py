@@ -267,14 +267,15 @@ def test_explain_tells_it():
 
 
 def failing(x: Any, y: Any) -> Any:
-    return [ops.cholesky(ops.reshape(x, (-1, 8, 8))), ops.inv(ops.reshape(y, (-1, 8, 8)))]
+    matrices = ops.reshape(x, (-1, 8, 8))
+    return [ops.solve(matrices, matrices), ops.inv(ops.reshape(y, (-1, 8, 8)))]
 
 
 GOOD = np.tile(np.eye(8, dtype="float32"), (SIZE // 64, 1, 1)).reshape(-1)
-NEGATIVE, SINGULAR = -GOOD, 0 * GOOD
+SINGULAR = 0 * GOOD
 
 
-@pytest.mark.parametrize("x", [GOOD, NEGATIVE])
+@pytest.mark.parametrize("x", [GOOD, SINGULAR])
 @pytest.mark.parametrize("y", [GOOD, SINGULAR])
 def test_errors_are_those_of_one_after_the_other(x: Any, y: Any):
     program, run = step(failing, x, y)
