@@ -232,7 +232,7 @@ def multi30k(arrays, epochs, batch=64):
     model = Translation(sources, targets, units)
     steps = sum(math.ceil((widths == width).sum().item() / batch) for width in WIDTHS)
     means, every = Means(steps), epochs * steps
-    optimizer = torch.optim.Adam([w for w in model.parameters() if w.requires_grad], lr=4e-3, eps=1e-7)
+    optimizer = torch.optim.Adam([w for w in model.parameters() if w.requires_grad], lr=4e-3, eps=1e-9)
     rate = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: 0.02 + 0.98 * (1 + math.cos(math.pi * step / every)) / 2
     )
