@@ -15,7 +15,7 @@ import queue
 import secrets
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from .ports import free_ports
 from .restarts import Restarts
@@ -25,6 +25,7 @@ _logger = logging.getLogger(__name__)
 _PLACE_SECONDS = 120.0  # how long Ray has to find places for all tasks
 _POLL_SECONDS = 0.5  # how often ps tasks are looked at while scripts run
 Options = Mapping[str, Any]
+T = TypeVar("T")
 Lines = Callable[[str, str], None]  # shows a line of a worker: its name, and the line
 
 
@@ -61,19 +62,12 @@ def run_on_ray(
         TimeoutError: Ray finds no places for the tasks.
         ray.exceptions.RayError: a task was lost; what the function has raised comes as its own class, too.
     """
-    _check(workers, ps, max_restarts)
-    with _connected(address) as ray:
-        restarts = Restarts(max_restarts)
-        while True:
-            with contextlib.ExitStack() as stack:
-                try:
-                    tasks = stack.enter_context(_Tasks(ray, workers, ps, max_restarts, worker_options, ps_options))
-                    calls = [actor.call.remote(function, tuple(args), found) for actor, found in tasks.workers]
-                    return tasks.results(calls)
-                except ray.exceptions.RayError as error:
-                    if not restarts.take():
-                        raise
-                    _say_again(_told(ray, error), restarts)
+
+    def call(tasks: _Tasks) -> tuple[list[Any], str]:
+        calls = [actor.call.remote(function, tuple(args), found) for actor, found in tasks.workers]
+        return tasks.results(calls), ""
+
+    return _with_restarts(call, workers, ps, address, max_restarts, worker_options, ps_options)
 
 
 def run_script_on_ray(
@@ -87,22 +81,52 @@ def run_script_on_ray(
         address, max_restarts: as for `run_on_ray`.
         show: shows the lines that workers write.
     """
+
+    def run(tasks: _Tasks) -> tuple[int, str]:
+        status = tasks.run_script(script, show)
+        return status, f"a worker ended with exit status {status}" if status else ""
+
+    def give_up(why: str) -> int:
+        _logger.warning("A task was lost: %s", why)
+        return 1
+
+    return _with_restarts(run, workers, ps, address, max_restarts, give_up=give_up)
+
+
+def _with_restarts(
+    attempt: Callable[[_Tasks], tuple[T, str]],
+    workers: int,
+    ps: int,
+    address: str | None,
+    max_restarts: int,
+    worker_options: Options | None = None,
+    ps_options: Options | None = None,
+    give_up: Callable[[str], T] | None = None,
+) -> T:
+    """Start the tasks and have them do something; all start again when that fails, as often as they may.
+
+    Args:
+        attempt: gives the result, and why the tasks are to start again; "" if they are not.
+        workers, ps, address, max_restarts, worker_options, ps_options: as for `run_on_ray`.
+        give_up: gives the result when a task is lost that does not start again; by default Ray's error is raised.
+    """
     _check(workers, ps, max_restarts)
     with _connected(address) as ray:
         restarts = Restarts(max_restarts)
         while True:
             with contextlib.ExitStack() as stack:
                 try:
-                    tasks = stack.enter_context(_Tasks(ray, workers, ps, max_restarts, None, None))
-                    status = tasks.run_script(script, show)
-                    if not status or not restarts.take():
-                        return status
-                    _say_again(f"a worker ended with exit status {status}", restarts)
+                    tasks = stack.enter_context(_Tasks(ray, workers, ps, max_restarts, worker_options, ps_options))
+                    result, why = attempt(tasks)
+                    if not why or not restarts.take():
+                        return result
                 except ray.exceptions.RayError as error:
+                    why = _told(ray, error)
                     if not restarts.take():
-                        _logger.warning("A task was lost: %s", _told(ray, error))
-                        return 1
-                    _say_again(_told(ray, error), restarts)
+                        if give_up is None:
+                            raise
+                        return give_up(why)
+                _say_again(why, restarts)
 
 
 def _check(workers: int, ps: int, max_restarts: int) -> None:

@@ -214,7 +214,7 @@ class Client:
         """Have a step prepared, or prepared again by a master that does not have it any more.
 
         Returns:
-            What the master says of it.
+            The master's description of the step.
 
         Raises:
             Exception: why it can't be.

@@ -70,7 +70,7 @@ class Channel:
             unless: sending ends when something comes by this one; what has gone by then is no whole frame.
 
         Returns:
-            Whether all has gone.
+            True if all has gone.
         """
         return self._send(encode_document(kind, document, arrays), unless)
 

@@ -85,7 +85,7 @@ class _Request:
 class Batcher:
     """The requests that wait for a model, and the thread that computes them.
 
-    What comes in one turn of the event loop is looked at in the next one, together. Short calls are made then and there
+    Requests that come in one turn of the event loop are looked at together in the next one. Short calls are made there
     (`ShortCalls`), one in a turn; others by the thread. All but `_compute` is on the event loop.
 
     Args:

@@ -59,7 +59,7 @@ def _placed_once() -> Generator[None]:
 def requests() -> dict[int, Request]:
     """Return the requests of a session, by kind. Its step counts on a ps what a loop over both tasks has computed.
 
-    What it feeds goes to the ps, straight or by the master, and one of its fetches comes from there.
+    Its feeds go to the ps, straight or by the master, and one of its fetches comes from there.
     """
     found: dict[int, Request] = {}
     send = Channel.send

@@ -250,7 +250,7 @@ def print_gradient(group: Group) -> None:
     lower, given, p = group.squares
     group.read("left", size, lower)
     group.read("right", size, given)
-    half, zero, last = group.number("0.5"), group.number("0.0"), code.sub(size, 1)
+    half, zero = group.number("0.5"), group.number("0.0")
     with code.loop(0, size) as i, code.loop(0, size) as j:
         group.store(zero, p, group.place(i, j))
     with code.loop(0, size) as k:
@@ -262,27 +262,32 @@ def print_gradient(group: Group) -> None:
     with code.loop(0, size) as i:
         place = group.place(i, i)
         group.store(group.apply("fmul", group.load(p, place), half), p, place)
-    with code.loop(0, size) as number:  # rows of L^-T P, from the last one on
-        i = code.sub(last, number)
-        diagonal = group.load(lower, group.place(i, i))
-        with code.loop(0, size) as j:
-            group.store(group.apply("fdiv", group.load(p, group.place(i, j)), diagonal), p, group.place(i, j))
-        with code.loop(0, i) as k:
-            value = group.load(lower, group.place(i, k))
-            with code.loop(0, size) as j:
-                group.subtract(p, group.place(k, j), value, group.load(p, group.place(i, j)))
-    with code.loop(0, size) as number:  # columns of that times L^-1, likewise
-        j = code.sub(last, number)
-        diagonal = group.load(lower, group.place(j, j))
-        with code.loop(0, size) as i:
-            group.store(group.apply("fdiv", group.load(p, group.place(i, j)), diagonal), p, group.place(i, j))
-        with code.loop(0, j) as k:
-            value = group.load(lower, group.place(j, k))
-            with code.loop(0, size) as i:
-                group.subtract(p, group.place(i, k), value, group.load(p, group.place(i, j)))
+    _print_back(group, lower, p, group.place)  # L^-T P
+    _print_back(group, lower, p, lambda column, row: group.place(row, column))  # that times L^-1
     with code.loop(0, size) as i, code.loop(0, code.add(i, 1)) as j:
         own, other = group.place(i, j), group.place(j, i)
         value = group.apply("fmul", group.apply("fadd", group.load(p, own), group.load(p, other)), half)
         group.store(value, p, own)
         group.store(value, p, other)
     group.write(p, size)
+
+
+def _print_back(group: Group, lower: str, p: str, place: Callable[[Size, Size], Size]) -> None:
+    """Print the substitution with the transpose of a triangle, from the last row on.
+
+    Args:
+        group: the matrices.
+        lower: the triangle.
+        p: the right sides, which become the unknowns.
+        place: of an element of `p`, by its row and column; with these exchanged, columns are substituted.
+    """
+    code, size = group.code, group.size
+    with code.loop(0, size) as number:
+        i = code.sub(code.sub(size, 1), number)
+        diagonal = group.load(lower, group.place(i, i))
+        with code.loop(0, size) as j:
+            group.store(group.apply("fdiv", group.load(p, place(i, j)), diagonal), p, place(i, j))
+        with code.loop(0, i) as k:
+            value = group.load(lower, group.place(i, k))
+            with code.loop(0, size) as j:
+                group.subtract(p, place(k, j), value, group.load(p, place(i, j)))
