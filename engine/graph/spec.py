@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -249,9 +250,17 @@ def as_shape(shape: Any) -> Shape:
     """
     if shape is None:
         return None
+    if isinstance(shape, (str, bytes, np.dtype, type)):  # as of placeholder(dtype, shape) in TensorFlow 1
+        raise TypeError(
+            f"Expected a shape, a tuple of sizes such as (None, 3), got {shape!r}. "
+            f"If this is a dtype, give it by name: dtype={shape!r}."
+        )
     if isinstance(shape, (int, np.integer)):
         shape = (shape,)
-    dims = tuple(None if dim is None or dim == -1 else int(dim) for dim in shape)
+    try:
+        dims = tuple(None if dim is None or dim == -1 else operator.index(dim) for dim in shape)
+    except TypeError:
+        raise TypeError(f"Shape {shape!r} has an entry that is neither an integer nor None.") from None
     if any(dim is not None and dim < 0 for dim in dims):
         raise ValueError(f"Shape {tuple(shape)} has a negative dimension; use None for one that is not known.")
     return dims

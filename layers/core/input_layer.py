@@ -6,7 +6,7 @@ from typing import Any
 
 from ...engine.common.dtypes import name_of
 from ...engine.common.keywords import explaining_keywords
-from ...engine.graph import Tensor, as_dtype
+from ...engine.graph import Tensor, as_dtype, as_shape
 from ...engine.objects.floats import floatx
 from ...engine.session import placeholder
 from .calling import symbols_apart
@@ -59,7 +59,7 @@ class InputLayer(Layer):
         if input_tensor is not None:
             raise ValueError("Input: input_tensor is not supported; call the layers on the tensor itself.")
         if shape is not None:
-            shape = (shape,) if isinstance(shape, int) else tuple(shape)
+            shape = as_shape(shape) or ()
         self.batch_shape: tuple[int | None, ...] = tuple(batch_shape) if shape is None else (batch_size, *shape)
         self.optional = optional
         self.dtype_policy = name_of(as_dtype(floatx() if dtype is None else dtype))

@@ -219,6 +219,22 @@ def test_a_placeholder_that_is_not_fed_is_named_if_it_is_needed():
     assert __file__ in caught.value.__notes__[0]
 
 
+@pytest.mark.parametrize("shape", ["float32", np.float32, np.dtype("int64")])
+def test_a_dtype_in_place_of_a_shape_is_refused(shape: Any):
+    with pytest.raises(TypeError, match=r"Expected a shape.* dtype="):
+        ab.placeholder(shape, (None, 3))  # TensorFlow 1's order
+    with pytest.raises(TypeError, match=r"Expected a shape.* dtype="):
+        ab.Input(shape)
+
+
+@pytest.mark.parametrize("entry", [2.5, "a", [2]])
+def test_sizes_that_are_no_integers_are_refused(entry: Any):
+    with pytest.raises(TypeError, match="neither an integer nor None"):
+        ab.placeholder((None, entry))
+    with pytest.raises(TypeError, match="neither an integer nor None"):
+        ab.Input((3, entry))
+
+
 @pytest.mark.parametrize("layout", [lambda a: a, np.asfortranarray, lambda a: np.repeat(a, 2, 0)[::2], lambda a: a.T.T])
 def test_feeds_of_any_layout_are_left_alone(layout: Any):
     x = ab.placeholder((None, None))
