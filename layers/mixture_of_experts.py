@@ -12,10 +12,10 @@ from ..engine import ops
 from ..engine.graph import Tensor, Variable
 from ..engine.objects import initializers
 from ..engine.objects.identifiers import InitializerLike
-from ..engine.objects.registry import serialize_keras_object
 from ..engine.ops.random import samplers as random
 from .core.dense import known_features, positive_int
 from .core.layer import Layer
+from .core.layer_config import config_from_signature
 from .core.tracking import optional_metric
 from .recurrent.step_rows import live_rows, rows_live
 from .recurrent.step_sums import sum_over_steps
@@ -23,6 +23,7 @@ from .recurrent.step_sums import sum_over_steps
 _LEAST_NOISE = 1e-2  # what is divided by; as in the authors' own program
 
 
+@config_from_signature(expert="experts")
 class MixtureOfExperts(Layer):
     """Sends each token to a few of several experts, chosen by a gate, and adds up what they make of it.
 
@@ -292,23 +293,6 @@ class MixtureOfExperts(Layer):
         self.expert_tokens.assign(ops.cast(taken, "int32"))
         if self.dropped_metric is not None:
             self.dropped_metric.update_state(ops.cast(dropped, "float32"))
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_experts": self.num_experts,
-            "expert": [serialize_keras_object(expert) for expert in self.experts],
-            "k": self.k,
-            "capacity_factor": self.capacity_factor,
-            "importance_loss": self.importance_loss,
-            "load_loss": self.load_loss,
-            "noisy": self.noisy,
-            "gate_initializer": initializers.serialize(self.gate_initializer),
-            "noise_initializer": initializers.serialize(self.noise_initializer),
-            "seed": self.seed,
-            "routing": self.routing,
-            "dropped_metric": serialize_keras_object(self.dropped_metric),
-        }
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
             values = _put(values, new_values, cache_update_index)
             seen = self._seen(query, keys, cache_update_index)
             attention_mask = seen if attention_mask is None else both(ops.cast(attention_mask, "bool"), seen)
-        gate = self._gate_dense(query) if self._use_gate else None
+        gate = self._gate_dense(query) if self.use_gate else None
         outputs, _ = self._compute_attention(self._query_dense(query), keys, values, attention_mask, training)
         return self._output_dense(outputs if gate is None else outputs * gate), (keys, values)
 
@@ -108,7 +108,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
         targets = ops.expand_dims(_by_row(index), 1) + ops.arange(ops.shape(query)[1], dtype="int32")
         back = ops.expand_dims(targets, 2) - ops.arange(ops.shape(keys)[1], dtype="int32")
         seen = ops.greater_equal(back, 0)
-        return seen if self._sliding_window is None else both(seen, ops.less(back, self._sliding_window))
+        return seen if self.sliding_window is None else both(seen, ops.less(back, self.sliding_window))
 
     def _check(self, holds: bool, problem: str) -> None:
         if not holds:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from ...engine import ops
 from ...engine.graph import Tensor, flatten, pack_as
 from ...engine.objects.identifiers import ActivationLike
-from ...engine.objects.registry import serialize_keras_object
 from ..core.dense import Dense, positive_int
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from ..recurrent.cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of, state_form
 from ..recurrent.rnn import RNN
 from ..recurrent.stacked_rnn_cells import check_cell
@@ -26,6 +26,7 @@ class Memory(NamedTuple):
     mask: Tensor | None  # (batch, sources)
 
 
+@config_from_signature()
 class AttentionCell(Layer):
     """A cell that looks at a memory, such as an encoder's outputs, at each step (Luong et al., 2015).
 
@@ -154,10 +155,6 @@ class AttentionCell(Layer):
         if memory.mask is not None:  # lowered rather than replaced, so that rows of which nothing counts stay finite
             scores = ops.where(memory.mask, scores, scores - (65504.0 if scores.dtype.name == "float16" else 1e9))
         return ops.einsum("bs,bsd->bd", ops.softmax(scores, axis=-1), memory.values)
-
-    def get_config(self) -> dict[str, Any]:
-        own = {"cell": serialize_keras_object(self.cell), "units": self.units, "score": self.score}
-        return {**super().get_config(), **own}
 
 
 class AttentionRNN(RNN):

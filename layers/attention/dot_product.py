@@ -9,9 +9,11 @@ from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ..core.dropout import acts
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from .masks import as_mask, both, causal_mask
 
 
+@config_from_signature()
 class Attention(Layer):
     """For each query the mean of the values, weighted by how well their keys match it (Luong et al., 2015).
 
@@ -121,15 +123,6 @@ class Attention(Layer):
                     f"Layer {self.name!r} ({type(self).__name__}): {argument} must be a list [query, value] or [query, "
                     f"value, key]{' of masks' if argument == 'mask' else ''}, got {count}."
                 )
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "use_scale": self.use_scale,
-            "score_mode": self.score_mode,
-            "dropout": self.dropout,
-            "seed": self.seed,
-        }
 
 
 class AdditiveAttention(Attention):

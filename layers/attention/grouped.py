@@ -8,9 +8,11 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
+from ..core.layer_config import config_from_signature
 from .heads import HeadsAttention
 
 
+@config_from_signature()
 class GroupQueryAttention(HeadsAttention):
     """`MultiHeadAttention` in which several heads of the query share one of key and value (Ainslie et al., 2023).
 
@@ -94,7 +96,7 @@ class GroupQueryAttention(HeadsAttention):
         keys = (None, self.num_key_value_heads, self.head_dim)
         self._query_dense = self._projection("bqm,muh->bquh", queries, "uh", "query", query_shape)
         self._key_dense = self._projection("bkm,mvh->bkvh", keys, "vh", "key", key_shape)
-        if self._use_gate:
+        if self.use_gate:
             self._gate_dense = self._projection("bqm,muh->bquh", queries, "uh", "gate", query_shape, "sigmoid")
         self._value_dense = self._projection("bkm,mvh->bkvh", keys, "vh", "value", value_shape)
         self._prepare("bkuh,bquh->buqk", "buqk,bkuh->bquh", attended=1)
@@ -106,11 +108,3 @@ class GroupQueryAttention(HeadsAttention):
     ) -> tuple[Tensor, Tensor]:
         key, value = ops.repeat(key, self.num_repeats, axis=2), ops.repeat(value, self.num_repeats, axis=2)
         return super()._attend_with_scores(query, key, value, mask, training)
-
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "head_dim": self.head_dim,
-            "num_query_heads": self.num_query_heads,
-            "num_key_value_heads": self.num_key_value_heads,
-        }
-        return {**super().get_config(), **own}

@@ -13,9 +13,11 @@ from ..core.activation import Softmax
 from ..core.dropout import Dropout, acts
 from ..core.einsum_dense import EinsumDense
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from .masks import as_mask, both, causal_mask, window_mask, with_rank
 
 
+@config_from_signature(activity_regularizer="_activity_regularizer", head_size="", flash_attention="")
 class HeadsAttention(Layer):
     """The base of `MultiHeadAttention` and `GroupQueryAttention`.
 
@@ -65,18 +67,18 @@ class HeadsAttention(Layer):
             raise ValueError(f"{label}: sliding_window must be None or a positive integer, got {sliding_window!r}.")
         if flash_attention and acts(dropout):
             raise ValueError(f"{label}: flash_attention=True takes no dropout, got dropout={dropout}. Set one of them.")
-        self._dropout = dropout
-        self._use_bias = use_bias
-        self._use_gate = use_gate
-        self._sliding_window = sliding_window
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.use_gate = use_gate
+        self.sliding_window = sliding_window
         self._flash_attention = flash_attention
-        self._kernel_initializer = initializers.get(kernel_initializer)
-        self._bias_initializer = initializers.get(bias_initializer)
-        self._kernel_regularizer = regularizers.get(kernel_regularizer)
-        self._bias_regularizer = regularizers.get(bias_regularizer)
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.bias_initializer = initializers.get(bias_initializer)
+        self.kernel_regularizer = regularizers.get(kernel_regularizer)
+        self.bias_regularizer = regularizers.get(bias_regularizer)
         self._activity_regularizer = regularizers.get(activity_regularizer)
-        self._kernel_constraint = constraints.get(kernel_constraint)
-        self._bias_constraint = constraints.get(bias_constraint)
+        self.kernel_constraint = constraints.get(kernel_constraint)
+        self.bias_constraint = constraints.get(bias_constraint)
         self._scale = 1.0 / math.sqrt(head_size)
         self.seed = seed
         self.supports_masking = True
@@ -90,7 +92,7 @@ class HeadsAttention(Layer):
         self._combine_equation = combine_equation
         self._attended = attended
         self._softmax = Softmax(axis=list(range(-attended, 0)), dtype=self.dtype_policy)
-        self._dropout_layer = Dropout(self._dropout, seed=self.seed, dtype=self.dtype_policy)
+        self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
 
     def _projection(
         self,
@@ -106,14 +108,14 @@ class HeadsAttention(Layer):
             equation,
             output_shape,
             activation=activation,
-            bias_axes=bias_axes if self._use_bias else None,
-            kernel_initializer=self._kernel_initializer,
-            bias_initializer=self._bias_initializer,
-            kernel_regularizer=self._kernel_regularizer,
-            bias_regularizer=self._bias_regularizer,
+            bias_axes=bias_axes if self.use_bias else None,
+            kernel_initializer=self.kernel_initializer,
+            bias_initializer=self.bias_initializer,
+            kernel_regularizer=self.kernel_regularizer,
+            bias_regularizer=self.bias_regularizer,
             activity_regularizer=self._activity_regularizer,
-            kernel_constraint=self._kernel_constraint,
-            bias_constraint=self._bias_constraint,
+            kernel_constraint=self.kernel_constraint,
+            bias_constraint=self.bias_constraint,
             name=name,
             dtype=self.dtype_policy,
         )
@@ -157,7 +159,7 @@ class HeadsAttention(Layer):
             attention_mask=attention_mask,
             use_causal_mask=use_causal_mask,
         )
-        gate = self._gate_dense(query) if self._use_gate else None
+        gate = self._gate_dense(query) if self.use_gate else None
         outputs, scores = self._compute_attention(
             self._query_dense(query),
             self._key_dense(value if key is None else key),
@@ -185,8 +187,8 @@ class HeadsAttention(Layer):
         mask = both(mask, as_mask(key_mask, -2))
         if use_causal_mask:
             mask = both(mask, causal_mask(targets, sources))
-        if self._sliding_window is not None:
-            mask = both(mask, window_mask(targets, sources, self._sliding_window))
+        if self.sliding_window is not None:
+            mask = both(mask, window_mask(targets, sources, self.sliding_window))
         return both(as_mask(attention_mask), mask)
 
     def _compute_attention(
@@ -202,7 +204,7 @@ class HeadsAttention(Layer):
 
         Subclasses may override it to attend in another way; the arguments are the projected ones.
         """
-        wants_scores = return_attention_scores or acts(self._dropout) or len(query.shape or ()) != 4
+        wants_scores = return_attention_scores or acts(self.dropout) or len(query.shape or ()) != 4
         if wants_scores:
             return self._attend_with_scores(query, key, value, attention_mask, training)
         mask = None if attention_mask is None else with_rank(attention_mask, 4, -3)
@@ -215,22 +217,5 @@ class HeadsAttention(Layer):
         if mask is not None:
             mask = with_rank(mask, len(scores.shape or ()), -2 * self._attended - 1)
         weights = self._softmax(scores, mask=mask)
-        kept = self._dropout_layer(weights, training=training) if acts(self._dropout) else weights
+        kept = self._dropout_layer(weights, training=training) if acts(self.dropout) else weights
         return ops.einsum(self._combine_equation, kept, value), weights
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "dropout": self._dropout,
-            "use_bias": self._use_bias,
-            "use_gate": self._use_gate,
-            "sliding_window": self._sliding_window,
-            "kernel_initializer": initializers.serialize(self._kernel_initializer),
-            "bias_initializer": initializers.serialize(self._bias_initializer),
-            "kernel_regularizer": regularizers.serialize(self._kernel_regularizer),
-            "bias_regularizer": regularizers.serialize(self._bias_regularizer),
-            "activity_regularizer": regularizers.serialize(self._activity_regularizer),
-            "kernel_constraint": constraints.serialize(self._kernel_constraint),
-            "bias_constraint": constraints.serialize(self._bias_constraint),
-            "seed": self.seed,
-        }

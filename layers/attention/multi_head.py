@@ -9,11 +9,13 @@ from typing import Any
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
 from ..core.einsum_dense import EinsumDense
+from ..core.layer_config import config_from_signature
 from .heads import HeadsAttention
 
 _LETTERS = string.ascii_lowercase
 
 
+@config_from_signature(output_shape="_output_shape")
 class MultiHeadAttention(HeadsAttention):
     """Several heads, each of which sees its own projections of query, key and value (Vaswani et al., 2017).
 
@@ -79,9 +81,9 @@ class MultiHeadAttention(HeadsAttention):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self._num_heads = positive_int("MultiHeadAttention", "num_heads", num_heads)
-        self._key_dim = positive_int("MultiHeadAttention", "key_dim", key_dim)
-        self._value_dim = key_dim if value_dim is None else positive_int("MultiHeadAttention", "value_dim", value_dim)
+        self.num_heads = positive_int("MultiHeadAttention", "num_heads", num_heads)
+        self.key_dim = positive_int("MultiHeadAttention", "key_dim", key_dim)
+        self.value_dim = key_dim if value_dim is None else positive_int("MultiHeadAttention", "value_dim", value_dim)
         super().__init__(
             key_dim,
             dropout=dropout,
@@ -100,24 +102,24 @@ class MultiHeadAttention(HeadsAttention):
             **kwargs,
         )
         self._output_shape = _as_tuple("output_shape", output_shape)
-        self._attention_axes = _as_tuple("attention_axes", attention_axes)
+        self.attention_axes = _as_tuple("attention_axes", attention_axes)
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         key_shape = value_shape if key_shape is None else key_shape
         self._check_shapes(value_shape, key_shape)
-        keys, values = (self._num_heads, self._key_dim), (self._num_heads, self._value_dim)
+        keys, values = (self.num_heads, self.key_dim), (self.num_heads, self.value_dim)
         self._query_dense = self._project_in(query_shape, keys, "query")
         self._key_dense = self._project_in(key_shape, keys, "key")
-        if self._use_gate:
+        if self.use_gate:
             self._gate_dense = self._project_in(query_shape, values, "gate", "sigmoid")
         self._value_dense = self._project_in(value_shape, values, "value")
         rank = len(value_shape) + 1
-        axes = tuple(axis % (rank - 1) for axis in self._attention_axes or range(1, rank - 2))
+        axes = tuple(axis % (rank - 1) for axis in self.attention_axes or range(1, rank - 2))
         self._prepare(*_attention_equations(rank, axes), attended=len(axes))
         last = self._output_shape or (query_shape[-1],)
         free = len(query_shape) - 1
         self._output_dense = self._projection(
-            *_projection(free, 2, last), "attention_output", (*query_shape[:-1], self._num_heads, self._value_dim)
+            *_projection(free, 2, last), "attention_output", (*query_shape[:-1], self.num_heads, self.value_dim)
         )
 
     def _project_in(
@@ -140,40 +142,6 @@ class MultiHeadAttention(HeadsAttention):
     @property
     def output_dense(self) -> EinsumDense:
         return self._output_dense
-
-    @property
-    def num_heads(self) -> int:
-        return self._num_heads
-
-    @property
-    def key_dim(self) -> int:
-        return self._key_dim
-
-    @property
-    def value_dim(self) -> int:
-        return self._value_dim
-
-    @property
-    def dropout(self) -> float:
-        return self._dropout
-
-    @property
-    def use_bias(self) -> bool:
-        return self._use_bias
-
-    @property
-    def attention_axes(self) -> tuple[int, ...] | None:
-        return self._attention_axes
-
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "num_heads": self._num_heads,
-            "key_dim": self._key_dim,
-            "value_dim": self._value_dim,
-            "output_shape": self._output_shape,
-            "attention_axes": self._attention_axes,
-        }
-        return {**super().get_config(), **own}
 
 
 def _as_tuple(name: str, value: Any) -> tuple[int, ...] | None:

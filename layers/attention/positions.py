@@ -13,8 +13,10 @@ from ..core.dense import positive_int
 from ..core.embedding import Embedding
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 
 
+@config_from_signature()
 class PositionEmbedding(Layer):
     """A learnt vector for each position (Gehring et al., 2017; Devlin et al., 2019).
 
@@ -60,14 +62,8 @@ class PositionEmbedding(Layer):
         rows = _positions(inputs, -2, start_index, positions)
         return ops.broadcast_to(ops.take(self.position_embeddings, rows, axis=0), ops.shape(inputs))
 
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "sequence_length": self.sequence_length,
-            "initializer": initializers.serialize(self.initializer),
-        }
-        return {**super().get_config(), **own}
 
-
+@config_from_signature()
 class SinePositionEncoding(Layer):
     """Sines and cosines of the position, of ever longer waves (Vaswani et al., 2017).
 
@@ -102,10 +98,8 @@ class SinePositionEncoding(Layer):
         encoding = ops.where(ops.equal(feature % 2, 0), ops.sin(angles), ops.cos(angles))
         return ops.broadcast_to(ops.cast(encoding, self.compute_dtype), ops.shape(inputs))
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "max_wavelength": self.max_wavelength}
 
-
+@config_from_signature()
 class RotaryEmbedding(Layer):
     """Pairs of features turned by an angle that grows with the position (Su et al., 2021).
 
@@ -182,19 +176,11 @@ class RotaryEmbedding(Layer):
             shape[0] = sizes[0]
         return ops.reshape(angles, shape)
 
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "max_wavelength": self.max_wavelength,
-            "scaling_factor": self.scaling_factor,
-            "sequence_axis": self.sequence_axis,
-            "feature_axis": self.feature_axis,
-        }
-        return {**super().get_config(), **own}
-
 
 _REVERSE_NAMES = ("reverse_embeddings", "reverse_embeddings_scale", "reverse_embeddings_zero")
 
 
+@config_from_signature()
 class ReversibleEmbedding(Embedding):
     """An `Embedding` that also goes back, from vectors to a logit for each integer (Press and Wolf, 2017).
 
@@ -303,15 +289,8 @@ class ReversibleEmbedding(Embedding):
         """None: the call itself notes where the input is not 0, for only the way there has such a mask."""
         return None
 
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "tie_weights": self.tie_weights,
-            "reverse_dtype": self.reverse_dtype,
-            "logit_soft_cap": self.logit_soft_cap,
-        }
-        return {**super().get_config(), **own}
 
-
+@config_from_signature()
 class TokenAndPositionEmbedding(Layer):
     """The sum of a vector for each token and one for its position.
 
@@ -375,17 +354,6 @@ class TokenAndPositionEmbedding(Layer):
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return a mask, True where the token is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "sequence_length": self.sequence_length,
-            "embedding_dim": self.embedding_dim,
-            "tie_weights": self.tie_weights,
-            "embeddings_initializer": initializers.serialize(self.embeddings_initializer),
-            "mask_zero": self.mask_zero,
-        }
 
 
 def _positions(inputs: Tensor, axis: int, start_index: Any, positions: Any) -> Tensor:

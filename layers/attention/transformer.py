@@ -8,16 +8,17 @@ from ...engine import ops
 from ...engine.graph import Tensor, flatten
 from ...engine.objects import activations, initializers
 from ...engine.objects.identifiers import ActivationLike, InitializerLike
-from ...engine.objects.registry import serialize_keras_object
 from ..core.dense import Dense, known_features, positive_int
 from ..core.dropout import Dropout
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from ..normalization.batch_and_layer import LayerNormalization
 from .cached import CachedMultiHeadAttention
 from .cell import Memory
 from .masks import as_mask, both
 
 
+@config_from_signature()
 class TransformerBlock(Layer):
     """The base of `TransformerEncoder` and `TransformerDecoder`: parts with a residual connection and a normalisation.
 
@@ -123,19 +124,6 @@ class TransformerBlock(Layer):
         inner = self.feedforward_intermediate_dense(self._before(self.feedforward_layer_norm, x))
         outputs = self.feedforward_dropout(self.feedforward_output_dense(inner), training=training)
         return self._behind(self.feedforward_layer_norm, x, outputs)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "intermediate_dim": self.intermediate_dim,
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "activation": activations.serialize(self.activation),
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "kernel_initializer": initializers.serialize(self.kernel_initializer),
-            "bias_initializer": initializers.serialize(self.bias_initializer),
-            "normalize_first": self.normalize_first,
-        }
 
 
 class TransformerEncoder(TransformerBlock):
@@ -295,6 +283,7 @@ class TransformerDecoder(TransformerBlock):
         return self._behind(norm, x, self.cross_attention_dropout(attended, training=training))
 
 
+@config_from_signature()
 class TransformerDecoderCell(Layer):
     """A `TransformerDecoder` as a recurrent cell: one place a step, with keys and values of those before as states.
 
@@ -402,10 +391,6 @@ class TransformerDecoderCell(Layer):
             training=training,
         )
         return outputs, [*cache, count + ops.cast(steps, count.dtype)]
-
-    def get_config(self) -> dict[str, Any]:
-        own = {"decoder": serialize_keras_object(self.decoder), "max_length": self.max_length}
-        return {**super().get_config(), **own}
 
 
 def _seen(padding_mask: Any, attention_mask: Any) -> Any:

@@ -8,10 +8,12 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from .spatial import axis_sizes
 
 
+@config_from_signature()
 class _AdaptivePooling(Layer):
     """The base of the adaptive pooling layers; see `AdaptiveAveragePooling2D`."""
 
@@ -22,9 +24,6 @@ class _AdaptivePooling(Layer):
         self.output_size = axis_sizes(type(self).__name__, "output_size", output_size, self.rank)
         self.data_format = check_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "output_size": self.output_size, "data_format": self.data_format}
 
 
 class _AdaptiveAveragePooling(_AdaptivePooling):

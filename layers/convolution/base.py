@@ -10,11 +10,13 @@ from ...engine.objects import activations, constraints, initializers, regularize
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from ..core.weight import Weight
 from .spatial import axis_sizes, channels_axis, known_channels, one_of
 
 
+@config_from_signature()
 class Convolution(Layer):
     """The base of the layers that convolve: windows, bias and activation.
 
@@ -94,22 +96,6 @@ class Convolution(Layer):
         if self.bias is not None:
             outputs = outputs + per_channel(self.bias, self.rank, self.data_format)
         return outputs if self.activation is None else self.activation(outputs)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "padding": self.padding,
-            "data_format": self.data_format,
-            "dilation_rate": self.dilation_rate,
-            "activation": activations.serialize(self.activation),
-            "use_bias": self.use_bias,
-            "bias_initializer": initializers.serialize(self.bias_initializer),
-            "bias_regularizer": regularizers.serialize(self.bias_regularizer),
-            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
-            "bias_constraint": constraints.serialize(self.bias_constraint),
-        }
 
 
 def per_channel(vector: Any, rank: int, data_format: str) -> Any:

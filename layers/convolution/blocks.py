@@ -12,11 +12,13 @@ from ...engine.objects.identifiers import ActivationLike, InitializerLike
 from ..core.dense import positive_int
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from ..normalization.batch_and_layer import BatchNormalization
 from .convolution import Conv2D
 from .pooling import MaxPooling2D
 
 
+@config_from_signature()
 class ResidualBlock(Layer):
     """Two convolutions whose output is added to their input (He et al., 2016).
 
@@ -107,19 +109,8 @@ class ResidualBlock(Layer):
             shortcut = self.shortcut_norm(self.shortcut_conv(inputs), training=training)
         return self.activation(x + shortcut)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "activation": activations.serialize(self.activation),
-            "momentum": self.momentum,
-            "epsilon": self.epsilon,
-            "kernel_initializer": initializers.serialize(self.kernel_initializer),
-        }
 
-
+@config_from_signature()
 class InceptionBlock(Layer):
     """Convolutions of several sizes side by side, and their channels behind each other (Szegedy et al., 2015).
 
@@ -190,14 +181,6 @@ class InceptionBlock(Layer):
                 x = layer(x)
             outputs.append(x)
         return ops.concatenate(outputs, axis=-1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "activation": activations.serialize(self.activation),
-            "kernel_initializer": initializers.serialize(self.kernel_initializer),
-        }
 
 
 def _branches(filters: Any) -> list[Any]:

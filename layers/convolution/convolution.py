@@ -11,11 +11,13 @@ from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
+from ..core.layer_config import config_from_signature
 from ..core.weight import Weight
 from ..quantizers.adapters import AdaptableLayer
 from .base import Convolution, check_dilation
 
 
+@config_from_signature()
 class _Conv(Convolution, AdaptableLayer):
     """The base of `Conv1D`, `Conv2D` and `Conv3D`; see `Conv2D`."""
 
@@ -112,17 +114,6 @@ class _Conv(Convolution, AdaptableLayer):
 
     def call(self, inputs: Any) -> Tensor:
         return self._finished(self.convolution_op(inputs, self.kernel))
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "groups": self.groups,
-            "kernel_initializer": initializers.serialize(self.kernel_initializer),
-            "kernel_regularizer": regularizers.serialize(self.kernel_regularizer),
-            "kernel_constraint": constraints.serialize(self.kernel_constraint),
-            **self._lora_config(),
-        }
 
 
 class Conv1D(_Conv):

@@ -10,9 +10,11 @@ from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
+from ..core.layer_config import config_from_signature
 from .base import Convolution
 
 
+@config_from_signature()
 class _DepthwiseConv(Convolution):
     """The base of the depthwise convolutions; see `DepthwiseConv2D`."""
 
@@ -70,15 +72,6 @@ class _DepthwiseConv(Convolution):
     def call(self, inputs: Any) -> Tensor:
         return self._finished(ops.depthwise_conv(inputs, self.kernel, **self._windows))
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "depth_multiplier": self.depth_multiplier,
-            "depthwise_initializer": initializers.serialize(self.depthwise_initializer),
-            "depthwise_regularizer": regularizers.serialize(self.depthwise_regularizer),
-            "depthwise_constraint": constraints.serialize(self.depthwise_constraint),
-        }
-
 
 class DepthwiseConv1D(_DepthwiseConv):
     """Each channel convolved by itself along one axis.
@@ -133,6 +126,7 @@ class DepthwiseConv2D(_DepthwiseConv):
     rank = 2
 
 
+@config_from_signature()
 class _SeparableConv(Convolution):
     """The base of the separable convolutions; see `SeparableConv2D`."""
 
@@ -206,19 +200,6 @@ class _SeparableConv(Convolution):
     def call(self, inputs: Any) -> Tensor:
         outputs = ops.separable_conv(inputs, self.depthwise_kernel, self.pointwise_kernel, **self._windows)
         return self._finished(outputs)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "depth_multiplier": self.depth_multiplier,
-            "depthwise_initializer": initializers.serialize(self.depthwise_initializer),
-            "pointwise_initializer": initializers.serialize(self.pointwise_initializer),
-            "depthwise_regularizer": regularizers.serialize(self.depthwise_regularizer),
-            "pointwise_regularizer": regularizers.serialize(self.pointwise_regularizer),
-            "depthwise_constraint": constraints.serialize(self.depthwise_constraint),
-            "pointwise_constraint": constraints.serialize(self.pointwise_constraint),
-        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:

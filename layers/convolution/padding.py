@@ -8,12 +8,14 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from .spatial import axis_pairs, axis_sizes, spatial_axes
 
 Pair = tuple[int, int]
 
 
+@config_from_signature()
 class _ZeroPadding(Layer):
     """The base of the padding layers; see `ZeroPadding2D`."""
 
@@ -31,9 +33,6 @@ class _ZeroPadding(Layer):
 
     def call(self, inputs: Any) -> Tensor:
         return self._padded(inputs, self.padding)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "padding": self.padding, "data_format": self.data_format}
 
 
 class ZeroPadding1D(_ZeroPadding):
@@ -123,6 +122,7 @@ class ZeroPadding3D(_ZeroPadding):
 # --- cropping -------------------------------------------------------------------------------------------------------
 
 
+@config_from_signature()
 class _Cropping(Layer):
     """The base of the cropping layers; see `Cropping2D`."""
 
@@ -149,9 +149,6 @@ class _Cropping(Layer):
 
     def call(self, inputs: Any) -> Tensor:
         return self._cropped(inputs, self.cropping)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "cropping": self.cropping, "data_format": self.data_format}
 
 
 class Cropping1D(_Cropping):

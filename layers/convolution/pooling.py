@@ -8,10 +8,12 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from .spatial import axis_sizes, one_of, spatial_axes
 
 
+@config_from_signature()
 class _Pooling(Layer):
     """The base of the layers that pool windows; see `MaxPooling2D`."""
 
@@ -39,15 +41,6 @@ class _Pooling(Layer):
     def _windows(self) -> tuple[Any, ...]:
         """The arguments of the op behind its input."""
         return self.pool_size, self.strides, self.padding, self.data_format
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "pool_size": self.pool_size,
-            "strides": self.strides,
-            "padding": self.padding,
-            "data_format": self.data_format,
-        }
 
 
 class _MaxPooling(_Pooling):
@@ -212,6 +205,7 @@ class AveragePooling3D(_AveragePooling):
 # --- all cells ------------------------------------------------------------------------------------------------------
 
 
+@config_from_signature()
 class _GlobalPooling(Layer):
     """The base of the layers that pool all cells; see `GlobalAveragePooling2D`."""
 
@@ -227,9 +221,6 @@ class _GlobalPooling(Layer):
     @property
     def _axes(self) -> tuple[int, ...]:
         return spatial_axes(self.rank, self.data_format)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "data_format": self.data_format, "keepdims": self.keepdims}
 
 
 class _GlobalAveragePooling(_GlobalPooling):

@@ -10,10 +10,12 @@ from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
+from ..core.layer_config import config_from_signature
 from .base import Convolution, check_dilation
 from .spatial import axis_sizes
 
 
+@config_from_signature()
 class _ConvTranspose(Convolution):
     """The base of the transposed convolutions; see `Conv2DTranspose`."""
 
@@ -86,16 +88,6 @@ class _ConvTranspose(Convolution):
     def call(self, inputs: Any) -> Tensor:
         outputs = ops.conv_transpose(inputs, self.kernel, output_padding=self.output_padding, **self._windows)
         return self._finished(outputs)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "output_padding": self.output_padding,
-            "kernel_initializer": initializers.serialize(self.kernel_initializer),
-            "kernel_regularizer": regularizers.serialize(self.kernel_regularizer),
-            "kernel_constraint": constraints.serialize(self.kernel_constraint),
-        }
 
 
 class Conv1DTranspose(_ConvTranspose):

@@ -10,6 +10,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from .spatial import axis_sizes, one_of, spatial_axes
 
@@ -17,6 +18,7 @@ from .spatial import axis_sizes, one_of, spatial_axes
 _RADIUS = {"bilinear": 1, "bicubic": 2, "lanczos3": 3, "lanczos5": 5}
 
 
+@config_from_signature()
 class UpSampling1D(Layer):
     """Each step of ``(batch, steps, features)`` several times.
 
@@ -40,10 +42,8 @@ class UpSampling1D(Layer):
     def call(self, inputs: Any) -> Tensor:
         return ops.repeat(inputs, self.size, axis=1)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "size": self.size}
 
-
+@config_from_signature()
 class UpSampling2D(Layer):
     """Images made larger by whole factors.
 
@@ -91,15 +91,8 @@ class UpSampling2D(Layer):
             return pixels
         return ops.saturate_cast(ops.round(pixels), inputs.dtype)  # integers, as resize gives them
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "size": self.size,
-            "data_format": self.data_format,
-            "interpolation": self.interpolation,
-        }
 
-
+@config_from_signature()
 class UpSampling3D(Layer):
     """Each cell of a volume several times along each axis.
 
@@ -129,9 +122,6 @@ class UpSampling3D(Layer):
 
     def call(self, inputs: Any) -> Tensor:
         return _repeated(inputs, spatial_axes(3, self.data_format), self.size)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "size": self.size, "data_format": self.data_format}
 
 
 def _repeated(x: Any, axes: tuple[int, ...], factors: tuple[int, ...]) -> Tensor:

@@ -13,8 +13,10 @@ from ...engine.objects import activations, constraints, initializers, regularize
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from .input_spec import InputSpec
 from .layer import Layer
+from .layer_config import config_from_signature
 
 
+@config_from_signature()
 class Activation(Layer):
     """An activation function applied to each element.
 
@@ -31,10 +33,8 @@ class Activation(Layer):
     def call(self, inputs: Any) -> Tensor:
         return self.activation(inputs)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "activation": activations.serialize(self.activation)}
 
-
+@config_from_signature()
 class ReLU(Layer):
     """``max(x, 0)``, or a line with a kink.
 
@@ -65,11 +65,8 @@ class ReLU(Layer):
     def call(self, inputs: Any) -> Tensor:
         return activations.relu(inputs, self.negative_slope, self.max_value, self.threshold)
 
-    def get_config(self) -> dict[str, Any]:
-        own = {"max_value": self.max_value, "negative_slope": self.negative_slope, "threshold": self.threshold}
-        return {**super().get_config(), **own}
 
-
+@config_from_signature()
 class LeakyReLU(Layer):
     """``x`` where it is positive, ``negative_slope * x`` elsewhere."""
 
@@ -86,10 +83,8 @@ class LeakyReLU(Layer):
     def call(self, inputs: Any) -> Tensor:
         return ops.leaky_relu(inputs, negative_slope=self.negative_slope)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "negative_slope": self.negative_slope}
 
-
+@config_from_signature()
 class ELU(Layer):
     """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2015)."""
 
@@ -102,10 +97,8 @@ class ELU(Layer):
     def call(self, inputs: Any) -> Tensor:
         return ops.elu(inputs, alpha=self.alpha)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "alpha": self.alpha}
 
-
+@config_from_signature()
 class PReLU(Layer):
     """``x`` where it is positive, ``alpha * x`` elsewhere, with a learned alpha for each position (He et al., 2015).
 
@@ -147,16 +140,8 @@ class PReLU(Layer):
     def call(self, inputs: Any) -> Tensor:
         return ops.relu(inputs) - self.alpha * ops.relu(-inputs)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "alpha_initializer": initializers.serialize(self.alpha_initializer),
-            "alpha_regularizer": regularizers.serialize(self.alpha_regularizer),
-            "alpha_constraint": constraints.serialize(self.alpha_constraint),
-            "shared_axes": self.shared_axes,
-        }
 
-
+@config_from_signature()
 class Softmax(Layer):
     """Exponentials that sum to one along `axis`.
 
@@ -191,6 +176,3 @@ class Softmax(Layer):
                 f"Layer {self.name!r} (Softmax): mask must broadcast to the inputs, whose shape is {shape}, got a mask "
                 f"of shape {mask_shape}."
             )
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "axis": self.axis}

@@ -10,8 +10,9 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ...engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
+from ...engine.objects.registry import deserialize_keras_object, is_serialized
 from .layer import Layer
+from .layer_config import config_from_signature
 
 
 class Identity(Layer):
@@ -26,6 +27,7 @@ class Identity(Layer):
         return inputs
 
 
+@config_from_signature()
 class Masking(Layer):
     """Masks the steps at which all features equal `mask_value`, and sets them to 0.
 
@@ -47,10 +49,8 @@ class Masking(Layer):
         kept = ops.any(ops.not_equal(inputs, self.mask_value), axis=-1, keepdims=True)
         return inputs * ops.cast(kept, inputs.dtype)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "mask_value": serialize_keras_object(self.mask_value)}
 
-
+@config_from_signature()
 class Rescaling(Layer):
     """``inputs * scale + offset``.
 
@@ -71,11 +71,8 @@ class Rescaling(Layer):
         inputs = ops.cast(inputs, dtype)
         return inputs * np.asarray(self.scale, dtype) + np.asarray(self.offset, dtype)
 
-    def get_config(self) -> dict[str, Any]:
-        own = {"scale": serialize_keras_object(self.scale), "offset": serialize_keras_object(self.offset)}
-        return {**super().get_config(), **own}
 
-
+@config_from_signature(output_shape="")
 class Lambda(Layer):
     """A function as a layer.
 
@@ -118,14 +115,6 @@ class Lambda(Layer):
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return what the `mask` argument gives."""
         return self.mask(inputs, mask) if callable(self.mask) else self.mask
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "function": serialize_keras_object(self.function),
-            "mask": serialize_keras_object(self.mask),
-            "arguments": serialize_keras_object(self.arguments),
-        }
 
     @classmethod
     def from_config(

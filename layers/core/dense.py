@@ -12,8 +12,10 @@ from ...engine.objects.identifiers import ActivationLike, ConstraintLike, Initia
 from ..quantizers.kernels import QuantizableKernel
 from .input_spec import InputSpec
 from .layer import Layer
+from .layer_config import config_from_signature
 
 
+@config_from_signature()
 class Dense(QuantizableKernel):
     """``activation(inputs @ kernel + bias)``, over the last axis.
 
@@ -111,22 +113,6 @@ class Dense(QuantizableKernel):
     def call(self, inputs: Any) -> Tensor:
         outputs = self._biased(inputs)
         return outputs if self.activation is None else self.activation(outputs)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "activation": activations.serialize(self.activation),
-            "use_bias": self.use_bias,
-            "kernel_initializer": initializers.serialize(self.kernel_initializer),
-            "bias_initializer": initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": regularizers.serialize(self.kernel_regularizer),
-            "bias_regularizer": regularizers.serialize(self.bias_regularizer),
-            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
-            "kernel_constraint": constraints.serialize(self.kernel_constraint),
-            "bias_constraint": constraints.serialize(self.bias_constraint),
-            **self._own_config(),
-        }
 
 
 def positive_int(layer: str, name: str, value: Any) -> int:

@@ -12,6 +12,7 @@ from ...engine.graph import Tensor, Variable
 from ...engine.ops.random import samplers as random
 from .input_spec import InputSpec
 from .layer import Layer
+from .layer_config import config_from_signature
 
 Rate = float | Tensor | Variable
 
@@ -38,6 +39,7 @@ def checked_noise_shape(layer: str, noise_shape: Any) -> tuple[int | None, ...] 
     return sizes
 
 
+@config_from_signature()
 class Dropout(Layer):
     """In training, sets a random part of the elements to 0 and scales the others up (Srivastava et al., 2014).
 
@@ -69,9 +71,6 @@ class Dropout(Layer):
     def _noise_shape(self, inputs: Tensor) -> Any:
         return self.noise_shape
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed, "noise_shape": self.noise_shape}
-
 
 class SpatialDropout1D(Dropout):
     """In training, drops whole features: the same ones at each step of ``(batch, steps, features)``."""
@@ -90,6 +89,7 @@ class SpatialDropout1D(Dropout):
         return config
 
 
+@config_from_signature()
 class GaussianNoise(Layer):
     """In training, adds normally distributed noise.
 
@@ -113,6 +113,3 @@ class GaussianNoise(Layer):
             return inputs
         noise = random.normal(ops.shape(inputs), 0.0, self.stddev, self.compute_dtype, self.seed_generator)
         return inputs + noise
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "stddev": self.stddev, "seed": self.seed}

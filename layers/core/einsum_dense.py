@@ -18,12 +18,16 @@ from ...engine.objects.identifiers import ActivationLike, ConstraintLike, Initia
 from ..quantizers.contractions import Subscripts, int8_contraction
 from ..quantizers.kernels import QuantizableKernel
 from .input_spec import InputSpec
+from .layer_config import config_from_signature
 
 Sizes = tuple[int | None, ...]
 
 _EQUATION = re.compile(r"(\.\.\.)?([a-zA-Z]+)(\.\.\.)?,([a-zA-Z]+)->(\.\.\.)?([a-zA-Z]+)(\.\.\.)?")
 
 
+@config_from_signature(
+    output_shape="partial_output_shape", activity_regularizer="activity_regularizer", gptq_unpacked_column_size=""
+)
 class EinsumDense(QuantizableKernel):
     """``activation(einsum(equation, inputs, kernel) + bias)``.
 
@@ -141,23 +145,6 @@ class EinsumDense(QuantizableKernel):
     def call(self, inputs: Any) -> Tensor:
         outputs = self._biased(inputs)
         return outputs if self.activation is None else self.activation(outputs)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "output_shape": self.partial_output_shape,
-            "equation": self.equation,
-            "activation": activations.serialize(self.activation),
-            "bias_axes": self.bias_axes,
-            "kernel_initializer": initializers.serialize(self.kernel_initializer),
-            "bias_initializer": initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": regularizers.serialize(self.kernel_regularizer),
-            "bias_regularizer": regularizers.serialize(self.bias_regularizer),
-            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
-            "kernel_constraint": constraints.serialize(self.kernel_constraint),
-            "bias_constraint": constraints.serialize(self.bias_constraint),
-            **self._own_config(),
-        }
 
 
 def _from_the_end(labels: str, label: str) -> int | None:

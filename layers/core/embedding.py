@@ -10,8 +10,10 @@ from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..quantizers.tables import QuantizableTable
 from .dense import positive_int
+from .layer_config import config_from_signature
 
 
+@config_from_signature(activity_regularizer="activity_regularizer", weights="")
 class Embedding(QuantizableTable):
     """A vector for each integer.
 
@@ -91,16 +93,3 @@ class Embedding(QuantizableTable):
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return a mask, True where the input is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "input_dim": self.input_dim,
-            "output_dim": self.output_dim,
-            "embeddings_initializer": initializers.serialize(self.embeddings_initializer),
-            "embeddings_regularizer": regularizers.serialize(self.embeddings_regularizer),
-            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
-            "embeddings_constraint": constraints.serialize(self.embeddings_constraint),
-            "mask_zero": self.mask_zero,
-            **self._own_config(),
-        }

@@ -82,6 +82,8 @@ class Layer(StatelessCalls):
         super().__init_subclass__(**kwargs)
         if "build" in cls.__dict__:
             setattr(cls, "build", _recorded_build(cls.__dict__["build"]))  # noqa: B010 - a method can't be assigned
+        elif "weight_specs" in cls.__dict__ and cls.build is Layer.build:
+            setattr(cls, "build", _recorded_build(_build_by_specs))  # noqa: B010
 
     def __init__(
         self,
@@ -414,6 +416,11 @@ class Layer(StatelessCalls):
 
 
 # --- building -------------------------------------------------------------------------------------------------------
+
+
+def _build_by_specs(self: Layer, input_shape: Any) -> None:
+    """Make the weights that `weight_specs` lists."""
+    self.build_weights(input_shape)
 
 
 def _recorded_build(build: Callable[..., None]) -> Callable[..., None]:

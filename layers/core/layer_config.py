@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Self, TypeVar
 
 from ...engine.common.keywords import check_keywords, given_in_a_row
-from ...engine.objects import policies
+from ...engine.objects import activations, policies
 from ...engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
 from .calling import enclosing_path, paths_below
 from .layer_state import LayerState
@@ -17,6 +18,9 @@ C = TypeVar("C", bound="LayerConfig")
 # Keyword arguments by which the first layer of a Sequential model may name its input's shape.
 SHAPE_ARGUMENTS = ("input_shape", "batch_shape", "batch_input_shape", "input_dim", "batch_size")
 
+
+# Arguments of constructors that are in each config, or in none.
+_NOT_SAVED = frozenset({"self", "name", "trainable", "dtype", "autocast"})
 
 # Options that Keras writes and that layers here do not have, with the values at which they are off.
 _OFF: dict[str, Any] = {
@@ -43,9 +47,34 @@ def _check_not_in_a_row(cls: type[LayerConfig], args: tuple[Any, ...]) -> None:
         raise given_in_a_row(cls.__name__)
 
 
+def config_from_signature(**attributes: str) -> Callable[[type[C]], type[C]]:
+    """Decorate a layer whose config has the arguments of its constructor, held by attributes of the same names.
+
+    A constructor that takes ``**kwargs`` hands them on: then the config has the arguments of the class above, too.
+    `name`, `trainable` and `dtype` are in all configs. A class whose config differs in a few entries overrides
+    `get_config`, and changes what ``super().get_config()`` gives.
+
+    Args:
+        **attributes: for an argument the attribute that holds it under another name; "" for one that is left out. One
+            that the signature lacks, as it is among ``**kwargs``, is added.
+    """
+
+    def decorate(cls: type[C]) -> type[C]:
+        parameters = inspect.signature(cls.__init__).parameters.values()
+        hands_on = any(each.kind is each.VAR_KEYWORD for each in parameters)
+        named = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+        above = cls._config_attributes if hands_on and cls._config_attributes else {}
+        own = {name: above.get(name, name) for name in named if name not in _NOT_SAVED}
+        cls._config_attributes = {**above, **own, **attributes}
+        return cls
+
+    return decorate
+
+
 class LayerConfig(LayerState):
     """The describing half of `Layer`; see there."""
 
+    _config_attributes: ClassVar[Mapping[str, str] | None] = None  # by argument, of a class made by the decorator
     _constructor_call: tuple[tuple[Any, ...], dict[str, Any]]
     _parts_have_own_paths: ClassVar[bool] = False  # as the layers of a functional model
     _build_shapes: dict[str, Any] | None
@@ -69,6 +98,9 @@ class LayerConfig(LayerState):
             NotImplementedError: one of these can't be written; the class has to override `get_config`.
         """
         config: dict[str, Any] = {"name": self.name, "trainable": self.trainable, "dtype": self._dtype_config()}
+        if self._config_attributes is not None:
+            held = {name: attribute for name, attribute in self._config_attributes.items() if attribute}
+            return {**config, **{name: _config_entry(name, getattr(self, held[name])) for name in held}}
         if type(self).get_config is not LayerConfig.get_config:
             return config
         return {**config, **self._constructor_config()}
@@ -177,6 +209,21 @@ class LayerConfig(LayerState):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} name={self.name}, built={self.built}>"
+
+
+def _config_entry(argument: str, value: Any) -> Any:
+    """Return an argument as a config holds it: numbers, strings and structures of them as they are."""
+    if argument.endswith("activation"):
+        return activations.serialize(value)
+    return value if _is_plain(value) else serialize_keras_object(value)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _deserialized(value: Any) -> Any:

@@ -44,6 +44,7 @@ from .calling import calling_layer, enclosing_path, is_within_call_of
 from .node import Node
 from .tracking import held_by_attributes
 from .weight import Weight
+from .weight_spec import WeightSpec
 
 _replacements = 0
 
@@ -237,6 +238,21 @@ class LayerState:
             "does not belong to it: its weights would be new at each call, and would not be trained or saved. Make it "
             f"in __init__() or build(), as in self.{attribute} = {kind}(...), and use self.{attribute} in call()."
         )
+
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+        """Return the weights that the layer has for inputs of that shape, in their order.
+
+        A class that defines it needs no `build`. One that has to do more in `build` calls `build_weights` there.
+        """
+        return ()
+
+    def build_weights(self, input_shape: Any) -> None:
+        """Make the weights that `weight_specs` lists, each as the attribute of its name."""
+        for spec in self.weight_specs(input_shape):
+            setattr(self, spec.name, self._make_weight(spec) if spec.present else None)
+
+    def _make_weight(self, spec: WeightSpec) -> Weight:
+        return self.add_weight(**spec.settings(self))
 
     # --- weights --------------------------------------------------------------------------------------------
 

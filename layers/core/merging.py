@@ -9,6 +9,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor, flatten
 from .layer import Layer
+from .layer_config import config_from_signature
 
 
 class Merge(Layer):
@@ -206,6 +207,7 @@ class Minimum(Extremum):
         return ops.minimum(x, y)
 
 
+@config_from_signature()
 class Concatenate(Merge):
     """The inputs one after the other along `axis`.
 
@@ -257,10 +259,8 @@ class Concatenate(Merge):
         ]
         return ops.concatenate(whole, axis=self.axis % rank)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "axis": self.axis}
 
-
+@config_from_signature()
 class Dot(Merge):
     """Dot products of two inputs, sample by sample.
 
@@ -313,9 +313,6 @@ class Dot(Merge):
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """None: what the masked axis was is summed over or mixed."""
         return None
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "axes": self.axes, "normalize": self.normalize}
 
 
 def add(inputs: Sequence[Any], **kwargs: Any) -> Any:

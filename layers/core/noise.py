@@ -12,11 +12,13 @@ from ...engine.objects import regularizers
 from ...engine.ops.random import samplers as random
 from .dropout import Rate, acts, checked_noise_shape
 from .layer import Layer
+from .layer_config import config_from_signature
 
 # Of the scaled exponential linear unit: where it saturates below.
 _SELU_FLOOR = -1.6732632423543772 * 1.0507009873554805
 
 
+@config_from_signature()
 class GaussianDropout(Layer):
     """In training, multiplies by normal noise of mean 1 and the variance that `Dropout` has (Srivastava et al., 2014).
 
@@ -49,10 +51,8 @@ class GaussianDropout(Layer):
         stddev = math.sqrt(variance) if isinstance(variance, (int, float)) else ops.sqrt(variance)
         return inputs * random.normal(ops.shape(inputs), 1.0, stddev, self.compute_dtype, self.seed_generator)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
-
+@config_from_signature()
 class AlphaDropout(Layer):
     """In training, sets a random part to the floor of `selu`, and keeps mean and variance (Klambauer et al., 2017).
 
@@ -94,10 +94,8 @@ class AlphaDropout(Layer):
         dropped = ops.where(kept, inputs, ops.cast(_SELU_FLOOR, inputs.dtype))
         return dropped * scale - scale * _SELU_FLOOR * rate
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed, "noise_shape": self.noise_shape}
 
-
+@config_from_signature()
 class ActivityRegularization(Layer):
     """Its inputs, whose size is added to the loss: ``l1 * sum(|x|) + l2 * sum(x^2)``.
 
@@ -122,6 +120,3 @@ class ActivityRegularization(Layer):
 
     def call(self, inputs: Any) -> Any:
         return inputs
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "l1": self.l1, "l2": self.l2}

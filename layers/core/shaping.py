@@ -13,6 +13,7 @@ from ...engine.graph import Tensor
 from .dense import positive_int
 from .input_spec import InputSpec
 from .layer import Layer
+from .layer_config import config_from_signature
 
 
 def _product(sizes: Sequence[Any]) -> Any:
@@ -23,6 +24,7 @@ def _product(sizes: Sequence[Any]) -> Any:
     return result
 
 
+@config_from_signature()
 class Flatten(Layer):
     """All axes but the first made one: ``(batch, ...)`` to ``(batch, features)``.
 
@@ -42,10 +44,8 @@ class Flatten(Layer):
         sizes = ops.shape(inputs)
         return ops.reshape(inputs, (sizes[0], _product(sizes[1:])))
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "data_format": self.data_format}
 
-
+@config_from_signature()
 class Reshape(Layer):
     """The features in another shape.
 
@@ -82,10 +82,8 @@ class Reshape(Layer):
         target = [features // math.prod(given) if size == -1 else size for size in self.target_shape]
         return ops.reshape(inputs, (sizes[0], *target))
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "target_shape": self.target_shape}
 
-
+@config_from_signature()
 class Permute(Layer):
     """The axes in another order.
 
@@ -106,10 +104,8 @@ class Permute(Layer):
     def call(self, inputs: Any) -> Tensor:
         return ops.transpose(inputs, (0, *self.dims))
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "dims": self.dims}
 
-
+@config_from_signature()
 class RepeatVector(Layer):
     """``(batch, features)`` repeated to ``(batch, n, features)``."""
 
@@ -121,9 +117,6 @@ class RepeatVector(Layer):
     def call(self, inputs: Any) -> Tensor:
         batch, features = ops.shape(inputs)
         return ops.broadcast_to(ops.expand_dims(inputs, 1), (batch, self.n, features))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "n": self.n}
 
 
 def check_data_format(data_format: str | None) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...engine.objects.registry import serialize_keras_object
 from .layer import Layer
+from .layer_config import config_from_signature
 
 
+@config_from_signature()
 class Wrapper(Layer):
     """The base of layers that hold one layer and change how it is called: a subclass defines `call`.
 
@@ -35,6 +36,3 @@ class Wrapper(Layer):
         if not self.layer.built:
             self.layer.build(input_shape)
             self.layer.built = True
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "layer": serialize_keras_object(self.layer)}

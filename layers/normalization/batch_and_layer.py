@@ -14,12 +14,14 @@ from ...engine.objects.identifiers import ConstraintLike, InitializerLike, Regul
 from ...engine.ops.collectives import is_replicated, sum_over_replicas
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from .axes import axes_of, given_axes
 
 # Keras's epsilon: what a mask without a True is divided by.
 _LEAST_WEIGHT = 1e-7
 
 
+@config_from_signature()
 class LayerNormalization(Layer):
     """Each sample with mean 0 and variance 1 over `axis`, times gamma, plus beta (Ba, Kiros and Hinton, 2016).
 
@@ -101,22 +103,8 @@ class LayerNormalization(Layer):
         )
         return ops.cast(outputs, self.compute_dtype)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "axis": self.axis,
-            "epsilon": self.epsilon,
-            "center": self.center,
-            "scale": self.scale,
-            "beta_initializer": initializers.serialize(self.beta_initializer),
-            "gamma_initializer": initializers.serialize(self.gamma_initializer),
-            "beta_regularizer": regularizers.serialize(self.beta_regularizer),
-            "gamma_regularizer": regularizers.serialize(self.gamma_regularizer),
-            "beta_constraint": constraints.serialize(self.beta_constraint),
-            "gamma_constraint": constraints.serialize(self.gamma_constraint),
-        }
 
-
+@config_from_signature()
 class BatchNormalization(Layer):
     """Each feature with mean 0 and variance 1 over the batch, times gamma, plus beta (Ioffe and Szegedy, 2015).
 
@@ -323,28 +311,6 @@ class BatchNormalization(Layer):
         squares = ops.sum(kept * ops.square(values - ops.reshape(mean, along)), axis=axes)
         variance = sum_over_replicas(squares) / count
         return ops.cast(mean, inputs.dtype), ops.cast(variance, inputs.dtype), counts
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "axis": self.axis,
-            "momentum": self.momentum,
-            "epsilon": self.epsilon,
-            "center": self.center,
-            "scale": self.scale,
-            "beta_initializer": initializers.serialize(self.beta_initializer),
-            "gamma_initializer": initializers.serialize(self.gamma_initializer),
-            "moving_mean_initializer": initializers.serialize(self.moving_mean_initializer),
-            "moving_variance_initializer": initializers.serialize(self.moving_variance_initializer),
-            "beta_regularizer": regularizers.serialize(self.beta_regularizer),
-            "gamma_regularizer": regularizers.serialize(self.gamma_regularizer),
-            "beta_constraint": constraints.serialize(self.beta_constraint),
-            "gamma_constraint": constraints.serialize(self.gamma_constraint),
-            "synchronized": self.synchronized,
-            "renorm": self.renorm,
-            "renorm_clipping": self.renorm_clipping,
-            "renorm_momentum": self.renorm_momentum,
-        }
 
 
 def _checked_clipping(limits: dict[str, float] | None) -> dict[str, float]:

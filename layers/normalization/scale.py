@@ -11,9 +11,11 @@ from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from .axes import axes_of, given_axes
 
 
+@config_from_signature()
 class GroupNormalization(Layer):
     """Each group of features of a sample with mean 0 and variance 1, times gamma, plus beta (Wu and He, 2018).
 
@@ -125,23 +127,8 @@ class GroupNormalization(Layer):
         shape[axis] = -1
         return ops.reshape(weight, shape)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "groups": self.groups,
-            "axis": self.axis,
-            "epsilon": self.epsilon,
-            "center": self.center,
-            "scale": self.scale,
-            "beta_initializer": initializers.serialize(self.beta_initializer),
-            "gamma_initializer": initializers.serialize(self.gamma_initializer),
-            "beta_regularizer": regularizers.serialize(self.beta_regularizer),
-            "gamma_regularizer": regularizers.serialize(self.gamma_regularizer),
-            "beta_constraint": constraints.serialize(self.beta_constraint),
-            "gamma_constraint": constraints.serialize(self.gamma_constraint),
-        }
 
-
+@config_from_signature()
 class RMSNormalization(Layer):
     """Each sample over the root of its mean square along `axis`, times a learned scale (Zhang and Sennrich, 2019).
 
@@ -174,10 +161,8 @@ class RMSNormalization(Layer):
         scale = ops.reshape(self.scale, [size or -1 for size in shape])
         return ops.rms_normalization(inputs, scale, axis=self._axes, epsilon=self.epsilon)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "axis": self.axis, "epsilon": self.epsilon}
 
-
+@config_from_signature()
 class UnitNormalization(Layer):
     """Each sample with length 1: over the root of its sum of squares along `axis`.
 
@@ -204,6 +189,3 @@ class UnitNormalization(Layer):
         # In half precision, the least length's square would be 0.
         wide = ops.cast(inputs, result_type(inputs.dtype, as_dtype("float32")))
         return ops.cast(ops.l2_normalize(wide, axis=axis, epsilon=1e-24), self.compute_dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "axis": self.axis}

@@ -7,14 +7,15 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import initializers
-from ...engine.objects.registry import serialize_keras_object
 from ..core.calling import signature_of
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 
 _LEAST = 1e-12
 
 
+@config_from_signature()
 class SpectralNormalization(Layer):
     """In training, divides the kernel of a layer by its largest singular value before each call (Miyato et al., 2018).
 
@@ -85,10 +86,6 @@ class SpectralNormalization(Layer):
         is_zero = ops.all(ops.equal(weights, 0.0))
         self.vector_u.assign(ops.where(is_zero, first, u))
         self.kernel.assign(kernel / ops.where(is_zero, ops.ones_like(norm), norm))
-
-    def get_config(self) -> dict[str, Any]:
-        own = {"layer": serialize_keras_object(self.layer), "power_iterations": self.power_iterations}
-        return {**super().get_config(), **own}
 
 
 def _unit(vector: Tensor) -> Tensor:

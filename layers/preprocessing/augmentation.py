@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ..core.layer_config import config_from_signature
 from .images import RandomImageLayer, Transformation, check_choice, factor_pair
 
 _FILL_MODES = ("reflect", "wrap", "constant", "nearest")
 _INTERPOLATIONS = ("nearest", "bilinear")
 
 
+@config_from_signature()
 class RandomWarp(RandomImageLayer):
     """The base of layers that move pixels: a matrix for each image, by which `ops.image.affine_transform` warps it."""
 
@@ -47,14 +49,6 @@ class RandomWarp(RandomImageLayer):
         height, width = self._size(images)
         return ops.cast(height, "float32"), ops.cast(width, "float32")
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "fill_mode": self.fill_mode,
-            "fill_value": self.fill_value,
-            "interpolation": self.interpolation,
-        }
-
 
 def _matrix(a0: Tensor, a1: Tensor, a2: Tensor, b0: Tensor, b1: Tensor, b2: Tensor) -> Tensor:
     """The matrices ``[batch, 8]`` that `affine_transform` takes, from six vectors."""
@@ -62,6 +56,7 @@ def _matrix(a0: Tensor, a1: Tensor, a2: Tensor, b0: Tensor, b1: Tensor, b2: Tens
     return ops.stack([a0, a1, a2, b0, b1, b2, zeros, zeros], axis=1)
 
 
+@config_from_signature()
 class RandomRotation(RandomWarp):
     """In training, turns each image by a random angle.
 
@@ -104,10 +99,8 @@ class RandomRotation(RandomWarp):
         shift_x, shift_y = x - x * cosine + y * sine, y - x * sine - y * cosine
         return {"matrix": _matrix(cosine, -sine, shift_x, sine, cosine, shift_y)}
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "factor": self.factor}
 
-
+@config_from_signature()
 class RandomZoom(RandomWarp):
     """In training, zooms into or out of each image.
 
@@ -151,10 +144,8 @@ class RandomZoom(RandomWarp):
         left, top = (width - 1) / 2 * (1 - across), (height - 1) / 2 * (1 - down)
         return {"matrix": _matrix(across, zeros, left, zeros, down, top)}
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "height_factor": self.height_factor, "width_factor": self.width_factor}
 
-
+@config_from_signature()
 class RandomTranslation(RandomWarp):
     """In training, moves each image.
 
@@ -196,10 +187,8 @@ class RandomTranslation(RandomWarp):
         zeros, ones = ops.zeros_like(down), ops.ones_like(down)
         return {"matrix": _matrix(ones, zeros, -right, zeros, ones, -down)}
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "height_factor": self.height_factor, "width_factor": self.width_factor}
 
-
+@config_from_signature()
 class RandomContrast(RandomImageLayer):
     """In training, moves the pixels of each image away from its mean or toward it, channel by channel.
 
@@ -234,10 +223,8 @@ class RandomContrast(RandomImageLayer):
         factor = ops.cast(transformation["contrast"], images.dtype)
         return ops.clip((images - mean) * factor + mean, *self.value_range)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "factor": self.factor, "value_range": self.value_range}
 
-
+@config_from_signature()
 class RandomBrightness(RandomImageLayer):
     """In training, makes each image brighter or darker.
 
@@ -275,6 +262,3 @@ class RandomBrightness(RandomImageLayer):
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         return ops.clip(images + ops.cast(transformation["delta"], images.dtype), *self.value_range)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "factor": self.factor, "value_range": self.value_range}

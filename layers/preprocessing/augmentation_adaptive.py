@@ -9,11 +9,13 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ..core.layer_config import config_from_signature
 from .images import ImageLayer, Transformation, rescaled, value_pair
 
 _LEVELS = 256
 
 
+@config_from_signature()
 class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
     """Spreads the values of each tile of each channel of each image (CLAHE), in training and otherwise.
 
@@ -108,14 +110,6 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
         least = ops.min(below, axis=-1, keepdims=True)
         rest = high * wide - least
         return ops.clip((below - least) * 255.0 / ops.where(ops.equal(rest, 0.0), 1.0, rest), 0.0, 255.0)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "value_range": self.value_range,
-            "clip_limit": self.clip_limit,
-            "tile_grid_size": self.tile_grid_size,
-        }
 
 
 def _neighbours(tiles: int, size: int) -> tuple[Any, Any, Any]:

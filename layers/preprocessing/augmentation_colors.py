@@ -10,6 +10,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
+from ..core.layer_config import config_from_signature
 from .augmentation import RandomBrightness, RandomContrast
 from .images import RandomImageLayer, Transformation, factor_pair, rescaled, value_pair
 
@@ -17,6 +18,7 @@ _EPSILON = 1e-7
 _BITS = 8
 
 
+@config_from_signature()
 class RandomColorLayer(RandomImageLayer):
     """The base of layers that change colours, with a factor and the range of the pixels' values."""
 
@@ -38,9 +40,6 @@ class RandomColorLayer(RandomImageLayer):
     @property
     def _channel_axis(self) -> int:
         return -1 if self.data_format == "channels_last" else -3
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "factor": self.factor, "value_range": self.value_range}
 
 
 class RandomHue(RandomColorLayer):
@@ -143,6 +142,7 @@ class RandomSharpness(RandomColorLayer):
         return ops.clip(images + softness * (smooth - images), *self.value_range)
 
 
+@config_from_signature()
 class RandomGrayscale(RandomImageLayer):
     """In training, takes the colours out of some images, which keep their three channels.
 
@@ -174,9 +174,6 @@ class RandomGrayscale(RandomImageLayer):
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         gray = ops.image.rgb_to_grayscale(images, data_format=self.data_format)
         return ops.where(transformation["chosen"], gray, images)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "factor": self.factor}
 
 
 class RandomInvert(RandomColorLayer):
@@ -270,6 +267,7 @@ class RandomColorDegeneration(RandomColorLayer):
         return ops.clip(images + share * (gray - images), *self.value_range)
 
 
+@config_from_signature()
 class RandomColorJitter(RandomImageLayer):
     """In training, changes brightness, contrast, saturation and hue of each image, one after the other.
 
@@ -325,13 +323,3 @@ class RandomColorJitter(RandomImageLayer):
         for layer, drawn in zip(self._changes, transformation["changes"], strict=True):
             images = layer.transform(images, drawn)
         return images
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "value_range": self.value_range,
-            "brightness_factor": self.brightness_factor,
-            "contrast_factor": self.contrast_factor,
-            "saturation_factor": self.saturation_factor,
-            "hue_factor": self.hue_factor,
-        }

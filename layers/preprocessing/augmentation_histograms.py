@@ -7,9 +7,11 @@ from typing import Any, ClassVar
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ..core.layer_config import config_from_signature
 from .images import ImageLayer, RandomImageLayer, Transformation, rescaled, value_pair
 
 
+@config_from_signature()
 class Solarization(RandomImageLayer):
     """In training, adds to the pixels and then makes the negative of all that are not below a threshold.
 
@@ -63,15 +65,8 @@ class Solarization(RandomImageLayer):
         pixels = ops.where(pixels < ops.cast(transformation["thresholds"], images.dtype), pixels, 255.0 - pixels)
         return rescaled(pixels, (0, 255), self.value_range)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "addition_factor": self.addition_factor,
-            "threshold_factor": self.threshold_factor,
-            "value_range": self.value_range,
-        }
 
-
+@config_from_signature()
 class Equalization(ImageLayer):
     """In training, spreads the values of each channel so that all occur about equally often.
 
@@ -124,10 +119,8 @@ class Equalization(ImageLayer):
         table = ops.cast(ops.clip(ops.round(table), 0.0, 255.0), channel.dtype)
         return ops.where(several, ops.take(table, places), channel)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "value_range": self.value_range, "bins": self.bins}
 
-
+@config_from_signature()
 class AutoContrast(ImageLayer):
     """Spreads the values of each channel of each image over the whole range, in training and otherwise.
 
@@ -159,6 +152,3 @@ class AutoContrast(ImageLayer):
         scale = 255.0 / ops.where(varies, high - low, 1.0)
         spread = ops.clip(pixels * scale - low * scale, 0.0, 255.0)
         return ops.where(varies, rescaled(spread, (0, 255), self.value_range), images)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "value_range": self.value_range}

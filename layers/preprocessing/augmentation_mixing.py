@@ -8,6 +8,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
+from ..core.layer_config import config_from_signature
 from .images import RandomImageLayer, Transformation, factor_pair
 
 
@@ -29,6 +30,7 @@ def _mixed(values: Tensor, transformation: Transformation) -> Tensor:
     return weight * values + (1.0 - weight) * ops.take(values, transformation["partners"], axis=0)
 
 
+@config_from_signature()
 class MixUp(_Mixing):
     """In training, averages each image with another one of its batch, and the labels alike (Zhang et al., ICLR 2018).
 
@@ -66,10 +68,8 @@ class MixUp(_Mixing):
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         return _mixed(images, transformation)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "alpha": self.alpha}
 
-
+@config_from_signature()
 class CutMix(_Mixing):
     """In training, puts a rectangle of another image of its batch into each, and mixes labels by its area.
 
@@ -118,9 +118,6 @@ class CutMix(_Mixing):
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         others = ops.take(images, transformation["partners"], axis=0)
         return ops.where(transformation["inside"], others, images)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "factor": self.factor}
 
 
 def _between(size: Any, first: Tensor, last: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from ...engine.objects.registry import deserialize_keras_object, serialize_keras
 from ...engine.ops.random import samplers as random
 from ..core.calling import signature_of
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from .augmentation import RandomBrightness, RandomContrast, RandomRotation, RandomTranslation
 from .augmentation_colors import RandomColorDegeneration, RandomPosterization, RandomSharpness
 from .augmentation_histograms import AutoContrast, Equalization, Solarization
@@ -24,6 +25,7 @@ _MOVES = ("random_shear", "random_translation", "random_rotation")
 _VALUES = ("random_posterization", "solarization", "auto_contrast", "equalization")
 
 
+@config_from_signature()
 class _Policy(RandomImageLayer):
     """The base of layers that choose from other layers; what is chosen is chosen for a whole batch."""
 
@@ -88,14 +90,6 @@ class _Policy(RandomImageLayer):
         branches = [_applying(layer) for layer in layers] + [_unchanged] * nothing
         return switch(number, branches, batch)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "value_range": self.value_range,
-            "factor": self.factor,
-            "interpolation": self.interpolation,
-        }
-
 
 def _applying(layer: ImageLayer) -> Any:
     def apply(batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -117,6 +111,7 @@ def _unchanged(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return dict(batch)
 
 
+@config_from_signature()
 class RandAugment(_Policy):
     """In training, a few augmentations in a row, drawn for each batch out of eleven (Cubuk et al., 2020).
 
@@ -157,10 +152,8 @@ class RandAugment(_Policy):
         numbers = random.randint((self.num_ops,), 0, len(self.names), seed=self.generator)
         return fori_loop(0, self.num_ops, lambda place, made: self._by_number(numbers[place], made), batch)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_ops": self.num_ops}
 
-
+@config_from_signature()
 class AugMix(_Policy):
     """In training, a mixture of each image with what several random chains of augmentations make of it.
 
@@ -225,15 +218,6 @@ class AugMix(_Policy):
         kept = {name: ops.cast(own, part.dtype) * part for name, part in batch.items()}
         mixed: dict[str, Tensor] = fori_loop(0, self.num_chains, add_chain, kept)
         return {**mixed, "images": ops.clip(mixed["images"], *self.value_range)}
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_chains": self.num_chains,
-            "chain_depth": self.chain_depth,
-            "alpha": self.alpha,
-            "all_ops": self.all_ops,
-        }
 
 
 def _count(layer: Layer, name: str, value: Any, least: int) -> int:

@@ -9,6 +9,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ...engine.ops.random.keys import take_key
+from ..core.layer_config import config_from_signature
 from .augmentation import RandomWarp
 from .images import RandomImageLayer, Transformation, check_choice, factor_pair, value_pair
 
@@ -17,6 +18,7 @@ _FILL_MODES = ("constant", "nearest", "wrap", "mirror", "reflect")
 _LEAST_SIGMA = 1e-6
 
 
+@config_from_signature()
 class RandomShear(RandomWarp):
     """In training, shears each image along one axis or both.
 
@@ -65,9 +67,6 @@ class RandomShear(RandomWarp):
         across = self._uniform(images, *self._x_range, ones=0) * sign
         return {"matrix": shear_matrix(across, down)}
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "x_factor": self.x_factor, "y_factor": self.y_factor}
-
 
 def shear_matrix(across: Tensor, down: Tensor) -> Tensor:
     """The matrices ``[batch, 8]`` that `affine_transform` takes."""
@@ -75,6 +74,7 @@ def shear_matrix(across: Tensor, down: Tensor) -> Tensor:
     return ops.stack([ones, across, zeros, down, ones, zeros, zeros, zeros], axis=1)
 
 
+@config_from_signature()
 class RandomPerspective(RandomImageLayer):
     """In training, shows some images as if seen from elsewhere.
 
@@ -132,16 +132,8 @@ class RandomPerspective(RandomImageLayer):
         )
         return ops.where(transformation["chosen"], seen, images)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "factor": self.factor,
-            "scale": self.scale,
-            "interpolation": self.interpolation,
-            "fill_value": self.fill_value,
-        }
 
-
+@config_from_signature()
 class RandomGaussianBlur(RandomImageLayer):
     """In training, blurs some images.
 
@@ -193,16 +185,8 @@ class RandomGaussianBlur(RandomImageLayer):
         )
         return ops.clip(ops.where(transformation["chosen"], blurred, images), *self.value_range)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "factor": self.factor,
-            "kernel_size": self.kernel_size,
-            "sigma": self.sigma,
-            "value_range": self.value_range,
-        }
 
-
+@config_from_signature()
 class RandomElasticTransform(RandomImageLayer):
     """In training, bends some images: each pixel moves a little, and neighbours move alike.
 
@@ -267,14 +251,3 @@ class RandomElasticTransform(RandomImageLayer):
         )
         made = ops.where(transformation["chosen"], bent, images)
         return made if is_mask else ops.clip(made, *self.value_range)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "factor": self.factor,
-            "scale": self.scale,
-            "interpolation": self.interpolation,
-            "fill_mode": self.fill_mode,
-            "fill_value": self.fill_value,
-            "value_range": self.value_range,
-        }

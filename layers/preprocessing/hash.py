@@ -11,9 +11,9 @@ from ...engine import ops
 from ...engine.common.dtypes import is_floating, is_integer, string
 from ...engine.graph import Tensor
 from ...engine.objects.floats import floatx
-from ...engine.objects.registry import serialize_keras_object
 from ...engine.ops.base import apply
 from ...engine.ops.text.hashing import CrossedBins, HashBins
+from ..core.layer_config import config_from_signature
 from .base import ENCODED_MODES, PreprocessingLayer, check_mode, encode, encoded_shape
 
 
@@ -44,6 +44,7 @@ def as_text(values: Tensor) -> Tensor:
     return ops.strings.as_string(ops.cast(values, "int64") if is_floating(values.dtype) else values)
 
 
+@config_from_signature()
 class Hashing(PreprocessingLayer):
     """Puts strings or integers into a fixed number of bins by their hashes.
 
@@ -103,17 +104,8 @@ class Hashing(PreprocessingLayer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return encoded_shape(input_shape, self.output_mode, self.num_bins)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_bins": self.num_bins,
-            "salt": self.salt,
-            "mask_value": serialize_keras_object(self.mask_value),
-            "output_mode": self.output_mode,
-            "sparse": self.sparse,
-        }
 
-
+@config_from_signature()
 class HashedCrossing(PreprocessingLayer):
     """Puts the combinations of two or more features into a fixed number of bins by their hash.
 
@@ -177,7 +169,3 @@ class HashedCrossing(PreprocessingLayer):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return encoded_shape(input_shape[0], self.output_mode, self.num_bins)
-
-    def get_config(self) -> dict[str, Any]:
-        own = {"num_bins": self.num_bins, "output_mode": self.output_mode, "sparse": self.sparse}
-        return {**super().get_config(), **own}

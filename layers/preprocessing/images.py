@@ -16,10 +16,12 @@ from ...engine.common.dtypes import is_integer
 from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 
 Transformation = dict[str, Any]
 
 
+@config_from_signature()
 class ImageLayer(Layer):
     """The base of image layers. A layer of its own defines `draw` and `transform`.
 
@@ -150,9 +152,6 @@ class ImageLayer(Layer):
         shape[self._height_axis], shape[self._height_axis + 1] = height, width
         return tuple(shape)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "data_format": self.data_format}
-
 
 def value_pair(layer: Layer, value_range: Any) -> tuple[float, float]:
     """The lowest and the highest value of a pixel.
@@ -186,6 +185,7 @@ def check_choice(layer: Layer, name: str, value: Any, known: Sequence[str]) -> N
         raise ValueError(f"Layer {layer.name!r}: {name} must be one of {', '.join(known)}; got {value!r}.")
 
 
+@config_from_signature()
 class Resizing(ImageLayer):
     """Images of another size, in training and otherwise.
 
@@ -257,20 +257,8 @@ class Resizing(ImageLayer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return self._resized_shape(input_shape, self.height, self.width)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "height": self.height,
-            "width": self.width,
-            "interpolation": self.interpolation,
-            "crop_to_aspect_ratio": self.crop_to_aspect_ratio,
-            "pad_to_aspect_ratio": self.pad_to_aspect_ratio,
-            "fill_mode": self.fill_mode,
-            "fill_value": self.fill_value,
-            "antialias": self.antialias,
-        }
 
-
+@config_from_signature()
 class CenterCrop(ImageLayer):
     """The middle of images, in training and otherwise; smaller images are resized, with their aspect ratio kept.
 
@@ -305,13 +293,11 @@ class CenterCrop(ImageLayer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return self._resized_shape(input_shape, self.height, self.width)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "height": self.height, "width": self.width}
-
 
 # --- at random ------------------------------------------------------------------------------------------------------
 
 
+@config_from_signature()
 class RandomImageLayer(ImageLayer):
     """The base of layers that transform images at random in training, and not at all otherwise.
 
@@ -334,10 +320,8 @@ class RandomImageLayer(ImageLayer):
         likely = self._uniform(images, low, high)
         return self._uniform(images, 0.0, 1.0) < likely
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "seed": self.seed}
 
-
+@config_from_signature()
 class RandomFlip(RandomImageLayer):
     """In training, flips half of the images.
 
@@ -377,10 +361,8 @@ class RandomFlip(RandomImageLayer):
         axes += [self._height_axis + 1] if "horizontal" in self.mode.split("_") else []
         return ops.where(transformation["flips"], ops.flip(images, axis=tuple(axes)), images)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "mode": self.mode}
 
-
+@config_from_signature()
 class RandomCrop(RandomImageLayer):
     """In training, a window of the images at random, the same for a batch; images that are too small are resized.
 
@@ -427,9 +409,6 @@ class RandomCrop(RandomImageLayer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return self._resized_shape(input_shape, self.height, self.width)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "height": self.height, "width": self.width}
-
 
 def factor_pair(layer: Layer, factor: Any, name: str, bounds: tuple[float, float]) -> tuple[float, float]:
     """A factor, one number or two, as a range.
@@ -449,6 +428,7 @@ def factor_pair(layer: Layer, factor: Any, name: str, bounds: tuple[float, float
     )
 
 
+@config_from_signature()
 class RandomErasing(RandomImageLayer):
     """In training, replaces a random rectangle of each image (Zhong et al., "Random Erasing", AAAI 2020).
 
@@ -513,12 +493,3 @@ class RandomErasing(RandomImageLayer):
             return noise * self.value_range[1]
         color = np.asarray(self.fill_value, "float32")
         return color if color.ndim == 0 or self.data_format == "channels_last" else color.reshape(-1, 1, 1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "factor": self.factor,
-            "scale": self.scale,
-            "fill_value": self.fill_value,
-            "value_range": self.value_range,
-        }

@@ -23,6 +23,7 @@ from ...engine.objects.floats import floatx
 from ...engine.objects.trust import distrusts_files
 from ...engine.ops.base import apply, as_array
 from ...engine.ops.text.hashing import AllKnown
+from ..core.layer_config import config_from_signature
 from .base import (
     ENCODED_MODES,
     PreprocessingLayer,
@@ -61,6 +62,12 @@ class _Table:
         return ops.where(is_key, ops.take(self.places.value, found), ops.cast(-1, "int64"))
 
 
+@config_from_signature(
+    idf_weights="input_idf_weights",
+    vocabulary="input_vocabulary",
+    vocabulary_size="_vocabulary_size",
+    has_input_vocabulary="",
+)
 class IndexLookup(PreprocessingLayer):
     """The base of `StringLookup` and `IntegerLookup`; see there."""
 
@@ -390,25 +397,6 @@ class IndexLookup(PreprocessingLayer):
 
     def get_build_config(self) -> dict[str, Any] | None:
         return None
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "invert": self.invert,
-            "max_tokens": self.max_tokens,
-            "num_oov_indices": self.num_oov_indices,
-            "oov_token": self.oov_token,
-            "mask_token": self.mask_token,
-            "output_mode": self.output_mode,
-            "sparse": self.sparse,
-            "pad_to_max_tokens": self.pad_to_max_tokens,
-            "vocabulary_dtype": self.vocabulary_dtype,
-            "idf_weights": self.input_idf_weights,
-            "vocabulary": self.input_vocabulary,
-            "vocabulary_size": self._vocabulary_size,
-            "oov_method": self.oov_method,
-            "salt": self.salt,
-        }
 
     def save_own_variables(self, store: Any) -> None:
         if self.output_mode == "tf_idf":

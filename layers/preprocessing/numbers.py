@@ -12,6 +12,7 @@ from ...engine import ops
 from ...engine.graph import Tensor, Variable
 from ...engine.objects.floats import floatx
 from ...engine.ops.base import as_array
+from ..core.layer_config import config_from_signature
 from .base import ENCODED_MODES, PreprocessingLayer, batches_of, check_mode, encode, encoded_shape
 
 _EPSILON = 1e-7  # the least standard deviation
@@ -179,6 +180,7 @@ class Normalization(PreprocessingLayer):
         }
 
 
+@config_from_signature()
 class Discretization(PreprocessingLayer):
     """Gives each number the index of its bin.
 
@@ -297,16 +299,6 @@ class Discretization(PreprocessingLayer):
         if len(store) == 1:
             self.summary = np.asarray(store["0"])
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "bin_boundaries": self.bin_boundaries,
-            "num_bins": self.num_bins,
-            "epsilon": self.epsilon,
-            "output_mode": self.output_mode,
-            "sparse": self.sparse,
-        }
-
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Discretization:
         made = dict(config)
@@ -329,6 +321,7 @@ def _compressed(summary: Array, epsilon: float) -> Array:
     return np.stack([values, np.diff(ends, prepend=0)]).astype("float32")
 
 
+@config_from_signature(sparse="")
 class CategoryEncoding(PreprocessingLayer):
     """Category numbers as one-hot rows, or samples of them as multi-hot rows or counts.
 
@@ -373,6 +366,3 @@ class CategoryEncoding(PreprocessingLayer):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return encoded_shape(input_shape, self.output_mode, self.num_tokens)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_tokens": self.num_tokens, "output_mode": self.output_mode}

@@ -16,11 +16,13 @@ from ...engine.objects.fourier_windows import check_window
 from ...engine.objects.initializers import STFT
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 
 _MODES = ("log", "magnitude", "psd", "real", "imag", "angle", "stft")
 _SMALLEST = 1e-7  # what roots and logarithms are kept away from 0 by
 
 
+@config_from_signature()
 class STFTSpectrogram(Layer):
     """A short-time Fourier transform made of convolutions, whose kernels can be trained.
 
@@ -156,22 +158,8 @@ class STFTSpectrogram(Layer):
             return spectrum
         return ops.reshape(ops.transpose(spectrum, (0, 1, 3, 2)), (batch, channels * frequencies, frames))
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "mode": self.mode,
-            "frame_length": self.frame_length,
-            "frame_step": self.frame_step,
-            "fft_length": self.fft_length,
-            "window": self.window,
-            "periodic": self.periodic,
-            "scaling": self.scaling,
-            "padding": self.padding,
-            "data_format": self.data_format,
-            "expand_dims": self.expand_dims,
-        }
 
-
+@config_from_signature()
 class MelSpectrogram(Layer):
     """Signals as spectrograms on the mel scale, in decibels.
 
@@ -285,24 +273,6 @@ class MelSpectrogram(Layer):
         lower, center, upper = edges[:-2], edges[1:-1], edges[2:]
         rising, falling = (places - lower) / (center - lower), (upper - places) / (upper - center)
         return np.pad(np.maximum(0.0, np.minimum(rising, falling)), [[1, 0], [0, 0]]).astype(dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "fft_length": self.fft_length,
-            "sequence_stride": self.sequence_stride,
-            "sequence_length": self.sequence_length,
-            "window": self.window,
-            "sampling_rate": self.sampling_rate,
-            "num_mel_bins": self.num_mel_bins,
-            "min_freq": self.min_freq,
-            "max_freq": self.max_freq,
-            "power_to_db": self.power_to_db,
-            "top_db": self.top_db,
-            "mag_exp": self.mag_exp,
-            "min_power": self.min_power,
-            "ref_power": self.ref_power,
-        }
 
 
 def _mel_of(hertz: Any) -> Any:

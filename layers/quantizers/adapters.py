@@ -11,12 +11,14 @@ from ...engine.graph import Variable, eagerly
 from ...engine.objects import initializers
 from ...engine.objects.identifiers import InitializerLike
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from ..core.layer_state import assign_values
 from ..core.weight import Weight
 
 Array = np.ndarray[Any, Any]
 
 
+@config_from_signature(lora_rank="", lora_alpha="")
 class AdaptableLayer(Layer):
     """Base of layers that `enable_lora` changes.
 
@@ -181,6 +183,6 @@ class AdaptableLayer(Layer):
             factors = self._lora_factors()
             assign_values(self.name, factors, [np.zeros(factor.shape, "float32") for factor in factors])
 
-    def _lora_config(self) -> dict[str, Any]:
-        """Return the config of the adapters; it is empty where there are none."""
-        return {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha} if self.lora_rank else {}
+    def get_config(self) -> dict[str, Any]:
+        adapters = {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha} if self.lora_rank else {}
+        return {**super().get_config(), **adapters}

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ...engine.graph import eagerly
+from ...engine.objects.registry import serialize_keras_object
+from ..core.layer_config import config_from_signature
 from ..core.layer_state import assign_values
 from ..core.weight import Weight
 from .adapters import AdaptableLayer, Array
 
 
+@config_from_signature(quantization_config="")
 class QuantizableLayer(AdaptableLayer):
     """Base of layers that `quantize` and `enable_lora` change.
 
@@ -173,11 +176,7 @@ class QuantizableLayer(AdaptableLayer):
             super()._merged_values() if mode is None else self._round(mode, self._float_weight() + self._lora_delta())
         )
 
-    def _own_config(self) -> dict[str, Any]:
-        """Return the config of quantisation and adapters, where there are any."""
-        from ...engine.objects.registry import serialize_keras_object
-
-        found: dict[str, Any] = {}
-        if self.quantization_config is not None:
-            found["quantization_config"] = serialize_keras_object(self.quantization_config)
-        return {**found, **self._lora_config()}
+    def get_config(self) -> dict[str, Any]:
+        if self.quantization_config is None:
+            return super().get_config()
+        return {**super().get_config(), "quantization_config": serialize_keras_object(self.quantization_config)}

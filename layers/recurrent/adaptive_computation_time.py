@@ -14,9 +14,9 @@ from ...engine import ops
 from ...engine.common.dtypes import is_floating
 from ...engine.control_flow import while_loop
 from ...engine.graph import Tensor, Variable, flatten, pack_as
-from ...engine.objects.registry import serialize_keras_object
 from ..core.dense import Dense, positive_int
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from ..core.tracking import optional_metric
 from .cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of, state_form
 from .stacked_rnn_cells import StackedRNNCells, check_cell
@@ -24,6 +24,7 @@ from .step_rows import rows_live
 from .step_sums import collect_step_sums, sum_over_steps
 
 
+@config_from_signature()
 class AdaptiveComputationTime(Layer):
     """A cell for `RNN` that calls another cell several times a step, as often as each row of the batch needs.
 
@@ -154,16 +155,6 @@ class AdaptiveComputationTime(Layer):
         self.mean_ponder_steps.assign(mean)
         if self.ponder_metric is not None:
             self.ponder_metric.update_state(mean, sample_weight=total)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "cell": serialize_keras_object(self.cell),
-            "ponder_cost": self.ponder_cost,
-            "max_steps": self.max_steps,
-            "epsilon": self.epsilon,
-            "ponder_metric": serialize_keras_object(self.ponder_metric),
-        }
 
 
 class _Pondering:

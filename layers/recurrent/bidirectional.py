@@ -11,6 +11,7 @@ from ...engine.objects.registry import deserialize_keras_object, serialize_keras
 from ...engine.objects.trust import own_objects_scope
 from ..core.calling import signature_of
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 
 _MERGES: dict[str, Callable[[Any, Any], Any]] = {
     "concat": lambda forward, backward: ops.concatenate([forward, backward], axis=-1),
@@ -20,6 +21,7 @@ _MERGES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@config_from_signature(layer="forward_layer", weights="")
 class Bidirectional(Layer):
     """A recurrent layer over the steps forward, another backward, and their outputs merged (Schuster, Paliwal, 1997).
 
@@ -144,14 +146,6 @@ class Bidirectional(Layer):
         """Set the states of both layers to zeros."""
         self.forward_layer.reset_state()
         self.backward_layer.reset_state()
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "merge_mode": self.merge_mode,
-            "layer": serialize_keras_object(self.forward_layer),
-            "backward_layer": serialize_keras_object(self.backward_layer),
-        }
 
 
 def _copy(layer: Any, prefix: str, **changes: Any) -> Any:

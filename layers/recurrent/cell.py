@@ -17,6 +17,7 @@ from ..core.dense import known_features, positive_int
 from ..core.dropout import acts
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from ..core.weight import Weight
 
 
@@ -107,6 +108,7 @@ def call_cell(cell: Any, x: Any, states: Any, training: Any) -> Any:
     return function(x, states, training=training) if takes_training else function(x, states)
 
 
+@config_from_signature(implementation="")
 class RecurrentCell(Layer):
     """The base of the built-in cells: weights for a number of gates, and dropout.
 
@@ -262,26 +264,6 @@ class RecurrentCell(Layer):
             inputs if input_mask is None else inputs * input_mask,
             hidden if hidden_mask is None else hidden * hidden_mask,
         )
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "activation": activations.serialize(self.activation),
-            "use_bias": self.use_bias,
-            "kernel_initializer": initializers.serialize(self.kernel_initializer),
-            "recurrent_initializer": initializers.serialize(self.recurrent_initializer),
-            "bias_initializer": initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": regularizers.serialize(self.kernel_regularizer),
-            "recurrent_regularizer": regularizers.serialize(self.recurrent_regularizer),
-            "bias_regularizer": regularizers.serialize(self.bias_regularizer),
-            "kernel_constraint": constraints.serialize(self.kernel_constraint),
-            "recurrent_constraint": constraints.serialize(self.recurrent_constraint),
-            "bias_constraint": constraints.serialize(self.bias_constraint),
-            "dropout": self.dropout,
-            "recurrent_dropout": self.recurrent_dropout,
-            "seed": self.seed,
-        }
 
 
 def _within_one(rate: Any) -> Any:

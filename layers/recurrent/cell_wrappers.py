@@ -8,14 +8,15 @@ from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor, Variable, device, flatten, pack_as
-from ...engine.objects.registry import serialize_keras_object
 from ...engine.ops.random import samplers as random
 from ..core.dropout import acts
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from .cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of, state_form
 from .stacked_rnn_cells import check_cell
 
 
+@config_from_signature()
 class CellWrapper(Layer):
     """The base of cells that change what another cell gets or gives; by itself it changes nothing.
 
@@ -69,10 +70,8 @@ class CellWrapper(Layer):
         output, new = call_cell(self.cell, inputs, old, training)
         return output, pack_as(old, flatten([new])), old
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "cell": serialize_keras_object(self.cell)}
 
-
+@config_from_signature()
 class ZoneoutCell(CellWrapper):
     """In training, a random part of the units of each state keeps its value at each step (Krueger et al., 2017).
 
@@ -125,10 +124,8 @@ class ZoneoutCell(CellWrapper):
         keeps = random.uniform(ops.shape(new), seed=self.seed_generator) < rate
         return ops.where(keeps, old, new)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
-
+@config_from_signature()
 class DropoutCell(CellWrapper):
     """In training, drops parts of what a cell gets and gives: inputs, outputs, states.
 
@@ -213,16 +210,6 @@ class DropoutCell(CellWrapper):
         output, new = super().call(_times(inputs, input_mask), pack_as(states, dropped), training)
         return _times(output, output_mask), new
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "input_rate": self.input_rate,
-            "output_rate": self.output_rate,
-            "state_rate": self.state_rate,
-            "variational": self.variational,
-            "seed": self.seed,
-        }
-
 
 class ResidualCell(CellWrapper):
     """A cell whose input is added to its output (He et al., 2016; in recurrent networks: Wu et al., 2016).
@@ -255,6 +242,7 @@ class ResidualCell(CellWrapper):
         return inputs + output, new
 
 
+@config_from_signature()
 class DeviceCell(CellWrapper):
     """A cell that computes on a device of its own, as one of a stack.
 
@@ -276,9 +264,6 @@ class DeviceCell(CellWrapper):
     def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, Any]:
         with device(self.device):
             return super().call(inputs, states, training)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "device": self.device}
 
 
 def _times(x: Any, mask: Any) -> Any:

@@ -17,6 +17,7 @@ from ..convolution.spatial import axis_sizes, channels_axis, known_channels, one
 from ..core.dense import positive_int
 from ..core.dropout import acts
 from ..core.input_spec import InputSpec
+from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from .cell import RecurrentCell
 from .rnn import RNN
@@ -24,6 +25,7 @@ from .rnn import RNN
 Sizes = int | tuple[int, ...]
 
 
+@config_from_signature(units="")
 class ConvLSTMCell(RecurrentCell):
     """One step of a convolutional LSTM (Shi et al., 2015, without its connections from the memory to the gates).
 
@@ -177,22 +179,6 @@ class ConvLSTMCell(RecurrentCell):
             for mask, part in zip(masks, ops.split(kernel, 4, axis=-1), strict=True)
         ]
         return ops.concatenate(parts, axis=channels_axis(self.data_format))
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        config.pop("units")
-        return {
-            **config,
-            "rank": self.rank,
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "padding": self.padding,
-            "data_format": self.data_format,
-            "dilation_rate": self.dilation_rate,
-            "recurrent_activation": activations.serialize(self.recurrent_activation),
-            "unit_forget_bias": self.unit_forget_bias,
-        }
 
 
 class _ConvLSTM(RNN):

@@ -8,10 +8,12 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ..core.layer_config import config_from_signature
 from .cell import RecurrentCell
 from .layer import RecurrentLayer
 
 
+@config_from_signature()
 class GRUCell(RecurrentCell):
     """Gated recurrent unit (Cho et al., 2014): ``h' = z * h + (1 - z) * candidate``.
 
@@ -106,13 +108,6 @@ class GRUCell(RecurrentCell):
         return z, self.activation(
             x_h + self.product(r * hidden, self.recurrent_kernel[:, 2 * self.units :], of_candidate)
         )
-
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "recurrent_activation": activations.serialize(self.recurrent_activation),
-            "reset_after": self.reset_after,
-        }
-        return {**super().get_config(), **own}
 
 
 class GRU(RecurrentLayer):

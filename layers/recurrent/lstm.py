@@ -11,10 +11,12 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ..core.layer_config import config_from_signature
 from .cell import RecurrentCell
 from .layer import RecurrentLayer
 
 
+@config_from_signature()
 class LSTMCell(RecurrentCell):
     """Long short-term memory (Hochreiter and Schmidhuber, 1997; forget gate: Gers et al., 2000).
 
@@ -99,13 +101,6 @@ class LSTMCell(RecurrentCell):
         memory = kept + self.recurrent_activation(i) * self.activation(candidate)
         hidden = self.recurrent_activation(o) * self.activation(memory)
         return hidden, [hidden, memory]
-
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "recurrent_activation": activations.serialize(self.recurrent_activation),
-            "unit_forget_bias": self.unit_forget_bias,
-        }
-        return {**super().get_config(), **own}
 
 
 class LSTM(RecurrentLayer):

@@ -9,10 +9,12 @@ from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
+from ..core.layer_config import config_from_signature
 from ..normalization.batch_and_layer import LayerNormalization
 from .lstm import LSTMCell
 
 
+@config_from_signature()
 class PeepholeLSTMCell(LSTMCell):
     """An LSTM whose gates see the memory (Gers and Schmidhuber, 2000).
 
@@ -86,16 +88,8 @@ class PeepholeLSTMCell(LSTMCell):
             o = o + ops.convert_to_tensor(self.peephole_kernel)[2] * memory
         return self.recurrent_activation(o) * self.activation(memory), memory
 
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "cell_clip": self.cell_clip,
-            "peephole_initializer": initializers.serialize(self.peephole_initializer),
-            "peephole_regularizer": regularizers.serialize(self.peephole_regularizer),
-            "peephole_constraint": constraints.serialize(self.peephole_constraint),
-        }
-        return {**super().get_config(), **own}
 
-
+@config_from_signature()
 class ProjectedLSTMCell(PeepholeLSTMCell):
     """An LSTM whose output is projected to fewer features, which is also what its gates get (Sak et al., 2014).
 
@@ -171,18 +165,8 @@ class ProjectedLSTMCell(PeepholeLSTMCell):
         projected = _clipped(ops.matmul(hidden, self.projection_kernel), self.proj_clip)
         return projected, [projected, memory]
 
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "num_proj": self.num_proj,
-            "use_peepholes": self.use_peepholes,
-            "proj_clip": self.proj_clip,
-            "projection_initializer": initializers.serialize(self.projection_initializer),
-            "projection_regularizer": regularizers.serialize(self.projection_regularizer),
-            "projection_constraint": constraints.serialize(self.projection_constraint),
-        }
-        return {**super().get_config(), **own}
 
-
+@config_from_signature()
 class LayerNormLSTMCell(LSTMCell):
     """An LSTM with layer normalisation of what the gates get, and of the memory where it is read (Ba et al., 2016).
 
@@ -249,14 +233,6 @@ class LayerNormLSTMCell(LSTMCell):
         memory = kept + self.recurrent_activation(i) * self.activation(candidate)
         hidden = self.recurrent_activation(o) * self.activation(self.state_norm(memory))
         return hidden, [hidden, memory]
-
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "norm_gamma_initializer": initializers.serialize(self.norm_gamma_initializer),
-            "norm_beta_initializer": initializers.serialize(self.norm_beta_initializer),
-            "norm_epsilon": self.norm_epsilon,
-        }
-        return {**super().get_config(), **own}
 
 
 def _clipped(x: Tensor, limit: float | None) -> Tensor:

@@ -12,16 +12,17 @@ from ...engine.common.keywords import given_in_a_row
 from ...engine.control_flow import TensorArray, while_loop
 from ...engine.graph import Region, Symbol, Tensor, TensorSpec, Variable, flatten, pack_as
 from ...engine.graph.graph import Graph, get_default_graph, in_explicit_graph
-from ...engine.objects.registry import serialize_keras_object
 from ...engine.ops.math.elementwise import identity as pass_on  # ops.identity is the matrix
 from ..core.calling import map_leaves
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from .cell import StateSize, build_cell, call_cell, dropout_scope, initial_states, state_form
 from .stacked_rnn_cells import StackedRNNCells, check_cell
 from .step_rows import rows_live
 from .step_sums import StepSums, collect_step_sums
 
 
+@config_from_signature(time_major="")
 class RNN(Layer):
     """Calls a cell step by step, handing its states on.
 
@@ -309,17 +310,8 @@ class RNN(Layer):
         return [mask] + [None] * len(flatten(state_form(self.cell))) if self.return_state else mask
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "return_sequences": self.return_sequences,
-            "return_state": self.return_state,
-            "go_backwards": self.go_backwards,
-            "stateful": self.stateful,
-            "unroll": self.unroll,
-            "zero_output_for_mask": self.zero_output_for_mask,
-            **({"time_major": True} if self.time_major else {}),  # an option that Keras 3 does not have
-            "cell": serialize_keras_object(self.cell),
-        }
+        config = super().get_config()
+        return {**config, "time_major": True} if self.time_major else config  # an option that Keras 3 does not have
 
 
 class _Loop:

@@ -7,11 +7,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ...engine.graph import flatten
-from ...engine.objects.registry import serialize_keras_object
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from .cell import build_cell, call_cell, dropout_scope, has_bare_state, initial_states, output_size_of
 
 
+@config_from_signature()
 class StackedRNNCells(Layer):
     """One cell out of several: the output of each is the input of the next.
 
@@ -64,9 +65,6 @@ class StackedRNNCells(Layer):
             for cell in self.cells:
                 stack.enter_context(dropout_scope(cell, batch_size, training))
             yield
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "cells": [serialize_keras_object(cell) for cell in self.cells]}
 
 
 def check_cell(cell: Any) -> None:

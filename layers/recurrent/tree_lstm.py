@@ -14,11 +14,13 @@ from ...engine.objects import activations, constraints, initializers, regularize
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import known_features, positive_int
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from .tree_levels import Trees, levels_of, trees_of
 
 IMPLEMENTATIONS = ("levels", "nodes")
 
 
+@config_from_signature()
 class TreeLSTM(Layer):
     """An LSTM over trees: a node's state is made of its features and of its children's states.
 
@@ -284,23 +286,6 @@ class TreeLSTM(Layer):
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The nodes' mask if all nodes are returned."""
         return mask if self.return_nodes else None
-
-    def get_config(self) -> dict[str, Any]:
-        parts = ("kernel", "recurrent", "bias")
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "arity": self.arity,
-            "activation": activations.serialize(self.activation),
-            "recurrent_activation": activations.serialize(self.recurrent_activation),
-            "use_bias": self.use_bias,
-            "unit_forget_bias": self.unit_forget_bias,
-            "return_nodes": self.return_nodes,
-            "implementation": self.implementation,
-            **{f"{part}_initializer": initializers.serialize(getattr(self, f"{part}_initializer")) for part in parts},
-            **{f"{part}_regularizer": regularizers.serialize(getattr(self, f"{part}_regularizer")) for part in parts},
-            **{f"{part}_constraint": constraints.serialize(getattr(self, f"{part}_constraint")) for part in parts},
-        }
 
 
 def _with_zeros(rows: Tensor, columns: int) -> Tensor:

@@ -15,11 +15,13 @@ from ...engine.ops.random import samplers as random
 from ..core.dense import known_features, positive_int
 from ..core.embedding import Embedding
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from .sampled_losses import sampled_softmax_loss
 from .sharded_embedding import ShardedEmbedding
 from .sharded_softmax import sharded_logits, sharded_softmax_loss, sharded_top_k
 
 
+@config_from_signature(embedding="")
 class SampledSoftmax(Layer):
     """A softmax over very many classes, which is trained by a sample of them.
 
@@ -186,19 +188,7 @@ class SampledSoftmax(Layer):
         return mask if self.top_k is None or mask is None else [mask] * 2
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_classes": self.num_classes,
-            "num_sampled": self.num_sampled,
-            "num_shards": self.num_shards,
-            "partition": self.partition,
-            "devices": self.devices,
-            "top_k": self.top_k,
-            "embedding": serialize_keras_object(self.embedding) if self.is_tied else None,
-            "kernel_initializer": initializers.serialize(self.kernel_initializer),
-            "bias_initializer": initializers.serialize(self.bias_initializer),
-            "seed": self.seed,
-        }
+        return {**super().get_config(), "embedding": serialize_keras_object(self.embedding) if self.is_tied else None}
 
 
 def _mean(losses: Tensor, mask: Any) -> Tensor:

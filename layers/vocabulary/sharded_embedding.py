@@ -13,8 +13,10 @@ from ...engine.objects.identifiers import ConstraintLike, InitializerLike, Regul
 from ...engine.ops.neural.embedding import STRATEGIES
 from ..core.dense import positive_int
 from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 
 
+@config_from_signature(activity_regularizer="activity_regularizer")
 class ShardedEmbedding(Layer):
     """A vector for each integer, from a table in shards: for vocabularies too large for one device.
 
@@ -111,18 +113,3 @@ class ShardedEmbedding(Layer):
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return a mask, True where the input is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "input_dim": self.input_dim,
-            "output_dim": self.output_dim,
-            "num_shards": self.num_shards,
-            "partition": self.partition,
-            "devices": self.devices,
-            "embeddings_initializer": initializers.serialize(self.embeddings_initializer),
-            "embeddings_regularizer": regularizers.serialize(self.embeddings_regularizer),
-            "embeddings_constraint": constraints.serialize(self.embeddings_constraint),
-            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
-            "mask_zero": self.mask_zero,
-        }
