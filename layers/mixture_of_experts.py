@@ -17,6 +17,8 @@ from .core.dense import known_features, positive_int
 from .core.layer import Layer
 from .core.layer_config import config_from_signature
 from .core.tracking import optional_metric
+from .core.weight import Weight
+from .core.weight_spec import WeightSpec
 from .recurrent.step_rows import live_rows, rows_live
 from .recurrent.step_sums import sum_over_steps
 
@@ -81,6 +83,9 @@ class MixtureOfExperts(Layer):
 
     untracked: ClassVar[frozenset[str]] = Layer.untracked | {"dropped_tokens", "expert_tokens"}
 
+    gate_kernel: Weight
+    noise_kernel: Weight | None
+
     def __init__(
         self,
         num_experts: int,
@@ -123,15 +128,19 @@ class MixtureOfExperts(Layer):
         self.expert_tokens = _counter((num_experts,), "expert_tokens")
         self.dropped_metric = optional_metric("MixtureOfExperts", "dropped_metric", dropped_metric)
 
-    def build(self, input_shape: Any) -> None:
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
         shape = (known_features(self, input_shape), self.num_experts)
-        self.gate_kernel = self.add_weight(shape=shape, initializer=self.gate_initializer, name="gate_kernel")
-        self.noise_kernel = None
-        if self.noisy and self.routing == "token_choice":
-            self.noise_kernel = self.add_weight(shape=shape, initializer=self.noise_initializer, name="noise_kernel")
+        is_noisy = self.noisy and self.routing == "token_choice"
+        return (
+            WeightSpec("gate_kernel", shape, options="gate"),
+            WeightSpec("noise_kernel", shape, options="noise", present=is_noisy),
+        )
+
+    def build(self, input_shape: Any) -> None:
+        self.build_weights(self.weight_specs(input_shape))
         for expert in self.experts:
             if not expert.built:
-                expert.build((None, shape[0]))
+                expert.build((None, known_features(self, input_shape)))
                 expert.built = True
 
     def call(self, inputs: Any, mask: Any = None, training: Any = False) -> Tensor:

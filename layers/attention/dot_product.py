@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...engine import ops
@@ -10,6 +11,8 @@ from ...engine.ops.random import samplers as random
 from ..core.dropout import acts
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+from ..core.weight import Weight
+from ..core.weight_spec import WeightSpec
 from .masks import as_mask, both, causal_mask
 
 
@@ -42,6 +45,9 @@ class Attention(Layer):
     Tensor([[[2., 3.]]], dtype=float32)
     """
 
+    scale: Weight | None
+    concat_score_weight: Weight | None
+
     def __init__(
         self,
         use_scale: bool = False,
@@ -60,13 +66,12 @@ class Attention(Layer):
         self.seed_generator = random.SeedGenerator(seed)
         self.supports_masking = True
 
-    def build(self, input_shape: Any) -> None:
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
         self._check(input_shape, None)
-        self.scale = self.concat_score_weight = None
-        if self.use_scale:
-            self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
-        if self.score_mode == "concat":
-            self.concat_score_weight = self.add_weight(shape=(), initializer="ones", name="concat_score_weight")
+        return (
+            WeightSpec("scale", (), "ones", present=self.use_scale),
+            WeightSpec("concat_score_weight", (), "ones", present=self.score_mode == "concat"),
+        )
 
     def call(
         self,
@@ -147,11 +152,9 @@ class AdditiveAttention(Attention):
     def __init__(self, use_scale: bool = True, dropout: float = 0.0, **kwargs: Any) -> None:
         super().__init__(use_scale=use_scale, dropout=dropout, **kwargs)
 
-    def build(self, input_shape: Any) -> None:
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
         self._check(input_shape, None)
-        self.scale = None
-        if self.use_scale:
-            self.scale = self.add_weight(shape=(input_shape[0][-1],), initializer="glorot_uniform", name="scale")
+        return (WeightSpec("scale", (input_shape[0][-1],), "glorot_uniform", present=self.use_scale),)
 
     def _calculate_scores(self, query: Tensor, key: Tensor) -> Tensor:
         matches = ops.tanh(_pair_sums(query, key))

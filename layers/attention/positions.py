@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...engine import ops
@@ -14,6 +15,8 @@ from ..core.embedding import Embedding
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+from ..core.weight import Weight
+from ..core.weight_spec import WeightSpec
 
 
 @config_from_signature()
@@ -40,6 +43,8 @@ class PositionEmbedding(Layer):
     (2, 3, 5)
     """
 
+    position_embeddings: Weight
+
     def __init__(self, sequence_length: int, initializer: InitializerLike = "glorot_uniform", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.sequence_length = positive_int("PositionEmbedding", "sequence_length", sequence_length)
@@ -47,10 +52,9 @@ class PositionEmbedding(Layer):
         self.supports_masking = True
         self.input_spec = InputSpec(min_ndim=2)
 
-    def build(self, inputs_shape: Any) -> None:
-        self.position_embeddings = self.add_weight(
-            shape=(self.sequence_length, inputs_shape[-1]), initializer=self.initializer, name="embeddings"
-        )
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+        shape = (self.sequence_length, input_shape[-1])
+        return (WeightSpec("embeddings", shape, self.initializer, attribute="position_embeddings"),)
 
     def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Tensor:
         steps = inputs.shape[-2]

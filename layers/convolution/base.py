@@ -6,80 +6,55 @@ from typing import Any, ClassVar
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ...engine.objects import activations, constraints, initializers, regularizers
-from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
-from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from ..core.weight import Weight
 from .spatial import axis_sizes, channels_axis, known_channels, one_of
 
 
-@config_from_signature()
 class Convolution(Layer):
-    """The base of the layers that convolve: windows, bias and activation.
-
-    Args:
-        kernel_size: the size of the windows: an int, or one for each spatial axis.
-        strides: cells from one window to the next: likewise.
-        padding: ``"valid"`` or ``"same"``; with one spatial axis some take ``"causal"``.
-        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
-        dilation_rate: from one cell of a window to the next; an int, or one for each spatial axis.
-        activation: a name or function; None for none.
-        use_bias: whether there is a bias.
-        bias_initializer, bias_regularizer, bias_constraint: of the bias.
-        **kwargs: see `Layer`.
-    """
+    """The base of the layers that convolve: windows, bias and activation, whose arguments `Conv2D` describes."""
 
     rank: ClassVar[int]
     paddings: ClassVar[tuple[str, ...]] = ("valid", "same")
 
-    def __init__(
-        self,
-        kernel_size: Any,
-        strides: Any,
-        padding: str,
-        data_format: str | None,
-        dilation_rate: Any,
-        activation: ActivationLike,
-        use_bias: bool,
-        bias_initializer: InitializerLike,
-        bias_regularizer: RegularizerLike,
-        bias_constraint: ConstraintLike,
-        **kwargs: Any,
+    activation: Any
+    bias: Weight | None = None
+
+    def _set_windows(
+        self, kernel_size: Any, strides: Any, padding: str, data_format: str | None, dilation_rate: Any
     ) -> None:
-        super().__init__(**kwargs)
         layer = type(self).__name__
         self.kernel_size = axis_sizes(layer, "kernel_size", kernel_size, self.rank)
         self.strides = axis_sizes(layer, "strides", strides, self.rank)
         self.padding = one_of(layer, "padding", padding, self.paddings)
         self.data_format = check_data_format(data_format)
         self.dilation_rate = axis_sizes(layer, "dilation_rate", dilation_rate, self.rank)
-        self.activation = activations.get(activation)
-        self.use_bias = use_bias
-        self.bias_initializer = initializers.get(bias_initializer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
-        self.bias_constraint = constraints.get(bias_constraint)
-        self.bias: Weight | None = None
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
-    def _input_channels(self, input_shape: Any) -> int:
-        """The number of channels of an input, which all later ones must have, too."""
-        channels = known_channels(self, input_shape, self.rank, self.data_format)
-        self.input_spec = InputSpec(ndim=self.rank + 2, axes={channels_axis(self.data_format): channels})
-        return channels
+    def _set_bias(
+        self,
+        use_bias: bool,
+        initializer: InitializerLike,
+        regularizer: RegularizerLike,
+        constraint: ConstraintLike,
+    ) -> None:
+        self.use_bias = use_bias
+        self.bias_initializer = initializers.get(initializer)
+        self.bias_regularizer = regularizers.get(regularizer)
+        self.bias_constraint = constraints.get(constraint)
 
-    def _add_bias(self, channels: int) -> None:
-        if not self.use_bias:
-            return
-        self.bias = self.add_weight(
-            shape=(channels,),
-            initializer=self.bias_initializer,
-            regularizer=self.bias_regularizer,
-            constraint=self.bias_constraint,
-            name="bias",
-        )
+    def build(self, input_shape: Any) -> None:
+        self.build_weights(self.weight_specs(input_shape))
+        channels = self._input_channels(input_shape)
+        self.input_spec = InputSpec(ndim=self.rank + 2, axes={channels_axis(self.data_format): channels})
+
+    def _input_channels(self, input_shape: Any) -> int:
+        """Return the number of channels of an input, which all later ones must have, too."""
+        return known_channels(self, input_shape, self.rank, self.data_format)
 
     @property
     def _windows(self) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight
+from ..core.weight_spec import WeightSpec
 from ..quantizers.adapters import AdaptableLayer
 from .base import Convolution, check_dilation
 
@@ -45,20 +46,10 @@ class _Conv(Convolution, AdaptableLayer):
         bias_constraint: ConstraintLike = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            dilation_rate,
-            activation,
-            use_bias,
-            bias_initializer,
-            bias_regularizer,
-            bias_constraint,
-            activity_regularizer=activity_regularizer,
-            **kwargs,
-        )
+        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
+        self._set_bias(use_bias, bias_initializer, bias_regularizer, bias_constraint)
+        self.activation = activations.get(activation)
         layer = type(self).__name__
         self.filters = positive_int(layer, "filters", filters)
         self.groups = positive_int(layer, "groups", groups)
@@ -69,21 +60,20 @@ class _Conv(Convolution, AdaptableLayer):
         self.kernel_regularizer = regularizers.get(kernel_regularizer)
         self.kernel_constraint = constraints.get(kernel_constraint)
 
-    def build(self, input_shape: Any) -> None:
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
         channels = self._input_channels(input_shape)
         if channels % self.groups:
             raise ValueError(
                 f"Layer {self.name!r} ({type(self).__name__}): the number of input channels must be a multiple of "
                 f"groups={self.groups}, got {channels} channels in input shape {input_shape}."
             )
-        self._kernel = self.add_weight(
-            shape=(*self.kernel_size, channels // self.groups, self.filters),
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-            name="kernel",
+        return (
+            WeightSpec("kernel", (*self.kernel_size, channels // self.groups, self.filters)),
+            WeightSpec("bias", (self.filters,), present=self.use_bias),
         )
-        self._add_bias(self.filters)
+
+    def build(self, input_shape: Any) -> None:
+        super().build(input_shape)
         self._enable_given_lora()
 
     @property

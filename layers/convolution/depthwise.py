@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
 from ..core.layer_config import config_from_signature
+from ..core.weight import Weight
+from ..core.weight_spec import WeightSpec
 from .base import Convolution
 
 
@@ -19,6 +22,8 @@ class _DepthwiseConv(Convolution):
     """The base of the depthwise convolutions; see `DepthwiseConv2D`."""
 
     rounded_kernels = MappingProxyType({"kernel": (-2, -1)})
+
+    kernel: Weight
 
     def __init__(
         self,
@@ -39,35 +44,21 @@ class _DepthwiseConv(Convolution):
         bias_constraint: ConstraintLike = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            dilation_rate,
-            activation,
-            use_bias,
-            bias_initializer,
-            bias_regularizer,
-            bias_constraint,
-            activity_regularizer=activity_regularizer,
-            **kwargs,
-        )
+        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
+        self._set_bias(use_bias, bias_initializer, bias_regularizer, bias_constraint)
+        self.activation = activations.get(activation)
         self.depth_multiplier = positive_int(type(self).__name__, "depth_multiplier", depth_multiplier)
         self.depthwise_initializer = initializers.get(depthwise_initializer)
         self.depthwise_regularizer = regularizers.get(depthwise_regularizer)
         self.depthwise_constraint = constraints.get(depthwise_constraint)
 
-    def build(self, input_shape: Any) -> None:
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
         channels = self._input_channels(input_shape)
-        self.kernel = self.add_weight(
-            shape=(*self.kernel_size, channels, self.depth_multiplier),
-            initializer=self.depthwise_initializer,
-            regularizer=self.depthwise_regularizer,
-            constraint=self.depthwise_constraint,
-            name="kernel",
+        return (
+            WeightSpec("kernel", (*self.kernel_size, channels, self.depth_multiplier), options="depthwise"),
+            WeightSpec("bias", (channels * self.depth_multiplier,), present=self.use_bias),
         )
-        self._add_bias(channels * self.depth_multiplier)
 
     def call(self, inputs: Any) -> Tensor:
         return self._finished(ops.depthwise_conv(inputs, self.kernel, **self._windows))
@@ -132,6 +123,9 @@ class _SeparableConv(Convolution):
 
     rounded_kernels = MappingProxyType({"depthwise_kernel": (-2, -1), "pointwise_kernel": (-1,)})
 
+    depthwise_kernel: Weight
+    pointwise_kernel: Weight
+
     def __init__(
         self,
         filters: int,
@@ -155,20 +149,10 @@ class _SeparableConv(Convolution):
         bias_constraint: ConstraintLike = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            dilation_rate,
-            activation,
-            use_bias,
-            bias_initializer,
-            bias_regularizer,
-            bias_constraint,
-            activity_regularizer=activity_regularizer,
-            **kwargs,
-        )
+        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
+        self._set_bias(use_bias, bias_initializer, bias_regularizer, bias_constraint)
+        self.activation = activations.get(activation)
         layer = type(self).__name__
         self.filters = positive_int(layer, "filters", filters)
         self.depth_multiplier = positive_int(layer, "depth_multiplier", depth_multiplier)
@@ -179,23 +163,15 @@ class _SeparableConv(Convolution):
         self.depthwise_constraint = constraints.get(depthwise_constraint)
         self.pointwise_constraint = constraints.get(pointwise_constraint)
 
-    def build(self, input_shape: Any) -> None:
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
         channels = self._input_channels(input_shape)
-        self.depthwise_kernel = self.add_weight(
-            shape=(*self.kernel_size, channels, self.depth_multiplier),
-            initializer=self.depthwise_initializer,
-            regularizer=self.depthwise_regularizer,
-            constraint=self.depthwise_constraint,
-            name="depthwise_kernel",
+        depthwise = (*self.kernel_size, channels, self.depth_multiplier)
+        pointwise = (*[1] * self.rank, channels * self.depth_multiplier, self.filters)
+        return (
+            WeightSpec("depthwise_kernel", depthwise, options="depthwise"),
+            WeightSpec("pointwise_kernel", pointwise, options="pointwise"),
+            WeightSpec("bias", (self.filters,), present=self.use_bias),
         )
-        self.pointwise_kernel = self.add_weight(
-            shape=(*[1] * self.rank, channels * self.depth_multiplier, self.filters),
-            initializer=self.pointwise_initializer,
-            regularizer=self.pointwise_regularizer,
-            constraint=self.pointwise_constraint,
-            name="pointwise_kernel",
-        )
-        self._add_bias(self.filters)
 
     def call(self, inputs: Any) -> Tensor:
         outputs = ops.separable_conv(inputs, self.depthwise_kernel, self.pointwise_kernel, **self._windows)

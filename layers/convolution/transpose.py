@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
 from ..core.layer_config import config_from_signature
+from ..core.weight import Weight
+from ..core.weight_spec import WeightSpec
 from .base import Convolution, check_dilation
 from .spatial import axis_sizes
 
@@ -20,6 +23,8 @@ class _ConvTranspose(Convolution):
     """The base of the transposed convolutions; see `Conv2DTranspose`."""
 
     rounded_kernels = MappingProxyType({"kernel": (-2,)})
+
+    kernel: Weight
 
     def __init__(
         self,
@@ -41,20 +46,10 @@ class _ConvTranspose(Convolution):
         bias_constraint: ConstraintLike = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            kernel_size,
-            strides,
-            padding,
-            data_format,
-            dilation_rate,
-            activation,
-            use_bias,
-            bias_initializer,
-            bias_regularizer,
-            bias_constraint,
-            activity_regularizer=activity_regularizer,
-            **kwargs,
-        )
+        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
+        self._set_bias(use_bias, bias_initializer, bias_regularizer, bias_constraint)
+        self.activation = activations.get(activation)
         self.filters = positive_int(type(self).__name__, "filters", filters)
         self.output_padding = self._checked_output_padding(output_padding)
         check_dilation(type(self).__name__, self.strides, self.dilation_rate)
@@ -74,16 +69,12 @@ class _ConvTranspose(Convolution):
             )
         return sizes
 
-    def build(self, input_shape: Any) -> None:
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
         channels = self._input_channels(input_shape)
-        self.kernel = self.add_weight(
-            shape=(*self.kernel_size, self.filters, channels),
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-            name="kernel",
+        return (
+            WeightSpec("kernel", (*self.kernel_size, self.filters, channels)),
+            WeightSpec("bias", (self.filters,), present=self.use_bias),
         )
-        self._add_bias(self.filters)
 
     def call(self, inputs: Any) -> Tensor:
         outputs = ops.conv_transpose(inputs, self.kernel, output_padding=self.output_padding, **self._windows)

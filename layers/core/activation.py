@@ -14,6 +14,8 @@ from ...engine.objects.identifiers import ActivationLike, ConstraintLike, Initia
 from .input_spec import InputSpec
 from .layer import Layer
 from .layer_config import config_from_signature
+from .weight import Weight
+from .weight_spec import WeightSpec
 
 
 @config_from_signature()
@@ -107,6 +109,8 @@ class PReLU(Layer):
         shared_axes: axes along which the slopes are shared.
     """
 
+    alpha: Weight
+
     def __init__(
         self,
         alpha_initializer: InitializerLike = "Zeros",
@@ -122,17 +126,14 @@ class PReLU(Layer):
         self.alpha_constraint = constraints.get(alpha_constraint)
         self.shared_axes = [shared_axes] if isinstance(shared_axes, int) else list(shared_axes or []) or None
 
-    def build(self, input_shape: Any) -> None:
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
         shape = list(input_shape[1:])
         for axis in self.shared_axes or ():
             shape[axis - 1] = 1
-        self.alpha = self.add_weight(
-            shape=shape,
-            initializer=self.alpha_initializer,
-            regularizer=self.alpha_regularizer,
-            constraint=self.alpha_constraint,
-            name="alpha",
-        )
+        return (WeightSpec("alpha", tuple(shape)),)
+
+    def build(self, input_shape: Any) -> None:
+        self.build_weights(self.weight_specs(input_shape))
         shared = self.shared_axes or ()
         axes = {axis: size for axis, size in enumerate(input_shape) if axis > 0 and axis not in shared}
         self.input_spec = InputSpec(ndim=len(input_shape), axes=axes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from ...engine import ops
@@ -13,6 +14,8 @@ from ..quantizers.kernels import QuantizableKernel
 from .input_spec import InputSpec
 from .layer import Layer
 from .layer_config import config_from_signature
+from .weight import Weight
+from .weight_spec import WeightSpec
 
 
 @config_from_signature()
@@ -38,6 +41,8 @@ class Dense(QuantizableKernel):
     >>> ab.layers.Dense(2, kernel_initializer="ones")([[1.0, 2.0, 3.0]])
     Tensor([[6., 6.]], dtype=float32)
     """
+
+    bias: Weight | None
 
     def __init__(
         self,
@@ -75,19 +80,15 @@ class Dense(QuantizableKernel):
         self.input_spec = InputSpec(min_ndim=2)
         self.supports_masking = True
 
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+        return (
+            WeightSpec("kernel", (known_features(self, input_shape), self.units)),
+            WeightSpec("bias", (self.units,), present=self.use_bias),
+        )
+
     def build(self, input_shape: Any) -> None:
-        features = known_features(self, input_shape)
-        self._build_kernel((features, self.units), self.kernel_initializer)
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                shape=(self.units,),
-                initializer=self.bias_initializer,
-                regularizer=self.bias_regularizer,
-                constraint=self.bias_constraint,
-                name="bias",
-            )
-        self.input_spec = InputSpec(min_ndim=2, axes={-1: features})
+        self.build_weights(self.weight_specs(input_shape))
+        self.input_spec = InputSpec(min_ndim=2, axes={-1: known_features(self, input_shape)})
         self._enable_given_lora()
 
     def _reduced_axes(self) -> tuple[int, ...]:

@@ -19,6 +19,8 @@ from ..quantizers.contractions import Subscripts, int8_contraction
 from ..quantizers.kernels import QuantizableKernel
 from .input_spec import InputSpec
 from .layer_config import config_from_signature
+from .weight import Weight
+from .weight_spec import WeightSpec
 
 Sizes = tuple[int | None, ...]
 
@@ -57,6 +59,8 @@ class EinsumDense(QuantizableKernel):
     ((8, 2, 4), (2, 4))
     """
 
+    bias: Weight | None
+
     def __init__(
         self,
         equation: str,
@@ -88,22 +92,20 @@ class EinsumDense(QuantizableKernel):
         self.kernel_constraint = constraints.get(kernel_constraint)
         self.bias_constraint = constraints.get(bias_constraint)
 
-    def build(self, input_shape: Any) -> None:
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
         try:
             shapes = _WeightShapes.of(self.equation, self.bias_axes, tuple(input_shape), self.partial_output_shape)
         except ValueError as error:
             raise ValueError(f"Layer {self.name!r} (EinsumDense): {error}") from None
+        return (
+            WeightSpec("kernel", shapes.kernel, shapes.kernel_initializer(self.kernel_initializer)),
+            WeightSpec("bias", shapes.bias or (), present=shapes.bias is not None),
+        )
+
+    def build(self, input_shape: Any) -> None:
+        specs = self.weight_specs(input_shape)
         self.input_spec = InputSpec(ndim=len(input_shape))
-        self._build_kernel(shapes.kernel, shapes.kernel_initializer(self.kernel_initializer))
-        self.bias = None
-        if shapes.bias is not None:
-            self.bias = self.add_weight(
-                shape=shapes.bias,
-                initializer=self.bias_initializer,
-                regularizer=self.bias_regularizer,
-                constraint=self.bias_constraint,
-                name="bias",
-            )
+        self.build_weights(specs)
         self._enable_given_lora()
 
     @property

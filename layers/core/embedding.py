@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...engine import ops
@@ -11,6 +12,7 @@ from ...engine.objects.identifiers import ConstraintLike, InitializerLike, Regul
 from ..quantizers.tables import QuantizableTable
 from .dense import positive_int
 from .layer_config import config_from_signature
+from .weight_spec import WeightSpec
 
 
 @config_from_signature(activity_regularizer="activity_regularizer", weights="")
@@ -64,19 +66,12 @@ class Embedding(QuantizableTable):
         if weights is not None:
             self.build()
 
+    def weight_specs(self, input_shape: Any = None) -> Sequence[WeightSpec]:
+        first = None if self._first_value is None else self._given_value
+        return (WeightSpec("embeddings", (self.input_dim, self.output_dim), first),)
+
     def build(self, input_shape: Any = None) -> None:
-        mode = self.quantization_mode
-        if mode is not None:
-            self._int4_block_size = self._block_size()
-            self._build_quantized(mode)
-        else:
-            self._embeddings = self.add_weight(
-                shape=(self.input_dim, self.output_dim),
-                initializer=self.embeddings_initializer if self._first_value is None else self._given_value,
-                regularizer=self.embeddings_regularizer,
-                constraint=self.embeddings_constraint,
-                name="embeddings",
-            )
+        self.build_weights(self.weight_specs(input_shape))
         self._enable_given_lora()
 
     def _given_value(self, shape: Any, dtype: Any = None) -> Any:

@@ -420,7 +420,7 @@ class Layer(StatelessCalls):
 
 def _build_by_specs(self: Layer, input_shape: Any) -> None:
     """Make the weights that `weight_specs` lists."""
-    self.build_weights(input_shape)
+    self.build_weights(self.weight_specs(input_shape))
 
 
 def _recorded_build(build: Callable[..., None]) -> Callable[..., None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
@@ -246,10 +246,10 @@ class LayerState:
         """
         return ()
 
-    def build_weights(self, input_shape: Any) -> None:
-        """Make the weights that `weight_specs` lists, each as the attribute of its name."""
-        for spec in self.weight_specs(input_shape):
-            setattr(self, spec.name, self._make_weight(spec) if spec.present else None)
+    def build_weights(self, specs: Iterable[WeightSpec]) -> None:
+        """Make weights, each as an attribute."""
+        for spec in specs:
+            setattr(self, spec.attribute or spec.name, self._make_weight(spec) if spec.present else None)
 
     def _make_weight(self, spec: WeightSpec) -> Weight:
         return self.add_weight(**spec.settings(self))

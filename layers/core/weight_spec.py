@@ -13,11 +13,12 @@ class WeightSpec:
     """Describe one weight of a layer; see `Layer.weight_specs`.
 
     Args:
-        name: the name of the weight, and of the attribute that holds it.
+        name: the name of the weight.
         shape: its shape, all dimensions known.
         initializer: gives the first value; by default the layer's attribute ``<options>_initializer``.
         options: the prefix of the layer's attributes ``<options>_initializer``, ``<options>_regularizer`` and
             ``<options>_constraint``, of which each may be missing; by default `name`.
+        attribute: the name of the attribute that holds it; by default `name`.
         present: whether there is this weight; where it is False, the attribute is None.
         trainable, dtype, autocast: see `Layer.add_weight`.
     """
@@ -26,6 +27,7 @@ class WeightSpec:
     shape: tuple[int | None, ...]
     initializer: InitializerLike = None
     options: str | None = None
+    attribute: str | None = None
     present: bool = True
     trainable: bool = True
     dtype: Any = None

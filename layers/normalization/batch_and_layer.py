@@ -15,6 +15,8 @@ from ...engine.ops.collectives import is_replicated, sum_over_replicas
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+from ..core.weight import Weight
+from ..core.weight_spec import WeightSpec
 from .axes import axes_of, given_axes
 
 # Keras's epsilon: what a mask without a True is divided by.
@@ -36,6 +38,9 @@ class LayerNormalization(Layer):
 
     Weights: ``gamma`` and ``beta``, of the sizes of the normalised axes, in the order of the input's axes.
     """
+
+    gamma: Weight | None
+    beta: Weight | None
 
     def __init__(
         self,
@@ -65,27 +70,17 @@ class LayerNormalization(Layer):
         self.supports_masking = True
         self.autocast = False
 
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+        shape = tuple(input_shape[axis] for axis in axes_of(self, self.axis, len(input_shape)))
+        return (
+            WeightSpec("gamma", shape, present=self.scale),
+            WeightSpec("beta", shape, present=self.center),
+        )
+
     def build(self, input_shape: Any) -> None:
+        self.build_weights(self.weight_specs(input_shape))
         self._axes = axes_of(self, self.axis, len(input_shape))
-        shape = tuple(input_shape[axis] for axis in self._axes)
-        self.gamma = self.beta = None
-        if self.scale:
-            self.gamma = self.add_weight(
-                shape=shape,
-                initializer=self.gamma_initializer,
-                regularizer=self.gamma_regularizer,
-                constraint=self.gamma_constraint,
-                name="gamma",
-            )
-        if self.center:
-            self.beta = self.add_weight(
-                shape=shape,
-                initializer=self.beta_initializer,
-                regularizer=self.beta_regularizer,
-                constraint=self.beta_constraint,
-                name="beta",
-            )
-        self.input_spec = InputSpec(ndim=len(input_shape), axes=dict(zip(self._axes, shape, strict=True)))
+        self.input_spec = InputSpec(ndim=len(input_shape), axes={axis: input_shape[axis] for axis in self._axes})
 
     def call(self, inputs: Any) -> Tensor:
         rank = len(inputs.shape)
@@ -133,6 +128,14 @@ class BatchNormalization(Layer):
         ValueError: `renorm_clipping` has other keys, or limits that cross.
     """
 
+    gamma: Weight | None
+    beta: Weight | None
+    moving_mean: Weight
+    moving_variance: Weight
+    moving_stddev: Any  # as the next two, of renormalisation only
+    renorm_mean: Any
+    renorm_stddev: Any
+
     def __init__(
         self,
         axis: int = -1,
@@ -175,34 +178,22 @@ class BatchNormalization(Layer):
         self.supports_masking = True
         self.autocast = False
 
-    def build(self, input_shape: Any) -> None:
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
         shape = (input_shape[self.axis],)
-        self.gamma = self.beta = None
-        if self.scale:
-            self.gamma = self.add_weight(
-                shape=shape,
-                initializer=self.gamma_initializer,
-                regularizer=self.gamma_regularizer,
-                constraint=self.gamma_constraint,
-                name="gamma",
-            )
-        if self.center:
-            self.beta = self.add_weight(
-                shape=shape,
-                initializer=self.beta_initializer,
-                regularizer=self.beta_regularizer,
-                constraint=self.beta_constraint,
-                name="beta",
-            )
-        self.moving_mean = self.add_weight(
-            shape=shape, initializer=self.moving_mean_initializer, trainable=False, name="moving_mean"
+        mean, renorm = self.moving_mean_initializer, self.renorm
+        return (
+            WeightSpec("gamma", shape, present=self.scale),
+            WeightSpec("beta", shape, present=self.center),
+            WeightSpec("moving_mean", shape, trainable=False),
+            WeightSpec("moving_variance", shape, trainable=False),
+            WeightSpec("moving_stddev", shape, self._first_stddev, trainable=False, present=renorm),
+            WeightSpec("renorm_mean", shape, mean, trainable=False, present=renorm),
+            WeightSpec("renorm_stddev", shape, self._first_stddev, trainable=False, present=renorm),
         )
-        self.moving_variance = self.add_weight(
-            shape=shape, initializer=self.moving_variance_initializer, trainable=False, name="moving_variance"
-        )
-        if self.renorm:
-            self._build_renorm(shape)
-        self.input_spec = InputSpec(ndim=len(input_shape), axes={self.axis: shape[0]})
+
+    def build(self, input_shape: Any) -> None:
+        self.build_weights(self.weight_specs(input_shape))
+        self.input_spec = InputSpec(ndim=len(input_shape), axes={self.axis: input_shape[self.axis]})
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Tensor:
         gamma, beta = self.gamma, self.beta
@@ -236,16 +227,8 @@ class BatchNormalization(Layer):
 
     # --- renormalisation ------------------------------------------------------------------------------------
 
-    def _build_renorm(self, shape: tuple[int | None, ...]) -> None:
-        def root(shape: Any, dtype: Any = None) -> Any:
-            return np.sqrt(np.asarray(self.moving_variance_initializer(shape, dtype=dtype)))
-
-        def add(name: str, initializer: InitializerLike) -> Any:
-            return self.add_weight(shape=shape, initializer=initializer, trainable=False, name=name)
-
-        self.moving_stddev = add("moving_stddev", root)
-        self.renorm_mean = add("renorm_mean", self.moving_mean_initializer)
-        self.renorm_stddev = add("renorm_stddev", root)
+    def _first_stddev(self, shape: Any, dtype: Any = None) -> Any:
+        return np.sqrt(np.asarray(self.moving_variance_initializer(shape, dtype=dtype)))
 
     def _renormed(self, mean: Tensor, variance: Tensor, counts: Any) -> tuple[Tensor, Tensor]:
         """gamma and beta with the correction in them; updates all averages."""

@@ -12,6 +12,8 @@ from ...engine.objects.identifiers import ConstraintLike, InitializerLike, Regul
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+from ..core.weight import Weight
+from ..core.weight_spec import WeightSpec
 from .axes import axes_of, given_axes
 
 
@@ -41,6 +43,9 @@ class GroupNormalization(Layer):
     >>> ab.layers.GroupNormalization(groups=2)(x).round(2)
     Tensor([[-1.,  1., -1.,  1.]], dtype=float32)
     """
+
+    gamma: Weight | None
+    beta: Weight | None
 
     def __init__(
         self,
@@ -74,34 +79,23 @@ class GroupNormalization(Layer):
         self.supports_masking = True
         self.autocast = False
 
-    def build(self, input_shape: Any) -> None:
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
         features = input_shape[self.axis]
         if features is None or features % self._count(features):
             raise ValueError(
                 f"Layer {self.name!r} (GroupNormalization): the size of axis {self.axis} must be known, and a multiple "
                 f"of groups={self.groups}, got input shape {input_shape}."
             )
-        self._features = int(features)
-        self.input_spec = InputSpec(ndim=len(input_shape), axes={self.axis: features})
-        self.gamma = self.beta = None
-        if self.scale:
-            self.gamma = self.add_weight(
-                shape=(features,),
-                initializer=self.gamma_initializer,
-                regularizer=self.gamma_regularizer,
-                constraint=self.gamma_constraint,
-                autocast=False,
-                name="gamma",
-            )
-        if self.center:
-            self.beta = self.add_weight(
-                shape=(features,),
-                initializer=self.beta_initializer,
-                regularizer=self.beta_regularizer,
-                constraint=self.beta_constraint,
-                autocast=False,
-                name="beta",
-            )
+        shape = (int(features),)
+        return (
+            WeightSpec("gamma", shape, present=self.scale, autocast=False),
+            WeightSpec("beta", shape, present=self.center, autocast=False),
+        )
+
+    def build(self, input_shape: Any) -> None:
+        self.build_weights(self.weight_specs(input_shape))
+        self._features = int(input_shape[self.axis])
+        self.input_spec = InputSpec(ndim=len(input_shape), axes={self.axis: self._features})
 
     def _count(self, features: int) -> int:
         return features if self.groups == -1 else self.groups
@@ -144,17 +138,22 @@ class RMSNormalization(Layer):
     Tensor([[ 1., -1.]], dtype=float32)
     """
 
+    scale: Weight
+
     def __init__(self, axis: int | Sequence[int] = -1, epsilon: float = 1e-6, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.axis = given_axes(type(self).__name__, axis)
         self.epsilon = epsilon
         self.supports_masking = True
 
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+        shape = tuple(input_shape[axis] for axis in axes_of(self, self.axis, len(input_shape)))
+        return (WeightSpec("scale", shape, "ones"),)
+
     def build(self, input_shape: Any) -> None:
+        self.build_weights(self.weight_specs(input_shape))
         self._axes = axes_of(self, self.axis, len(input_shape))
-        shape = tuple(input_shape[axis] for axis in self._axes)
-        self.scale = self.add_weight(shape=shape, initializer="ones", name="scale")
-        self.input_spec = InputSpec(ndim=len(input_shape), axes=dict(zip(self._axes, shape, strict=True)))
+        self.input_spec = InputSpec(ndim=len(input_shape), axes={axis: input_shape[axis] for axis in self._axes})
 
     def call(self, inputs: Any) -> Tensor:
         shape = [inputs.shape[axis] if axis in self._axes else 1 for axis in range(len(inputs.shape))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ...engine.objects.initializers import STFT
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+from ..core.weight_spec import WeightSpec
 
 _MODES = ("log", "magnitude", "psd", "real", "imag", "angle", "stft")
 _SMALLEST = 1e-7  # what roots and logarithms are kept away from 0 by
@@ -50,6 +52,9 @@ class STFTSpectrogram(Layer):
     >>> STFTSpectrogram("magnitude", frame_length=4, window=None, scaling=None)(np.ones((1, 4, 1), "float32")).round(3)
     Tensor([[[4., 0., 0.]]], dtype=float32)
     """
+
+    real_kernel: Any  # None where the mode does not need it
+    imag_kernel: Any
 
     def __init__(
         self,
@@ -99,17 +104,14 @@ class STFTSpectrogram(Layer):
                 f"Layer {self.name!r}: {name} must be one of {', '.join(map(repr, allowed))}; got {value!r}."
             )
 
-    def build(self, input_shape: Any) -> None:
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
         length = self.fft_length or 2 ** math.ceil(math.log2(self.frame_length))
         shape = (self.frame_length, 1, length // 2 + 1)
-        if self.mode != "imag":
-            self.real_kernel = self._add_kernel("real", shape)
-        if self.mode != "real":
-            self.imag_kernel = self._add_kernel("imag", shape)
-
-    def _add_kernel(self, side: str, shape: tuple[int, ...]) -> Any:
-        first = STFT(side, self.window, self.scaling, self.periodic)
-        return self.add_weight(name=f"{side}_kernel", shape=shape, initializer=first)
+        real, imag = (STFT(side, self.window, self.scaling, self.periodic) for side in ("real", "imag"))
+        return (
+            WeightSpec("real_kernel", shape, real, present=self.mode != "imag"),
+            WeightSpec("imag_kernel", shape, imag, present=self.mode != "real"),
+        )
 
     def call(self, inputs: Any) -> Any:
         if not is_floating(inputs.dtype):

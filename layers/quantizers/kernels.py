@@ -10,9 +10,9 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ...engine.objects.identifiers import InitializerLike
 from ..core.cut_weights import cut_of, product_in_parts
 from ..core.weight import Weight
+from ..core.weight_spec import WeightSpec
 from .quantizable import Array, QuantizableLayer
 
 INT4_RANGE = (-8, 7)
@@ -80,22 +80,17 @@ class QuantizableKernel(QuantizableLayer):
     def kernel(self, value: Any) -> None:
         self._kernel = value
 
-    def _build_kernel(self, shape: Sequence[int | None], initializer: InitializerLike) -> None:
-        """Make the kernel, as the dtype policy has it."""
+    def _make_weight(self, spec: WeightSpec) -> Weight:
+        """Make a weight; the kernel as the dtype policy has it."""
+        if spec.name != "kernel":
+            return super()._make_weight(spec)
         mode = self.quantization_mode
-        self.kernel_shape = tuple([size for size in shape if size is not None])
-        if mode is not None and len(self.kernel_shape) == len(shape):
-            self._int4_block_size = self._block_size()
-            self._build_quantized(mode)
-            return
-        layer: Any = self
-        self._kernel = self.add_weight(
-            shape=shape,
-            initializer=initializer,
-            regularizer=layer.kernel_regularizer,
-            constraint=layer.kernel_constraint,
-            name="kernel",
-        )
+        self.kernel_shape = tuple([size for size in spec.shape if size is not None])
+        if mode is None or len(self.kernel_shape) != len(spec.shape):
+            return super()._make_weight(spec)
+        self._int4_block_size = self._block_size()
+        self._build_quantized(mode)
+        return self._kernel
 
     def _matrix_sizes(self) -> tuple[int, int]:
         """The kernel as a matrix: how many terms, and how many outputs."""

@@ -11,6 +11,7 @@ from ...engine import ops
 from ...engine.graph import Tensor, eagerly
 from ..core.cut_weights import cut_of, rows_in_parts
 from ..core.weight import Weight
+from ..core.weight_spec import WeightSpec
 from .quantizable import Array, QuantizableLayer
 
 
@@ -43,6 +44,15 @@ class QuantizableTable(QuantizableLayer):
     @embeddings.setter
     def embeddings(self, value: Any) -> None:
         self._embeddings = value
+
+    def _make_weight(self, spec: WeightSpec) -> Weight:
+        """Make a weight; the table as the dtype policy has it."""
+        mode = self.quantization_mode
+        if spec.name != "embeddings" or mode is None:
+            return super()._make_weight(spec)
+        self._int4_block_size = self._block_size()
+        self._build_quantized(mode)
+        return self._embeddings
 
     def _build_quantized(self, mode: str) -> None:
         if mode == "int8":

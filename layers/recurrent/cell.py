@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor, Variable
@@ -19,6 +21,7 @@ from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight
+from ..core.weight_spec import WeightSpec
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,10 @@ class RecurrentCell(Layer):
     gates = 1
     states_count = 1
 
+    kernel: Weight
+    recurrent_kernel: Weight
+    bias: Weight | None
+
     def __init__(
         self,
         units: int,
@@ -177,24 +184,17 @@ class RecurrentCell(Layer):
 
     # --- weights --------------------------------------------------------------------------------------------
 
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+        columns = self.gates * self.units
+        return (
+            WeightSpec("kernel", (known_features(self, input_shape), columns)),
+            WeightSpec("recurrent_kernel", (self.recurrent_size, columns), options="recurrent"),
+            WeightSpec("bias", self.bias_shape, self._first_bias(), present=self.use_bias),
+        )
+
     def build(self, input_shape: Any) -> None:
-        features, columns = known_features(self, input_shape), self.gates * self.units
-        self.input_spec = InputSpec(ndim=2, axes={-1: features})
-        self.kernel = self.add_weight(
-            shape=(features, columns),
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-            name="kernel",
-        )
-        self.recurrent_kernel = self.add_weight(
-            shape=(self.recurrent_size, columns),
-            initializer=self.recurrent_initializer,
-            regularizer=self.recurrent_regularizer,
-            constraint=self.recurrent_constraint,
-            name="recurrent_kernel",
-        )
-        self.bias = self._add_bias(self.bias_shape, self.bias_initializer) if self.use_bias else None
+        self.build_weights(self.weight_specs(input_shape))
+        self.input_spec = InputSpec(ndim=2, axes={-1: known_features(self, input_shape)})
 
     @property
     def recurrent_size(self) -> int:
@@ -205,14 +205,9 @@ class RecurrentCell(Layer):
     def bias_shape(self) -> tuple[int, ...]:
         return (self.gates * self.units,)
 
-    def _add_bias(self, shape: tuple[int, ...], initializer: Callable[..., Any]) -> Weight:
-        return self.add_weight(
-            shape=shape,
-            initializer=initializer,
-            regularizer=self.bias_regularizer,
-            constraint=self.bias_constraint,
-            name="bias",
-        )
+    def _first_bias(self) -> Callable[..., Any]:
+        """Return the initializer of the bias."""
+        return self.bias_initializer
 
     def get_initial_state(self, batch_size: Any = None) -> list[Tensor]:
         """Zeros."""
@@ -264,6 +259,16 @@ class RecurrentCell(Layer):
             inputs if input_mask is None else inputs * input_mask,
             hidden if hidden_mask is None else hidden * hidden_mask,
         )
+
+
+def forget_gate_of_ones(initializer: Callable[..., Any], units: int) -> Callable[..., Any]:
+    """Return an initializer of the bias of the gates i, f, candidate, o, with ones for f (Jozefowicz et al., 2015)."""
+
+    def first(shape: Any, dtype: Any = None) -> Any:
+        parts = [initializer((units,), dtype=dtype), np.ones(units), initializer((2 * units,), dtype=dtype)]
+        return np.concatenate([np.asarray(part, dtype) for part in parts])
+
+    return first
 
 
 def _within_one(rate: Any) -> Any:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
-
-import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -19,7 +18,8 @@ from ..core.dropout import acts
 from ..core.input_spec import InputSpec
 from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
-from .cell import RecurrentCell
+from ..core.weight_spec import WeightSpec
+from .cell import RecurrentCell, forget_gate_of_ones
 from .rnn import RNN
 
 Sizes = int | tuple[int, ...]
@@ -90,27 +90,21 @@ class ConvLSTMCell(RecurrentCell):
 
     # --- weights --------------------------------------------------------------------------------------------
 
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+        channels, columns = known_channels(self, input_shape, self.rank, self.data_format), 4 * self.filters
+        return (
+            WeightSpec("kernel", (*self.kernel_size, channels, columns)),
+            WeightSpec("recurrent_kernel", (*self.kernel_size, self.filters, columns), options="recurrent"),
+            WeightSpec("bias", self.bias_shape, self._first_bias(), present=self.use_bias),
+        )
+
     def build(self, input_shape: Any) -> None:
-        channels = known_channels(self, input_shape, self.rank, self.data_format)
+        specs = self.weight_specs(input_shape)
         self._input_shape = tuple(input_shape[1:])
         self._state_shape = self._state_shape_for(input_shape)
         self.state_size = [self._state_shape, self._state_shape]
         self.input_spec = InputSpec(shape=(None, *self._input_shape))
-        self.kernel = self.add_weight(
-            shape=(*self.kernel_size, channels, 4 * self.filters),
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-            name="kernel",
-        )
-        self.recurrent_kernel = self.add_weight(
-            shape=(*self.kernel_size, self.filters, 4 * self.filters),
-            initializer=self.recurrent_initializer,
-            regularizer=self.recurrent_regularizer,
-            constraint=self.recurrent_constraint,
-            name="recurrent_kernel",
-        )
-        self.bias = self._add_bias(self.bias_shape, self._first_bias) if self.use_bias else None
+        self.build_weights(specs)
 
     def _state_shape_for(self, input_shape: Any) -> tuple[int, ...]:
         """The shape of a state without the batch."""
@@ -127,13 +121,9 @@ class ConvLSTMCell(RecurrentCell):
         ]
         return (*counts, self.filters) if last else (self.filters, *counts)
 
-    def _first_bias(self, shape: Any, dtype: Any = None) -> Any:
-        if not self.unit_forget_bias:
-            return self.bias_initializer(shape, dtype=dtype)
-        filters = self.filters
-        parts = [self.bias_initializer((filters,), dtype=dtype), np.ones(filters)]
-        parts.append(self.bias_initializer((2 * filters,), dtype=dtype))
-        return np.concatenate([np.asarray(part, dtype) for part in parts])
+    def _first_bias(self) -> Callable[..., Any]:
+        first = super()._first_bias()
+        return forget_gate_of_ones(first, self.units) if self.unit_forget_bias else first
 
     def get_initial_state(self, batch_size: Any = None) -> list[Tensor]:
         """Zeros."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.layer_config import config_from_signature
-from .cell import RecurrentCell
+from .cell import RecurrentCell, forget_gate_of_ones
 from .layer import RecurrentLayer
 
 
@@ -79,16 +77,9 @@ class LSTMCell(RecurrentCell):
         self.recurrent_activation = activations.get(recurrent_activation)
         self.unit_forget_bias = unit_forget_bias
 
-    def _add_bias(self, shape: tuple[int, ...], initializer: Callable[..., Any]) -> Any:
-        if not self.unit_forget_bias:
-            return super()._add_bias(shape, initializer)
-
-        def with_ones(shape: Any, dtype: Any = None) -> Any:
-            units = self.units
-            parts = [initializer((units,), dtype=dtype), np.ones(units), initializer((2 * units,), dtype=dtype)]
-            return np.concatenate([np.asarray(part, dtype) for part in parts])
-
-        return super()._add_bias(shape, with_ones)
+    def _first_bias(self) -> Callable[..., Any]:
+        first = super()._first_bias()
+        return forget_gate_of_ones(first, self.units) if self.unit_forget_bias else first
 
     def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
         hidden, memory = states

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...engine import ops
@@ -10,6 +11,8 @@ from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
 from ..core.layer_config import config_from_signature
+from ..core.weight import Weight
+from ..core.weight_spec import WeightSpec
 from ..normalization.batch_and_layer import LayerNormalization
 from .lstm import LSTMCell
 
@@ -40,6 +43,7 @@ class PeepholeLSTMCell(LSTMCell):
     """
 
     has_peepholes = True
+    peephole_kernel: Any  # None without peepholes
 
     def __init__(
         self,
@@ -56,16 +60,9 @@ class PeepholeLSTMCell(LSTMCell):
         self.peephole_regularizer = regularizers.get(peephole_regularizer)
         self.peephole_constraint = constraints.get(peephole_constraint)
 
-    def build(self, input_shape: Any) -> None:
-        super().build(input_shape)
-        if self.has_peepholes:
-            self.peephole_kernel = self.add_weight(
-                shape=(3, self.units),
-                initializer=self.peephole_initializer,
-                regularizer=self.peephole_regularizer,
-                constraint=self.peephole_constraint,
-                name="peephole_kernel",
-            )
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+        peepholes = WeightSpec("peephole_kernel", (3, self.units), options="peephole", present=self.has_peepholes)
+        return (*super().weight_specs(input_shape), peepholes)
 
     def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
         hidden, memory = self.advance(inputs, states, training)
@@ -120,6 +117,8 @@ class ProjectedLSTMCell(PeepholeLSTMCell):
     [(2, 3), (2, 3), (2, 8)]
     """
 
+    projection_kernel: Weight
+
     def __init__(
         self,
         units: int,
@@ -146,15 +145,9 @@ class ProjectedLSTMCell(PeepholeLSTMCell):
     def recurrent_size(self) -> int:
         return self.num_proj
 
-    def build(self, input_shape: Any) -> None:
-        super().build(input_shape)
-        self.projection_kernel = self.add_weight(
-            shape=(self.units, self.num_proj),
-            initializer=self.projection_initializer,
-            regularizer=self.projection_regularizer,
-            constraint=self.projection_constraint,
-            name="projection_kernel",
-        )
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+        projection = WeightSpec("projection_kernel", (self.units, self.num_proj), options="projection")
+        return (*super().weight_specs(input_shape), projection)
 
     def get_initial_state(self, batch_size: Any = None) -> list[Tensor]:
         """Zeros."""

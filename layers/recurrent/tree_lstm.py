@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
-
-import numpy as np
 
 from ...engine import ops
 from ...engine.control_flow import TensorArray, TensorStore, cond, while_loop
@@ -15,6 +14,9 @@ from ...engine.objects.identifiers import ActivationLike, ConstraintLike, Initia
 from ..core.dense import known_features, positive_int
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+from ..core.weight import Weight
+from ..core.weight_spec import WeightSpec
+from .cell import forget_gate_of_ones
 from .tree_levels import Trees, levels_of, trees_of
 
 IMPLEMENTATIONS = ("levels", "nodes")
@@ -69,6 +71,9 @@ class TreeLSTM(Layer):
     """
 
     has_loops: ClassVar[bool] = True
+    kernel: Weight
+    recurrent_kernel: Weight
+    bias: Weight | None
 
     def __init__(
         self,
@@ -115,23 +120,17 @@ class TreeLSTM(Layer):
 
     # --- weights --------------------------------------------------------------------------------------------
 
+    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+        units, arity = self.units, self.arity or 1
+        first = forget_gate_of_ones(self.bias_initializer, units) if self.unit_forget_bias else None
+        return (
+            WeightSpec("kernel", (known_features(self, input_shape), 4 * units)),
+            WeightSpec("recurrent_kernel", (arity * units, (3 + arity) * units), options="recurrent"),
+            WeightSpec("bias", (4 * units,), first, present=self.use_bias),
+        )
+
     def build(self, inputs_shape: Any, children_shape: Any = None) -> None:
-        arity = self.arity or 1
-        self.kernel = self.add_weight(
-            shape=(known_features(self, inputs_shape), 4 * self.units),
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-            name="kernel",
-        )
-        self.recurrent_kernel = self.add_weight(
-            shape=(arity * self.units, (3 + arity) * self.units),
-            initializer=self.recurrent_initializer,
-            regularizer=self.recurrent_regularizer,
-            constraint=self.recurrent_constraint,
-            name="recurrent_kernel",
-        )
-        self.bias = self._add_bias() if self.use_bias else None
+        self.build_weights(self.weight_specs(inputs_shape))
 
     def _check_shapes(self, inputs_shape: Any, children_shape: Any) -> None:
         given = f"got inputs of shape {inputs_shape} and children of shape {children_shape}."
@@ -147,20 +146,6 @@ class TreeLSTM(Layer):
         if width is None or (self.arity is not None and width != self.arity):
             wanted = "a known number" if self.arity is None else f"arity={self.arity}"
             raise ValueError(f"{what}: the last axis of children must be {wanted}, {given}")
-
-    def _add_bias(self) -> Any:
-        def with_ones(shape: Any, dtype: Any = None) -> Any:
-            units, first = self.units, self.bias_initializer
-            parts = [first((units,), dtype=dtype), np.ones(units), first((2 * units,), dtype=dtype)]
-            return np.concatenate([np.asarray(part, dtype) for part in parts])
-
-        return self.add_weight(
-            shape=(4 * self.units,),
-            initializer=with_ones if self.unit_forget_bias else self.bias_initializer,
-            regularizer=self.bias_regularizer,
-            constraint=self.bias_constraint,
-            name="bias",
-        )
 
     # --- the pass from the leaves up ------------------------------------------------------------------------
 
