@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...engine.machine.part import PartProgram, PartStep
 from ..transport.connections import Connection, Identity
-from ..transport.values import Received, decode_value, encode_value, is_large
+from ..transport.values import Kept, Received, decode_token, decode_value, encode_value, is_large
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
-from .peers import Address, Link
+from .peers import Address, Link, Peers
 
 StepKey = tuple[int, int]  # the incarnation of the master, and the number that it gave the step
 
 
 class Program:
-    """A program of a master, as this task runs it."""
+    """A program of a master, as this task runs it.
 
-    def __init__(self, program: PartProgram) -> None:
+    Args:
+        program: it.
+        number: that the master gave it.
+    """
+
+    def __init__(self, program: PartProgram, number: int) -> None:
         self.program = program
+        self.number = number
         self.targets: dict[int, Address] = {}  # by edge, the task that takes it
         self.ways: dict[int, Connection] = {}  # by edge, the way there
         self.peers: set[Identity] = set()  # those who take something from this task, or send it something
@@ -26,6 +33,38 @@ class Program:
     def is_connected(self) -> bool:
         """Test whether all ways are open: one may have been cut since a step took it."""
         return not any(way.is_closed for way in self.ways.values())
+
+    def connect(self, peers: Peers, done: Callable[[Exception | None], None]) -> None:
+        """Have all ways open; `done` is called when they are, or takes why one is not."""
+        wanted = dict.fromkeys(self.targets.values())
+        missing = set(wanted)
+        is_over = False
+
+        def end(error: Exception | None) -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                done(error)
+
+        def opened(address: Address, way: Any) -> None:
+            if isinstance(way, Exception):
+                end(way)
+                return
+            missing.discard(address)
+            self.ways |= {edge: way for edge, target in self.targets.items() if target == address}
+            if not missing:
+                end(None)
+
+        if not wanted:
+            end(None)
+        for address in wanted:
+            peers.reach(address, opened)
+
+    def give_up(self) -> None:
+        """Notify other tasks of the values of variables that they need not keep any more."""
+        for task, variables in self.program.kept_states.given_up().items():
+            edge = next(edge for edge, address in self.targets.items() if address.name == task)
+            self.ways[edge].send(Kind.FORGET, {"programs": [], "kept": [[self.number, variables]]})
 
 
 class StraightPart:
@@ -56,11 +95,41 @@ class StraightPart:
                 self.skipped.update(edges)
 
 
+class Early:
+    """Values that other tasks have sent of a step that has not begun here.
+
+    They are read when they come: what a step says of values that are kept holds in the order in which it was sent.
+    """
+
+    def __init__(self, kept: Kept) -> None:
+        self.received = Received(kept)
+        self.values: list[tuple[int, tuple[int, ...], Any, bool]] = []
+
+    def __len__(self) -> int:
+        """Return how many values have come."""
+        return len(self.values)
+
+    def take(self, frame: Frame) -> None:
+        """Take a frame.
+
+        Raises:
+            FrameError: it is damaged.
+        """
+        self.values.append(decode_token(frame.head, frame.arrays, self.received))
+
+
 class Running:
     """A step under way."""
 
     def __init__(
-        self, key: StepKey, link: Link, program: Program, part: PartProgram, step: PartStep, straight: StraightPart
+        self,
+        key: StepKey,
+        link: Link,
+        program: Program,
+        part: PartProgram,
+        step: PartStep,
+        straight: StraightPart,
+        received: Received,
     ) -> None:
         self.key = key
         self.link = link
@@ -68,7 +137,7 @@ class Running:
         self.part = part  # the program itself, or as it is printed for traces
         self.step = step
         self.straight = straight
-        self.received = Received()
+        self.received = received
         self.held_by: set[Connection] = set()  # by which so much waits to be sent that the step does not go on
 
 

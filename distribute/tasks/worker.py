@@ -19,6 +19,7 @@ from ...engine.saving import rebuild
 from ..transport.connections import Connection, Identity
 from ..transport.failures import describe_error, task_failed
 from ..transport.values import (
+    Kept,
     Sent,
     decode_small,
     decode_token,
@@ -35,7 +36,7 @@ from .links import read as read_costs
 from .peers import Address, Link, Peers
 from .preparing import assigning, check_settings, costs_of, lossy_pairs, named_target, read_devices
 from .resources import Resources, place_state
-from .running import ClientWays, Program, Running, StepKey, StraightPart
+from .running import ClientWays, Early, Program, Running, StepKey, StraightPart
 from .system import System
 from .traces import encode_trace
 
@@ -65,7 +66,8 @@ class Worker:
         self._running: dict[StepKey, Running] = {}
         self._turning: PartStep | None = None  # the step that runs at this moment
         self._observer = Observer()
-        self._early: dict[StepKey, list[Frame]] = {}
+        self._early: dict[StepKey, Early] = {}
+        self._kept: dict[int, Kept] = {}  # by master, what it has this task keep for its steps
         self._reaching: set[StepKey] = set()  # steps that begin once ways are open again
         self._newest: dict[int, int] = {}  # by master, the number of its newest step here
         self.clients = ClientWays()
@@ -218,7 +220,7 @@ class Worker:
                 lossy=lossy_pairs(document["lossy"], devices),
                 clock=self._loop.now,
             )
-        return Program(program)
+        return Program(program, int(document["program"]))
 
     def _reach(self, link: Link, number: int, program: Program, addresses: Mapping[str, Address]) -> None:
         """Connect to the tasks that take something from this one; then the program is ready."""
@@ -240,33 +242,7 @@ class Worker:
             found = {"program": number, "digest": part.digest, "tasks": part.tasks, "straight": straight}
             link.send(Kind.READY, found)
 
-        self._connect(program, done)
-
-    def _connect(self, program: Program, done: Callable[[Exception | None], None]) -> None:
-        """Have a program's ways open; `done` is called when they are, or takes why one is not."""
-        wanted = dict.fromkeys(program.targets.values())
-        missing = set(wanted)
-        is_over = False
-
-        def end(error: Exception | None) -> None:
-            nonlocal is_over
-            if not is_over:
-                is_over = True
-                done(error)
-
-        def opened(address: Address, way: Any) -> None:
-            if isinstance(way, Exception):
-                end(way)
-                return
-            missing.discard(address)
-            program.ways |= {edge: way for edge, target in program.targets.items() if target == address}
-            if not missing:
-                end(None)
-
-        if not wanted:
-            end(None)
-        for address in wanted:
-            self._peers.reach(address, opened)
+        program.connect(self._peers, done)
 
     def _take_text(self, link: Link, frame: Frame) -> None:
         """A master asks for a step as this task has lowered it."""
@@ -295,6 +271,9 @@ class Worker:
         master = link.other.incarnation
         for number in document["programs"]:
             self._programs.pop((master, int(number)), None)
+            self._kept_for(master).give_up(int(number))
+        for number, variables in document.get("kept", ()):
+            self._kept_for(master).give_up(int(number), {int(variable) for variable in variables})
         if document.get("session") is not None:
             key = (master, int(document["session"]))
             self._compile(lambda: self._graphs.pop(key, None), lambda result: None)
@@ -336,12 +315,12 @@ class Worker:
                 done(found)
             else:
                 part = found
-                self._connect(program, done)
+                program.connect(self._peers, done)
 
         if is_traced:
             self._compile(program.program.with_clocks, printed)
         else:
-            self._connect(program, done)
+            program.connect(self._peers, done)
 
     def _begin(
         self,
@@ -352,7 +331,7 @@ class Worker:
         values: list[Any],
         straight: StraightPart,
     ) -> None:
-        ways, lossy, sent = program.ways, part.lossy_sends, Sent()
+        ways, lossy, sent = program.ways, part.lossy_sends, Sent(program.number)
 
         def send(number: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
             link = ways[number]
@@ -369,9 +348,10 @@ class Worker:
         except Exception as error:
             link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
             return
-        running = self._running[key] = Running(key, link, program, part, step, straight)
-        for early in self._early.pop(key, ()):
-            self._deliver(running, early)
+        early = self._early.pop(key, None) or Early(self._kept_for(key[0]))
+        running = self._running[key] = Running(key, link, program, part, step, straight, early.received)
+        for value in early.values:
+            self._receive(running, *value)
         if straight.due:
             self._feed(running, self.clients.fed(straight))
             if straight.due and not self.clients.is_open(straight.way):
@@ -401,7 +381,13 @@ class Worker:
         if running is not None:
             self._deliver(running, frame)
         elif key in self._reaching or (key[1] > self._newest.get(key[0], 0) and self._peers.has_master(key[0])):
-            self._early.setdefault(key, []).append(frame)  # before its step; else the step is over
+            early = self._early.get(key)  # it comes before its step; else the step is over
+            if early is None:
+                early = self._early[key] = Early(self._kept_for(key[0]))
+            early.take(frame)
+
+    def _kept_for(self, master: int) -> Kept:
+        return self._kept.setdefault(master, Kept())
 
     def _deliver(self, running: Running, frame: Frame) -> None:
         self._receive(running, *decode_token(frame.head, frame.arrays, running.received))
@@ -483,6 +469,7 @@ class Worker:
         arrays: list[Any] = []
         try:
             found = running.part.end(running.step)
+            running.program.give_up()
             straight = self.clients.send(running.straight, found)
             inline = [(number, value) for number, value in found.items() if number not in straight]
             fetched = [[number, encode_value(value, arrays)] for number, value in inline]
@@ -549,6 +536,7 @@ class Worker:
         self._reaching = {key for key in self._reaching if key[0] != master.incarnation}
         for key in [key for key in self._programs if key[0] == master.incarnation]:
             del self._programs[key]
+        self._kept.pop(master.incarnation, None)
         # The newest step is remembered: a master that was only cut off goes on, and its old values still come.
 
         def forget() -> None:
@@ -563,6 +551,8 @@ class Worker:
         What it has sent may be lost on the way, also if it has ended its part of a step.
         """
         self.links.lost(peer)
+        for program in self._programs.values():
+            program.program.kept_states.forget(peer.name)
         for running in [each for each in self._running.values() if peer in each.program.peers]:
             self._fail(running, task_failed(peer.name, reason, running.key[1]))
 
@@ -573,6 +563,7 @@ class Worker:
             "programs": len(self._programs),
             "running": len(self._running),
             "early": sum(map(len, self._early.values())),
+            "kept": sum(map(len, self._kept.values())),
             "fed": len(self.clients),
             "resources": len(self.resources),
             "steps": self.steps_run,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...engine.common.dtypes import as_dtype
+from ...engine.machine.kept import KeptValue
 from ...engine.ops.containers.array_value import ArrayValue
 from ...engine.ops.containers.store_value import StoreValue, as_key
 from .wire import DAMAGE, PREFIX, FrameError, Kind
@@ -52,6 +53,9 @@ def encode_value(value: Any, arrays: list[Any]) -> Any:
         return _encode_elements(value, arrays)
     if isinstance(value, StoreValue):
         return {"store": [[key, encode_value(item, arrays)] for key, item in value.items()]}
+    if isinstance(value, KeptValue):
+        kept = None if value.value is None else encode_value(value.value, arrays)
+        return {"kept": [value.number, value.version], "value": kept}
     if isinstance(value, tuple):
         return {"tuple": [encode_value(item, arrays) for item in value]}
     if isinstance(value, str):
@@ -107,6 +111,9 @@ def _decoded(description: Any, arrays: Sequence[Any]) -> Any:
         return ArrayValue.from_stacked(_decoded(description["stacked"], arrays))
     if "tuple" in description:
         return tuple([_decoded(item, arrays) for item in description["tuple"]])
+    if "kept" in description:
+        number, version = map(int, description["kept"])
+        return KeptValue(number, version, _decoded(description["value"], arrays))
     if "store" in description:
         store = StoreValue.empty()
         for key, item in description["store"]:
@@ -126,9 +133,13 @@ class Sent:
     """TensorArrays and TensorStores that a step has sent, by edge: of the next one only what is new has to travel.
 
     The other side has a `Received`; what is sent comes there in the order in which it was sent.
+
+    Args:
+        program: its number, if the other side is to keep values of variables for later steps of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, program: int = 0) -> None:
+        self._program = program
         self._latest: dict[int, tuple[tuple[int, ...], Any]] = {}
 
     def described(self, edge: int, tag: tuple[int, ...], value: Any, arrays: list[Any]) -> Any:
@@ -136,7 +147,7 @@ class Sent:
         before = self._latest.get(edge)
         if isinstance(value, tuple):
             self._latest[edge] = (tag, value)
-            return _described_part(value, before, arrays)
+            return {**_described_part(value, before, arrays), "program": self._program}
         if not isinstance(value, (ArrayValue, StoreValue)):
             return encode_value(value, arrays)
         value.note_changes()
@@ -167,10 +178,46 @@ def _changed(value: Any, before: Any) -> Sequence[Any] | None:
     return value.changed_since(before) if type(value) is type(before) else None
 
 
-class Received:
-    """TensorArrays and TensorStores that a step has received, by edge: what comes later has only what is new."""
+class Kept:
+    """Values of variables that a task keeps for functions that a master schedules on it, from step to step."""
 
     def __init__(self) -> None:
+        self._values: dict[tuple[int, int], tuple[int, Any]] = {}  # by program and variable: the version, the value
+
+    def __len__(self) -> int:
+        """Return how many values there are."""
+        return len(self._values)
+
+    def taken(self, program: int, item: KeptValue) -> Any:
+        """Give the value that has come, or is kept.
+
+        Raises:
+            FrameError: it is not.
+        """
+        key = (program, item.number)
+        if item.value is not None:
+            self._values[key] = (item.version, item.value)
+            return item.value
+        version, value = self._values.get(key, (0, None))
+        if version != item.version:
+            raise FrameError(f"version {item.version} of variable {item.number} is said to be kept here, and is not")
+        return value
+
+    def give_up(self, program: int, numbers: Collection[int] | None = None) -> None:
+        """Give up the values of some variables, or of all that a program has."""
+        for key in [key for key in self._values if key[0] == program and (numbers is None or key[1] in numbers)]:
+            del self._values[key]
+
+
+class Received:
+    """TensorArrays and TensorStores that a step has received, by edge: what comes later has only what is new.
+
+    Args:
+        kept: what this task keeps for all steps of the master.
+    """
+
+    def __init__(self, kept: Kept | None = None) -> None:
+        self._kept = Kept() if kept is None else kept
         self._latest: dict[int, tuple[tuple[int, ...], Any]] = {}
 
     def value(self, edge: int, tag: tuple[int, ...], described: Any, arrays: Sequence[Any]) -> Any:
@@ -182,6 +229,10 @@ class Received:
         value = (
             self._continued(edge, described, arrays) if _is_continued(described) else decode_value(described, arrays)
         )
+        if isinstance(value, tuple):
+            program = described.get("program", 0)
+            items = [self._kept.taken(program, item) if isinstance(item, KeptValue) else item for item in value]
+            value = tuple(items)
         if isinstance(value, (ArrayValue, StoreValue, tuple)):
             self._latest[edge] = (tag, value)
         return value

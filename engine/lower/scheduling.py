@@ -17,6 +17,7 @@ from ..control_flow.scheduling import ROWS, Scheduled, ScheduledPart, role_of
 from ..graph.device import DeviceName
 from ..graph.graph import Operation, Parameter, ReadVariable
 from ..graph.tensor import Symbol
+from ..ops.internal.packed import Pack
 from ..passes.framework.estimates import UNKNOWN_DIMENSION
 from ..passes.framework.prune import all_operations, needed_in_region
 from ..place.costs import CostModel
@@ -33,8 +34,10 @@ class Site:
     Attributes:
         name: of its operation.
         targets: the devices on which it may run.
+        tasks: those of the devices.
         is_cut: of each thing that it takes, whether it is cut by rows.
-        states: of each thing that it takes, the variable of which it is the value, if it is.
+        states: of each thing that it takes, the variable of which it is the value, if it is; of the packed value of a
+            variable the operation that packs it.
         roles: of each result ("joined", "summed"); "" where it is not split.
         specs: of the results.
         split, least_rows: see `Scheduled`.
@@ -49,6 +52,7 @@ class Site:
         self.operation = operation
         self.targets = [device.name for device in targets]
         self.devices = {device.name: device for device in targets}
+        self.tasks = {device.name: str(device.spec.of_task()) for device in targets}
         inner = [each for each in needed_in_region(region, ()) if not isinstance(each.op, Parameter)]
         marks = {each for each in inner if _cuts(each)}
         ends = {result.operation for result in region.results if isinstance(result.operation.op, ScheduledPart)}
@@ -65,7 +69,7 @@ class Site:
                     self.taken.append(tensor)
                     self.outer.append(outer)
                     self.is_cut.append(is_cut and self.split)
-        self.states = [_variable_of(outer) for outer in self.outer]
+        self.states = [_state_of(outer) for outer in self.outer]
         given = [result.operation.inputs[0] if result.operation in ends else result for result in region.results]
         left_out = marks | {each for each in ends if not is_among(each.outputs[0], given) and _ends_only(each, inner)}
         self.operations = [each for each in inner if each not in left_out]
@@ -90,16 +94,25 @@ def _ends_only(end: Operation, inner: Sequence[Operation]) -> bool:
     return not any(is_among(end.outputs[0], each.inputs) for each in inner)
 
 
-def _variable_of(tensor: Symbol) -> Any:
-    """The variable of which `tensor` is the value."""
+def _state_of(tensor: Symbol) -> Any:
+    """Name the state of which `tensor` is the value: a variable, or the operation that packs one; None for others."""
+    tensor = _outermost(tensor)
+    op = tensor.operation.op
+    if isinstance(op, ReadVariable):
+        return op.variable
+    is_packed = isinstance(op, Pack) and isinstance(_outermost(tensor.operation.inputs[0]).operation.op, ReadVariable)
+    return tensor.operation if is_packed else None
+
+
+def _outermost(tensor: Symbol) -> Symbol:
+    """Return the tensor outside of all regions for which a parameter stands."""
     while isinstance(tensor.operation.op, Parameter):
         graph: Any = tensor.graph
         outer = next((outer for outer, parameter in graph.captures if parameter is tensor), None)
         if outer is None:
-            return None
+            break
         tensor = outer
-    op = tensor.operation.op
-    return op.variable if isinstance(op, ReadVariable) else None
+    return tensor
 
 
 def targets_of(operation: Operation, devices: Mapping[str, Device]) -> list[Device]:

@@ -28,6 +28,7 @@ from ..runtime.deep_calls import FRAMES_OF_PROGRAM, deep_calls
 from ..tracing.recorder import End
 from ..tracing.recorder import Event as Recorded
 from .frames import Tag
+from .kept import KeptStates
 from .program import Assign, MachineProgram
 from .step import Event, Step
 
@@ -212,6 +213,7 @@ class PartProgram(MachineProgram):
         sources: the tasks whose values this one takes.
         straight_feeds: by the position of each feed that one other task alone takes, that task and the edges by which
             it does: the value may go there in another way than by the task where feeds arrive.
+        kept_states: what other tasks keep for its steps, if functions were scheduled there.
         fetched_on: by position, the task on which what is fetched is made.
         printed: of a program with clocks when that was begun and done, until a run has recorded it.
 
@@ -239,6 +241,7 @@ class PartProgram(MachineProgram):
     ) -> None:
         self.task = task
         self.clock = clock
+        self.kept_states = KeptStates()
         self.elsewhere = frozenset([device.name for device in devices if task_of(device.name) != task])
         with devices_of_cluster(devices):
             super().__init__(graph, targets, feeds, specs, exact=exact, assign=assign, lossy=lossy, prepared=prepared)
@@ -290,6 +293,7 @@ class PartProgram(MachineProgram):
         step = step or self._make_step()
         assert isinstance(step, PartStep)
         step.program, step.nodes = self, self.printing.nodes
+        step.scheduler.kept = self.kept_states
         self.statistics.start()
         self.statistics.latest = step
         step.begin_run(values, send, wake, unsent)

@@ -23,6 +23,7 @@ from ..control_flow.scheduling import JOINED, SUMMED
 from ..graph.op import is_array
 from ..lower.nodes import Node
 from ..lower.scheduling import Site
+from .kept import Held, KeptStates, same_bits
 from .shares import Job, Share, spread
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ class Request:
         values: what the function takes.
         rows: how many rows there are; 1 if it is not split.
         shares: where it runs, once that is decided.
+        carried: by device of another task, what its part says of values that are kept there, and their versions.
     """
 
-    __slots__ = ("finish", "it", "kernel", "node", "rows", "shares", "site", "values")
+    __slots__ = ("carried", "finish", "it", "kernel", "node", "rows", "shares", "site", "values")
 
     def __init__(self, node: Node, kernel: Any, values: tuple[Any, ...], finish: Finish, it: Iteration) -> None:
         self.node = node
@@ -52,6 +54,7 @@ class Request:
         self.it = it
         self.rows = _rows_of(self.site, values)
         self.shares: list[Share] = []
+        self.carried: dict[str, list[tuple[Held, int]]] = {}
 
 
 @dataclass
@@ -92,10 +95,15 @@ class _State:
 
 
 class Scheduler:
-    """Schedules the functions of one step."""
+    """Schedules the functions of one step.
+
+    Attributes:
+        kept: what other tasks keep for all steps of a program.
+    """
 
     def __init__(self, step: Step) -> None:
         self.step = step
+        self.kept = KeptStates()
         self.statistics = SchedulingStatistics()
         self._pending: list[Request] = []
         self._busy_until: dict[str, float] = {}
@@ -105,16 +113,19 @@ class Scheduler:
         self._listening: set[str] = set()
         self._sent: set[tuple[Site, str]] = set()  # devices of other tasks that have what is not cut, in this run
         self._run = 0
+        self._this_run = object()
 
     def end(self) -> None:
         """End a run: what it made no use of leaves its device, and what is no variable's."""
+        self.kept.end(self._this_run)
         for key, state in list(self._states.items()):
-            if state.run != self._run or not isinstance(key[1], _Variable):
+            if state.run != self._run or not isinstance(key[1], _StateKey):
                 del self._states[key]
 
     def reset(self) -> None:
         """Begin a run."""
         self._run += 1
+        self._this_run = object()
         self._sent.clear()
         self._pending.clear()
         self._busy_until.clear()
@@ -163,9 +174,15 @@ class Scheduler:
         is_new = (request.site, share.device) not in self._sent
         self._sent.add((request.site, share.device))
         values = _values_of(request, share)
-        for value, is_cut in zip(values, request.site.is_cut, strict=True):
+        task = request.site.tasks[share.device]
+        carried = request.carried[share.device] = []
+        for position, (value, is_cut, key) in enumerate(zip(values, *_keys_of(request), strict=True)):
             if is_cut:
                 statistics.data_bytes += value.nbytes
+            elif _is_kept(key, value):
+                values[position], held = self.kept.sent(task, key.state, value, self._this_run)
+                carried.append((held, values[position].version))
+                statistics.state_bytes += 0 if values[position].value is None else value.nbytes
             elif is_new and _is_large(value):
                 statistics.state_bytes += value.nbytes
         return tuple(values)
@@ -201,6 +218,8 @@ class Scheduler:
         for share in request.shares:
             if self.step.is_elsewhere(share.device):
                 *alive[share.device], seconds = alive[share.device]
+                for held, version in request.carried[share.device]:
+                    self.kept.arrived(held, version)
                 self.note_done(request, share, float(seconds) or None)
         found = [(share, alive[share.device]) for share in request.shares]
         if not found:
@@ -252,9 +271,9 @@ class Scheduler:
         device = request.site.devices[name]
         seconds = device.kernel_latency
         if self.step.is_elsewhere(name):  # a part and its results cross, and what is not cut once in a step
-            is_sent = (request.site, name) in self._sent
-            whole = sum([value.nbytes for value, is_cut, _ in _taken(request) if _is_large(value) and not is_cut])
-            return seconds + 2 * device.latency + (0 if is_sent else whole / device.bandwidth)
+            whole = [(value, key) for value, is_cut, key in _taken(request) if not is_cut]
+            missing = sum([value.nbytes for value, key in whole if self._crosses(request, name, key, value)])
+            return seconds + 2 * device.latency + missing / device.bandwidth
         if not self.step.engines[name].has_own_memory:
             return seconds
         for value, is_cut, key in _taken(request):
@@ -263,6 +282,14 @@ class Scheduler:
         return seconds
 
     # --- state ------------------------------------------------------------------------------------------------------
+
+    def _crosses(self, request: Request, name: str, key: Any, value: Any) -> bool:
+        """Test whether a value that is not cut has to be sent to the task of a device."""
+        if not _is_large(value):
+            return False
+        if _is_kept(key, value):
+            return not self.kept.is_there(request.site.tasks[name], key.state, value, self._this_run)
+        return (request.site, name) not in self._sent
 
     def _is_there(self, name: str, key: Any, value: Any) -> bool:
         state = self._states.get((name, key))
@@ -277,7 +304,7 @@ class Scheduler:
             return True
         if state.source is not value and state.run == self._run:
             return False
-        if state.copy.shape != value.shape or not np.array_equal(state.copy, value):
+        if not same_bits(state.copy, value):
             return False
         state.source, state.run = value, self._run
         return True
@@ -414,28 +441,33 @@ class _Running:
             self.finish(self.it, tuple(found))
 
 
-class _Variable:
+class _StateKey:
     """Names the state of a variable; its value is stored under it on each device."""
 
-    __slots__ = ("variable",)
+    __slots__ = ("state",)
 
-    def __init__(self, variable: Any) -> None:
-        self.variable = variable
+    def __init__(self, state: Any) -> None:
+        self.state = state
 
     def __hash__(self) -> int:
-        return id(self.variable)
+        return id(self.state)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Variable) and other.variable is self.variable
+        return isinstance(other, _StateKey) and other.state is self.state
 
 
 def _taken(request: Request) -> list[tuple[Any, bool, Any]]:
     """Return the inputs of a function: the value, whether it is cut by rows, and its key on a device."""
+    return list(zip(request.values, *_keys_of(request), strict=True))
+
+
+def _keys_of(request: Request) -> tuple[Sequence[bool], list[Any]]:
     site = request.site
-    return [
-        (value, is_cut, id(value) if variable is None else _Variable(variable))
-        for value, is_cut, variable in zip(request.values, site.is_cut, site.states, strict=True)
+    keys = [
+        id(value) if state is None else _StateKey(state)
+        for value, state in zip(request.values, site.states, strict=True)
     ]
+    return site.is_cut, keys
 
 
 def _values_of(request: Request, share: Share) -> list[Any]:
@@ -447,6 +479,11 @@ def _values_of(request: Request, share: Share) -> list[Any]:
 def _is_large(value: Any) -> bool:
     """Test whether a value has to be brought into a device's memory; numbers travel with the kernel."""
     return is_array(value) and bool(value.ndim)
+
+
+def _is_kept(key: Any, value: Any) -> bool:
+    """Test whether another task keeps a value from step to step: arrays of numbers that variables have."""
+    return isinstance(key, _StateKey) and _is_large(value) and value.dtype.kind in "biufcV"
 
 
 def _rows_of(site: Site, values: Sequence[Any]) -> int:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from shared.tasks import PS, TOKEN, WORKER, tasks
+from shared.tasks import PS, TOKEN, WORKER, TaskProcess, tasks
+from shared.waiting import until
 
 import anabranch as ab
 from anabranch import ops
+from anabranch.distribute.transport.values import Kept
+from anabranch.distribute.transport.wire import FrameError
+from anabranch.engine.machine.kept import KeptStates, KeptValue
 from anabranch.engine.place.constraints import PlacementError
 
 pytestmark = pytest.mark.xdist_group("tasks")
@@ -34,6 +40,8 @@ def servers() -> Generator[Cluster]:
 def session(graph: ab.Graph, servers: Cluster) -> Generator[ab.Session]:
     with ab.Session(graph, target=servers[1].target) as made:
         yield made
+    made.close()
+    until(lambda: not any(server.status().held["kept"] for server in servers))
     for server in servers:
         held = server.status().held
         assert (held["running"], held["early"]) == (0, 0)
@@ -119,28 +127,134 @@ def test_loops_and_branches_schedule_on_other_tasks(session: ab.Session, graph: 
             np.testing.assert_array_equal(found, right)
 
 
-def test_state_crosses_once_in_a_step_and_is_that_of_the_step(session: ab.Session, servers: Cluster):
-    side = 300
-    w = ab.Variable(np.eye(side, dtype="float32"), name="state of replicas")
-    renewed = w.assign(w * 2.0)
+def sent_to_ps(servers: Cluster) -> int:
+    """Return the bytes that the master has sent to the ps."""
+    return sum(each.bytes_sent + each.bytes_shared for each in servers[1].status().connections if each.task == PS)
+
+
+def kept(server: ab.distribute.Server) -> int:
+    """Return the number of values that a task keeps for steps to come."""
+    return server.status().held["kept"]
+
+
+def loops_over(w: ab.Variable, side: int) -> tuple[Any, Any, Any]:
+    """Make a loop that schedules rows of `w` on the ps, its input and the number of iterations."""
     x, count = ab.placeholder((None, side), "float32", name="x"), ab.placeholder((), "int32", name="count")
 
     def body(i: Any, h: Any) -> Any:
         return i + 1, ab.dynamic_schedule(lambda rows: rows @ w, h, devices=[PS])
 
-    last = ab.while_loop(lambda i, h: i < count, body, (0, x))[1]
+    return ab.while_loop(lambda i, h: i < count, body, (0, x))[1], x, count
+
+
+def test_state_stays_on_a_task_from_step_to_step(session: ab.Session, servers: Cluster):
+    side = 300
+    w = ab.Variable(np.eye(side, dtype="float32"), name="state of replicas")
+    renewed = w.assign(w * 2.0)
+    last, x, count = loops_over(w, side)
     call = session.make_callable(last, [x, count])
     given = whole_rows(2, side)
-    call(given, np.int32(1))
-
-    def sent() -> int:
-        return sum(each.bytes_sent + each.bytes_shared for each in servers[1].status().connections if each.task == PS)
-
-    before = sent()
+    size = side * side * 4
+    before = sent_to_ps(servers)
     np.testing.assert_array_equal(call(given, np.int32(20)), given)
-    assert side * side * 4 <= sent() - before < 1.5 * side * side * 4
-    session.run(renewed.operation)
-    np.testing.assert_array_equal(call(given, np.int32(3)), given * 8)
+    assert size <= sent_to_ps(servers) - before < 1.5 * size
+    before = sent_to_ps(servers)
+    for _ in range(3):
+        np.testing.assert_array_equal(call(given, np.int32(5)), given)
+    assert sent_to_ps(servers) - before < 0.5 * size
+    assert kept(servers[0]) == 1
+    for power in (1, 2):
+        session.run(renewed.operation)
+        before = sent_to_ps(servers)
+        for _ in range(2):
+            np.testing.assert_array_equal(call(given, np.int32(3)), given * 8**power)
+        assert size <= sent_to_ps(servers) - before < 1.5 * size
+        assert kept(servers[0]) == 1
+
+
+def test_functions_and_their_gradients_share_what_is_kept(session: ab.Session, graph: ab.Graph, servers: Cluster):
+    w = ab.Variable(np.round(weights(200, 200)), name="shared by functions")
+    x = ab.placeholder((None, 200), "float32", name="x")
+    y = ab.dynamic_schedule(lambda rows: ops.clip(rows @ w, -4.0, 4.0), x, devices=[PS])
+    z = ab.dynamic_schedule(lambda rows: rows @ w, y, devices=[PS])
+    (slope,) = ab.gradients(ops.sum(z), [x])
+    given = whole_rows(20, 200)
+    expected = here(graph, [z, slope], {x: given})
+    for _ in range(2):
+        before = sent_to_ps(servers)
+        for found, right in zip(session.run([z, slope], {x: given}), expected, strict=True):
+            np.testing.assert_array_equal(found, right)
+    assert sent_to_ps(servers) - before < w.size * 4
+    assert kept(servers[0]) == 1
+
+
+def test_state_that_a_whole_step_does_not_use_leaves_the_task(session: ab.Session, servers: Cluster):
+    w = ab.Variable(np.eye(64, dtype="float32"), name="used at times")
+    last, x, count = loops_over(w, 64)
+    given = whole_rows(2, 64)
+    for times, left in ((3, 1), (0, 0), (2, 1)):
+        np.testing.assert_array_equal(session.run(last, {x: given, count: times}), given)
+        until(lambda left=left: kept(servers[0]) == left)
+
+
+def test_what_is_kept_has_the_sign_of_zeros(session: ab.Session):
+    w = ab.Variable(np.zeros((4, 4), "float32"), name="signed")
+    negative = w.assign(np.full((4, 4), -0.0, "float32"))
+    x = ab.placeholder((), "float32", name="x")
+    y = ab.dynamic_schedule(lambda one: one / w, x, split=False, devices=[PS])
+    assert (session.run(y, {x: 1.0}) == np.inf).all()
+    session.run(negative.operation)
+    assert (session.run(y, {x: 1.0}) == -np.inf).all()
+
+
+def test_steps_at_once_and_steps_that_fail_have_their_own_state(session: ab.Session, servers: Cluster):
+    w = ab.Variable(np.eye(32, dtype="float32"), name="of steps at once")
+    x, index = ab.placeholder((None, 32), "float32", name="x"), ab.placeholder((), "int32", name="index")
+    more = w.assign_add(np.eye(32, dtype="float32"))
+
+    def function(rows: Any) -> Any:
+        return rows @ w * ops.take(ab.constant([1.0, 0.0]), index)
+
+    call = session.make_callable(ab.dynamic_schedule(function, x, devices=BOTH, least_rows=2), [x, index])
+    given = np.ones((16, 32), "float32")
+
+    def steps(number: int) -> list[float]:
+        found: list[float] = []
+        for turn in range(12):
+            if (number + turn) % 4 == 0:
+                session.run(more.operation)
+            if (number + turn) % 5 == 0:
+                with pytest.raises(IndexError):
+                    call(given, np.int32(9))
+            (value,) = set(call(given, np.int32(0)).ravel().tolist())  # all rows are of one moment
+            found.append(value)
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(steps, range(4)):
+            assert found == sorted(found)
+    np.testing.assert_array_equal(call(given, np.int32(0)), given * 13)
+    assert kept(servers[0]) <= 1
+
+
+def test_a_task_that_is_back_has_its_state_sent_again(graph: ab.Graph):
+    with tasks() as running, ab.Session(graph, target=running[WORKER].target) as session:
+        w = ab.Variable(np.eye(16, dtype="float32") * 3, name="sent again")
+        x = ab.placeholder((None, 16), "float32", name="x")
+        y = ab.dynamic_schedule(lambda rows: rows @ w, x, devices=[PS])
+        for _ in range(2):
+            np.testing.assert_array_equal(session.run(y, {x: whole_rows(5, 16)}), whole_rows(5, 16) * 3)
+        address = running[PS].address
+        running[PS].kill()
+        with pytest.raises(ab.errors.TaskFailedError) as caught:
+            session.run(y, {x: whole_rows(5, 16)})
+        assert caught.value.task == PS
+        again = TaskProcess({"ps": [address]}, "ps")
+        try:
+            for _ in range(2):
+                np.testing.assert_array_equal(session.run(y, {x: whole_rows(5, 16)}), whole_rows(5, 16) * 3)
+        finally:
+            again.end()
 
 
 def test_a_variable_may_lie_on_another_task(session: ab.Session):
@@ -181,12 +295,45 @@ def test_traced_steps(session: ab.Session, tmp_path: Any):
     assert '"send"' in (tmp_path / "step.json").read_text()
 
 
-def test_a_task_that_is_lost_is_named(graph: ab.Graph):
-    with tasks() as running, ab.Session(graph, target=running[WORKER].target) as session:
-        x = ab.placeholder((None, 8), "float32", name="x")
-        y = ab.dynamic_schedule(lambda rows: rows * 2.0, x, devices=[PS])
-        np.testing.assert_array_equal(session.run(y, {x: whole_rows(5)}), whole_rows(5) * 2)
-        running[PS].kill()
-        with pytest.raises(ab.errors.TaskFailedError) as caught:
-            session.run(y, {x: whole_rows(5)})
-        assert caught.value.task == PS
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_said_to_be_kept_is_there_whatever_is_lost(seed: int):
+    """Runs at once, over values that change, of which some fail: what they have sent is dropped from then on."""
+    rng = np.random.default_rng(seed)
+    states, kept = KeptStates(), Kept()
+    variables = [object(), object()]
+    on_the_way: list[Callable[[], None]] = []  # in order
+    failed: list[object] = []
+    runs: list[object] = []
+    named = 0
+
+    def take(run: object, item: Any, held: Any, right: Any) -> None:
+        if run not in failed:
+            np.testing.assert_array_equal(kept.taken(1, item), right)
+            if rng.random() < 0.8:
+                states.arrived(held, item.version)
+
+    for _ in range(400):
+        draw = rng.random()
+        if draw < 0.04 or not runs:
+            runs.append(object())
+        elif draw < 0.5:
+            run, value = runs[rng.integers(len(runs))], np.full(3, rng.integers(2), "float32")
+            item, held = states.sent(PS, variables[rng.integers(2)], value, run)
+            named += item.value is None
+            on_the_way.append(partial(take, run, item, held, value))
+        elif draw < 0.96 and on_the_way:
+            on_the_way.pop(0)()
+        elif draw < 0.985:
+            run = runs.pop(rng.integers(len(runs)))
+            states.end(run)
+            on_the_way += [partial(kept.give_up, 1, numbers) for numbers in states.given_up().values()]
+        else:
+            failed.append(runs.pop(rng.integers(len(runs))))
+    assert named > 10
+    states.forget(PS)
+    assert not len(states)
+
+
+def test_what_is_not_kept_is_refused():
+    with pytest.raises(FrameError, match="version 2 of variable 0 is said to be kept here, and is not"):
+        Kept().taken(1, KeptValue(0, 2, None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -345,6 +346,16 @@ def test_state_stays_where_it_was_until_it_changes_or_moves_away():
     assert bytes_moved(0) == 0
     assert in_use.in_use == 0  # a step without it: it has left
     assert bytes_moved(5) == w.nbytes
+
+
+def test_state_that_changes_the_sign_of_zeros_has_changed():
+    ab.config.set_devices(sim={**SIMS, "count": 1})
+    w, x = ab.Variable(np.zeros(4, "float32")), ab.placeholder((), "float32", "x")
+    program = machine([ab.dynamic_schedule(lambda one: one / w, x, split=False)], [x])
+    for zero in (0.0, -0.0):
+        w.write_value(np.full(4, zero, "float32"))
+        (found,) = run(program, [np.float32(1.0)])
+        np.testing.assert_array_equal(found, np.full(4, math.copysign(math.inf, zero)))
 
 
 def test_state_makes_room_where_memory_runs_short():
