@@ -19,6 +19,7 @@ from ...engine.objects.names import name_for
 from ...engine.session import Function
 from ...layers.core.tracking import TrackedMetric, held_by_attributes
 from ..calling import as_argument, is_symbolic
+from .replicas import is_taken
 
 _OWN_MODULES = __name__.rpartition(".")[0]
 _UNTRACKED = frozenset({"_functions"})
@@ -92,14 +93,15 @@ class Metric(ChecksKeywords, TrackedMetric):
             shape: its shape.
             initializer: its first value; zeros by default. `reset_state` sets zeros unless it is overridden.
             dtype: by default the metric's.
-            aggregation: how the values of replicas become one.
+            aggregation: one of "sum", "mean", "only_first_replica" and "none", as in Keras. Results do not depend on
+                it: under a strategy they are those of one process, whatever the state is.
             name: for messages.
         """
         fixed = tuple(int(dim or 0) for dim in as_shape(shape) or ())
         chosen = initializers.get(initializer) or _zeros
         claim(fixed, 4, f"Metric {self.name!r}: variable {name!r}")
         value = chosen(fixed, dtype=dtype or self._dtype)
-        variable = Variable(value, dtype=dtype or self._dtype, trainable=False, name=name)
+        variable = Variable(value, dtype=dtype or self._dtype, trainable=False, name=name, aggregation=aggregation)
         variable.path = f"{self.name}/{variable.name}"
         self._variables.append(variable)
         return variable
@@ -187,9 +189,12 @@ def _as_arguments(args: Any, kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], d
 def _acting_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
     """`method`, which is given tensors; those of our own metrics run compiled on values, as they are many small ops."""
     is_own = method.__module__.startswith(_OWN_MODULES)
+    is_update = method.__name__ == "update_state"
 
     @functools.wraps(method)
     def call(self: Metric, *args: Any, **kwargs: Any) -> Any:
+        if is_update and is_taken(self, args, kwargs):
+            return None
         if is_symbolic(args, kwargs):
             with building_part("metrics"):
                 return method(self, *args, **kwargs)

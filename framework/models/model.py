@@ -57,7 +57,9 @@ class Model(Trainer, NestedState, Layer):
 
     _parts_have_own_paths = True
     untracked = (
-        Layer.untracked | {"_layer_graph", "_steps", "_trained_variables", "_latest", "_found_metrics"} | {"optimizer"}
+        Layer.untracked
+        | {"_layer_graph", "_steps", "_trained_variables", "_latest", "_found_metrics", "_read_logs_program"}
+        | {"optimizer"}
     )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

@@ -109,7 +109,7 @@ class _Loop:
 
     def _at(self, entry: Entry) -> AbstractContextManager[None]:
         """The scope of the device that holds what an entry is a gradient or value of."""
-        if entry.variable is None:
+        if entry.is_gradient:
             variables = self._tracer.variables_of(entry.application)
             place = self._stages.place_of(variables[entry.position])
         else:

@@ -350,18 +350,19 @@ class ParallelFit(ClusterFit):
             gradients_at: how many operations the graph had when the gradients were made, if sums may begin among them.
         """
         entries, shards = self.plan.entries, self._shards_of_optimizers
-        dense = [n for n, e in enumerate(entries) if not e.part.has_rows and not (shards and e.variable is None)]
+        dense = [n for n, e in enumerate(entries) if not e.part.has_rows and not (shards and e.is_gradient)]
         order = [dense.index(number) for number in self._order if number in dense]
-        wire = [self.strategy.gradient_dtype if entries[number].variable is None else None for number in dense]
+        wire = [self.strategy.gradient_dtype if entries[number].is_gradient else None for number in dense]
         most = self.strategy.bucket_bytes if self.strategy.of is None else None
         sums = iter(summed([given[number][0] for number in dense], order, most, wire, gradients_at))
         values: list[Any] = []
         for entry, tensors in zip(entries, given, strict=True):
-            if shards and entry.variable is None:
+            if shards and entry.is_gradient:
                 values.append(_whole(entry, tensors))
             elif entry.part.has_rows:
                 whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
-                rows = ops.cast(tensors[1], self.strategy.gradient_dtype or tensors[1].dtype)
+                wire_dtype = self.strategy.gradient_dtype if entry.is_gradient else None
+                rows = ops.cast(tensors[1], wire_dtype or tensors[1].dtype)
                 values.append(
                     IndexedSlices(ops.cast(all_gather(rows), tensors[1].dtype), all_gather(tensors[0]), whole)
                 )

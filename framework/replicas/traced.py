@@ -25,7 +25,9 @@ from ...engine.queues.replica_steps import Part
 from ...optim.clipping import on_values
 from ...optim.replicas import handing_over, has_scaled
 from ..data.adapters import Batch
+from ..metrics.replicas import handing_updates
 from ..saving.checkpointing import stateful_parts
+from .metric_updates import MetricUpdate, MetricUpdates
 
 
 @dataclass(eq=False)
@@ -37,12 +39,14 @@ class TracedStep:
         state: the new values of other variables; of metrics what they have added.
         logs: what the step logs, by name, where it has a say in that.
         made: for each application, the places of its gradients in the graph.
+        updates: those of metrics that are made of the rows of all replicas.
     """
 
     applications: list[tuple[Any, list[Any], list[Variable]]]
     state: dict[Variable, Any]
     logs: dict[str, Any]
     made: list[list[int]]
+    updates: list[MetricUpdate]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +58,7 @@ class Entry:
         part: its spec, and how it is reduced.
         application, position: for a gradient, which application of an optimizer and which of its variables.
         variable: for state and logs, what gets the reduced value.
+        update: for an argument of a metric, which update of the step; `position` is then that of the argument.
     """
 
     place: int
@@ -61,6 +66,12 @@ class Entry:
     application: int = -1
     position: int = -1
     variable: Variable | None = None
+    update: int = -1
+
+    @property
+    def is_gradient(self) -> bool:
+        """Test whether it is the gradient of a variable."""
+        return self.application >= 0
 
 
 class Replica(Protocol):
@@ -102,12 +113,14 @@ class StepTracer:
         _refuse_sums(model)
         self._resets: dict[Variable, Any] = {}
         self.log_variables: dict[str, Variable] = {}
+        self._metric_updates: MetricUpdates | None = None
         with Graph().as_default() as graph:
             traced = self.trace(batch.layout, placeholders(batch))  # makes what the model makes at first
             others = [variable for variable in graph.variables if isinstance(variable, Variable)]
         model.reset_metrics()
         metric_variables = [variable for metric in model.metrics for variable in metric.variables]
         self._resets = {variable: variable.numpy() for variable in metric_variables}
+        self._metric_updates = MetricUpdates()
         self.log_variables = {name: _log_variable(name, value) for name, value in traced.logs.items()}
         optimizers = [optimizer for optimizer, _, _ in traced.applications]
         slots = [variable for optimizer in optimizers for variable in optimizer.variables]
@@ -124,9 +137,10 @@ class StepTracer:
         if all(graph is where and generator in self._generators for generator, where in keys):
             taken = [generator for generator, _ in keys]
             self.keys = [taken.count(generator) for generator in self._generators]
-        places = [traced.made[e.application][e.position] if e.variable is None else math.inf for e in self.entries]
+        places = [traced.made[e.application][e.position] if e.is_gradient else math.inf for e in self.entries]
         self.order = sorted(range(len(places)), key=places.__getitem__)
         self.applications = [(optimizer, variables) for optimizer, _, variables in traced.applications]
+        self._updates = traced.updates
 
     def arrange(self) -> None:
         """Decide where the variables are kept: here all in one place."""
@@ -210,7 +224,10 @@ class StepTracer:
                 scope.add_update((variable, changed[variable]))
             return no_op()
 
-        with scope, handing_over(take, share):
+        updates = self._metric_updates
+        if updates is not None:
+            updates.taken = []
+        with scope, handing_over(take, share), handing_updates(None if updates is None else updates.take):
             fetches = self.model._build_train_step(layout, feeds)
         _refuse_late_reads(self.model.name, scope, changed)
         names = self.model._log_names.get(("train", layout.key), [])
@@ -220,7 +237,8 @@ class StepTracer:
             if variable not in changed and value is not given.get(variable):
                 first = self._resets.get(variable)
                 state[variable] = value if first is None or not np.any(first) else value - first
-        return TracedStep(applications, state, dict(zip(names, fetches, strict=True)), made)
+        logs = dict(zip(names, fetches, strict=True))
+        return TracedStep(applications, state, logs, made, [] if updates is None else updates.taken)
 
     def entries_of(self, traced: TracedStep) -> list[tuple[Entry, list[Any]]]:
         """Return what is put, with its tensors."""
@@ -242,6 +260,10 @@ class StepTracer:
             part = Part(_name_of(variable), (), "mean")
             tensors = [ops.cast(ops.reshape(ops.convert_to_tensor(value), ()), variable.dtype)]
             found.append((Entry(self.place_of(variable), part, variable=variable), tensors))
+        for number, update in enumerate(traced.updates):
+            place = self.place_of(update.metric.variables[0])
+            for position, (part, tensors) in enumerate(update.parts()):
+                found.append((Entry(place, part, position=position, update=number), tensors))
         return found
 
     def traced_entries(self, layout: Any, feeds: list[Any], share: Any = 1.0) -> list[tuple[Entry, list[Any]]]:
@@ -270,8 +292,11 @@ class StepTracer:
             shards: for each application of an optimizer what makes the update of gradients that are not reduced yet.
         """
         gradients: list[list[Any]] = [[None] * len(variables) for _, variables in self.applications]
+        given: list[list[Any]] = [[] for _ in self._updates]
         for entry, value in zip(self.entries, values, strict=True):
-            if entry.variable is None:
+            if entry.update >= 0:
+                given[entry.update].append(value)
+            elif entry.variable is None:
                 variable = self.applications[entry.application][1][entry.position]
                 gradients[entry.application][entry.position] = on_values(
                     value, lambda g, v=variable: ops.cast(g, v.dtype)
@@ -279,6 +304,8 @@ class StepTracer:
             else:
                 change = entry.variable.assign_add if self.is_sum(entry.variable) else entry.variable.assign
                 change(value)
+        for update, arguments in zip(self._updates, given, strict=True):
+            update.make(arguments)
         if shards:
             for each, found in zip(shards, gradients, strict=True):
                 each.apply(found)

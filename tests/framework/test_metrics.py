@@ -224,6 +224,26 @@ def test_a_list_of_metrics_begins_anew_with_each_epoch():
     assert history["pair"] == [8.0, 8.0, 8.0]
 
 
+def test_what_a_result_gives_is_no_weight_of_the_model():
+    """A metric whose result is its variable: `fit` keeps what it reads."""
+    model = ab.Sequential([ab.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[Latest()])
+    model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    assert [weight.shape for weight in model.get_weights()] == [(2, 1), (1,)]
+
+
+class Latest(metrics.Metric):
+    def __init__(self):
+        super().__init__()
+        self.value = self.add_variable(name="value")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(ab.ops.sum(y_pred))
+
+    def result(self):
+        return self.value
+
+
 def test_wrapper_takes_any_function():
     metric = metrics.MeanMetricWrapper(lambda y_true, y_pred, scale: scale * ab.ops.abs(y_true - y_pred), scale=2.0)
     metric.update_state([1.0, 2.0], [2.0, 4.0], sample_weight=[1.0, 0.0])

@@ -1,0 +1,40 @@
+"""`handing_updates`: a block in which metrics offer what they are updated with to a strategy that trains replicas."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+Take = Callable[[Any, tuple[Any, ...], dict[str, Any]], bool]  # of a metric and the arguments of `update_state`
+
+
+class _Active(threading.local):
+    def __init__(self) -> None:
+        self.take: Take | None = None
+
+
+_active = _Active()
+
+
+@contextlib.contextmanager
+def handing_updates(take: Take | None) -> Generator[None]:
+    """Have `Metric.update_state` ask `take` whether it keeps the arguments, for an update that is made later.
+
+    Args:
+        take: is given a metric and the arguments; None for a block in which all metrics update themselves.
+    """
+    before, _active.take = _active.take, take
+    try:
+        yield
+    finally:
+        _active.take = before
+
+
+def is_taken(metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Offer an update to the block around; gives whether that makes it."""
+    return _active.take is not None and _active.take(metric, args, kwargs)
+
+
+__all__ = ["Take", "handing_updates", "is_taken"]

@@ -1,0 +1,174 @@
+"""Metrics whose state is no sum: under strategies their results are those of one process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch import layers, ops
+from anabranch.distribute import DataParallel, Pipeline
+from anabranch.framework.replicas.metric_updates import only_adds
+
+X, Y = np.random.default_rng(3).normal(size=(2, 11, 2))
+WEIGHTS = np.linspace(0.5, 2.0, 11)
+
+
+@pytest.fixture(autouse=True)
+def plain(without_kernels: None) -> Iterator[None]:
+    ab.config.set_floatx("float64")
+    yield
+    ab.config.set_devices()
+
+
+class Largest(ab.metrics.Metric):
+    """The largest error; where `is_lazy` its variable is made with the first batch."""
+
+    value: Any = None
+
+    def __init__(self, is_lazy: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not is_lazy:
+            self.build()
+
+    def build(self) -> None:
+        self.value = self.add_variable(shape=(), name="value", initializer=lambda shape, dtype: np.full(shape, -np.inf))
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        if self.value is None:
+            self.build()
+        self.value.assign(ops.maximum(self.value, ops.max(y_true - y_pred)))
+
+    def result(self) -> Any:
+        return self.value
+
+    def reset_state(self) -> None:
+        if self.value is not None:
+            self.value.assign(-np.inf)
+
+
+class Ratio(ab.metrics.Metric):
+    """The weighted mean of which of two outputs is larger, kept as a mean and a count; takes truth values."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.mean = self.add_variable(shape=(), name="mean", aggregation="mean")
+        self.count = self.add_variable(shape=(), name="count")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.add(y_pred[:, 0] > y_pred[:, 1], sample_weight)
+
+    def add(self, hits: Any, weights: Any) -> None:
+        values = ops.cast(hits, self.dtype)
+        weights = ops.ones_like(values) if weights is None else ops.cast(weights, self.dtype)
+        total = self.count + ops.sum(weights)
+        self.mean.assign((self.mean * self.count + ops.sum(values * weights)) / total)
+        self.count.assign(total)
+
+    def result(self) -> Any:
+        return self.mean
+
+
+class OfHits(Ratio):
+    """Gets truth values, and a scalar by keyword."""
+
+    def update_state(self, hits: Any, *, loss: Any = 0.0) -> None:  # type: ignore[override]
+        self.mean.assign(ops.maximum(self.mean, loss))
+        self.count.assign(self.count + ops.sum(ops.cast(hits, self.dtype)) * ops.cast(self.mean > 0, self.dtype))
+
+    def result(self) -> Any:
+        return self.mean + self.count
+
+
+class OwnStep(ab.Sequential):
+    hits: Any
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with ab.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = ops.mean(ops.square(y - predicted))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        self.hits.update_state(predicted > y, loss=loss)
+        return {self.hits.name: self.hits.result()}
+
+
+def trained(kind: str, strategy: Any) -> dict[str, Any]:
+    ab.utils.set_random_seed(1)
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        parts = [ab.Input((2,)), layers.Dense(3, "tanh"), layers.Dense(2)]
+        model: Any = (OwnStep if kind == "own step" else ab.Sequential)(parts)
+        if kind == "own step":
+            model.hits = OfHits(name="hits")
+            model.compile("sgd")
+        else:
+            metrics = [Largest(kind == "lazy", name="largest"), "mae"]
+            model.compile("sgd", "mse", metrics=metrics, weighted_metrics=[Ratio(name="ratio")])
+    options: Any = {} if kind == "own step" else {"sample_weight": WEIGHTS}
+    return model.fit(X, Y, batch_size=4, epochs=2, verbose=0, **options).history
+
+
+@pytest.mark.parametrize("kind", ["plain", "lazy", "own step"])
+def test_metrics_are_those_of_one_device(kind: str) -> None:
+    """Parts are uneven: of 11 rows the last batch has 3."""
+    expected = trained(kind, None)
+    ab.config.set_devices(cpu=3)
+    strategies: list[Any] = [DataParallel(devices=["cpu:0", "cpu:1", "cpu:2"])]
+    if kind == "plain":
+        strategies.append(Pipeline(2, microbatches=2))
+    for strategy in strategies:
+        found = trained(kind, strategy)
+        assert found.keys() == expected.keys()
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name], values, 1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("metric", "adds"),
+    [
+        (ab.metrics.MeanSquaredError(), True),
+        (ab.metrics.AUC(), True),
+        (ab.metrics.F1Score(), True),
+        (ab.metrics.R2Score(), True),
+        (Largest(), False),
+        (Ratio(), False),
+    ],
+)
+def test_states_that_are_sums_are_added_up(metric: Any, adds: bool) -> None:
+    given = np.ones((3, 2)), np.ones((3, 2)) / 4
+    metric.update_state(*given)  # makes variables
+    with ab.Graph().as_default():
+        assert only_adds(metric, tuple(map(ops.convert_to_tensor, given)), {"sample_weight": None}) is adds
+
+
+class OfCounts(Largest):
+    """The largest of the numbers that it gets."""
+
+    def update_state(self, number: Any) -> None:  # type: ignore[override]
+        self.value.assign(ops.maximum(self.value, ops.cast(number, "float64")))
+
+
+class Counting(ab.Sequential):
+    largest: Any
+    counts_hits: bool
+
+    def train_step(self, data: Any) -> Any:
+        number: Any = ops.shape(data[0])[0]
+        self.largest.update_state(ops.sum(ops.cast(data[0] > 0, "int32")) if self.counts_hits else number)
+        return super().train_step(data)
+
+
+@pytest.mark.parametrize(("counts_hits", "given"), [(False, "the number 4"), (True, r"int32 of shape \[\]")])
+def test_updates_without_rows_are_refused(counts_hits: bool, given: str) -> None:
+    ab.config.set_devices(cpu=2)
+    with DataParallel(devices=["cpu:0", "cpu:1"]).scope():
+        model = Counting([ab.Input((2,)), layers.Dense(2)])
+        model.counts_hits, model.largest = counts_hits, OfCounts(name="largest")
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=f"'largest' has a state that is no sum.* calls it with {given}, which has no"):
+        model.train_on_batch(X[:4], Y[:4])
