@@ -20,10 +20,10 @@ from ..environment import (
     rendezvous_from_environment,
     restarts_allowed,
 )
+from .own_task import OwnTask
 
 if TYPE_CHECKING:
     from ..tasks.client import Client
-    from ..tasks.server import Server
 
 
 class _Scopes(threading.local):
@@ -169,8 +169,7 @@ class ParameterServer(Strategy):
         self._check()
         _refuse_ranks(place)
         self.task_index = 0
-        self._server: Server | None = None
-        self.fits = 0  # how many models were trained: a name for the state of each
+        self._own: OwnTask | None = None
         self.count: Callable[[], dict[str, Any]] = dict  # what `statistics` gives: set by `fit`
         self.work: Any = None  # by which workers share passes over data, once there was one
         if place is not None:
@@ -209,16 +208,14 @@ class ParameterServer(Strategy):
             )
 
     def _start(self, place: Place) -> None:
-        from ..tasks.server import Server
-
         name = place.cluster.task_name(place.job_name, place.task_index)
-        self._server = Server(place.cluster, place.job_name, place.task_index)
-        if name in self.ps:
-            self._server.join()
-            raise SystemExit(0)
-        if name not in self.workers:
-            self._server.stop()
+        if name not in self.ps and name not in self.workers:
             raise ValueError(f"{name} is neither a worker nor a ps task; jobs are 'worker', 'ps' and 'chief'.")
+        self._own = OwnTask.joined(place.cluster, place.job_name, place.task_index)
+        if name in self.ps:
+            assert self._own.server is not None
+            self._own.server.join()
+            raise SystemExit(0)
         self.task_index = self.workers.index(name)
         atexit.register(self.close)
 
@@ -238,7 +235,13 @@ class ParameterServer(Strategy):
     @property
     def incarnation(self) -> int:
         """The number that distinguishes this process from one that was started as the same task before or after it."""
-        return 0 if self._server is None else self._server.incarnation
+        return 0 if self._own is None or self._own.server is None else self._own.server.incarnation
+
+    def begin_fit(self) -> int:
+        """Count the models that this process has trained on the cluster: a number for the state of each."""
+        assert self._own is not None
+        self._own.fits += 1
+        return self._own.fits
 
     def statistics(self) -> dict[str, Any]:
         """Count what the `fit` that runs, or ran last, has done.
@@ -255,22 +258,34 @@ class ParameterServer(Strategy):
         """Connect to this process's own task, which is the master of its steps."""
         from ..tasks.client import connect
 
-        if self._server is None:
-            raise RuntimeError("There is no cluster to connect to: this process was started by itself.")
         return connect(self._server.target)
+
+    @property
+    def _server(self) -> Any:
+        """The server of this process's task.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        if self._own is not None and self._own.server is not None:
+            return self._own.server
+        if self.cluster is None:
+            raise RuntimeError("There is no cluster to connect to: this process was started by itself.")
+        raise RuntimeError("This ParameterServer was closed. Make another one: strategy = ParameterServer().")
 
     def hold(self, container: str, path: str, resource: Any) -> None:
         """Have steps that use this task's `path` in a container share an object of this process."""
-        if self._server is not None:
+        if self._own is not None:
             self._server.task.hold(container, path, resource)
 
     def close(self) -> None:
-        """End this process's task. It ends with the process, too."""
+        """End this process's task, if no other strategy of the process has it. It ends with the process, too."""
         if self.work is not None:
             self.work.close()
             self.work = None
-        if self._server is not None:
-            self._server.stop()
+        if self._own is not None:
+            own, self._own = self._own, None
+            own.leave()
 
 
 def _refuse_ranks(place: Place | None) -> None:

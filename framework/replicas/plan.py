@@ -36,7 +36,7 @@ class ReplicaPlan(StepTracer):
     def __init__(self, model: Any, strategy: ParameterServer, batch: Batch) -> None:
         self.strategy = strategy
         _refuse_synchronized(model)
-        self.container = f"fit {strategy.fits}: {model.name}"
+        self.container = f"fit {strategy.begin_fit()}: {model.name}"
         super().__init__(model, strategy, batch)
         with device(strategy.ps[0]):
             self.steps = ReplicaSteps(

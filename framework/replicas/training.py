@@ -86,7 +86,6 @@ class ReplicaFit(ClusterFit):
             CancelledError: another worker, or the chief, has ended the training; the message says why.
             TaskFailedError: a task is gone that is needed.
         """
-        self.strategy.fits += 1
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
         self._seed = seed_now()
         self._shares = Shares(self.data, self.strategy.shares, self._seed)

@@ -41,6 +41,7 @@ class Largest(ab.metrics.Metric):
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         if self.value is None:
             self.build()
+        assert self.value is not None
         self.value.assign(ops.maximum(self.value, ops.max(y_true - y_pred)))
 
     def result(self) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.members import addresses
 from shared.tasks import PATIENCE
 
 import anabranch as ab
@@ -66,6 +67,45 @@ def test_one_worker_finds_what_fit_without_a_strategy_finds(strategy: ParameterS
     found = strategy.statistics()
     assert found["step"] == 8
     assert found["receipts"] == {"0": {"taken": 8, "late": 0, "duplicate": 0, "refused": 0}}
+
+
+def test_strategies_of_one_process_share_its_task(ps: Server) -> None:
+    """One after the other, at once, and after a close; models have the same name, and none gets another's state."""
+    cluster = {"ps": [ps.target.removeprefix("grpc://")], "worker": addresses(1)}
+
+    def trained(strategy: ParameterServer) -> Any:
+        ab.utils.set_random_seed(2)
+        with strategy.scope():
+            model = ab.Sequential([layers.Dense(1, name="dense")], name="model")
+            model.compile("adam", "mse")
+        model.fit(X, Y, batch_size=5, verbose=0, shuffle=False)
+        return [*model.get_weights(), model.evaluate(X, Y, batch_size=5, verbose=0)]
+
+    def made(**options: Any) -> ParameterServer:
+        return ParameterServer(cluster=cluster, job_name="worker", task_index=0, **options)
+
+    expected = trained(ParameterServer())
+    first = made()
+    found = [trained(first)]
+    second = made(sync=False)
+    found += [trained(second), trained(first)]
+    other = {**cluster, "ps": addresses(1)}
+    with pytest.raises(
+        ValueError, match=r"already is /job:worker/task:0 at .* in another cluster. Close it first: strat"
+    ):
+        ParameterServer(cluster=other, job_name="worker", task_index=0)
+    first.close()
+    first.close()
+    with pytest.raises(RuntimeError, match=r"This ParameterServer was closed. Make another one"):
+        first.connect()
+    found.append(trained(second))
+    second.close()
+    third = made()
+    found.append(trained(third))
+    third.close()
+    for each in found:
+        for value, expected_value in zip(each, expected, strict=True):
+            np.testing.assert_allclose(value, expected_value, 1e-5, 1e-6)
 
 
 @synchronous

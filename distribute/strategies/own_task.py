@@ -1,0 +1,73 @@
+"""`OwnTask`: this process's task of a cluster. Strategies that name the same task share one server."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from ..cluster import ClusterSpec
+
+if TYPE_CHECKING:
+    from ..tasks.server import Server
+
+_lock = threading.Lock()
+_known: dict[tuple[str, str, int], OwnTask] = {}
+
+
+class OwnTask:
+    """A task that runs in this process as long as a strategy has it. Make it with `joined`.
+
+    Attributes:
+        server: it runs; None between the last strategy that has it and the next one.
+        fits: how many models were trained, under whichever strategy: a number for the state of each on ps tasks.
+    """
+
+    def __init__(self) -> None:
+        self.server: Server | None = None
+        self.fits = 0
+        self._users = 0
+
+    @classmethod
+    def joined(cls, cluster: ClusterSpec, job_name: str, task_index: int) -> OwnTask:
+        """Give this process's task, which is started if no strategy has it.
+
+        Args:
+            cluster: all tasks.
+            job_name, task_index: which of them.
+
+        Raises:
+            ValueError: a strategy of this process is a task of another cluster at the same address.
+            OSError: something else listens there.
+        """
+        from ..tasks.server import Server
+
+        key = cluster.as_json(), job_name, task_index
+        with _lock:
+            found = _known.setdefault(key, cls())
+            if found.server is None:
+                _check_address(cluster, job_name, task_index)
+                found.server = Server(cluster, job_name, task_index)
+            found._users += 1
+        return found
+
+    def leave(self) -> None:
+        """Have the server end, if this was the last strategy that has it."""
+        with _lock:
+            self._users -= 1
+            server, self.server = (self.server, None) if self._users == 0 else (None, self.server)
+        if server is not None:
+            server.stop()
+
+
+def _check_address(cluster: ClusterSpec, job_name: str, task_index: int) -> None:
+    """Check that no other strategy of this process listens at the address of a task."""
+    address = cluster.address(cluster.task_name(job_name, task_index))
+    for each in _known.values():
+        if each.server is not None and each.server.target == f"grpc://{address}":
+            raise ValueError(
+                f"ParameterServer: another strategy of this process already is {each.server.name} at {address}, in "
+                "another cluster. Close it first: strategy.close()."
+            )
+
+
+__all__ = ["OwnTask"]
