@@ -1,16 +1,23 @@
 """Kernels of products of rounded rows and int8 matrices: the bits of the NumPy road, for any sizes."""
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.emulated_instructions import with_emulated_instructions
 from shared.examples import examples
 
 import anabranch as ab
+from anabranch.engine.codegen.expression.llvm import declarations
+from anabranch.engine.codegen.host import threads
+from anabranch.engine.codegen.llvm.compiler import Compiler, Effort
+from anabranch.engine.codegen.llvm.entry import Operand, print_kernel
 from anabranch.engine.codegen.llvm.library import library
-from anabranch.engine.codegen.matmul import quantized
+from anabranch.engine.codegen.llvm.object_files import ObjectFiles
+from anabranch.engine.codegen.matmul import dot_products, quantized
 from anabranch.engine.ops.neural.quantized import QuantizedMatMul, quantized_matmul
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels need llvmlite")
@@ -60,12 +67,143 @@ def test_several_blocks_and_parts(rows: int, transpose: bool):
     np.testing.assert_array_equal(found, by_numpy(*arrays, transpose, None))
 
 
-def test_hosts_without_the_instruction_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(quantized, "has_pairs", lambda host: False)
-    for rows, terms, columns in ((1, 300, 130), (6, 65, 70)):
-        arrays = case(rows, terms, columns, False, 9)
-        found = compiled(*arrays, False, None, False)
-        np.testing.assert_array_equal(found, by_numpy(*arrays, False, None))
+INSTRUCTIONS = {
+    "none": dot_products.NONE,
+    "vpmaddwd": dot_products.PAIRS,
+    "vpdpbusd zmm": dot_products.VNNI,
+    "vpdpbusd ymm": dot_products.VNNI_256,
+    "amx": dot_products.AMX,
+    "sdot": dot_products.SDOT,
+}
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile functions in the place of instructions that this host may lack; object code is not kept."""
+    emit = Compiler.emit
+
+    def emitted(compiler: Compiler, text: str, effort: Effort) -> bytes:
+        return emit(compiler, with_emulated_instructions(text), effort)
+
+    monkeypatch.setattr(Compiler, "emit", emitted)
+    monkeypatch.setattr(ObjectFiles, "has", lambda *_: False)
+    monkeypatch.setattr(ObjectFiles, "read", lambda *_: None)
+    monkeypatch.setattr(ObjectFiles, "write", lambda *_: None)
+    monkeypatch.setattr(quantized, "_PARTS", 1)  # one thread: emulated tiles are there once
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+@pytest.mark.usefixtures("emulated")
+def test_all_instructions_give_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch):
+    if name == "vpmaddwd" and "+avx2" not in library.host:
+        pytest.skip("it is not emulated")
+    monkeypatch.setattr(quantized, "dot_product_of", lambda host: INSTRUCTIONS[name])
+    sizes = [(0, 8, 8), (1, 1, 1), (1, 259, 130), (2, 35, 64), (5, 65, 70), (6, 64, 16), (31, 4, 65)]
+    for rows, terms, columns in [*sizes, (32, 64, 32), (40, 66, 17), (33, 258, 129), (77, 300, 64)]:
+        for transpose in (False, True):
+            arrays = case(rows, terms, columns, transpose, rows + terms)
+            found = compiled(*arrays, transpose, None, True)
+            np.testing.assert_array_equal(found, by_numpy(*arrays, transpose, None), f"{rows, terms, columns}")
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+@pytest.mark.usefixtures("emulated")
+def test_extremes_of_int8_saturate_nowhere(name: str, monkeypatch: pytest.MonkeyPatch):
+    if name == "vpmaddwd" and "+avx2" not in library.host:
+        pytest.skip("it is not emulated")
+    monkeypatch.setattr(quantized, "dot_product_of", lambda host: INSTRUCTIONS[name])
+    op = QuantizedMatMul(-128, 127, is_fixed=True)
+    for rows in (1, 34):
+        x = np.full((rows, 600), -200, "float32")
+        x[:, 1::2] = np.random.default_rng(rows).choice([-128.0, 127.0, 128.0], (rows, 300))
+        kernel = np.full((600, 80), -128, "int8")
+        kernel[::3, ::2] = 127
+        scale, fixed = np.ones(80, "float32"), np.float32(1)
+        symbols = [ab.constant(each) for each in (kernel, scale, fixed)]
+        given: Any = ab.placeholder(x.shape, "float32")
+        result = quantized_matmul(given, *symbols, value_range=(-128, 127))
+        found = ab.Session().run(result, {given: x})
+        integers = np.clip(x, -128, 127).astype("int32") @ kernel.astype("int32")
+        np.testing.assert_array_equal(found, integers.astype("float32"))
+        np.testing.assert_array_equal(found, op.run(np, x, kernel, scale, fixed))
+
+
+X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
+
+
+@pytest.mark.parametrize(
+    ("host", "may_use_tiles", "expected"),
+    [
+        (f"{X86} sapphirerapids +avx2,+avx512bw,+avx512vnni,+amx-int8,+avxvnni (22, 1, 0)", True, dot_products.AMX),
+        (f"{X86} sapphirerapids +avx2,+avx512bw,+avx512vnni,+amx-int8,+avxvnni (22, 1, 0)", False, dot_products.VNNI),
+        (f"{X86} znver4 +avx2,+avx512bw,+avx512vnni,-amx-int8 (22, 1, 0)", True, dot_products.VNNI),
+        (f"{X86} alderlake +avx2,-avx512vnni,-amx-int8,+avxvnni (22, 1, 0)", True, dot_products.VNNI_256),
+        (f"{X86} haswell +avx2,-avxvnni,+avxvnniint16 (22, 1, 0)", True, dot_products.PAIRS),
+        (f"{X86} nehalem -avx2,+sse4.2 (22, 1, 0)", True, dot_products.NONE),
+        (f"{ARM} neoverse-n1 +neon,+dotprod (22, 1, 0)", True, dot_products.SDOT),
+        (f"{ARM} cortex-a72 +neon,-dotprod (22, 1, 0)", True, dot_products.NONE),
+    ],
+)
+def test_the_instruction_follows_from_the_host(
+    host: str, may_use_tiles: bool, expected: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dot_products, "may_use_tiles", lambda: may_use_tiles)
+    assert dot_products.dot_product_of(host) == expected
+
+
+def test_amx_is_used_only_where_linux_permits_it():
+    allowed = dot_products.may_use_tiles()
+    assert allowed is dot_products.may_use_tiles()
+    assert not allowed or "+amx-tile" in library.host
+
+
+def assembly(dot: dot_products.DotProduct, triple: str, processor: str, features: str) -> str:
+    """The machine code, as text, of a kernel for another processor."""
+    import llvmlite.binding as binding  # pyright: ignore[reportMissingTypeStubs]
+
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    operands = [Operand("float", 2), Operand("i8", 2), Operand("float", 1), Operand("float", 2, (), True)]
+    kernel = quantized.QuantizedKernel(tuple(operands), -127, 127, 1e-7, False, False, dot)
+    target: Any = binding.Target.from_triple(triple)
+    machine = target.create_target_machine(cpu=processor, features=features, opt=3, reloc="pic")
+    module = binding.parse_assembly(declarations() + threads.DECLARATION + print_kernel(kernel, "kernel"))
+    module.triple, module.data_layout = triple, str(machine.target_data)
+    module.verify()
+    options = binding.create_pipeline_tuning_options(speed_level=2)
+    options.loop_unrolling = False
+    builder: Any = binding.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return machine.emit_assembly(module)
+
+
+def loop_of(text: str, function: str, instruction: str) -> list[str]:
+    """The instructions of the block of a function that has `instruction` most often."""
+    body = text.split(f"\nkernel_{function}:\n")[1].split(".Lfunc_end")[0]
+    blocks = re.split(r"^\.L\w+:", body, flags=re.MULTILINE)
+    return max(blocks, key=lambda block: block.count(instruction)).strip().split("\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "counts"),
+    [
+        ("amx", (X86, "sapphirerapids", "-prefer-256-bit"), {"tile6": 24, "tile1": 4, "direct": 4, "tile32": 4}),
+        ("vpdpbusd ymm", (X86, "alderlake", ""), {"tile6": 12, "tile1": 2, "direct": 8}),
+        ("sdot", (ARM, "neoverse-n1", "+dotprod"), {"tile6": 24, "tile1": 4, "direct": 16}),
+        ("vpmaddwd", (X86, "haswell", ""), {"tile4": 8, "tile1": 2, "direct": 8}),
+    ],
+)
+def test_other_processors_get_their_instruction_in_the_innermost_loop(name: str, target: Any, counts: dict[str, int]):
+    text = assembly(INSTRUCTIONS[name], *target)
+    for function, count in counts.items():
+        instruction = "tdpbsud" if function == "tile32" else name.split()[0].replace("amx", "vpdpbusd")
+        loop = loop_of(text, function, instruction)
+        found = [line for line in loop if instruction in line]
+        assert len(found) == count, "\n".join(loop)
+        scalar = [
+            line for line in loop if re.search(r"vpinsr|vpextr|imul|vpmul|umov|\bmul\b|smull|call|rsp|\[sp", line)
+        ]
+        assert not scalar or function == "direct", "\n".join(loop)  # which has more addresses than registers
 
 
 def test_the_kernel_is_used_where_it_can_be():

@@ -16,6 +16,18 @@ from .expression import Node
 _COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 _INTEGER_COMPARISONS = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
 COSTS = {"div": 4, "intrinsic": 3, "constant": 0, "input": 0, "load": 0, "reduce": 1, "count": 0}
+_DOT_PRODUCTS = """\
+declare <8 x i32> @llvm.x86.avx2.pmadd.wd(<16 x i16>, <16 x i16>)
+declare <8 x i32> @llvm.x86.avx512.vpdpbusd.256(<8 x i32>, <8 x i32>, <8 x i32>)
+declare <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32>, <16 x i32>, <16 x i32>)
+declare <4 x i32> @llvm.aarch64.neon.sdot.v4i32.v16i8(<4 x i32>, <16 x i8>, <16 x i8>)
+declare void @llvm.x86.ldtilecfg(ptr)
+declare void @llvm.x86.tilerelease()
+declare void @llvm.x86.tilezero(i8 immarg)
+declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
+declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
+declare void @llvm.x86.tdpbsud(i8 immarg, i8 immarg, i8 immarg)
+"""
 _WIDTHS = {"half": 2, "float": 4, "double": 8}
 _MOST_PARTS = 16
 
@@ -231,5 +243,5 @@ def declarations() -> str:
             lines.append(f"declare {kind} @llvm.{name}.{suffix}({kind}, {kind})")
         lines.append(f"declare {kind} @llvm.fmuladd.{suffix}({kind}, {kind}, {kind})")
     lines += [f"declare <{lanes} x float> @llvm.rint.v{lanes}f32(<{lanes} x float>)" for lanes in (1, 8)]
-    lines.append("declare <8 x i32> @llvm.x86.avx2.pmadd.wd(<16 x i16>, <16 x i16>)")
-    return "\n".join(lines) + "\n"
+    lines += [f"declare i32 @llvm.vector.reduce.add.v{lanes}i32(<{lanes} x i32>)" for lanes in (1, 8)]
+    return "\n".join(lines) + "\n" + _DOT_PRODUCTS

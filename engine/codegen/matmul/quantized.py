@@ -1,8 +1,8 @@
 """Kernels of `QuantizedMatMul`: rows are rounded first, then panels of the int8 matrix are multiplied by all of them.
 
-A panel of 64 columns is laid out for a block of terms, in pairs, in the nearest cache: that costs little beside the
-products even of one row, and the matrix is kept once, as its file holds it. Products of 16-bit numbers are added in
-pairs (``vpmaddwd``), which saturates nowhere. Sums of a block are in the result's own memory until the last one.
+A panel of 64 columns is laid out for a block of terms, in groups, in the nearest cache: that costs little beside the
+products even of one row, and the matrix is kept once, as its file holds it. No instruction of `dot_products` saturates.
+Sums of a block are in the result's own memory until the last one.
 """
 
 from __future__ import annotations
@@ -21,21 +21,32 @@ from ...ops.neural.quantized import QuantizedMatMul
 from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.bound import BoundKernel
 from ..elementwise.open_sizes import BoundedCache
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.scratch import scratch
+from .dot_products import (
+    BLOCK,
+    PANEL,
+    SUB,
+    TILE_ROWS,
+    TILE_SUBS,
+    DotProduct,
+    dot_product_of,
+    print_direct,
+    print_packing,
+    print_tile,
+    print_tile_shapes,
+    print_tiles,
+)
 from .gemm_bind import ProductKernel
 
-PANEL = 64  # columns
-_SUB = 16  # columns whose sums are in registers at once
-_BLOCK = 256  # terms
-_ROWS = 4  # of a tile
 _DIRECT_ROWS = 2  # for so few, panels are not laid out,
 _DIRECT_BLOCK = 32  # and so many terms are taken at once, whose rows the processor fetches in advance
 _PARTS = 16
-_FIELDS = ("x", "kernel", "scale", "out", "rows", "terms", "columns", "parts", "rounded", "scales", "tail", "step")
+_SIZES = ("rows", "terms", "columns", "parts")
+_FIELDS = ("x", "kernel", "scale", "out", *_SIZES, "rounded", "scales", "offsets", "tail", "step")
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ class QuantizedKernel:
     Attributes:
         operands: the rows, the matrix, its scales, maybe the rows' scale, and the result.
         low, high, epsilon, transpose, is_fixed: those of the op.
-        has_pairs: whether the host multiplies 16-bit numbers and adds pairs in one instruction of AVX2.
+        dot: the instruction that adds products.
     """
 
     operands: tuple[Operand, ...]
@@ -54,7 +65,7 @@ class QuantizedKernel:
     epsilon: float
     transpose: bool
     is_fixed: bool
-    has_pairs: bool
+    dot: DotProduct
 
     effort = Effort.LARGE
 
@@ -62,11 +73,21 @@ class QuantizedKernel:
     def number_count(self) -> int:
         return len(_FIELDS) - 4
 
+    @property
+    def tiles(self) -> list[tuple[int, int]]:
+        """The functions that add products, each by its rows and groups of 16 columns; each takes what the last left."""
+        own = [(rows, self.dot.subs) for rows in (self.dot.rows, 1)]
+        return [(TILE_ROWS, TILE_SUBS), *own] if self.dot.has_tiles else own
+
     def print_run(self, name: str) -> str:
-        tiles = "".join(_print_tile(self, name, rows) for rows in (1, _ROWS))
-        rounding, packing = _print_rounding(self, name), _print_packing(self, name)
-        tiles += "" if self.transpose else _print_direct(self, name)
-        return rounding + packing + tiles + _print_scaling(name) + _print_task(self, name) + _print_run(self, name)
+        dot = self.dot
+        functions = [print_packing(dot, name, self.transpose), *[print_tile(dot, name, rows) for rows in (1, dot.rows)]]
+        if not self.transpose:
+            functions.append(print_direct(dot, name))
+        if dot.has_tiles:
+            functions += [print_tile_shapes(name), print_tiles(dot, name)]
+        functions += [_print_rounding(self, name), _print_scaling(self, name), _print_task(self, name)]
+        return "".join([*functions, _print_run(self, name)])
 
 
 class OpenQuantizedProduct:
@@ -129,13 +150,8 @@ def _kernel(op: QuantizedMatMul) -> QuantizedKernel:
         op.epsilon,
         op.transpose,
         op.is_fixed,
-        has_pairs(library.host),
+        dot_product_of(library.host),
     )
-
-
-def has_pairs(host: str) -> bool:
-    """Test whether a host (`Library.host`) has the instruction of AVX2; others multiply and add in several."""
-    return host.startswith("x86_64") and "+avx2" in host
 
 
 def _bound(op: QuantizedMatMul, inputs: list[TensorSpec], result: TensorSpec) -> BoundKernel | None:
@@ -143,14 +159,18 @@ def _bound(op: QuantizedMatMul, inputs: list[TensorSpec], result: TensorSpec) ->
     columns = int((result.shape or (0, 0))[1] or 0)
     if not rows * terms * columns:
         return None
-    step = -(-terms // 16) * 16 + 16  # so that rows do not fall on the same lines of the cache
-    sizes = [rows * step * 2, rows * 4 + 64, rows * PANEL * 4]
-    starts = [sum(-(-size // 64) * 64 for size in sizes[:k]) for k in range(3)]
-    address = scratch(starts[2] + sizes[2])
+    kernel = _kernel(op)
+    itemsize = BYTES[kernel.dot.element]
+    line = (
+        -(-terms * itemsize // 64) * 64 + 64
+    )  # bytes of a row, so that rows do not fall on the same lines of the cache
+    sizes = [rows * line, rows * 4, rows * 4, rows * PANEL * 4]
+    starts = [sum(-(-size // 64) * 64 for size in sizes[:k]) for k in range(4)]
+    address = scratch(starts[3] + sizes[3])
     panels = -(-columns // PANEL)
     parts = 1 if rows * terms * columns < machine_profile().quantized_work else min(_PARTS, panels)
-    numbers = [rows, terms, columns, parts, *[address + start for start in starts], step]
-    return ProductKernel(op, _kernel(op), inputs, [result], numbers)
+    numbers = [rows, terms, columns, parts, *[address + start for start in starts], line // itemsize]
+    return ProductKernel(op, kernel, inputs, [result], numbers)
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -168,40 +188,47 @@ def _print_run(kernel: QuantizedKernel, name: str) -> str:
     for number in range(kernel.number_count):
         code.store("i64", code.load("i64", "%numbers", number), fields, 4 + number)
     values = Fields(code, fields, _FIELDS)
-    rounded, scales = values.address("rounded", "i16"), values.address("scales", "float")
-    fixed = code.load("float", "%d3") if kernel.is_fixed else "0.0"
-    sizes = ", ".join(f"i64 {values[size]}" for size in ("rows", "terms", "step"))
-    code.line(f"call void @{name}_round(ptr %d0, ptr {rounded}, ptr {scales}, {sizes}, float {fixed})")
+    given = [("ptr", "%d0"), ("ptr", values.address("rounded", kernel.dot.element))]
+    given += [("ptr", values.address(each, "i32")) for each in ("scales", "offsets")]
+    given += [("i64", values[size]) for size in ("rows", "terms", "step")]
+    given.append(("float", code.load("float", "%d3") if kernel.is_fixed else "0.0"))
+    code.call(f"{name}_round", given)
     print_parallel(code, f"{name}_task", fields, values["parts"])
     return code.text()
 
 
 def _print_rounding(kernel: QuantizedKernel, name: str) -> str:
-    """Rows as 16-bit numbers, a zero behind them, and their scales."""
-    parameters = ["ptr %x", "ptr %q", "ptr %s"]
-    sizes = ["i64 %rows", "i64 %terms", "i64 %step", "float %fixed"]
-    code = FunctionBuilder(f"{name}_round", [*parameters, *sizes])
-    whole = code.mul(code.div("%terms", 8), 8)
+    """Rows as integers, zeros behind them, their scales, and what their sums have too much by unsigned weights."""
+    parameters = ["ptr %x", "ptr %q", "ptr %s", "ptr %offsets"]
+    code = FunctionBuilder(f"{name}_round", [*parameters, "i64 %rows", "i64 %terms", "i64 %step", "float %fixed"])
+    whole, dot = code.mul(code.div("%terms", 8), 8), kernel.dot
+    total = code.slot("i32")
     with code.loop(0, "%rows") as row:
         x = code.at("float", "%x", code.mul(row, "%terms"))
-        q = code.at("i16", "%q", code.mul(row, "%step"))
+        q = code.at(dot.element, "%q", code.mul(row, "%step"))
         scale = "%fixed"
         if not kernel.is_fixed:
             bits = code.let(f"bitcast i32 {_largest(code, x, whole)} to float")
             bottom = code.let(f"fadd float {bits}, {_float(kernel.epsilon)}")
             scale = code.let(f"fdiv float {_float(kernel.high)}, {bottom}")
         code.store("float", scale, "%s", row)
-        wide = code.broadcast(8, "float", scale)
-        with code.loop(0, whole, 8) as term:
-            value = code.load_vector("<8 x float>", "float", x, term)
-            found = _rounded(code, kernel, 8, value, wide)
-            code.store_vector("<8 x i16>", "i16", found, q, term)
-        with code.loop(whole, "%terms") as term:
-            first = code.let(f"insertelement <1 x float> undef, float {code.load('float', x, term)}, i32 0")
-            one = code.let(f"insertelement <1 x float> undef, float {scale}, i32 0")
-            found = _rounded(code, kernel, 1, first, one)
-            code.store("i16", code.let(f"extractelement <1 x i16> {found}, i32 0"), q, term)
-        code.store("i16", 0, q, "%terms")
+        code.line(f"store i32 0, ptr {total}")
+        for lanes, start, stop in ((8, 0, whole), (1, whole, "%terms")):
+            wide, floats, kind = (
+                code.broadcast(lanes, "float", scale),
+                f"<{lanes} x float>",
+                f"<{lanes} x {dot.element}>",
+            )
+            with code.loop(start, stop, lanes) as term:
+                found = _rounded(code, kernel, lanes, code.load_vector(floats, "float", x, term), wide)
+                narrow = code.let(f"trunc <{lanes} x i32> {found} to {kind}")
+                code.store_vector(kind, dot.element, narrow, q, term)
+                if dot.is_unsigned:
+                    own = code.let(f"call i32 @llvm.vector.reduce.add.v{lanes}i32(<{lanes} x i32> {found})")
+                    code.store("i32", code.let(f"add i32 {code.load('i32', total)}, {own}"), total)
+        with code.loop("%terms", code.round_up("%terms", dot.granule)) as term:
+            code.store(dot.element, 0, q, term)
+        code.store("i32", code.let(f"mul i32 {code.load('i32', total)}, 128"), "%offsets", row)
     return code.text()
 
 
@@ -241,7 +268,7 @@ def _keep_greater(code: Builder, slot: str, value: str) -> None:
 
 
 def _rounded(code: Builder, kernel: QuantizedKernel, lanes: int, value: str, scale: str) -> str:
-    """Floats as whole numbers of 16 bits, within the range; NaN as 0."""
+    """Floats as integers within the range; NaN as 0."""
     vector, mask = f"<{lanes} x float>", f"<{lanes} x i1>"
     scaled = code.let(f"fmul {vector} {value}, {scale}")
     found = code.let(f"call {vector} @llvm.rint.v{lanes}f32({vector} {scaled})")
@@ -251,161 +278,24 @@ def _rounded(code: Builder, kernel: QuantizedKernel, lanes: int, value: str, sca
         found = code.let(f"select {mask} {beyond}, {vector} {limit}, {vector} {found}")
     is_nan = code.let(f"fcmp uno {vector} {found}, {found}")
     found = code.let(f"select {mask} {is_nan}, {vector} zeroinitializer, {vector} {found}")
-    whole = code.let(f"fptosi {vector} {found} to <{lanes} x i32>")
-    return code.let(f"trunc <{lanes} x i32> {whole} to <{lanes} x i16>")
+    return code.let(f"fptosi {vector} {found} to <{lanes} x i32>")
 
 
-def _print_packing(kernel: QuantizedKernel, name: str) -> str:
-    """A block of terms of 16 columns as pairs: (pairs, 16, 2) bytes, zeros where there is no column and no term."""
-    sizes = ["i64 %terms", "i64 %width", "i64 %step"]
-    code = FunctionBuilder(f"{name}_pack", ["ptr %b", "ptr %panel", *sizes])
-    pairs = code.div(code.add("%terms", 1), 2)
-    whole = code.div("%terms", 2)
-    if kernel.transpose:
-        _print_zeros(code, pairs)
-        with code.loop(0, "%width") as column:
-            source = code.at("i8", "%b", code.mul(column, "%step"))
-            with code.loop(0, "%terms") as term:
-                pair, odd = code.div(term, 2), code.let(f"and i64 {term}, 1")
-                place = code.add(code.mul(pair, 2 * _SUB), code.mul(column, 2), odd)
-                code.store("i8", code.load("i8", source, term), "%panel", place)
-        return code.text()
-    is_wide = code.compare("sge", "%width", _SUB)
-    with code.when(is_wide):
-        with code.loop(0, whole) as pair:
-            first = code.at("i8", "%b", code.mul(pair, 2, "%step"))
-            rows = [code.load_vector("<16 x i8>", "i8", first, start) for start in (0, "%step")]
-            _print_pair(code, pair, rows[0], rows[1])
-        with code.when(code.compare("slt", whole, pairs)):
-            first = code.at("i8", "%b", code.mul(whole, 2, "%step"))
-            _print_pair(code, whole, code.load_vector("<16 x i8>", "i8", first), "zeroinitializer")
-    with code.when(code.let(f"xor i1 {is_wide}, true")):
-        _print_zeros(code, pairs)
-        with code.loop(0, "%terms") as term:
-            source = code.at("i8", "%b", code.mul(term, "%step"))
-            start = code.add(code.mul(code.div(term, 2), 2 * _SUB), code.let(f"and i64 {term}, 1"))
-            with code.loop(0, "%width") as column:
-                code.store("i8", code.load("i8", source, column), "%panel", code.add(start, code.mul(column, 2)))
-    return code.text()
-
-
-def _print_pair(code: Builder, pair: Size, first: str, second: str) -> None:
-    """Two rows of 16 bytes, byte by byte in turn."""
-    places = ", ".join(f"i32 {lane // 2 + _SUB * (lane % 2)}" for lane in range(2 * _SUB))
-    mixed = code.let(f"shufflevector <16 x i8> {first}, <16 x i8> {second}, <32 x i32> <{places}>")
-    code.store_vector("<32 x i8>", "i8", mixed, "%panel", code.mul(pair, 2 * _SUB))
-
-
-def _print_zeros(code: Builder, pairs: Size) -> None:
-    with code.loop(0, pairs) as pair:
-        code.store_vector("<32 x i8>", "i8", "zeroinitializer", "%panel", code.mul(pair, 2 * _SUB))
-
-
-def _print_tile(kernel: QuantizedKernel, name: str, rows: int) -> str:
-    """Sums of a block for some rows and 16 columns, added to those of the blocks before."""
-    pointers = ["ptr %q", "ptr %panel", "ptr %sums"]
-    sizes = [f"i64 {size}" for size in ("%step", "%pairs", "%width", "%is_first")]
-    code = FunctionBuilder(f"{name}_tile{rows}", [*pointers, *sizes])
-    vector, halves = "<8 x i32>", 2
-    slots = [[code.slot(vector) for _ in range(halves)] for _ in range(rows)]
-    is_first = code.compare("ne", "%is_first", 0)
-    for row, own in enumerate(slots):
-        for half, slot in enumerate(own):
-            code.line(f"store {vector} zeroinitializer, ptr {slot}")
-            place = code.add(code.mul(row, "%width"), 8 * half)
-            with code.when(code.let(f"xor i1 {is_first}, true")):
-                code.line(f"store {vector} {code.load_vector(vector, 'i32', '%sums', place)}, ptr {slot}")
-    starts = [code.at("i16", "%q", code.mul(row, "%step")) for row in range(rows)]
-    with code.loop(0, "%pairs") as pair:
-        place, weights = code.mul(pair, 2 * _SUB), list[str]()
-        for half in range(halves):
-            narrow = code.load_vector("<16 x i8>", "i8", "%panel", code.add(place, 16 * half))
-            weights.append(code.let(f"sext <16 x i8> {narrow} to <16 x i16>"))
-        for row, own in enumerate(slots):
-            address = code.at("i16", starts[row], code.mul(pair, 2))
-            both = code.broadcast(8, "i32", code.let(f"load i32, ptr {address}, align 2"))
-            x = code.let(f"bitcast {vector} {both} to <16 x i16>")
-            for slot, weight in zip(own, weights, strict=True):
-                product = _pairs_added(code, kernel, x, weight)
-                total = code.let(f"add {vector} {code.let(f'load {vector}, ptr {slot}')}, {product}")
-                code.line(f"store {vector} {total}, ptr {slot}")
-    for row, own in enumerate(slots):
-        for half, slot in enumerate(own):
-            place = code.add(code.mul(row, "%width"), 8 * half)
-            code.store_vector(vector, "i32", code.let(f"load {vector}, ptr {slot}"), "%sums", place)
-    return code.text()
-
-
-def _print_direct(kernel: QuantizedKernel, name: str) -> str:
-    """Add sums of a block, for one row and a panel of the matrix in its own layout, to those of the blocks before."""
-    sizes = [f"i64 {size}" for size in ("%step", "%terms", "%is_first")]
-    code = FunctionBuilder(f"{name}_direct", ["ptr %q", "ptr %b", "ptr %sums", *sizes])
-    vector = "<8 x i32>"
-    slots = [code.slot(vector) for _ in range(PANEL // 8)]
-    for place, slot in enumerate(slots):
-        code.line(f"store {vector} zeroinitializer, ptr {slot}")
-        with code.when(code.compare("eq", "%is_first", 0)):
-            code.line(f"store {vector} {code.load_vector(vector, 'i32', '%sums', 8 * place)}, ptr {slot}")
-    whole = code.div("%terms", 2)
-    with code.loop(0, whole) as pair:
-        _print_direct_pair(code, kernel, slots, pair, has_second=True)
-    with code.when(code.compare("slt", code.mul(whole, 2), "%terms")):
-        _print_direct_pair(code, kernel, slots, whole, has_second=False)
-    for place, slot in enumerate(slots):
-        code.store_vector(vector, "i32", code.let(f"load {vector}, ptr {slot}"), "%sums", 8 * place)
-    return code.text()
-
-
-def _print_direct_pair(code: Builder, kernel: QuantizedKernel, slots: list[str], pair: Size, has_second: bool) -> None:
-    """Add the products of two terms, or of the last one alone, of all columns of a panel."""
-    vector = "<8 x i32>"
-    address = code.at("i16", "%q", code.mul(pair, 2))
-    both = code.broadcast(8, "i32", code.let(f"load i32, ptr {address}, align 2"))
-    x = code.let(f"bitcast {vector} {both} to <16 x i16>")
-    first = code.at("i8", "%b", code.mul(pair, 2, "%step"))
-    second = code.at("i8", first, "%step")
-    for sub in range(PANEL // _SUB):
-        upper = code.load_vector("<16 x i8>", "i8", first, _SUB * sub)
-        lower = code.load_vector("<16 x i8>", "i8", second, _SUB * sub) if has_second else "zeroinitializer"
-        for half in range(2):
-            places = ", ".join(f"i32 {8 * half + lane // 2 + _SUB * (lane % 2)}" for lane in range(_SUB))
-            mixed = code.let(f"shufflevector <16 x i8> {upper}, <16 x i8> {lower}, <16 x i32> <{places}>")
-            weights = code.let(f"sext <16 x i8> {mixed} to <16 x i16>")
-            slot = slots[2 * sub + half]
-            product = _pairs_added(code, kernel, x, weights)
-            total = code.let(f"add {vector} {code.let(f'load {vector}, ptr {slot}')}, {product}")
-            code.line(f"store {vector} {total}, ptr {slot}")
-
-
-def _pairs_added(code: Builder, kernel: QuantizedKernel, left: str, right: str) -> str:
-    """The products of 16 numbers, added in pairs."""
-    if kernel.has_pairs:
-        return code.let(f"call <8 x i32> @llvm.x86.avx2.pmadd.wd(<16 x i16> {left}, <16 x i16> {right})")
-    wide = [code.let(f"sext <16 x i16> {side} to <16 x i32>") for side in (left, right)]
-    products = code.let(f"mul <16 x i32> {wide[0]}, {wide[1]}")
-    parts = list[str]()
-    for first in (0, 1):
-        places = ", ".join(f"i32 {lane}" for lane in range(first, 16, 2))
-        parts.append(code.let(f"shufflevector <16 x i32> {products}, <16 x i32> undef, <8 x i32> <{places}>"))
-    return code.let(f"add <8 x i32> {parts[0]}, {parts[1]}")
-
-
-def _print_scaling(name: str) -> str:
+def _print_scaling(kernel: QuantizedKernel, name: str) -> str:
     """Sums of a row and some columns as floats, divided by both scales."""
     pointers = ["ptr %sums", "ptr %scale", "ptr %out"]
-    code = FunctionBuilder(f"{name}_scale", [*pointers, "i64 %width", "float %own"])
+    code = FunctionBuilder(f"{name}_scale", [*pointers, "i64 %width", "float %own", "i32 %offset"])
     whole = code.mul(code.div("%width", 8), 8)
-    wide = code.broadcast(8, "float", "%own")
-    with code.loop(0, whole, 8) as column:
-        total = code.load_vector("<8 x i32>", "i32", "%sums", column)
-        scale = code.load_vector("<8 x float>", "float", "%scale", column)
-        found = code.let(f"sitofp <8 x i32> {total} to <8 x float>")
-        both = code.let(f"fmul <8 x float> {scale}, {wide}")
-        code.store_vector("<8 x float>", "float", code.let(f"fdiv <8 x float> {found}, {both}"), "%out", column)
-    with code.loop(whole, "%width") as column:
-        found = code.let(f"sitofp i32 {code.load('i32', '%sums', column)} to float")
-        both = code.let(f"fmul float {code.load('float', '%scale', column)}, %own")
-        code.store("float", code.let(f"fdiv float {found}, {both}"), "%out", column)
+    for lanes, start, stop in ((8, 0, whole), (1, whole, "%width")):
+        integers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
+        own, offset = code.broadcast(lanes, "float", "%own"), code.broadcast(lanes, "i32", "%offset")
+        with code.loop(start, stop, lanes) as column:
+            total = code.load_vector(integers, "i32", "%sums", column)
+            if kernel.dot.is_unsigned:
+                total = code.let(f"sub {integers} {total}, {offset}")
+            found = code.let(f"sitofp {integers} {total} to {floats}")
+            both = code.let(f"fmul {floats} {code.load_vector(floats, 'float', '%scale', column)}, {own}")
+            code.store_vector(floats, "float", code.let(f"fdiv {floats} {found}, {both}"), "%out", column)
     return code.text()
 
 
@@ -414,19 +304,22 @@ def _print_task(kernel: QuantizedKernel, name: str) -> str:
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     fields = Fields(code, "%context", _FIELDS)
     rows, terms, columns = (fields[size] for size in ("rows", "terms", "columns"))
-    panels = code.div(code.add(columns, PANEL - 1), PANEL)
+    panels = code.ceil_div(columns, PANEL)
     first = code.div(code.mul(panels, "%part"), fields["parts"])
     end = code.div(code.mul(panels, code.add("%part", 1)), fields["parts"])
-    space = f"[{_BLOCK * PANEL} x i8]"
-    panel_memory = code.slot(space)
-    block: Size = _BLOCK
+    panel_memory = code.slot(f"[{BLOCK * PANEL} x i8]")
+    block: Size = BLOCK
     if not kernel.transpose:
         few = code.compare("sle", rows, _DIRECT_ROWS)
-        block = code.let(f"select i1 {few}, i64 {_DIRECT_BLOCK}, i64 {_BLOCK}")
+        block = code.choose(few, _DIRECT_BLOCK, BLOCK)
+    if kernel.dot.has_tiles:
+        code.line(f"call void @llvm.x86.ldtilecfg(ptr @{name}_shapes)")
     with code.loop(0, terms, block) as start:
         size = code.least(block, code.sub(terms, start))
         with code.loop(first, end) as panel:
             _print_panel(code, kernel, name, fields, (start, size, panel), panel_memory)
+    if kernel.dot.has_tiles:
+        code.line("call void @llvm.x86.tilerelease()")
     scale = fields.address("scale", "float")
     with code.loop(first, end) as panel:
         column = code.mul(panel, PANEL)
@@ -434,10 +327,11 @@ def _print_task(kernel: QuantizedKernel, name: str) -> str:
         sums, step = _sums_of(code, fields, column, width)
         with code.loop(0, rows) as row:
             out = code.at("float", fields.address("out", "float"), code.add(code.mul(row, columns), column))
-            own = code.load("float", fields.address("scales", "float"), row)
             source = code.at("i32", sums, code.mul(row, step))
-            arguments = f"ptr {source}, ptr {code.at('float', scale, column)}, ptr {out}, i64 {width}"
-            code.line(f"call void @{name}_scale({arguments}, float {own})")
+            given = [("ptr", source), ("ptr", code.at("float", scale, column)), ("ptr", out), ("i64", width)]
+            given.append(("float", code.load("float", fields.address("scales", "float"), row)))
+            given.append(("i32", code.load("i32", fields.address("offsets", "i32"), row)))
+            code.call(f"{name}_scale", given)
     return code.text()
 
 
@@ -464,35 +358,34 @@ def _print_panel(
     column = code.mul(panel, PANEL)
     width = code.least(PANEL, code.sub(columns, column))
     sums, step = _sums_of(code, fields, column, width)
-    matrix, rounded = fields.address("kernel", "i8"), fields.address("rounded", "i16")
-    pairs = code.div(code.add(size, 1), 2)
+    matrix, rounded = fields.address("kernel", "i8"), fields.address("rounded", kernel.dot.element)
+    groups = code.ceil_div(size, kernel.dot.terms)
     is_first = code.let(f"zext i1 {code.compare('eq', start, 0)} to i64")
-    subs = code.div(code.add(width, _SUB - 1), _SUB)
+    subs = code.ceil_div(width, SUB)
     if not kernel.transpose:
         few = code.compare("sle", rows, _DIRECT_ROWS)
         is_direct = code.let(f"and i1 {few}, {code.compare('eq', width, PANEL)}")
-        subs = code.let(f"select i1 {is_direct}, i64 0, i64 {subs}")
-        direct = code.let(f"select i1 {is_direct}, i64 {rows}, i64 0")
-        with code.loop(0, direct) as row:
-            q = code.at("i16", rounded, code.add(code.mul(row, fields["step"]), start))
+        subs = code.choose(is_direct, 0, subs)
+        with code.loop(0, code.choose(is_direct, rows, 0)) as row:
+            q = code.at(kernel.dot.element, rounded, code.add(code.mul(row, fields["step"]), start))
             target = code.at("i32", sums, code.mul(row, step))
             source = code.at("i8", matrix, code.add(code.mul(start, columns), column))
-            given = f"ptr {q}, ptr {source}, ptr {target}, i64 {columns}, i64 {size}, i64 {is_first}"
-            code.line(f"call void @{name}_direct({given})")
+            sizes = [("i64", columns), ("i64", size), ("i64", is_first)]
+            code.call(f"{name}_direct", [("ptr", q), ("ptr", source), ("ptr", target), *sizes])
     with code.loop(0, subs) as sub:
-        inner = code.mul(sub, _SUB)
-        left = code.least(_SUB, code.sub(width, inner))
-        at = code.add(column, inner)
-        if kernel.transpose:
-            source, stride = code.add(code.mul(at, terms), start), terms
-        else:
-            source, stride = code.add(code.mul(start, columns), at), columns
-        arguments = f"ptr {code.at('i8', matrix, source)}, ptr {panel_memory}, i64 {size}, i64 {left}, i64 {stride}"
-        code.line(f"call void @{name}_pack({arguments})")
-        whole = code.mul(code.div(rows, _ROWS), _ROWS)
-        for first, end, count in ((0, whole, _ROWS), (whole, rows, 1)):
-            with code.loop(first, end, count) as row:
-                q = code.at("i16", rounded, code.add(code.mul(row, fields["step"]), start))
-                target = code.at("i32", sums, code.add(code.mul(row, step), inner))
-                given = f"ptr {q}, ptr {panel_memory}, ptr {target}, i64 {fields['step']}, i64 {pairs}"
-                code.line(f"call void @{name}_tile{count}({given}, i64 {step}, i64 {is_first})")
+        at = code.add(column, code.mul(sub, SUB))
+        source = code.add(code.mul(at, terms), start) if kernel.transpose else code.add(code.mul(start, columns), at)
+        panel_place = code.at("i8", panel_memory, code.mul(sub, SUB * BLOCK))
+        left = code.least(SUB, code.sub(columns, at))
+        sizes = [("i64", size), ("i64", left), ("i64", terms if kernel.transpose else columns)]
+        code.call(f"{name}_pack", [("ptr", code.at("i8", matrix, source)), ("ptr", panel_place), *sizes])
+    begin: Size = 0
+    for count, together in kernel.tiles:
+        end = code.add(begin, code.mul(code.div(code.sub(rows, begin), count), count))
+        with code.loop(0, subs, together) as sub, code.loop(begin, end, count) as row:
+            q = code.at(kernel.dot.element, rounded, code.add(code.mul(row, fields["step"]), start))
+            target = code.at("i32", sums, code.add(code.mul(row, step), code.mul(sub, SUB)))
+            panel_place = code.at("i8", panel_memory, code.mul(sub, SUB * BLOCK))
+            sizes = [("i64", fields["step"]), ("i64", groups), ("i64", step), ("i64", is_first)]
+            code.call(f"{name}_tile{count}", [("ptr", q), ("ptr", panel_place), ("ptr", target), *sizes])
+        begin = end
