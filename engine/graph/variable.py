@@ -7,6 +7,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from threading import RLock
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -48,7 +49,15 @@ class Lending:
 
 
 lending = Lending()
-_OWN_REFERENCES = 3
+
+
+def _references(holder: Any) -> int:
+    """Count what refers to the array of a variable: the variable, values, views, and this function."""
+    array = holder._value
+    return sys.getrefcount(array)
+
+
+_OWN_REFERENCES = _references(SimpleNamespace(_value=np.zeros(1)))  # Python versions count differently
 
 
 class OwnMemory:
@@ -332,10 +341,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         """Make the memory of the value the variable's own again, so that a step may write into it."""
         if self._is_lent:
             self._is_lent = False
-            array = self._value
-            # Besides this function's, the variable's and `getrefcount`'s own: that of values, or of views in them.
-            if sys.getrefcount(array) > _OWN_REFERENCES:
-                self._value = array.copy()
+            if _references(self) > _OWN_REFERENCES:
+                self._value = self._value.copy()
 
     def read_value(self) -> Any:
         """The current value itself, not a copy: for the runtime, which does not change it in place while it is used."""

@@ -127,8 +127,6 @@ def _is_plain(array: Any) -> bool:
     return type(array) is np.ndarray and array.base is None and array.flags.c_contiguous and array.flags.writeable
 
 
-_ALONE = _taken({"_value": np.zeros(1)})[
-    1
-]  # of an array that nothing else refers to; Python versions count differently
+_, _ALONE = _taken({"_value": np.zeros(1)})  # Python versions count differently
 
 __all__ = ["Held", "memory_of", "row_writes", "write_in_memory"]

@@ -16,6 +16,7 @@ from anabranch.engine.codegen.convolution.pooling import PoolingKernel
 from anabranch.engine.codegen.elementwise.bound import BoundKernel, kernel_spec, loop_numbers
 from anabranch.engine.codegen.expression.llvm import KernelSpec
 from anabranch.engine.codegen.gather import rows
+from anabranch.engine.codegen.llvm import entry as entry_module
 from anabranch.engine.codegen.llvm import library as library_module
 from anabranch.engine.codegen.llvm.compiler import Compiler, Effort
 from anabranch.engine.codegen.llvm.entry import effort_of
@@ -106,6 +107,34 @@ def test_functions_of_another_llvmlite_are_not_called(compiler: Compiler) -> Non
     assert compiler._past_lock("LLVMPY_RunNewModulePassManager", 4) is None
     assert compiler._past_lock("LLVMPY_IsNotThere", 3) is None
     assert compiler._past_lock("LLVMPY_RunNewModulePassManager", 3) is not None
+
+
+def test_objects_of_another_layout_turn_kernels_off_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a version of Python that is not known yet: 3.14 moved the items of tuples."""
+    monkeypatch.setattr(entry_module, "ITEMS_OFFSET", entry_module.ITEMS_OFFSET + 8)
+    library = Library(tmp_path)
+    with pytest.warns(RuntimeWarning, match=r"No kernels are compiled, since Python 3.* NumPy .* another way"):
+        assert not library.usable
+    assert not library.usable
+
+
+@pytest.mark.parametrize("error", [ImportError("no llvmlite"), OSError("no library"), RuntimeError("no target")])
+def test_a_compiler_that_does_not_work_turns_kernels_off_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(self: Compiler) -> None:
+        raise error
+
+    monkeypatch.setattr(Compiler, "__init__", broken)
+    with pytest.warns(RuntimeWarning, match=f"llvmlite does not work: {error}"):
+        assert not Library(tmp_path).usable
+
+
+def test_kernels_that_are_switched_off_are_no_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_KERNELS", "0")
+    assert not Library(tmp_path).usable
 
 
 def test_what_is_prepared_is_compiled_once_by_another_thread(tmp_path: Path, emitted: list[str]) -> None:

@@ -9,6 +9,7 @@ import ctypes
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,18 +78,19 @@ class Library:
 
     @property
     def usable(self) -> bool:
-        """Test whether kernels can be compiled and NumPy's objects are laid out as they expect."""
+        """Test whether kernels can be compiled and NumPy's objects are laid out as they expect.
+
+        Warns once where they are wanted and can't be.
+        """
         if self._usable is None:
-            self._usable = os.environ.get(_SWITCH) != "0" and _layout_is_known() and self._start()
-            if not self._usable:
-                log(
-                    "fallback",
-                    INFO,
-                    "no kernels are compiled (%s=0, or llvmlite does not work): NumPy computes",
-                    _SWITCH,
-                )
+            reason = f"{_SWITCH}=0" if os.environ.get(_SWITCH) == "0" else self._start()
+            self._usable = not reason
             if self._usable:
                 threads.prepare(self)
+            else:
+                log("fallback", INFO, "no kernels are compiled (%s): NumPy computes", reason)
+                if os.environ.get(_SWITCH) != "0":
+                    _warn_of_numpy(reason)
         return self._usable
 
     @property
@@ -213,13 +215,16 @@ class Library:
             return False
         return True
 
-    def _start(self) -> bool:
+    def _start(self) -> str:
+        """Make the compiler; gives why there can be none, or ""."""
+        if not _layout_is_known():
+            return f"Python {sys.version.split()[0]} and NumPy {np.__version__} lay out their objects in another way"
         try:
             self._compiler = Compiler()
-        except (ImportError, OSError, RuntimeError):
-            return False
+        except (ImportError, OSError, RuntimeError) as error:
+            return f"llvmlite does not work: {error}"
         self.host = self._compiler.host
-        return True
+        return ""
 
     def _at_most(self, effort: Effort) -> Effort:
         return Effort.LEAST if self.quick else effort
@@ -278,6 +283,15 @@ def _parted(specs: list[Kernel]) -> list[list[Kernel]]:
         parts[least].append(spec)
         filled[least] += work[spec]
     return parts
+
+
+def _warn_of_numpy(reason: str) -> None:
+    warnings.warn(
+        f"No kernels are compiled, since {reason}. NumPy computes, and steps may take several times as long. Install "
+        f"versions that work together (pip install --upgrade anabranch llvmlite), or set {_SWITCH}=0.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _layout_is_known() -> bool:

@@ -79,7 +79,8 @@ class ObjectFiles:
             host: stands for the processor and the version of LLVM.
             key: stands for the code, given the modules that print it.
         """
-        return hashlib.sha256(repr((sources_digest(), profile_digest(), host, key)).encode()).hexdigest()
+        given = sources_digest(), profile_digest(), tuple.__basicsize__, host, key  # entries read tuples: see `entry`
+        return hashlib.sha256(repr(given).encode()).hexdigest()
 
     def has(self, name: str) -> bool:
         """Test whether there is a file of that name."""
