@@ -281,9 +281,10 @@ class Task:
         is_busy = self._worker.turn()
         if self._released:
             self._acknowledge()
-        for connection in list(self._outbox):
-            self._outbox.pop(connection, None)
-            connection.flush()
+        if self._outbox:
+            for connection in list(self._outbox):
+                self._outbox.pop(connection, None)
+                connection.flush()
         return is_busy
 
     def _acknowledge(self) -> None:

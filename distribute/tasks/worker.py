@@ -340,7 +340,7 @@ class Worker:
                 link.put_bytes(small)
             else:
                 link.put(Kind.VALUE, *encode_token(key, number, tag, value, is_dead, number in lossy, sent))
-            if link.is_full:
+            if link.queued > link.most_queued:
                 step.is_held = True  # until what waits there has gone
 
         try:
@@ -364,10 +364,13 @@ class Worker:
             FrameError: it is not received here.
         """
         found = decode_small(buffer, begin, end)
-        running = None if found is None else self._running.get(found[0])
-        if found is None or running is None:
+        if found is None:
             return False
-        self._receive(running, *found[1:])
+        key, edge, tag, value, is_dead = found
+        running = self._running.get(key)
+        if running is None:
+            return False
+        self._receive(running, edge, tag, value, is_dead)
         return True
 
     def take_value(self, frame: Frame) -> None:
@@ -434,15 +437,14 @@ class Worker:
     def turn(self) -> bool:
         """Run a slice of each step; gives whether there is more to do at once."""
         is_busy = False
-        for running in list(self._running.values()):
+        for running in list(self._running.values()) if self._running else ():
             step = running.step
             if step.is_held and not self._may_go_on(running):
                 continue
-            if step.has_work:
+            if step.ready or not step.events.empty():
                 self._turning = step
                 try:
-                    with running.part.room():
-                        step.turn(_SLICE)
+                    running.turn(_SLICE)
                 except Exception as error:
                     self._fail(running, error)
                     continue
@@ -450,8 +452,8 @@ class Worker:
                     self._turning = None
             if step.is_over:
                 self._end(running)
-            else:
-                is_busy |= step.has_work and not step.is_held
+            elif step.has_work and not step.is_held:
+                is_busy = True
         return is_busy
 
     def _may_go_on(self, running: Running) -> bool:

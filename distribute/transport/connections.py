@@ -178,6 +178,7 @@ class Connection:
 
     Attributes:
         queued: bytes that wait for the socket to take them.
+        most_queued: if there are more, steps must not add to them.
         stalls: how often a step was held because too many did.
         pool: slabs for values that are sent; None unless the plane is shared memory.
         mapped: slabs of the other side.
@@ -203,7 +204,7 @@ class Connection:
         self.stalls = 0
         self.pool = Pool(limits.slabs) if plane == Plane.SHARED_MEMORY else None
         self.mapped = Mapped(lambda number: released(self, number))
-        self._most_queued, self._inline = limits.in_flight, limits.inline
+        self.most_queued, self._inline = limits.in_flight, limits.inline
         self._enqueued = 0  # bytes that were ever given to be sent
         self._descriptors: collections.deque[tuple[int, int]] = collections.deque()  # and the bytes before each
         self._received: collections.deque[int] = collections.deque()  # descriptors that slabs are to come for
@@ -280,7 +281,7 @@ class Connection:
     @property
     def is_full(self) -> bool:
         """Say whether so much waits to be sent that steps must not add to it."""
-        return self.queued > self._most_queued
+        return self.queued > self.most_queued
 
     def _put_frame(self, buffers: list[Any]) -> None:
         if not self.is_closed:
@@ -326,23 +327,33 @@ class Connection:
 
     def flush(self) -> None:
         """Write what the socket takes."""
+        buffers = self._buffers
         try:
-            while self._buffers and not self.is_closed:
-                self._sent(self._write())
+            while buffers and not self.is_closed:
+                count = self._write()
+                if count == self.queued:
+                    self.bytes_sent += count
+                    self.queued = 0
+                    buffers.clear()
+                else:
+                    self._sent(count)
         except BlockingIOError:
             pass
         except OSError as error:
             self.close(f"nothing can be sent: {error.strerror or error}")
             return
-        if bool(self._buffers) != self._writes and not self.is_closed:
-            self._writes = bool(self._buffers)
+        if bool(buffers) != self._writes and not self.is_closed:
+            self._writes = bool(buffers)
             self.loop.watch(self._sock, self._ready, self._writes)
 
     def _write(self) -> int:
         """Write some buffers; a descriptor goes with the first byte of the frame that announces it."""
-        most = min(len(self._buffers), MOST_BUFFERS)
+        count = len(self._buffers)
         if not self._descriptors:
-            return self._sock.sendmsg(list(itertools.islice(self._buffers, most)))
+            if count == 1:
+                return self._sock.send(self._buffers[0])
+            few = self._buffers if count <= MOST_BUFFERS else itertools.islice(self._buffers, MOST_BUFFERS)
+            return self._sock.sendmsg(few)
         before, descriptor = self._descriptors[0]
         left = before - self.bytes_sent
         if not left:
@@ -351,7 +362,7 @@ class Connection:
             os.close(descriptor)
             return count
         some: list[Any] = []
-        for k in range(most):
+        for k in range(min(count, MOST_BUFFERS)):
             if left <= 0:
                 break
             some.append(self._buffers[k])
@@ -361,9 +372,6 @@ class Connection:
     def _sent(self, count: int) -> None:
         self.bytes_sent += count
         self.queued -= count
-        if not self.queued:
-            self._buffers.clear()
-            return
         while count:
             first = self._buffers[0]
             if count < len(first):
@@ -393,10 +401,12 @@ class Connection:
             return
         self.bytes_received += count
         try:
-            first, small = self._decoder.small_values(count, self._on_small) if self.is_open else (0, 0)
-            self.frames_received += small
-            if first == count or self.is_closed:
-                return
+            first = 0
+            if self.is_open:
+                first, small = self._decoder.small_values(count, self._on_small)
+                self.frames_received += small
+                if first == count or self.is_closed:
+                    return
             for frame in self._decoder.advance(count, first):
                 if self.is_closed:
                     return

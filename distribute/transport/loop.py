@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+_MOST_EVENTS = 64  # that are taken at once: room for a thousand is asked for in each wait otherwise
 
 
 class HasFileno(Protocol):
@@ -70,7 +71,7 @@ class _Epoll:
     def wait(self, seconds: float | None) -> list[tuple[Callable[[int], None], int]]:
         found: list[tuple[Callable[[int], None], int]] = []
         watched = self._watched
-        for number, mask in self._epoll.poll(seconds):
+        for number, mask in self._epoll.poll(seconds, _MOST_EVENTS):
             known = watched.get(number)
             if known is None:
                 continue
@@ -178,7 +179,10 @@ class Loop:
         found = self._selector.wait(0 if is_busy else self._until_timer())
         self.is_waiting = False
         for ready, events in found:
-            self._do(ready, events)
+            try:  # as `_do`, which would be one more call in each iteration of a loop over tasks
+                ready(events)
+            except Exception:
+                traceback.print_exc()
         while self._timers and self._timers[0][0] <= self.now():
             self._do(heapq.heappop(self._timers)[-1])
         if self._calls:

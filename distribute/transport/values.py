@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,21 +19,27 @@ from .wire import DAMAGE, PREFIX, FrameError, Kind
 _TAG = struct.Struct(
     "<QQIBB"
 )  # the master's incarnation, the step's number, the edge, how it is written, the tag's length
-DEAD, CONTROL, PLAIN, WRITTEN, NUMBER, UPPER = range(6)
-_IN_HEAD = frozenset({DEAD, CONTROL, NUMBER})
+DEAD, CONTROL, PLAIN, WRITTEN, UPPER = range(5)
+_FIRST_NUMBER = 16  # a number in the head is written as this and the place of its dtype in the list
 _MOST_TAG = 255
 LARGE = 1 << 16  # bytes; more of a feed or fetch goes straight between a client and the task
 _MOST_SLOTS = 1 << 22  # of a TensorArray that is not written whole: a few bytes ask for their memory
 _IS_LITTLE = sys.byteorder == "little"
-# NumPy's own numbers by two letters, kind and size; sent as little-endian ones.
-_NUMBERS = {
-    text.encode(): np.dtype(f"<{text}")
-    for text in ["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
+# NumPy's own numbers, little-endian, each with the letter by which `struct` writes it; of floats it writes the bytes.
+_CODES = {
+    "b1": "?",
+    **dict(zip(["i1", "i2", "i4", "i8"], "bhiq", strict=True)),
+    **dict(zip(["u1", "u2", "u4", "u8"], "BHIQ", strict=True)),
+    **{f"f{size}": f"{size}s" for size in (2, 4, 8)},
 }
-_LETTERS: dict[type, bytes] = {dtype.type: text for text, dtype in _NUMBERS.items()}
-_SMALL: dict[tuple[int, int], struct.Struct] = {}  # frames, by how many numbers the tag has and bytes the text
+_DTYPES = [np.dtype(f"<{text}") for text in _CODES]
+_HOW: dict[Any, tuple[int, str]] = {
+    dtype.type: (_FIRST_NUMBER + k, code) for k, (dtype, code) in enumerate(zip(_DTYPES, _CODES.values(), strict=True))
+} | {DEAD: (DEAD, ""), type(None): (CONTROL, "")}
+_SMALL: dict[tuple[Any, int], tuple[Callable[..., bytes], int, int, str]] = {}  # by what it is, and its tag's length
 _TAGS = [struct.Struct(f"<{count}Q") for count in range(8)]
 _VALUE = int(Kind.VALUE)
+_BOOLS = (np.False_, np.True_)
 
 
 def is_large(value: Any) -> bool:
@@ -316,19 +322,27 @@ def encode_small(step: tuple[int, int], edge: int, tag: tuple[int, ...], value: 
     Args:
         step, edge, tag, value, is_dead: see `encode_token`.
     """
-    if is_dead or value is None:
-        how, text = DEAD if is_dead else CONTROL, b""
-    else:
-        letters = _LETTERS.get(type(value))
-        if letters is None:
-            return None
-        how, text = NUMBER, letters + (value.tobytes() if _IS_LITTLE else value.tobytes()[::-1])
-    sizes = (len(tag), len(text))
-    known = _SMALL.get(sizes)
+    count = len(tag)
+    known = _SMALL.get((DEAD if is_dead else type(value), count)) or _layout(DEAD if is_dead else type(value), count)
     if known is None:
-        layout = f"{PREFIX.format}{_TAG.format[1:]}{_checked_length(tag)}Q{len(text)}s"
-        _SMALL[sizes] = known = struct.Struct(layout)
-    return known.pack(_VALUE, known.size - PREFIX.size, 0, 0, *step, edge, how, len(tag), *tag, text)
+        return None
+    pack, head, how, code = known
+    if not code:
+        return pack(_VALUE, head, 0, 0, step[0], step[1], edge, how, count, *tag)
+    if code[-1] == "s":
+        value = value.data if _IS_LITTLE else value.tobytes()[::-1]
+        return pack(_VALUE, head, 0, 0, step[0], step[1], edge, how, count, *tag, bytes(value))
+    return pack(_VALUE, head, 0, 0, step[0], step[1], edge, how, count, *tag, value)
+
+
+def _layout(key: Any, count: int) -> tuple[Callable[..., bytes], int, int, str] | None:
+    """Lay out the frame of a value that is all in the head; None if others are not."""
+    how, code = _HOW.get(key, (0, None))
+    if code is None:
+        return None
+    layout = struct.Struct(f"{PREFIX.format}{_TAG.format[1:]}{_checked_length((0,) * count)}Q{code}")
+    found = _SMALL[key, count] = (layout.pack, layout.size - PREFIX.size, how, code)
+    return found
 
 
 def _checked_length(tag: tuple[int, ...]) -> int:
@@ -361,16 +375,23 @@ def decode_small(buffer: Any, begin: int, end: int) -> tuple[tuple[int, int], in
     if place > end:
         return None
     master, step, edge, how, count = _TAG.unpack_from(buffer, begin)
-    if how not in _IN_HEAD or count >= len(_TAGS) or place + 8 * count > end:
+    if count >= len(_TAGS) or place + 8 * count > end:
         return None
     tag = _TAGS[count].unpack_from(buffer, place)
-    if how != NUMBER:
-        return (master, step), edge, tag, None, how == DEAD
-    place += 8 * count + 2
-    dtype = _NUMBERS.get(bytes(buffer[place - 2 : place]))
+    if how >= _FIRST_NUMBER:
+        value = _number(how, buffer, place + 8 * count, end)
+        return None if value is None else ((master, step), edge, tag, value, False)
+    return ((master, step), edge, tag, None, how == DEAD) if how <= CONTROL else None
+
+
+def _number(how: int, buffer: Any, place: int, end: int) -> Any:
+    """Read a number; None if it is damaged."""
+    if how == _FIRST_NUMBER and place < end:
+        return _BOOLS[buffer[place] != 0]
+    dtype = _DTYPES[how - _FIRST_NUMBER] if how < _FIRST_NUMBER + len(_DTYPES) else None
     if dtype is None or place + dtype.itemsize > end:
         return None
-    return (master, step), edge, tag, np.ndarray((), dtype, buffer, place)[()], False
+    return np.ndarray((), dtype, buffer, place)[()]
 
 
 def decode_token(
@@ -388,9 +409,11 @@ def decode_token(
     try:
         _, _, edge, how, count = _TAG.unpack_from(head)
         tag = (_TAGS[count] if count < len(_TAGS) else struct.Struct(f"<{count}Q")).unpack_from(head, _TAG.size)
-        if how == NUMBER:
-            place = _TAG.size + 8 * count
-            return edge, tag, np.ndarray((), _NUMBERS[head[place : place + 2]], head, place + 2)[()], False
+        if how >= _FIRST_NUMBER:
+            value = _number(how, head, _TAG.size + 8 * count, len(head))
+            if value is None:
+                raise FrameError("the number is cut short, or of no dtype that is known")
+            return edge, tag, value, False
         if how == PLAIN:
             return edge, tag, arrays[0], False
         if how == UPPER and arrays[0].dtype == np.uint16:

@@ -74,6 +74,7 @@ class Kind(IntEnum):
     FETCHED = 37
 
 
+_VALUE = int(Kind.VALUE)  # a member of an enumeration takes longer to be found and compared
 # What reading a damaged document raises.
 DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
@@ -208,7 +209,7 @@ class Decoder:
             kind, head, table, _ = PREFIX.unpack_from(self._scratch, position)
             begin = position + PREFIX.size
             end = begin + head
-            if kind != Kind.VALUE or table or end > count or not take(self._scratch, begin, end):
+            if kind != _VALUE or table or end > count or not take(self._scratch, begin, end):
                 break
             position = end
             taken += 1

@@ -27,12 +27,11 @@ from ..place.devices import Device, devices_of_cluster
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, deep_calls
 from ..tracing.recorder import End
 from ..tracing.recorder import Event as Recorded
-from .frames import Tag
+from .frames import Deliver, Iteration, Tag
 from .kept import KeptStates
 from .program import Assign, MachineProgram
 from .step import Event, Step
 
-_AS_IT_IS = contextlib.nullcontext()
 Send = Callable[[int, Tag, Any, bool], None]  # of the number of an edge, a tag, a value, and whether it is dead
 
 
@@ -77,6 +76,10 @@ class PartStep(Step):
     program: PartProgram
     recorded: tuple[Sequence[Recorded], Sequence[Crossing]] | None = None
     nodes: Mapping[str, Node] = MappingProxyType({})
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._entrances: dict[int, tuple[Deliver, Deliver, dict[Tag, Iteration]]] = {}
+        super().__init__(*arguments, **options)
 
     def is_elsewhere(self, device: str) -> bool:
         return device in self.program.elsewhere
@@ -136,10 +139,11 @@ class PartStep(Step):
             Exception: what an operation raised; `current` says where.
         """
         ready = self.ready
+        take = ready.popleft
         for _ in range(most):
             if not ready or self.is_held:
                 break
-            self.current = item = ready.popleft()  # noted before it runs: others ask what a long step is in
+            self.current = item = take()  # noted before it runs: others ask what a long step is in
             item[0](item[1])
         while not ready and not self.is_held and not self.events.empty():
             function, arguments = self.events.get_nowait()  # nobody else takes any
@@ -158,14 +162,19 @@ class PartStep(Step):
         node = self.nodes.get(getattr(item[0], "__name__", ""))
         return "the step's own work" if node is None else f"operation {node.name!r}"
 
+    def _entrance(self, number: int) -> tuple[Deliver, Deliver, dict[Tag, Iteration]]:
+        """Return by what an edge leads on, alive and dead, and the iterations to which it leads."""
+        found = self._entrances[number] = (*self._deliveries[number], self._receives[number][1].live)
+        return found
+
     def receive(self, number: int, tag: Tag, value: Any, is_dead: bool) -> None:
         """Take what another task has sent.
 
         Raises:
             KeyError: nothing with that number is received here.
         """
-        deliver, kill = self._deliveries[number]
-        iteration = self._receives[number][1].live.get(tag)
+        deliver, kill, live = self._entrances.get(number) or self._entrance(number)
+        iteration = live.get(tag)
         if iteration is None:
             self.mail[number, tag] = (value, is_dead)
         elif is_dead:
@@ -324,9 +333,14 @@ class PartProgram(MachineProgram):
 
         return TracedPartStep(*made, nodes=nodes)
 
+    @property
+    def has_recursion(self) -> bool:
+        """Test whether functions of the step call themselves, so that it is turned within `room`."""
+        return bool(self._recursions)
+
     def room(self) -> AbstractContextManager[Any]:
         """Room for recursive functions while a step is turned."""
-        return deep_calls(FRAMES_OF_PROGRAM) if self._recursions else _AS_IT_IS
+        return deep_calls(FRAMES_OF_PROGRAM)
 
 
 def task_of(device: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from anabranch.distribute.cluster import ClusterSpec
@@ -87,7 +87,10 @@ class Pipe:
     def fileno(self) -> int:
         return -1 if self.is_closed else id(self)
 
-    def sendmsg(self, buffers: list[Any]) -> int:
+    def send(self, data: Any) -> int:
+        return self.sendmsg([data])
+
+    def sendmsg(self, buffers: Iterable[Any]) -> int:
         if self.is_closed:
             raise BrokenPipeError(32, "the connection was cut")
         data = b"".join(map(bytes, buffers))
