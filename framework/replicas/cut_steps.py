@@ -95,7 +95,7 @@ class CutSteps:
         """Build a step of all rows at once; see `build`."""
         if mode not in self._traced and (mode == "train" or not self._traced):
             with eagerly(), Graph().as_default():  # makes what the model makes at first, on no device in particular
-                self.model._build_plain_step(mode, layout, placeholders(_like_batch(layout, tensors)))
+                self.model._build_plain_step(mode, layout, placeholders(like_batch(layout, tensors)))
             self._traced.add(mode)
         with self.placed():
             return self.model._build_plain_step(mode, layout, tensors)
@@ -121,7 +121,7 @@ class CutSteps:
             with eagerly():
                 metrics = self.model.metrics
                 before = [(variable, np.array(variable.numpy())) for m in metrics for variable in m.variables]
-                tracer = StepTracer(self.model, self.strategy, _like_batch(layout, tensors))
+                tracer = StepTracer(self.model, self.strategy, like_batch(layout, tensors))
                 for variable, value in before:
                     variable.assign(value)
             key = layout.key, tuple(id(variable) for variable in self.model.trainable_variables)
@@ -163,7 +163,7 @@ class CutSteps:
                 )
 
 
-def _like_batch(layout: Layout, tensors: list[Tensor]) -> Batch:
+def like_batch(layout: Layout, tensors: list[Tensor]) -> Batch:
     """A batch of which nothing but shapes and dtypes is known."""
     leaves: list[Any] = [tensor.spec for tensor in tensors]
     return Batch(layout, leaves, 0)
@@ -176,4 +176,4 @@ def wide(dtype: Any) -> Any:
     return "float32" if dtype.itemsize < 4 and dtype.kind not in "iu" else dtype
 
 
-__all__ = ["CutSteps", "wide"]
+__all__ = ["CutSteps", "like_batch", "wide"]

@@ -15,10 +15,12 @@ import numpy as np
 from ...distribute.strategies.data_parallel import DataParallel
 from ...engine import ops
 from ...engine.common.dtypes import as_dtype
-from ...engine.graph import IndexedSlices, Tensor
+from ...engine.graph import IndexedSlices, Tensor, eagerly
 from ...engine.graph.scopes import device
+from ...engine.ops.random.keys import like, standing_in
+from ...engine.ops.random.rows import Axes, Window, drawing_rows
 from ..data.adapters import Layout
-from .cut_steps import CutSteps, wide
+from .cut_steps import CutSteps, like_batch, wide
 from .traced import Entry, StepTracer
 
 
@@ -26,6 +28,10 @@ class LocalSteps(CutSteps):
     """Builds the steps of one model that was compiled under `DataParallel` in a process with several devices."""
 
     strategy: DataParallel
+
+    def __init__(self, model: Any, strategy: Any) -> None:
+        self._axes: dict[StepTracer, Axes] = {}
+        super().__init__(model, strategy)
 
     def placed(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -40,14 +46,32 @@ class LocalSteps(CutSteps):
         if rows is not None:
             replicas = replicas[: max(rows, 1)]  # where there are fewer rows than replicas some have none
         count: Any = ops.shape(tensors[0])[0] if rows is None else rows
+        axes = self._axes_of(tracer, layout, tensors)
+        generators: list[Any] = [{}]  # the first replica takes the step's own
+        for replica in replicas[1:]:
+            with replica():
+                generators.append(like(tracer.generators) if axes else {})
         parts: list[list[list[Any]]] = []
         for number, replica in enumerate(replicas):
             first, last = _bounds(count, number, len(replicas))
-            with replica():
+            window = Window(*[ops.cast(each, "int64") for each in (first, last - first, count)])
+            with replica(), standing_in(generators[number]), drawing_rows(axes, window):
                 weight = _share(last - first, count)
                 found = tracer.traced_entries(layout, [tensor[first:last] for tensor in tensors], weight)
                 parts.append([_weighted(entry, given, weight) for entry, given in found])
         return [_sum(entry, [part[number] for part in parts]) for number, entry in enumerate(tracer.entries)]
+
+    def _axes_of(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> Axes:
+        """The axes of the step's random numbers that have rows: replicas draw what one device draws for these.
+
+        Over devices of other tasks each replica draws by itself.
+        """
+        if self.remote is not None:
+            return []
+        if tracer not in self._axes:
+            with eagerly():
+                self._axes[tracer] = tracer.find_axes(like_batch(layout, tensors))
+        return self._axes[tracer]
 
 
 def _bounds(rows: Any, part: int, parts: int) -> tuple[Any, Any]:

@@ -101,6 +101,7 @@ class StepTracer:
         gradients_at: how many operations the graph of the latest trace had when the first gradients were handed over.
         applications: each optimizer that is applied, with its variables.
         keys: how many keys of each generator a step takes; empty if that may depend on the data.
+        generators: all whose keys it takes.
         log_variables: what holds the step's logs, by name.
     """
 
@@ -134,6 +135,7 @@ class StepTracer:
             traced = self.trace(batch.layout, placeholders(batch))
             self.entries = [entry for entry, _ in self.entries_of(traced)]
         self._draws = len(axes)
+        self.generators = list(dict.fromkeys(generator for generator, _ in keys))
         if all(graph is where and generator in self._generators for generator, where in keys):
             taken = [generator for generator, _ in keys]
             self.keys = [taken.count(generator) for generator in self._generators]

@@ -34,7 +34,7 @@ def trained(name: str, floatx: str, strategy: Any = None) -> dict[str, Any]:
     ab.config.set_floatx(floatx)
     ab.utils.set_random_seed(5)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
-        case = MODELS[name]()
+        case = (MODELS | RANDOM | RANDOM_IN_LOOPS)[name]()
     history = case.model.fit(case.x, case.y, batch_size=7, epochs=2, verbose=0, **case.options)
     return results_of(case, history)
 
@@ -78,6 +78,13 @@ def test_stages(name: str) -> None:
     expected = trained(name, "float64")
     ab.config.set_devices(cpu=2)
     assert_same(trained(name, "float64", Pipeline(2, microbatches=3)), expected, PRECISIONS["float64"])
+
+
+@pytest.mark.parametrize("name", first_of([*RANDOM, *RANDOM_IN_LOOPS]))
+def test_replicas_on_devices_draw_the_numbers_of_one_device(name: str) -> None:
+    expected = trained(name, "float64")
+    ab.config.set_devices(cpu=4)  # of batches of 3 rows one replica has none
+    assert_same(trained(name, "float64", on_devices(4)), expected, PRECISIONS["float64"])
 
 
 def test_counts_are_those_of_all_rows() -> None:

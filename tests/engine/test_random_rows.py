@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shared.examples import examples
 
 import anabranch as ab
+from anabranch.engine.ops.random.keys import SeedGenerator, like, noting_keys, standing_in, take_key
 from anabranch.engine.ops.random.rows import RandomRows, Window, drawing_rows, finding_axes
 from anabranch.engine.ops.random.samplers import (
     RandomIntegers,
@@ -135,3 +136,18 @@ def test_a_step_that_draws_otherwise_than_it_did_draws_for_all_rows() -> None:
             found = ab.random.uniform((2, 3), seed=4)
         value = ab.Session(graph).run(found)
     np.testing.assert_array_equal(value, ab.random.uniform((2, 3), seed=4))
+
+
+def test_generators_that_stand_in_begin_each_run_where_others_are() -> None:
+    generator = SeedGenerator(7)
+    with ab.Graph().as_default() as graph, noting_keys() as noted:
+        stand_ins = like([generator])
+        first = [take_key(generator), take_key(generator)]
+        with standing_in(stand_ins):
+            others = [take_key(generator), take_key(3), take_key(generator)]
+    assert [each for each, _ in noted] == [generator] * 4, "whoever stands in for it"
+    session, effects = ab.Session(graph), [each for each in graph.operations if each.writes]
+    for begin in (0, 2):
+        one, other, _ = session.run([first, others, effects])
+        assert np.array(one).tolist() == [[7, begin], [7, begin + 1]]
+        assert np.array(other).tolist() == [[7, begin], [3, 0], [7, begin + 1]]

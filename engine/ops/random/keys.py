@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -141,9 +141,51 @@ class TakeKey(Op):
         return (Effect(self.generator, writes=True),)
 
 
+@dataclass(frozen=True, eq=False)
+class ReadKey(Op):
+    """The key that a generator would give next, as an int64 vector of 2."""
+
+    no_samples: ClassVar[str] = "holds a generator: test_random_rows"
+    generator: SeedGenerator
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec((2,), dtypes.int64)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return self.generator.state
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return ()
+
+    def effects(self) -> tuple[Effect, ...]:
+        return (Effect(self.generator, writes=False),)
+
+
+@dataclass(frozen=True, eq=False)
+class SetKey(Op):
+    """The input, a key, which becomes the one that a generator gives next."""
+
+    no_samples: ClassVar[str] = "holds a generator: test_random_rows"
+    generator: SeedGenerator
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec((2,), dtypes.int64)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        self.generator.state = inputs[0]
+        return inputs[0]
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return (None,)
+
+    def effects(self) -> tuple[Effect, ...]:
+        return (Effect(self.generator, writes=True),)
+
+
 class _Noting(threading.local):
     def __init__(self) -> None:
         self.taken: list[tuple[SeedGenerator, Any]] | None = None
+        self.stand_ins: Mapping[SeedGenerator, SeedGenerator] = {}
 
 
 _noting = _Noting()
@@ -157,6 +199,24 @@ def noting_keys() -> Generator[list[tuple[SeedGenerator, Any]]]:
         yield _noting.taken
     finally:
         _noting.taken = before
+
+
+@contextlib.contextmanager
+def standing_in(generators: Mapping[SeedGenerator, SeedGenerator]) -> Generator[None]:
+    """Make a block that builds a step in which other generators give the keys, by those in whose place they do."""
+    before, _noting.stand_ins = _noting.stand_ins, generators
+    try:
+        yield
+    finally:
+        _noting.stand_ins = before
+
+
+def like(generators: Sequence[SeedGenerator]) -> dict[SeedGenerator, SeedGenerator]:
+    """Make generators that in each run of the current graph begin where others are then; for `standing_in`."""
+    found = {generator: SeedGenerator(0, generator.name) for generator in generators}
+    for generator, other in found.items():
+        apply(SetKey(other), apply(ReadKey(generator)))
+    return found
 
 
 def take_key(seed: Any = None) -> Tensor:
@@ -174,6 +234,7 @@ def take_key(seed: Any = None) -> Tensor:
     if isinstance(seed, SeedGenerator):
         if _noting.taken is not None:
             _noting.taken.append((seed, get_default_graph()))
+        seed = _noting.stand_ins.get(seed, seed)
         return apply(TakeKey(seed), name=f"{seed.name}/key")
     if _is_integer(seed):
         return make_constant(np.array([_as_int64(int(seed)), 0], dtype="int64"), "key")
@@ -185,4 +246,12 @@ def take_key(seed: Any = None) -> Tensor:
     return key
 
 
-__all__ = ["SeedGenerator", "global_generator", "noting_keys", "set_global_seed", "take_key"]
+__all__ = [
+    "SeedGenerator",
+    "global_generator",
+    "like",
+    "noting_keys",
+    "set_global_seed",
+    "standing_in",
+    "take_key",
+]
