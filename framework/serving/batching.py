@@ -14,7 +14,7 @@ import numpy as np
 from ...engine.common.quick_dataclass import dataclass
 from .lengths import padded_length
 from .servable import Servable
-from .short_calls import ShortCalls
+from .short_calls import AT_ONCE_SECONDS, ShortCalls
 from .signature import DEFAULT
 from .statistics import BatchObserver
 
@@ -86,7 +86,8 @@ class Batcher:
     """The requests that wait for a model, and the thread that computes them.
 
     Requests that come in one turn of the event loop are looked at together in the next one. Short calls are made there
-    (`ShortCalls`), one in a turn; others by the thread. All but `_compute` is on the event loop.
+    (`ShortCalls`), one in a turn; others by the thread. The shortest ones are made at once where nothing waits: to join
+    them would take longer than to compute each alone. All but `_compute` is on the event loop.
 
     Args:
         servable: the model.
@@ -100,7 +101,7 @@ class Batcher:
         self._settings = settings
         self._thread = thread
         self._observer = observer
-        self._short = ShortCalls()
+        self._short, self._at_once = ShortCalls(), ShortCalls(AT_ONCE_SECONDS)
         self._waiting: deque[_Request] = deque()
         self._is_busy = False
         self._began = 0.0
@@ -151,6 +152,9 @@ class Batcher:
         if rows and self._servable.why_alone(signature) is None:
             key, sizes = self._key(arrays, signature or DEFAULT)
         request = _Request(arrays, signature, rows, key, sizes, loop.create_future(), self._is_busy)
+        if not self._waiting and not self._is_busy and self._at_once.includes(kind := self._kind([request])):
+            self._run_here([request], kind)
+            return request.future
         self._waiting.append(request)
         self._plan_turn()
         return request.future
@@ -249,7 +253,9 @@ class Batcher:
         except Exception:  # the thread finds out which of them fail, however long that takes
             self._begin(batch, kind)
             return
-        self._short.note(kind, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._short.note(kind, seconds)
+        self._at_once.note(kind, seconds)
         self._end(batch, began, results)
         if self._waiting:
             self._plan_turn()  # other models, and what has just come, are not held up

@@ -1,11 +1,18 @@
 """Requests that the HTTP front refuses, whichever protocol is used."""
 
+import asyncio
+import re
 import socket
+from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from shared.serving_clients import ask
+
+pytest.importorskip("uvicorn")
+from anabranch.framework.serving.web.application import Application, Request, Response, Route
+from anabranch.framework.serving.web.connections import Joining
 
 
 @pytest.mark.parametrize(
@@ -81,3 +88,77 @@ def test_requests_are_counted(served: Any) -> None:
     assert grown('anabranch_rows_total{model="pairs"}') == 6
     assert grown('anabranch_request_seconds_count{model="pairs"}') == 3
     assert after['anabranch_requests_under_way{model="pairs"}'] == 0
+
+
+def test_pipelined_requests_are_answered_in_their_order(served: Any) -> None:
+    parts = urlsplit(served.server.rest_url)
+    asked = [("HEAD", "/v2/health/live"), ("GET", "/v2/health/ready"), ("HEAD", "/nowhere"), ("GET", "/v2/health/live")]
+    heads = [f"{method} {path} HTTP/1.1\r\nHost: x\r\n".encode() for method, path in asked]
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) as stream:
+        stream.sendall(b"\r\n".join([*heads[:-1], heads[-1] + b"Connection: close\r\n\r\n"]))
+        found = b"".join(iter(lambda: stream.recv(65536), b""))
+    assert re.findall(rb"HTTP/1.1 (\d+)|(\{.*?\})", found) == [
+        (b"200", b""),
+        (b"200", b""),
+        (b"", b'{"ready":true}'),
+        (b"404", b""),
+        (b"200", b""),
+        (b"", b'{"live":true}'),
+    ]
+
+
+class Packets:
+    """Stands for the transport of a connection."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.written.append(b"closed")
+
+
+def test_the_head_of_an_answer_goes_with_its_body() -> None:
+    packets = Packets()
+    joining = Joining(packets)
+    for data in (b"HTTP/1.1 100 Continue", b"HTTP/1.1 200 OK ", b"one", b"HTTP/1.1 is no head"):
+        joining.write(data)
+    joining.close()
+    assert packets.written == [b"HTTP/1.1 100 Continue", b"HTTP/1.1 200 OK one", b"HTTP/1.1 is no head", b"closed"]
+
+
+def test_the_head_of_an_answer_without_a_body_goes_before_the_end() -> None:
+    packets = Packets()
+    joining = Joining(packets)
+    joining.write(b"HTTP/1.1 200 OK ")
+    joining.close()
+    joining.flush()
+    assert packets.written == [b"HTTP/1.1 200 OK ", b"closed"]
+
+
+def test_the_head_of_a_stream_does_not_wait_for_its_first_piece() -> None:
+    sent: list[tuple[str, bytes]] = []
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        sent.append(("the first piece is computed", b""))
+        yield b"piece"
+
+    async def handle(request: Request) -> Response:
+        return Response(b"", stream=pieces())
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append((message["type"], message.get("body", b"")))
+
+    application = Application([Route("GET", re.compile("/"), handle)], 1)
+    asyncio.run(application({"method": "GET", "path": "/", "headers": [], "scheme": "http"}, receive, send))
+    assert sent[:2] == [("http.response.start", b""), ("http.response.body", b"")]
+    assert sent[2][0] == "the first piece is computed"
+    assert b"".join(body for _, body in sent) == b"piece"

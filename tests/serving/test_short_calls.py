@@ -17,7 +17,7 @@ from shared.serving_clients import ask
 import anabranch as ab
 from anabranch.framework.serving.batching import Batcher
 from anabranch.framework.serving.servable import Servable
-from anabranch.framework.serving.short_calls import SECONDS, ShortCalls
+from anabranch.framework.serving.short_calls import AT_ONCE_SECONDS, SECONDS, ShortCalls
 
 pytest.importorskip("uvicorn")
 
@@ -119,6 +119,35 @@ def test_calls_that_have_become_long_go_back_to_the_thread() -> None:
     assert not any(model.is_here[2:])
 
 
+def test_the_shortest_calls_are_made_at_once() -> None:
+    model = Model()
+
+    async def body(batcher: Batcher) -> list[Any]:
+        for _ in range(MANY):
+            found = batcher.submit([np.array([3.0])])
+            if found.done():
+                break
+            await found
+        return found.result()
+
+    assert with_batcher(model, body)[0].tolist() == [6.0]
+    assert model.is_here[-1]
+    assert not any(model.is_here[:4])
+
+
+def test_calls_that_are_only_short_wait_for_others_in_their_turn() -> None:
+    model = Model()
+    model.seconds = 1.2 * AT_ONCE_SECONDS
+
+    async def body(batcher: Batcher) -> None:
+        for _ in range(20):
+            found = batcher.submit([np.array([3.0])])
+            assert not found.done()
+            await found
+
+    with_batcher(model, body)
+
+
 def test_each_shape_is_measured_for_itself() -> None:
     model = Model(joins=False)
 
@@ -172,8 +201,6 @@ def test_requests_whose_clients_have_gone_are_not_computed() -> None:
     model = Model()
 
     async def body(batcher: Batcher) -> None:
-        await ask_often(batcher, 8)
-        model.rows.clear()
         batcher.submit([np.array([1.0])]).cancel()
 
     with_batcher(model, body)

@@ -204,6 +204,7 @@ async def _linger(receive: Any) -> None:
 
 async def _send_pieces(stream: AsyncGenerator[bytes], send: Any) -> None:
     """Send the pieces of a body until it ends or the client has gone."""
+    await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head does not wait for the first
     try:
         async for piece in stream:
             await send({"type": "http.response.body", "body": piece, "more_body": True})

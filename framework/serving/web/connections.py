@@ -8,6 +8,7 @@ import os
 import ssl
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,37 @@ class Tls:
             ) from None
 
 
+class Joining:
+    """The transport of one answer: its head goes with the beginning of its body, in one packet instead of two.
+
+    What waits for its body longer than that sends an empty piece of it first.
+
+    Args:
+        transport: of the connection.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self._transport, self._head, self._has_begun = transport, b"", False
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if not self._has_begun and not data.startswith(b"HTTP/1.1 100"):
+            self._head, self._has_begun = data, True
+            return
+        self._transport.write(self._head + data if self._head else data)
+        self._head = b""
+
+    def flush(self) -> None:
+        """Write a head that has no body."""
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+
 class _Connection(HttpToolsProtocol):
     """A connection whose requests have to come within a time, with heads of a bounded size.
 
@@ -87,6 +119,14 @@ class _Connection(HttpToolsProtocol):
         self._end_timer()  # the body has its own time
         self._head_bytes, self._is_head_missing, self._is_body_missing = 0, False, True
         super().on_headers_complete()
+        cycle: Any = self.cycle
+        if cycle is not None and not isinstance(cycle.transport, Joining):
+            cycle.transport = joining = Joining(self.transport)
+            cycle.on_response = partial(self._end_answer, joining)
+
+    def _end_answer(self, joining: Joining) -> None:
+        joining.flush()
+        self.on_response_complete()
 
     def on_message_complete(self) -> None:
         self._is_body_missing = False
