@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ..common import dtypes
+from ..graph.costs import Cost
 from ..graph.graph import Operation, Parameter
 from ..graph.op import Op
 from ..graph.region import Region
@@ -25,6 +26,7 @@ class History(Op):
     """The values that tensor `inner` of a loop body had, one element for each iteration. Input: the loop's frame."""
 
     no_samples: ClassVar[str] = "takes a frame: test_control_flow_pitfalls"
+    cost: ClassVar[Cost] = Cost.NOTHING
 
     def __init__(self, inner: Symbol) -> None:
         self.inner = inner
@@ -40,6 +42,8 @@ class TripCount(Op):
     """The number of iterations that a loop made, int32. Input: the loop's frame."""
 
     no_samples: ClassVar[str] = "takes a frame: test_control_flow_pitfalls"
+    cost: ClassVar[Cost] = Cost.NOTHING
+    kept_on_host: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> Spec:
         return TensorSpec((), dtypes.int32)
@@ -52,6 +56,7 @@ class Saved(Op):
     """The value of tensor `inner` of a branch; there is none if another branch was taken. Input: the frame."""
 
     no_samples: ClassVar[str] = "takes a frame: test_control_flow_pitfalls"
+    cost: ClassVar[Cost] = Cost.NOTHING
     view = True
 
     def __init__(self, inner: Symbol) -> None:

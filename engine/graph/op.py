@@ -12,11 +12,13 @@ import numpy as np
 
 from ..common.dtypes import string
 from .axis_maps import AxisMap, broadcast_map, leading_map
+from .costs import Cost
 
 if TYPE_CHECKING:
     from .graph import Operation
     from .kernel_roles import KernelRole
     from .region import Region
+    from .result_sizes import ResultSizes, SizesOfTensors
     from .spec import Spec
     from .tensor import Tensor
 
@@ -88,6 +90,17 @@ class Op:
         shape_input: the position of the input that holds the result's shape, an int32 vector, where there is one.
         kernel_role: the part of the op in a kernel that computes several ops at once; see `kernel_roles`. Elementwise
             ops, and those of `kernel_steps`, need none.
+        cost: how much a run computes.
+        serial_nanoseconds: the time for each element of the largest input, of ops for which NumPy uses one core.
+        reads_rows: whether a run reads only those rows of the first input that it returns.
+        writes_rows: whether a run writes only some rows of variables, which are the first inputs.
+        repeats_values: whether the result has the values of an input more than once, so that it takes more room.
+        linear_in: the positions of inputs in each of which the result is linear, where the others stay the same.
+        grows_with: for each input 1 if each element of the result grows with it, or -1 if it falls; bools count as 0
+            and 1.
+        by_element: whether each element depends on the elements at its place alone, of inputs that broadcast, as in
+            elementwise ops.
+        kept_on_host: whether the result is kept in the memory of the host, whatever device the inputs are on.
         host_only: whether `run` computes with NumPy alone, so that no GPU can run it.
         no_samples: why the op has no samples, and which tests it has instead; empty where it has some.
     """
@@ -102,6 +115,15 @@ class Op:
     last_axes: ClassVar[int | tuple[int, ...] | None] = None
     shape_input: ClassVar[int | None] = None
     kernel_role: ClassVar[KernelRole | None] = None
+    cost: ClassVar[Cost] = Cost.ELEMENTS
+    serial_nanoseconds: ClassVar[float | None] = None
+    reads_rows: ClassVar[bool] = False
+    writes_rows: ClassVar[bool] = False
+    repeats_values: ClassVar[bool] = False
+    linear_in: ClassVar[tuple[int, ...]] = ()
+    grows_with: ClassVar[tuple[int, ...]] = ()
+    by_element: ClassVar[bool] = False
+    kept_on_host: ClassVar[bool] = False
     host_only: ClassVar[bool] = False
     no_samples: ClassVar[str] = ""
 
@@ -143,19 +165,28 @@ class Op:
     def axis_map(self, *inputs: Any) -> AxisMap | None:
         """Return for each axis of a result the axes of inputs that it follows; None where nothing is known.
 
-        All outputs of an op follow the same axes. By default elementwise ops broadcast, and ops with `last_axes`
-        treat the axes before these index by index.
+        All outputs of an op follow the same axes. By default ops that compute `by_element` broadcast, and ops with
+        `last_axes` treat the axes before these index by index.
 
         Args:
             inputs: specs of inputs, whose ranks are known.
         """
         ranks = [len(spec.shape) for spec in inputs]
-        if self.elementwise:
+        if self.elementwise or self.by_element:
             return broadcast_map(ranks)
         if self.last_axes is None:
             return None
         last = self.last_axes
         return leading_map(ranks, (last,) * len(ranks) if isinstance(last, int) else last)
+
+    def result_sizes(self, node: Operation, sizes: SizesOfTensors) -> Sequence[ResultSizes] | None:
+        """Return the sizes of the results where they follow from more than `axis_map`; else None.
+
+        Args:
+            node: the operation, some of whose results have sizes that are known at run time only.
+            sizes: those of its inputs.
+        """
+        return None
 
     def kernel_steps(self, inputs: Sequence[Any], output: Any) -> Sequence[tuple[Op, tuple[int, ...]]]:
         """Return the op as steps of a kernel, which are elementwise or have a `kernel_role`; none where it has no such.

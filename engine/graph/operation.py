@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .costs import Cost
 from .op import Effect, Op
 from .provenance import Location
 from .spec import Spec
@@ -93,6 +94,7 @@ class Parameter(Op):
     """An input of a region: a loop variable or a captured value."""
 
     no_samples: ClassVar[str] = "is given its value: test_session"
+    cost: ClassVar[Cost] = Cost.NOTHING
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -105,6 +107,7 @@ class Placeholder(Op):
     """A value that the caller feeds."""
 
     no_samples: ClassVar[str] = "is given its value: test_session"
+    cost: ClassVar[Cost] = Cost.NOTHING
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -117,6 +120,7 @@ class ReadVariable(Op):
     """The value of a variable at this point of the program."""
 
     no_samples: ClassVar[str] = "holds a variable: test_variables"
+    cost: ClassVar[Cost] = Cost.NOTHING
     view = True
 
     def __init__(self, variable: Variable) -> None:

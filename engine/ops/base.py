@@ -12,6 +12,7 @@ from ..common import dtypes
 from ..common.dtypes import DType, as_dtype, result_type
 from ..common.nest import is_sequence
 from ..common.quick_dataclass import dataclass
+from ..graph.costs import Cost
 from ..graph.graph import (
     Graph,
     Operation,
@@ -93,6 +94,8 @@ def runs_now(inputs: Iterable[Any]) -> bool:
 
 class Constant(Op):
     """A value that is known when the graph is built."""
+
+    cost: ClassVar[Cost] = Cost.NOTHING
 
     view = True
 
@@ -451,6 +454,7 @@ class Cast(Op):
     dtype: DType
     elementwise: ClassVar[bool] = True
     takes_slices: ClassVar[bool] = True
+    grows_with: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_castable(inputs[0].dtype, self.dtype)

@@ -23,6 +23,7 @@ class ShapeOf(Op):
     """The run-time shape of a tensor, as an int32 vector. Only the shape of the input is needed, never its values."""
 
     never_fails: ClassVar[bool] = True
+    kept_on_host: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((inputs[0].rank,), dtypes.int32)
@@ -65,6 +66,7 @@ class SumToShape(Op):
     never_fails: ClassVar[bool] = True
     shape_input: ClassVar[int | None] = 1
     kernel_role: ClassVar[KernelRole | None] = KernelRole.SUM_TO
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)
@@ -106,6 +108,9 @@ class BroadcastToShape(Op):
     never_fails: ClassVar[bool] = True
     shape_input: ClassVar[int | None] = 1
     kernel_role: ClassVar[KernelRole | None] = KernelRole.BROADCAST
+    repeats_values: ClassVar[bool] = True
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    grows_with: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)
@@ -148,6 +153,7 @@ class ZerosOfShape(Op):
     dtype: DType
     never_fails: ClassVar[bool] = True
     shape_input: ClassVar[int | None] = 0
+    repeats_values: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, self.dtype)
@@ -187,6 +193,8 @@ class ReshapeToShape(Op):
     never_fails: ClassVar[bool] = True
     shape_input: ClassVar[int | None] = 1
     kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    grows_with: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

@@ -17,7 +17,6 @@ from ..graph.tensor import Symbol
 from ..passes.framework.prune import frame_users, needed_in_region
 
 _MOST_ON_HOST = 8  # elements of an integer value that is kept in the host's memory: counters, shapes, keys
-_SHAPES = frozenset({"shape_of", "dim_of", "size_of", "array_size", "store_contains", "store_size", "trip_count"})
 
 
 def why_not(kind: str, operation: Operation) -> str | None:
@@ -56,7 +55,7 @@ def _holds_strings(tensor: Symbol) -> bool:
 
 def is_host_value(tensor: Symbol) -> bool:
     """Test whether a value is kept in the host's memory, whatever device uses it: a counter, a predicate, a shape."""
-    if tensor.operation.type in _SHAPES:
+    if tensor.operation.op.kept_on_host:
         return True
     return is_small_integer(tensor.spec) and runs_on_host(tensor.operation)
 

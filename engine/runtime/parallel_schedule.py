@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..codegen.host.threads import wanted_threads
 from ..common.machine_profile import machine_profile
+from ..graph.costs import Cost
 from ..graph.graph import Operation
 from ..graph.spec import TensorSpec
 from ..passes.framework.estimates import elements, flops_of
@@ -35,16 +36,6 @@ if TYPE_CHECKING:
     from .printer import Block
 
 Result = tuple[Any, ...] | None
-_NANOSECONDS = {  # for each element
-    **dict.fromkeys(("sort", "search_sorted"), 10.0),
-    **dict.fromkeys(("arg_sort", "top_k", "unique_positions"), 50.0),
-    **dict.fromkeys(("fourier_transform", "real_transform", "inverse_real_transform"), 10.0),
-    **dict.fromkeys(("real_transform_back", "inverse_real_transform_back"), 10.0),
-}
-_FACTORISATIONS = (
-    *("cholesky", "determinant", "eigh", "inverse", "lu_factor", "pseudo_inverse", "qr", "slogdet", "solve"),
-    *("svd", "eig", "singular_values", "cholesky_gradient", "solve_triangular"),
-)
 _MOST_ELEMENTS = 96 * 96  # of a matrix: with more, LAPACK's products use several cores
 _PRODUCTS = ("matmul", "packed_mat_mul", "product_then")
 _FEWEST_PRODUCTS = 4  # of fewer, threads may as well share each
@@ -64,11 +55,10 @@ def piece_of(operation: Operation, natives: Mapping[Operation, NativeRegion], ke
     if operation in kernels or operation.effects or operation.op.regions:
         return None
     specs = [tensor.spec for tensor in operation.inputs]
-    if kind in _NANOSECONDS and all(isinstance(spec, TensorSpec) and spec.dtype.kind != "T" for spec in specs):
-        return Piece(
-            max(elements(spec.shape) for spec in specs if isinstance(spec, TensorSpec)) * _NANOSECONDS[kind] / 1e9
-        )
-    if kind in _FACTORISATIONS and all(_is_small(spec) for spec in specs):
+    per_element = operation.op.serial_nanoseconds
+    if per_element is not None and all(isinstance(spec, TensorSpec) and spec.dtype.kind != "T" for spec in specs):
+        return Piece(max(elements(spec.shape) for spec in specs if isinstance(spec, TensorSpec)) * per_element / 1e9)
+    if operation.op.cost is Cost.FACTORISATION and all(_is_small(spec) for spec in specs):
         return Piece(flops_of(operation) * machine_profile().lapack_flop_seconds)
     return None
 

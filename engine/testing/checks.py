@@ -127,6 +127,33 @@ def _check_reversed(sample: Sample, axis: int, followed: Sequence[Follows], resu
     return 1
 
 
+# --- facts about values ---------------------------------------------------------------------------------------------
+
+
+def check_facts(sample: Sample) -> int:
+    """Check that results are linear in inputs that `linear_in` names, and grow with those of `grows_with`."""
+    op, inputs = sample.op, list(sample.inputs)
+    kinds = [getattr(each, "dtype", np.dtype(object)).kind for each in inputs]
+    linear = [position for position in op.linear_in if kinds[position] in "fc"]
+    growing = [(position, sign) for position, sign in enumerate(op.grows_with) if kinds[position] == "f"]
+    if not linear and not growing:
+        return 0
+    results = as_tuple(op.run(np, *inputs))
+    for position in linear:
+        doubled = [2 * each if place == position else each for place, each in enumerate(inputs)]
+        for value, again in pairs([2 * value for value in results], op.run(np, *doubled)):
+            assert_close(again, value, sample.tolerance, op.elementwise)
+    for position, sign in growing:
+        moved = [each + np.ones_like(each) if place == position else each for place, each in enumerate(inputs)]
+        for value, again in pairs(results, op.run(np, *moved)):
+            low, high = (value, again) if sign > 0 else (again, value)
+            fail_unless(
+                bool(np.all((low <= high) | np.isnan(low) | np.isnan(high))),
+                f"the result does not {'grow' if sign > 0 else 'fall'} with input {position}, as grows_with says",
+            )
+    return len(linear) + len(growing)
+
+
 # --- emitted source, layouts ----------------------------------------------------------------------------------------
 
 

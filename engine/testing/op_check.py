@@ -12,7 +12,7 @@ import numpy as np
 
 from ..graph.graph import Graph
 from ..graph.op import ErrorSample, Op, Sample, registered_ops
-from .checks import check_axes, check_dtypes, check_emission, check_layouts, check_specs, check_value
+from .checks import check_axes, check_dtypes, check_emission, check_facts, check_layouts, check_specs, check_value
 from .comparing import KNOWN, finding
 from .control_flow import check_control_flow, check_session
 from .derivatives import check_derivatives
@@ -30,6 +30,7 @@ CHECKS: dict[str, Callable[[Sample], int]] = {
     "value": check_value,
     "specs": check_specs,
     "axes": check_axes,
+    "facts": check_facts,
     "emission": check_emission,
     "kernels": check_kernels,
     "layouts": check_layouts,
@@ -55,9 +56,9 @@ def check_error(sample: ErrorSample) -> int:
 def check_op(op: type[Op], verbose: bool = True) -> dict[str, int]:
     """Run every check of an op class over its `samples()` and `error_samples()`.
 
-    Values, inferred specs at three levels of knowledge, axis maps, emitted source, roles and steps in kernels, layouts
-    of memory, dtypes, derivatives of both orders against differences, the op inside branches and loops, and through a
-    session.
+    Values, inferred specs at three levels of knowledge, axis maps, facts about values, emitted source, roles and steps
+    in kernels, layouts of memory, dtypes, derivatives of both orders against differences, the op inside branches and
+    loops, and through a session.
 
     Args:
         op: the class.

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ...engine.objects.registry import deserialize_keras_object, is_serialized
+from ...engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
 from .layer import Layer
 from .layer_config import config_from_signature
 
@@ -49,6 +49,9 @@ class Masking(Layer):
         kept = ops.any(ops.not_equal(inputs, self.mask_value), axis=-1, keepdims=True)
         return inputs * ops.cast(kept, inputs.dtype)
 
+    def get_config(self) -> dict[str, Any]:
+        return serialize_keras_object(super().get_config())  # arrays and tensors, too
+
 
 @config_from_signature()
 class Rescaling(Layer):
@@ -70,6 +73,9 @@ class Rescaling(Layer):
         dtype = self.compute_dtype
         inputs = ops.cast(inputs, dtype)
         return inputs * np.asarray(self.scale, dtype) + np.asarray(self.offset, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return serialize_keras_object(super().get_config())  # arrays and tensors, too
 
 
 @config_from_signature(output_shape="")

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Self, TypeVar
 
 from ...engine.common.keywords import check_keywords, given_in_a_row
+from ...engine.graph import Tensor, Variable
 from ...engine.objects import activations, policies
 from ...engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
 from .calling import enclosing_path, paths_below
@@ -212,7 +213,7 @@ class LayerConfig(LayerState):
 
 
 def _config_entry(argument: str, value: Any) -> Any:
-    """Return an argument as a config holds it: numbers, strings and structures of them as they are."""
+    """Return an argument as a config holds it: numbers, strings, tensors and structures of them as they are."""
     if argument.endswith("activation"):
         return activations.serialize(value)
     return value if _is_plain(value) else serialize_keras_object(value)
@@ -223,7 +224,7 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, value))
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
-    return value is None or type(value) in (bool, int, float, str)
+    return value is None or type(value) in (bool, int, float, str) or isinstance(value, (Tensor, Variable))
 
 
 def _deserialized(value: Any) -> Any:

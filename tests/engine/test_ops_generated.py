@@ -33,8 +33,12 @@ IN_CONTROL_FLOW = [
 WITH_AXES = [
     pytest.param(sample, id=name)
     for name, sample in NAMED
-    if type(sample.op).axis_map is not Op.axis_map or sample.op.last_axes is not None or name.split("-")[1] == "0"
+    if type(sample.op).axis_map is not Op.axis_map
+    or sample.op.last_axes is not None
+    or sample.op.by_element
+    or name.split("-")[1] == "0"
 ]
+WITH_FACTS = [pytest.param(sample, id=name) for name, sample in NAMED if sample.op.linear_in or sample.op.grows_with]
 RUNS = {
     "value": checks.check_value,
     "specs": checks.check_specs,
@@ -73,6 +77,11 @@ def test_runs(sample: Any, tell: Any):
 @pytest.mark.parametrize("sample", WITH_AXES)
 def test_axes(sample: Any, cases: Any):
     cases(checks.check_axes(sample))
+
+
+@pytest.mark.parametrize("sample", WITH_FACTS)
+def test_facts_about_values(sample: Any, cases: Any):
+    cases(checks.check_facts(sample))
 
 
 @pytest.mark.parametrize("sample", SMOOTH)

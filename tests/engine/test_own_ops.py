@@ -314,6 +314,21 @@ class HasLongerRows(_Broken):
         return ((Follows(0, len(inputs[0].shape) - 1),),)
 
 
+class IsNotLinear(_Broken):
+    """It says that it is linear in its input."""
+
+    linear_in = (0,)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return inputs[0] * 2 + 1
+
+
+class Falls(_Broken):
+    """It says that it falls where its input grows."""
+
+    grows_with = (-1,)
+
+
 class TooFewSamples(_Broken):
     pass
 
@@ -363,6 +378,8 @@ BROKEN = [
         HasLongerRows,
         r"sample 0, axes: axis 0 of the result is 2 long, axis 1 of input 0, which it follows by axis_map, 3",
     ),
+    (IsNotLinear, r"sample 0, facts: Not equal to tolerance"),
+    (Falls, r"sample 0, facts: the result does not fall with input 0, as grows_with says"),
     (TooFewSamples, r"samples: 1, expected at least 3"),
     (RefusesFloat64, r"sample 0, dtypes: infer refuses float64"),
     (

@@ -26,6 +26,7 @@ class Transpose(Op):
     axes: tuple[int, ...] | None
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

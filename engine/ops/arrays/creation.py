@@ -14,6 +14,7 @@ from ...common.dtypes import DType, as_dtype
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
+from ...graph.result_sizes import ResultSizes, SizesOfTensors
 from ...graph.spec import Shape, TensorSpec
 from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, convert_to_tensor, make_constant, normalize_axis, promote
@@ -37,11 +38,15 @@ class Fill(Op):
     """A shape filled with a scalar. Inputs: the scalar, and what fills the Nones of `shape`."""
 
     shape: tuple[int | None, ...]
+    repeats_values: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         if inputs[0].shape not in (None, ()):
             raise ValueError(f"A shape is filled with a scalar; got {inputs[0]}.")
         return TensorSpec(self.shape, inputs[0].dtype)
+
+    def result_sizes(self, node: Operation, sizes: SizesOfTensors) -> Sequence[ResultSizes] | None:
+        return [sizes.filled_in(self.shape, node.inputs[1:])]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         value, *sizes = inputs

@@ -107,6 +107,7 @@ class Take(Op):
     axis: int
     wrap: bool = True
     takes_slices: ClassVar[bool] = True
+    reads_rows: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x, indices = inputs

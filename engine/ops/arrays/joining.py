@@ -14,6 +14,7 @@ from ...graph.axis_maps import AxisMap, Follows
 from ...graph.graph import Operation
 from ...graph.kernel_roles import KernelRole
 from ...graph.op import ErrorSample, Op, Sample
+from ...graph.result_sizes import ResultSizes, SizesOfTensors
 from ...graph.slices import IndexedSlices
 from ...graph.spec import Shape, TensorSpec, meet_shapes, shape_text
 from ...graph.tensor import Tensor
@@ -159,6 +160,14 @@ class Split(Op):
             left = size - sum(part or 0 for part in sizes)
             sizes = tuple(left if part is None else part for part in sizes)
         return tuple([TensorSpec((*x.shape[:axis], part, *x.shape[axis + 1 :]), x.dtype) for part in sizes])
+
+    def result_sizes(self, node: Operation, sizes: SizesOfTensors) -> Sequence[ResultSizes] | None:
+        whole, given = sizes.of(node.inputs[0]), iter(node.inputs[1:])
+        if whole is None or self.equal:
+            return [None] * len(node.outputs)
+        axis = self.axis % len(whole)
+        parts = [sizes.named(next(given)) if size is None else size for size in self.sizes]
+        return [(*whole[:axis], part, *whole[axis + 1 :]) for part in parts]
 
     def _parts(self, size: int, given: Sequence[Any]) -> tuple[int, ...]:
         """The sizes of the parts of an axis of `size`.

@@ -11,6 +11,7 @@ from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
+from ...graph.result_sizes import ResultSizes, SizesOfTensors
 from ...graph.spec import Shape, TensorSpec, meet_shapes, shape_text, shapes_compatible
 from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, apply_multi, cast, convert_to_tensor, promote
@@ -63,6 +64,14 @@ class DynamicPartition(Op):
                 )
             rows = (0 if 0 in partitions.shape else None, *data.shape[rank:])
         return (TensorSpec(rows, data.dtype),) * self.count
+
+    def result_sizes(self, node: Operation, sizes: SizesOfTensors) -> Sequence[ResultSizes] | None:
+        data, numbers = node.inputs
+        if data.shape is None or numbers.shape is None:
+            return [None] * len(node.outputs)
+        rest = (sizes.of(data) or ())[len(numbers.shape) :]
+        # What is divided by the same numbers has parts of the same sizes.
+        return [(sizes.part_of(numbers, self.count, part, own), *rest) for part, own in enumerate(node.outputs)]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         data, partitions = inputs

@@ -65,6 +65,7 @@ class GatherNd(Op):
     """Inputs: x, indices (..., k). The parts of x named by k indices each."""
 
     needs_known: ClassVar[Mapping[int, str]] = {1: "last axis"}
+    reads_rows: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x, indices = inputs

@@ -14,6 +14,7 @@ from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample
+from ...graph.result_sizes import ResultSizes, SizesOfTensors
 from ...graph.spec import Dim, TensorSpec, shape_text, shapes_compatible
 from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, as_floating, cast, convert_to_tensor
@@ -130,6 +131,11 @@ class SegmentSum(_SegmentReduction):
 
     def start(self, dtype: DType) -> Any:
         return 0
+
+    def result_sizes(self, node: Operation, sizes: SizesOfTensors) -> Sequence[ResultSizes] | None:
+        data, _, count = node.inputs
+        whole = sizes.of(data)
+        return [None if whole is None else (sizes.named(count), *whole[1:])]
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents

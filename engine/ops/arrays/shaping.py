@@ -16,6 +16,7 @@ from ...graph.axis_maps import AxisMap, Follows, axes_from_front
 from ...graph.graph import Operation
 from ...graph.kernel_roles import KernelRole
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
+from ...graph.result_sizes import ResultSizes, SizesOfTensors
 from ...graph.spec import Shape, TensorSpec, as_shape, shape_text
 from ...graph.tensor import Symbol, Tensor
 from ..base import TensorLike, apply, convert_to_tensor, known_array, normalize_axis
@@ -74,6 +75,7 @@ class DimOf(Op):
 
     axis: int
     never_fails: ClassVar[bool] = True
+    kept_on_host: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((), dtypes.int32)
@@ -99,6 +101,7 @@ class SizeOf(Op):
     """The run-time number of elements, as an int32 scalar."""
 
     never_fails: ClassVar[bool] = True
+    kept_on_host: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((), dtypes.int32)
@@ -189,9 +192,16 @@ class Reshape(Op):
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    grows_with: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(_reshaped(inputs[0], self.shape), inputs[0].dtype)
+
+    def result_sizes(self, node: Operation, sizes: SizesOfTensors) -> Sequence[ResultSizes] | None:
+        filled = sizes.filled_in(self.shape, node.inputs[1:])
+        # A number that is no size of an array may turn out to be -1.
+        return [[size if isinstance(size, int) or len(size or ()) == 2 else None for size in filled]]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return as_scalar_or_array(inputs[0].reshape(fill_shape(self.shape, inputs[1:])))
@@ -338,6 +348,8 @@ class ExpandDims(Op):
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    grows_with: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -422,6 +434,8 @@ class Squeeze(Op):
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    grows_with: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -502,6 +516,9 @@ class BroadcastTo(Op):
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.BROADCAST
+    repeats_values: ClassVar[bool] = True
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    grows_with: ClassVar[tuple[int, ...]] = (1,)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x = inputs[0]
@@ -516,6 +533,9 @@ class BroadcastTo(Op):
         return TensorSpec(
             tuple(d if want is None and d != 1 else want for d, want in zip(source, self.shape, strict=True)), x.dtype
         )
+
+    def result_sizes(self, node: Operation, sizes: SizesOfTensors) -> Sequence[ResultSizes] | None:
+        return [sizes.filled_in(self.shape, node.inputs[1:])]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return as_scalar_or_array(xp.broadcast_to(inputs[0], fill_shape(self.shape, inputs[1:])))

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ...graph.spec import Dim, Shape, shape_text
 from ..base import (
     ErrorSample,
@@ -51,6 +52,7 @@ class ArgSort(Op):
 
     axis: int
     never_fails: ClassVar[bool] = True
+    serial_nanoseconds: ClassVar[float | None] = 50.0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(inputs[0].shape, dtypes.int32)
@@ -76,6 +78,8 @@ class Sort(Op):
 
     axis: int
     never_fails: ClassVar[bool] = True
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
+    serial_nanoseconds: ClassVar[float | None] = 10.0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return inputs[0]
@@ -115,6 +119,7 @@ class TopK(Op):
     k: int
     never_fails: ClassVar[bool] = True
     last_axes: ClassVar[int | tuple[int, ...] | None] = 1
+    serial_nanoseconds: ClassVar[float | None] = 50.0
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, TensorSpec]:
         shape: Shape = inputs[0].shape
@@ -296,6 +301,7 @@ class SearchSorted(Op):
 
     side: str
     never_fails: ClassVar[bool] = True
+    serial_nanoseconds: ClassVar[float | None] = 10.0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         sequence, values = inputs
@@ -376,6 +382,7 @@ class UniquePositions(Op):
 
     ascending: bool = True
     shape_from_values: ClassVar[bool] = True
+    serial_nanoseconds: ClassVar[float | None] = 50.0
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs

@@ -123,6 +123,7 @@ class AssignRows(Op):
     """
 
     no_samples: ClassVar[str] = "holds a variable: test_variable_rows"
+    writes_rows: ClassVar[bool] = True
     view = True
 
     def __init__(self, variable: Variable) -> None:
@@ -199,6 +200,7 @@ class AddToRows(AssignRows):
     """
 
     no_samples: ClassVar[str] = "is made by a pass: test_row_updates"
+    writes_rows: ClassVar[bool] = True
 
     def __init__(self, variable: Variable, sign: int, repeats: int = 1) -> None:
         super().__init__(variable)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 
 from ...common import dtypes
 from ...common.nest import is_sequence
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample
 from ...graph.spec import Dim, TensorSpec, shape_text, shapes_compatible
@@ -354,6 +355,8 @@ class SparseProduct(Op):
 @dataclass(frozen=True)
 class SampledProduct(Op):
     """Inputs: rows [n], columns [n], a [m, width], b [k, width]. Elements (row, column) of ``a @ b.T``."""
+
+    cost: ClassVar[Cost] = Cost.PRODUCT
 
     def infer(self, *inputs: Any) -> TensorSpec:
         rows, _, a, _ = inputs

@@ -329,6 +329,8 @@ class ArrayStackLike(ArrayOp):
 class ArraySize(ArrayOp):
     """The number of elements, int32."""
 
+    kept_on_host: ClassVar[bool] = True
+
     def infer(self, *inputs: Any) -> Spec:
         return TensorSpec((), dtypes.int32)
 

@@ -107,6 +107,8 @@ class StoreRead(StoreOp):
 class StoreContains(StoreOp):
     """Inputs: store, key. Whether the store has the key."""
 
+    kept_on_host: ClassVar[bool] = True
+
     def infer(self, *inputs: Any) -> Spec:
         store, key = inputs
         _check_key("contains", store, key, store.key.shape)
@@ -122,6 +124,8 @@ class StoreContains(StoreOp):
 @dataclass(frozen=True)
 class StoreSize(StoreOp):
     """The number of keys, int32."""
+
+    kept_on_host: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> Spec:
         return TensorSpec((), dtypes.int32)

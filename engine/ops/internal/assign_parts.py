@@ -22,6 +22,7 @@ class AssignParts(AssignRows):
     """
 
     no_samples: ClassVar[str] = "is made by a pass: test_assign_parts"
+    writes_rows: ClassVar[bool] = True
 
     def __init__(self, variable: Variable, depth: int) -> None:
         super().__init__(variable)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ...graph.spec import TensorSpec
 from ..base import Op
 
@@ -87,6 +88,7 @@ class PackedMatMul(Op):
     """
 
     no_samples: ClassVar[str] = "is made by a pass: test_pack"
+    cost: ClassVar[Cost] = Cost.PRODUCT
     layout: Layout
 
     def infer(self, *inputs: Any) -> TensorSpec:

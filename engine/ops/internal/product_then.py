@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from ...common.dtypes import as_dtype
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ...graph.provenance import Location
 from ...graph.spec import Spec, TensorSpec
 from ..base import Op
@@ -32,6 +33,7 @@ class ProductThen(Op):
     """
 
     no_samples: ClassVar[str] = "is made by a pass out of products and `Fused`: test_epilogues"
+    cost: ClassVar[Cost] = Cost.PRODUCT
     product: MatMul | PackedMatMul | Winograd
     taken: int
     then: Fused
@@ -70,3 +72,4 @@ class WinogradThen(ProductThen):
     """A convolution by transforms, and what is computed of each element of its result."""
 
     no_samples: ClassVar[str] = "is made by a pass out of convolutions and `Fused`: test_winograd_epilogues"
+    cost: ClassVar[Cost] = Cost.CONVOLUTION

@@ -28,6 +28,7 @@ class UpdateRows(AssignRows):
     """
 
     no_samples: ClassVar[str] = "is made by a pass: test_row_update_fusion"
+    writes_rows: ClassVar[bool] = True
 
     def __init__(self, variables: Sequence[Variable], change: Fused) -> None:
         super().__init__(variables[0])

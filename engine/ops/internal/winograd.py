@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ..base import Op
 from ..neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
 
@@ -22,6 +23,7 @@ class Winograd(Op):
     """
 
     no_samples: ClassVar[str] = "is made by a pass out of convolutions: test_winograd"
+    cost: ClassVar[Cost] = Cost.CONVOLUTION
     convolution: Conv | ConvInputGrad | ConvFilterGrad
     tile: int
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ...graph.spec import Dim, Shape, shape_text
 from ..arrays.axes import moveaxis, transpose
 from ..arrays.creation import diagonal
@@ -47,6 +48,8 @@ class Contraction(Op):
     b: str
     out: str
     never_fails: ClassVar[bool] = True
+    cost: ClassVar[Cost] = Cost.PRODUCT
+    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         sizes: dict[str, Dim] = {}

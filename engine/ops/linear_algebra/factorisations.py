@@ -17,6 +17,7 @@ import numpy as np
 from ...common.dtypes import int32
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, leading_map
+from ...graph.costs import Cost
 from ...graph.spec import Dim, shape_text
 from ..arrays.axes import swapaxes
 from ..arrays.creation import eye, tril, triu
@@ -71,6 +72,7 @@ class Qr(Op):
 
     complete: bool
     last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs
@@ -155,6 +157,7 @@ class LuFactor(Op):
     """
 
     last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs
@@ -257,6 +260,8 @@ class PseudoInverse(Op):
     The gradient exists where the rank stays what it is in a neighbourhood.
     """
 
+    cost: ClassVar[Cost] = Cost.FACTORISATION
+
     def infer(self, *inputs: Any) -> TensorSpec:
         x = inputs[0]
         check_precision(self, x)
@@ -309,6 +314,7 @@ class SlogDet(Op):
     type_name: ClassVar[str] = "slogdet"
     never_fails: ClassVar[bool] = True
     last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs

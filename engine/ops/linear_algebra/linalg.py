@@ -17,6 +17,7 @@ from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, broadcast_map
+from ...graph.costs import Cost
 from ...graph.readable import Readable
 from ...graph.spec import Dim, Shape, broadcast_shapes, shape_text
 from ..arrays.axes import moveaxis
@@ -114,6 +115,8 @@ class MatMul(_Product):
 
     type_name: ClassVar[str] = "matmul"
     never_fails: ClassVar[bool] = True
+    cost: ClassVar[Cost] = Cost.PRODUCT
+    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         a, b = inputs
@@ -167,6 +170,8 @@ class BatchMatMul(_Product):
 
     type_name: ClassVar[str] = "batch_matmul"
     never_fails: ClassVar[bool] = True
+    cost: ClassVar[Cost] = Cost.PRODUCT
+    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         a, b = inputs
@@ -225,6 +230,7 @@ class FlattenRows(Op):
 
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

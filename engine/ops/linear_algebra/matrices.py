@@ -13,6 +13,7 @@ import numpy as np
 
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ...graph.spec import Dim, Shape, broadcast_shapes, shape_text
 from ..arrays.axes import swapaxes
 from ..arrays.shaping import expand_dims, squeeze
@@ -94,6 +95,7 @@ class Inverse(Op):
     """The inverses of square matrices."""
 
     last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_factorised(self, "inv", inputs[0])
@@ -127,6 +129,8 @@ class Inverse(Op):
 @dataclass(frozen=True)
 class Solve(Op):
     """The solutions X of A X = B, by columns."""
+
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> TensorSpec:
         a, b = inputs
@@ -171,6 +175,7 @@ class Determinant(Op):
 
     never_fails: ClassVar[bool] = True
     last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -202,6 +207,7 @@ class Cholesky(Op):
     """The lower triangular L with L L^H = A for Hermitian, positive definite A (of which the Hermitian part counts)."""
 
     last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_factorised(self, "cholesky", inputs[0])

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ...graph.spec import Dim, Shape
 from ..arrays.axes import swapaxes
 from ..arrays.creation import diagonal, eye, zeros_like
@@ -95,6 +96,7 @@ class Eigh(Op):
     """The eigenvalues, in ascending order, and eigenvectors, as columns, of the Hermitian parts of matrices."""
 
     last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs
@@ -138,6 +140,7 @@ class Eig(Op):
     """The eigenvalues and eigenvectors, as columns of length 1, of square matrices; complex in any case."""
 
     last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs
@@ -200,6 +203,7 @@ class Svd(Op):
     full_matrices: bool
     type_name: ClassVar[str] = "svd"
     last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs
@@ -299,6 +303,7 @@ class SingularValues(Op):
     """The singular values alone, in descending order, which are quicker to find than the vectors."""
 
     last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

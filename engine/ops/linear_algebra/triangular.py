@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ...graph.spec import Dim, broadcast_shapes, shape_text
 from ..arrays.axes import swapaxes
 from ..arrays.creation import tril, triu
@@ -35,6 +36,7 @@ class SolveTriangular(Op):
     lower: bool = False
     transposed: bool = False
     unit_diagonal: bool = False
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> TensorSpec:
         a, b = inputs
@@ -122,6 +124,7 @@ class CholeskyGradient(Op):
     """
 
     last_axes: ClassVar[int | tuple[int, ...] | None] = 2
+    cost: ClassVar[Cost] = Cost.FACTORISATION
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_factorised(self, "cholesky_gradient", inputs[0])

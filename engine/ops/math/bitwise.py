@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,6 +41,8 @@ class _Bitwise(_Elementwise):
 
 @dataclass(frozen=True)
 class BitwiseAnd(_Bitwise):
+    grows_with: ClassVar[tuple[int, ...]] = (1, 1)
+
     source = "{0} & {1}"
     ufunc = "bitwise_and"
 
@@ -59,6 +61,8 @@ class BitwiseAnd(_Bitwise):
 
 @dataclass(frozen=True)
 class BitwiseOr(_Bitwise):
+    grows_with: ClassVar[tuple[int, ...]] = (1, 1)
+
     source = "{0} | {1}"
     ufunc = "bitwise_or"
 
@@ -110,6 +114,8 @@ class BitwiseNot(_Bitwise):
 
 @dataclass(frozen=True)
 class LogicalNot(_Elementwise):
+    grows_with: ClassVar[tuple[int, ...]] = (-1,)
+
     source = "np.logical_not({0})"
     ufunc = "logical_not"
 

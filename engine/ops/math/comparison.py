@@ -94,6 +94,8 @@ class NotEqual(_Comparison):
 
 @dataclass(frozen=True)
 class Less(_Order):
+    grows_with: ClassVar[tuple[int, ...]] = (-1, 1)
+
     source = "{0} < {1}"
     ufunc = "less"
 
@@ -109,6 +111,8 @@ class Less(_Order):
 
 @dataclass(frozen=True)
 class LessEqual(_Order):
+    grows_with: ClassVar[tuple[int, ...]] = (-1, 1)
+
     source = "{0} <= {1}"
     ufunc = "less_equal"
 
@@ -124,6 +128,8 @@ class LessEqual(_Order):
 
 @dataclass(frozen=True)
 class Greater(_Order):
+    grows_with: ClassVar[tuple[int, ...]] = (1, -1)
+
     source = "{0} > {1}"
     ufunc = "greater"
 
@@ -139,6 +145,8 @@ class Greater(_Order):
 
 @dataclass(frozen=True)
 class GreaterEqual(_Order):
+    grows_with: ClassVar[tuple[int, ...]] = (1, -1)
+
     source = "{0} >= {1}"
     ufunc = "greater_equal"
 

@@ -132,6 +132,8 @@ def promote_numbers(*values: TensorLike) -> list[Tensor]:
 class Add(_Elementwise):
     """The sum; of strings, one behind the other."""
 
+    grows_with: ClassVar[tuple[int, ...]] = (1, 1)
+
     source = "{0} + {1}"
     ufunc = "add"
     takes_strings = True
@@ -158,6 +160,8 @@ class Add(_Elementwise):
 
 @dataclass(frozen=True)
 class Subtract(_Elementwise):
+    grows_with: ClassVar[tuple[int, ...]] = (1, -1)
+
     source = "{0} - {1}"
     ufunc = "subtract"
 
@@ -186,6 +190,8 @@ class Subtract(_Elementwise):
 
 @dataclass(frozen=True)
 class Multiply(_Elementwise):
+    linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+
     source = "{0} * {1}"
     ufunc = "multiply"
 
@@ -206,6 +212,8 @@ class Multiply(_Elementwise):
 
 @dataclass(frozen=True)
 class Divide(_Elementwise):
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+
     source = "{0} / {1}"
     ufunc = "divide"
 
@@ -297,6 +305,9 @@ class Mod(_Elementwise):
 
 @dataclass(frozen=True)
 class Negative(_Elementwise):
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
+    grows_with: ClassVar[tuple[int, ...]] = (-1,)
+
     source = "-{0}"
     ufunc = "negative"
 

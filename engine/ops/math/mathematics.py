@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ..base import (
     ErrorSample,
     Operation,
@@ -49,6 +50,8 @@ class Power(_Elementwise):
     The cotangent of x is exact wherever the power is defined, at x = 0 and for negative x with integral y as well.
     That of y is ``x ** y * log(x)`` for positive x, and 0 elsewhere, where the power is no smooth function of y.
     """
+
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     # Not the operator: for arrays NumPy's ** takes square roots and squares where the scalar exponent says so, which
     # would round in another way than for arrays of exponents.
@@ -179,6 +182,8 @@ class Hypot(_Elementwise):
 
 @dataclass(frozen=True)
 class Exp(_Function):
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
+
     function = "exp"
     floating = True
 
@@ -222,6 +227,8 @@ class Exp2(_Function):
 
 @dataclass(frozen=True)
 class Log(_Function):
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
+
     function = "log"
     floating = True
 

@@ -96,6 +96,7 @@ class Sum(_Reduction):
 
     accumulator: DType | None = None
     kernel_role: ClassVar[KernelRole | None] = KernelRole.REDUCTION
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
@@ -154,6 +155,7 @@ class BroadcastReduced(Op):
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     shape_input: ClassVar[int | None] = 1
+    linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

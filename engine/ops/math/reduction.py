@@ -12,6 +12,7 @@ from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, axes_from_front, same_axes_map
+from ...graph.costs import Cost
 from ...graph.kernel_roles import KernelRole
 from ...graph.spec import shape_text
 from ..arrays.shaping import reshape
@@ -401,6 +402,7 @@ class LogSumExp(_Reduction):
     """``log(sum(exp(x)))`` without overflow: the maximum is taken out first. -inf for no elements."""
 
     kernel_role: ClassVar[KernelRole | None] = KernelRole.NORMALISATION
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_dtype(self, inputs[0], dtypes.is_floating, "floating-point numbers", "Cast it with ops.cast.")

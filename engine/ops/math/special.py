@@ -10,6 +10,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ..base import (
     Operation,
     Sample,
@@ -34,6 +35,8 @@ from .elementwise import (
 @dataclass(frozen=True)
 class Sigmoid(_Elementwise):
     """``1 / (1 + exp(-x))``: for very negative x the exponential is large or infinite, and the quotient still right."""
+
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     source = "1 / (1 + np.exp(-{0}))"
     floating = True
@@ -68,6 +71,8 @@ class Sigmoid(_Elementwise):
 @dataclass(frozen=True)
 class Softplus(_Elementwise):
     """``log(1 + exp(x))``, computed as ``max(x, 0) + log1p(exp(-|x|))``, of which nothing overflows."""
+
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     source = "np.maximum({0}, 0) + np.log1p(np.exp(-np.absolute({0})))"
 
@@ -108,6 +113,8 @@ class _ErrorFunction(_Elementwise):
 
 @dataclass(frozen=True)
 class Erf(_ErrorFunction):
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
+
     def expression(self, e: Any, *inputs: Any) -> Any:
         return e.erf(inputs[0])
 
@@ -134,6 +141,8 @@ class Erf(_ErrorFunction):
 @dataclass(frozen=True)
 class Erfc(_ErrorFunction):
     """``1 - erf(x)``, which stays exact where that difference is tiny."""
+
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     def expression(self, e: Any, *inputs: Any) -> Any:
         return e.erfc(inputs[0])

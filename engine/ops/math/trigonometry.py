@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ..base import Operation, Sample, Tensor, TensorLike, TensorSpec, apply, as_floating, promote
 from ..run_time_shapes import sum_like
 from .elementwise import (
@@ -23,6 +24,8 @@ from .mathematics import sqrt
 
 @dataclass(frozen=True)
 class Sin(_Function):
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
+
     function = "sin"
     floating = True
 
@@ -36,6 +39,8 @@ class Sin(_Function):
 
 @dataclass(frozen=True)
 class Cos(_Function):
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
+
     function = "cos"
     floating = True
 
@@ -49,6 +54,8 @@ class Cos(_Function):
 
 @dataclass(frozen=True)
 class Tan(_Function):
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
+
     function = "tan"
     floating = True
 
@@ -127,6 +134,8 @@ class Cosh(_Function):
 
 @dataclass(frozen=True)
 class Tanh(_Function):
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
+
     function = "tanh"
     floating = True
 

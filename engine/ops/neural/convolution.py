@@ -14,6 +14,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ...graph.spec import Dim, Shape, shape_text
 from ..arrays.shaping import DimLike, dim, reshape
 from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, convert_to_tensor, promote
@@ -150,6 +151,7 @@ class Conv(_Convolution):
     """
 
     never_fails: ClassVar[bool] = True
+    cost: ClassVar[Cost] = Cost.CONVOLUTION
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x, kernel = inputs
@@ -218,6 +220,7 @@ class ConvInputGrad(_Convolution):
     """
 
     shape: Shape
+    cost: ClassVar[Cost] = Cost.CONVOLUTION
 
     def infer(self, *inputs: Any) -> TensorSpec:
         dy, kernel, _ = inputs
@@ -279,6 +282,7 @@ class ConvFilterGrad(_Convolution):
     """
 
     shape: Shape
+    cost: ClassVar[Cost] = Cost.CONVOLUTION
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x, dy, _ = inputs

@@ -10,6 +10,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, axes_from_front, same_axes_map
+from ...graph.costs import Cost
 from ...graph.kernel_roles import KernelRole
 from ...graph.spec import Shape, shape_text, shapes_compatible
 from ..arrays.gathering import take_along_axis
@@ -68,6 +69,7 @@ class Softmax(_Normalised):
 
     never_fails: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.NORMALISATION
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
@@ -107,6 +109,7 @@ class LogSoftmax(_Normalised):
 
     never_fails: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.NORMALISATION
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs

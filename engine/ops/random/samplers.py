@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...common import dtypes
 from ...common.dtypes import DType, as_dtype
 from ...common.quick_dataclass import dataclass
+from ...graph.costs import Cost
 from ...graph.spec import shape_text
 from ...graph.variable import Variable
 from ..arrays.gathering import take
@@ -207,6 +208,7 @@ class RandomNormal(_Random):
 
     mean: float = 0.0
     stddev: float = 1.0
+    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
         return draw_normal(key, shape, self.dtype, self.mean, self.stddev)

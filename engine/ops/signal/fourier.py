@@ -79,6 +79,7 @@ class FourierTransform(Op):
     rank: int = 1
     inverse: bool = False
     never_fails: ClassVar[bool] = True
+    serial_nanoseconds: ClassVar[float | None] = 10.0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_complex(self, inputs[0], self.rank)
@@ -127,6 +128,7 @@ class RealTransform(Op):
     length: int | None = None
     never_fails: ClassVar[bool] = True
     last_axes: ClassVar[int | tuple[int, ...] | None] = 1
+    serial_nanoseconds: ClassVar[float | None] = 10.0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -176,6 +178,7 @@ class RealTransformBack(Op):
 
     length: int | None
     shape: Shape
+    serial_nanoseconds: ClassVar[float | None] = 10.0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_complex(self, inputs[0])
@@ -216,6 +219,7 @@ class InverseRealTransform(Op):
     length: int | None = None
     never_fails: ClassVar[bool] = True
     last_axes: ClassVar[int | tuple[int, ...] | None] = 1
+    serial_nanoseconds: ClassVar[float | None] = 10.0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -259,6 +263,7 @@ class InverseRealTransformBack(Op):
 
     length: int | None
     shape: Shape
+    serial_nanoseconds: ClassVar[float | None] = 10.0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_real(self, inputs[0])

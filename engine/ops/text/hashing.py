@@ -41,6 +41,7 @@ class HashBins(_Bins):
 
     bins: int
     key: tuple[int, ...] = ()
+    by_element: ClassVar[bool] = True
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (texts,) = inputs
@@ -71,6 +72,7 @@ class CrossedBins(_Bins):
     """
 
     bins: int
+    by_element: ClassVar[bool] = True
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         arrays = [np.asarray(each) for each in inputs]
@@ -99,6 +101,7 @@ class AllKnown(Op):
 
     who: str
     view: ClassVar[bool] = True
+    by_element: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(inputs[0].shape, inputs[0].dtype)

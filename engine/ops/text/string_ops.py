@@ -48,6 +48,7 @@ class StringCase(_StringOp):
 
     upper: bool
     only_ascii: bool = False
+    by_element: ClassVar[bool] = True
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         if self.only_ascii:
@@ -68,6 +69,8 @@ class StringCase(_StringOp):
 class StringStrip(_StringOp):
     """Each string without the white space at its ends."""
 
+    by_element: ClassVar[bool] = True
+
     def run(self, xp: Any, *inputs: Any) -> Any:
         return text.each(str.strip, inputs[0])
 
@@ -83,6 +86,7 @@ class StringLength(_StringOp):
     """The length of each string, as int32."""
 
     unit: str
+    by_element: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(inputs[0].shape, dtypes.int32)
@@ -105,6 +109,7 @@ class Substring(_StringOp):
     """Parts of the strings. Inputs: the strings, where the parts start, and their lengths."""
 
     unit: str
+    by_element: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(broadcast_shapes(*[spec.shape for spec in inputs]), dtypes.string)
@@ -137,6 +142,7 @@ class StringJoin(_StringOp):
     """The strings of several inputs, which broadcast, one behind the other with a separator between them."""
 
     separator: str = ""
+    by_element: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(broadcast_shapes(*[spec.shape for spec in inputs]), dtypes.string)
@@ -243,6 +249,7 @@ class StringAffix(_StringOp):
     """A test whether strings start (or end) with others; the inputs broadcast."""
 
     at_end: bool
+    by_element: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(broadcast_shapes(*[spec.shape for spec in inputs]), dtypes.bool_)
@@ -265,6 +272,7 @@ class RegexFullMatch(_StringOp):
     """A test whether a regular expression matches the whole of each string."""
 
     pattern: str
+    by_element: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(inputs[0].shape, dtypes.bool_)
@@ -287,6 +295,7 @@ class RegexReplace(_StringOp):
     pattern: str
     rewrite: str
     replace_global: bool = True
+    by_element: ClassVar[bool] = True
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         pattern = text.compiled(self.pattern, "regex_replace")
@@ -317,6 +326,7 @@ class StringToNumber(_StringOp):
     """The numbers that strings hold."""
 
     dtype: DType
+    by_element: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(inputs[0].shape, self.dtype)
@@ -352,6 +362,7 @@ class AsString(_StringOp):
     shortest: bool = False
     width: int = -1
     fill: str = ""
+    by_element: ClassVar[bool] = True
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
@@ -397,6 +408,7 @@ class StringToHashBucket(_StringOp):
     """The hash of each string modulo a number of buckets, as int64."""
 
     buckets: int
+    by_element: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(inputs[0].shape, dtypes.int64)

@@ -6,19 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 
 from ...control_flow.region_op import RegionOp
-from ...graph.graph import Operation
+from ...graph.costs import PRODUCTS, Cost
+from ...graph.graph import Operation, Placeholder
 from ...graph.spec import ArraySpec, Shape, Spec, TensorSpec
 from ...graph.tensor import Symbol
 from ...graph.variable import Variable
+from ...ops.base import Constant
 from ...ops.text.escape import NumpyFunction
 
 LEAST_FOR_THREADS = 2 * 64**3  # floating-point operations of a product from which OpenBLAS divides it
 UNKNOWN_DIMENSION = 32  # what an unknown dimension is taken for
-_FREE = frozenset({"constant", "parameter", "placeholder", "read_variable", "history", "saved", "trip_count"})
-_TAKING = frozenset({"take", "gather_nd"})
-_ROW_WRITES = frozenset(
-    {"assign_rows", "assign_parts", "add_to_rows", "update_rows"}
-)  # of variables, their first inputs
 _SMALL_RECORD = 64  # bytes of a value that is no array
 _STRING = 16  # bytes of a string
 
@@ -46,19 +43,20 @@ def bytes_of(spec: Spec) -> int:
 
 def flops_of(operation: Operation) -> float:
     """Return the floating-point operations of a run; of most kinds of ops, one for each element read or made."""
-    if operation.type in _FREE or operation.op.regions:
+    op = operation.op
+    if op.cost is Cost.NOTHING or op.regions:
         return 0.0
-    rule = _RULES.get(operation.type)
+    rule = _RULES.get(op.cost)
     if rule is not None:
         return float(rule(operation.inputs, operation.outputs))
-    if operation.type in _ROW_WRITES:
+    if op.writes_rows:
         return float(_most_elements(operation.inputs[len(operation.effects) :]))
     return float(max(_most_elements(_parts_of(operation)), _most_elements(operation.outputs)))
 
 
 def may_use_blas_threads(operation: Operation) -> bool:
     """Test whether NumPy's BLAS, if it runs the operation, may divide it among threads."""
-    if operation.type not in _PRODUCTS:
+    if operation.op.cost not in PRODUCTS:
         return False
     tensors = (*operation.inputs, *operation.outputs)
     is_known = all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in tensors)
@@ -91,7 +89,7 @@ def _is_static_array(spec: Spec) -> bool:
 
 def traffic_of(operation: Operation) -> float:
     """Return the number of bytes that a run reads and writes."""
-    if operation.type in _FREE or operation.op.regions or operation.op.view:
+    if operation.op.cost is Cost.NOTHING or operation.op.regions or operation.op.view:
         return 0.0
     read = _parts_of(operation)
     return float(sum([bytes_of(tensor.spec) for tensor in (*read, *operation.outputs)]))
@@ -99,12 +97,13 @@ def traffic_of(operation: Operation) -> float:
 
 def _parts_of(operation: Operation) -> tuple[Symbol, ...]:
     """The tensors of whose size what an operation reads is: where it takes rows, they are read, and not the table."""
-    return (*operation.inputs[1:], *operation.outputs) if operation.type in _TAKING else operation.inputs
+    return (*operation.inputs[1:], *operation.outputs) if operation.op.reads_rows else operation.inputs
 
 
 def made_bytes(operation: Operation) -> int:
     """Return the number of bytes of memory that its results take while they are needed."""
-    if operation.op.regions or operation.op.view or operation.type in _FREE - {"placeholder", "constant"}:
+    op = operation.op
+    if op.regions or op.view or (op.cost is Cost.NOTHING and not isinstance(op, Placeholder | Constant)):
         return 0
     return sum([bytes_of(tensor.spec) for tensor in operation.outputs])
 
@@ -140,21 +139,9 @@ def _dear(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
     return 20.0 * max(_most_elements(inputs), _most_elements(outputs))
 
 
-_DEAR = (
-    *("exp", "log", "tanh", "sigmoid", "softmax", "log_softmax", "log_sum_exp", "erf", "erfc", "sin", "cos", "tan"),
-    *("power", "softplus", "random_normal", "sort"),
-)
-_CUBIC = (
-    *("inverse", "solve", "cholesky", "qr", "svd", "eig", "eigh", "determinant", "slogdet", "pseudo_inverse"),
-    *("cholesky_gradient", "lu_factor", "singular_values", "solve_triangular"),
-)
-_PRODUCTS: dict[str, Rule] = {
-    **dict.fromkeys(["matmul", "packed_mat_mul", "product_then", "batch_matmul", "contraction"], _matmul),
-    "sampled_product": _matmul,
-    **dict.fromkeys(["conv", "conv_input_grad", "conv_filter_grad", "winograd", "winograd_then"], _convolution),
-    **dict.fromkeys(_CUBIC, _cubic),
-}
-_RULES: dict[str, Rule] = {
-    **_PRODUCTS,
-    **dict.fromkeys(_DEAR, _dear),
+_RULES: dict[Cost, Rule] = {
+    Cost.PRODUCT: _matmul,
+    Cost.CONVOLUTION: _convolution,
+    Cost.FACTORISATION: _cubic,
+    Cost.DEAR_ELEMENTS: _dear,
 }

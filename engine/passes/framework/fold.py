@@ -12,15 +12,11 @@ from ...control_flow.scheduling import ScheduledPart
 from ...graph.op import Op, as_scalar_or_array
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
-from ...ops.arrays.creation import Fill
-from ...ops.arrays.shaping import BroadcastTo
 from ...ops.base import Constant, is_numpy
 from ...ops.left_out import LeavesOut, first_left_out
-from ...ops.run_time_shapes import BroadcastToShape, ZerosOfShape
 from .patterns import Place, constant_of
 
 LARGEST = 256  # elements of what is computed
-_FILLED = (BroadcastTo, BroadcastToShape, Fill, ZerosOfShape)  # as constants they would only take more room
 
 
 def folded(op: Op, inputs: Sequence[Symbol], place: Place) -> Constant | None:
@@ -55,7 +51,7 @@ def _is_small(op: Op, inputs: Sequence[Symbol]) -> bool:
     if not isinstance(spec, TensorSpec) or spec.shape is None or spec.dtype.kind not in "biufc":
         return False
     size = math.prod(dim or 0 for dim in spec.shape)  # what is unknown is looked at when it is computed
-    return size <= (1 if isinstance(op, _FILLED) else LARGEST)
+    return size <= (1 if op.repeats_values else LARGEST)  # as a constant it would only take more room
 
 
 def _as_constant(result: Any, values: Sequence[Any]) -> Constant | None:

@@ -8,19 +8,15 @@ run; of those with different names nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...graph.axis_maps import axis_map_of
 from ...graph.graph import Operation
-from ...graph.op import Op
+from ...graph.result_sizes import ResultSizes, Size
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
-from ...ops.arrays.creation import Fill
-from ...ops.arrays.joining import Split
-from ...ops.arrays.partitioning import DynamicPartition
-from ...ops.arrays.segments import SegmentSum
-from ...ops.arrays.shaping import BroadcastTo, DimOf, Reshape, SizeOf
+from ...ops.arrays.shaping import DimOf, SizeOf
 from ...ops.run_time_shapes import ShapeOf
 from .patterns import captured
 from .prune import all_blocks
@@ -28,9 +24,7 @@ from .prune import all_blocks
 # Of a size that is not known: the value and the axis where it comes first, or the names of those that are broadcast.
 Name = tuple[Any, ...]
 _BROADCAST = "broadcast"
-Size = int | Name
 Sizes = tuple[Size, ...]
-_Inferred = Sequence[Size | None] | None  # None: nothing is known
 
 
 class KnownSizes:
@@ -59,9 +53,22 @@ class KnownSizes:
                 self._note(pending.pop())
         return self._sizes[tensor]
 
+    # --- what ops ask for: see `SizesOfTensors` ----------------------------------------------------------
+
     def part_of(self, numbers: Symbol, count: int, part: int, first: Symbol) -> Name:
-        """The name for how many of `numbers` name a part; `first` is what has so many rows, if nothing had before."""
         return self._parts.setdefault((numbers, count, part), (first, 0))
+
+    def named(self, number: Symbol) -> Size:
+        op = number.operation.op
+        sizes = self.of(number.operation.inputs[0]) if isinstance(op, (DimOf, SizeOf)) else None
+        if sizes is None or (isinstance(op, SizeOf) and len(sizes) != 1):
+            return (number,)
+        return sizes[op.axis if isinstance(op, DimOf) else 0]
+
+    def filled_in(self, entries: Sequence[int | None], given: Sequence[Symbol]) -> list[Size | None]:
+        numbers = iter(given)
+        filled = [self.named(next(numbers)) if entry is None else entry for entry in entries]
+        return [None if size == -1 else size for size in filled]
 
     def _note(self, tensor: Symbol) -> None:
         """Infer the sizes of a tensor, of which those of its sources are known."""
@@ -71,7 +78,8 @@ class KnownSizes:
         elif not _is_open(tensor):
             self._sizes[tensor] = _filled(tensor, None)
         else:
-            inferred = _TABLE.get(type(operation.op), _followed)(operation.op, operation, self)
+            inferred = operation.op.result_sizes(operation, self)
+            inferred = _followed(operation, self) if inferred is None else inferred
             for output, sizes in zip(operation.outputs, inferred, strict=True):
                 self._sizes[output] = _filled(output, sizes)
 
@@ -100,7 +108,7 @@ def _sources(tensor: Symbol) -> list[Symbol]:
     return [*inputs, *sized]
 
 
-def _filled(tensor: Symbol, inferred: _Inferred) -> Sizes | None:
+def _filled(tensor: Symbol, inferred: ResultSizes) -> Sizes | None:
     """Return the sizes of a tensor: integers of its spec, then those that were inferred, and names for the rest."""
     spec = tensor.spec
     if not isinstance(spec, TensorSpec) or spec.shape is None:
@@ -116,8 +124,9 @@ def _filled(tensor: Symbol, inferred: _Inferred) -> Sizes | None:
 # --- the sizes of results -------------------------------------------------------------------------------------------
 
 
-def _followed(op: Op, operation: Operation, known: KnownSizes) -> list[_Inferred]:
+def _followed(operation: Operation, known: KnownSizes) -> list[ResultSizes]:
     """Return the sizes of the axes of inputs that results follow, or of the value that gives them their shape."""
+    op = operation.op
     if op.shape_input is not None:
         like = shaped_like(operation.inputs[op.shape_input])
         return [None if like is None else known.of(like)] * len(operation.outputs)
@@ -149,64 +158,6 @@ def _common(sizes: Sequence[Size]) -> Size | None:
     return (_BROADCAST, frozenset([each for own in names for each in own]))
 
 
-def _filled_in(op: Any, operation: Operation, known: KnownSizes) -> list[_Inferred]:
-    """Return the sizes of a shape of which further inputs fill the Nones; -1 stands for the rest."""
-    given = iter(operation.inputs[1:])
-    filled = [_dimension(next(given), known) if size is None else size for size in op.shape]
-    is_exact = not isinstance(op, Reshape)  # there a number may turn out to be -1, too
-    return [[size if size != -1 and (is_exact or _is_met(size)) else None for size in filled]]
-
-
-def _is_met(size: Size) -> bool:
-    """Test whether a size is a number, or that of an axis of an array."""
-    return isinstance(size, int) or len(size) == 2
-
-
 def shaped_like(shape: Symbol) -> Symbol | None:
     """The value whose shape a shape vector is."""
     return shape.operation.inputs[0] if type(shape.operation.op) is ShapeOf else None
-
-
-def _parted(op: Any, operation: Operation, known: KnownSizes) -> list[_Inferred]:
-    sizes, given = known.of(operation.inputs[0]), iter(operation.inputs[1:])
-    if sizes is None or op.equal:
-        return [None] * len(operation.outputs)
-    axis = op.axis % len(sizes)
-    parts = [_dimension(next(given), known) if size is None else size for size in op.sizes]
-    return [(*sizes[:axis], part, *sizes[axis + 1 :]) for part in parts]
-
-
-def _dimension(size: Symbol, known: KnownSizes) -> Size:
-    """The size that a number is; its name says where it came from."""
-    op = size.operation.op
-    sizes = known.of(size.operation.inputs[0]) if isinstance(op, (DimOf, SizeOf)) else None
-    if sizes is None or (isinstance(op, SizeOf) and len(sizes) != 1):
-        return (size,)
-    return sizes[op.axis if isinstance(op, DimOf) else 0]
-
-
-def _partitioned(op: Any, operation: Operation, known: KnownSizes) -> list[_Inferred]:
-    """By the same numbers all is parted alike."""
-    data, numbers = operation.inputs[0].shape, operation.inputs[1].shape
-    if data is None or numbers is None:
-        return [None] * len(operation.outputs)
-    rest = (known.of(operation.inputs[0]) or ())[len(numbers) :]
-    numbered = enumerate(operation.outputs)
-    return [(known.part_of(operation.inputs[1], op.count, k, output), *rest) for k, output in numbered]
-
-
-def _counted(op: Any, operation: Operation, known: KnownSizes) -> list[_Inferred]:
-    """Return the sizes of the sums of segments, of which an input says how many there are."""
-    data, _, count = operation.inputs
-    sizes = known.of(data)
-    return [None if sizes is None else (_dimension(count, known), *sizes[1:])]
-
-
-_TABLE: dict[type[Op], Callable[[Any, Operation, KnownSizes], list[_Inferred]]] = {  # sizes that are numbers
-    BroadcastTo: _filled_in,
-    DynamicPartition: _partitioned,
-    Fill: _filled_in,
-    Reshape: _filled_in,
-    SegmentSum: _counted,
-    Split: _parted,
-}

@@ -18,29 +18,23 @@ from ...common.identity import is_among
 from ...common.machine_profile import machine_profile
 from ...control_flow.frames import TripCount
 from ...graph.graph import Operation
+from ...graph.kernel_roles import KernelRole
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
-from ...ops.arrays.axes import Transpose
-from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
+from ...ops.arrays.shaping import BroadcastTo
 from ...ops.base import Constant, build, make_constant
 from ...ops.linear_algebra.einsum import Contraction
 from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul
 from ...ops.math.comparison import where
-from ...ops.math.elementwise import Add, Divide, Multiply, Negative
+from ...ops.math.elementwise import Add
 from ...ops.math.reduced import BroadcastReduced, Sum
-from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, SumToShape, ZerosOfShape
+from ...ops.run_time_shapes import BroadcastToShape, SumToShape, ZerosOfShape
 from ..framework.assign import on_one_device
 from ..framework.log import note_change
 from .sums import is_summed_as_whole, is_zero
 from .view import LoopView, is_static, size_of
 
-_PRODUCTS = (BatchMatMul, Contraction, MatMul, Multiply)  # linear in each of two operands
-_OF_THE_FIRST = (
-    BroadcastReduced, BroadcastTo, BroadcastToShape, Divide, ExpandDims, FlattenRows, Negative, Reshape, ReshapeToShape,
-    Squeeze, Sum, SumToShape, Transpose,
-)  # fmt: skip
-_VIEWS = (ExpandDims, FlattenRows, Reshape, ReshapeToShape, Squeeze)
 _FLOATS = ("float32", "float64")
 _PASSES = 3  # through memory, of adding to a sum: read both, write one
 _MOST_TERMS = 32
@@ -163,10 +157,10 @@ class _Accumulation:
         loop, operation = self.loop, tensor.operation
         if operation.graph is not loop.body or operation.control_inputs:
             return None
-        if not isinstance(operation.op, (*_PRODUCTS, *_OF_THE_FIRST)) or not is_static(*operation.inputs, tensor):
+        if not operation.op.linear_in or not is_static(*operation.inputs, tensor):
             return None
         differing = [k for k, each in enumerate(operation.inputs) if not self._is_steady(each)]
-        if len(differing) != 1 or (differing[0] and not isinstance(operation.op, _PRODUCTS)):
+        if len(differing) != 1 or differing[0] not in operation.op.linear_in:
             return None
         step = _Step(operation, differing[0])
         lies_together = on_one_device([operation, self.parameter.operation, step.source.operation])
@@ -260,7 +254,8 @@ def _is_view(step: _Step) -> bool:
     """Test whether a step costs nothing; a sum of one element costs nothing, too."""
     op, source = step.operation.op, step.source
     is_sum = isinstance(op, (Sum, SumToShape))
-    return isinstance(op, _VIEWS) or (is_sum and size_of(source) == size_of(step.operation.outputs[0]))
+    is_view = op.kernel_role is KernelRole.RESHAPE or isinstance(op, FlattenRows)
+    return is_view or (is_sum and size_of(source) == size_of(step.operation.outputs[0]))
 
 
 def _work(step: _Step) -> float:

@@ -15,25 +15,22 @@ import numpy as np
 from ...common.identity import is_among, place_among
 from ...control_flow.batching import Batch, Value
 from ...graph.graph import Operation
-from ...graph.op import Op
+from ...graph.kernel_roles import KernelRole
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol, Tensor, symbol_of
 from ...ops.arrays.axes import flip
 from ...ops.arrays.creation import arange
 from ...ops.arrays.indexing import GetItem
-from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze, reshape
+from ...ops.arrays.shaping import reshape
 from ...ops.base import Cast, Constant, apply_multi, cast, convert_to_tensor
 from ...ops.containers.tensor_arrays import ArrayRead
-from ...ops.math.bitwise import BitwiseAnd, BitwiseOr, LogicalNot
+from ...ops.math.bitwise import LogicalNot
 from ...ops.math.comparison import Greater, GreaterEqual, Less, LessEqual, Where, logical_not, logical_or
-from ...ops.math.elementwise import Add, Multiply, Negative, Subtract
-from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape
+from ...ops.math.elementwise import Add, Multiply, Subtract
 from .batches import can_batch, is_heavy, new_batch
 from .view import LoopView, is_static, may_lack_elements
 
-_RESHAPING = (ExpandDims, Reshape, ReshapeToShape, Squeeze)
-_REPEATING = (BroadcastTo, BroadcastToShape)
 _ARITHMETIC = (Add, Multiply, Subtract)
 _DEEPEST = 16  # operations that are looked through for what is only declared, or only a guess
 
@@ -65,12 +62,13 @@ def mask_of(condition: Symbol, when: bool = True) -> Mask:
 
 def _says_the_same(operation: Operation) -> bool:
     """Test whether an operation gives each row the one value that it has before."""
-    if not isinstance(operation.op, (*_RESHAPING, *_REPEATING)):
+    role = operation.op.kernel_role
+    if role not in (KernelRole.RESHAPE, KernelRole.BROADCAST):
         return False
     before, after = operation.inputs[0].shape, operation.outputs[0].shape
     if not before or not after or before[0] is None or before[:1] != after[:1] or not _is_one_each(before):
         return False
-    return _is_one_each(after) if isinstance(operation.op, _RESHAPING) else len(before) == len(after)
+    return _is_one_each(after) if role is KernelRole.RESHAPE else len(before) == len(after)
 
 
 def _is_one_each(shape: tuple[int | None, ...]) -> bool:
@@ -321,15 +319,6 @@ def _compute(loop: LoopView, batch: Batch, operation: Operation) -> None:
 
 # --- whether rows end or begin --------------------------------------------------------------------------------------
 
-# How what an operation gives goes with what it takes: it grows as that grows (1), or falls (-1); so do bools.
-_TRENDS: dict[type[Op], tuple[int, ...]] = {
-    **dict.fromkeys((Add, BitwiseAnd, BitwiseOr), (1, 1)),
-    **dict.fromkeys((Subtract, Greater, GreaterEqual), (1, -1)),
-    **dict.fromkeys((Less, LessEqual), (-1, 1)),
-    **dict.fromkeys((Negative, LogicalNot), (-1,)),
-    **dict.fromkeys((Cast, *_RESHAPING, *_REPEATING), (1,)),
-}
-
 
 def rows_begin(loop: LoopView, masks: Sequence[Mask]) -> bool:
     """Test whether rows begin one by one, rather than end, by the inputs of the masks.
@@ -346,7 +335,7 @@ def _trend(loop: LoopView, tensor: Symbol, depth: int = 0) -> int:
         return int(np.sign(form.steps))
     if isinstance(operation.op, (ArrayRead, GetItem)) and len(operation.inputs) == 2:
         return -_trend(loop, operation.inputs[1])  # padding is mostly behind
-    signs = _TRENDS.get(type(operation.op), ()) if depth < _DEEPEST else ()
+    signs = operation.op.grows_with if depth < _DEEPEST else ()
     trends = [sign * _trend(loop, each, depth + 1) for sign, each in zip(signs, operation.inputs, strict=False)]
     known = {trend for trend in trends if trend}
     return known.pop() if len(known) == 1 else 0

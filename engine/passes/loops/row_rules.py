@@ -17,7 +17,6 @@ from ...ops.arrays.padding import Pad
 from ...ops.arrays.positions import OneHot
 from ...ops.arrays.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, Squeeze, constant_value
 from ...ops.arrays.sorting import ArgSort, SearchSorted, TopK
-from ...ops.base import Cast
 from ...ops.containers.tensor_arrays import ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
 from ...ops.linear_algebra.einsum import Contraction
 from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows
@@ -27,8 +26,6 @@ from ...ops.neural.convolution import Conv, ConvInputGrad
 from ...ops.neural.pooling import AveragePool, MaxPool
 from ...ops.neural.softmax import _Normalised  # pyright: ignore[reportPrivateUsage]
 from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, ZerosOfShape
-from ...ops.text import string_ops
-from ...ops.text.hashing import AllKnown, CrossedBins, HashBins
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def rule_of(operation: Operation) -> Rule:
     for kind in type(operation.op).__mro__:
         if kind in _RULES:
             return _RULES[kind]
-    return _elementwise if operation.op.elementwise else lambda node, given: mixed(node)
+    return _elementwise if operation.op.elementwise or operation.op.by_element else lambda node, given: mixed(node)
 
 
 def mixed(operation: Operation) -> Mixed:
@@ -520,22 +517,7 @@ def _stack_of_elements(node: Operation, given: Sequence[State]) -> State:
     return None if array.state is None else Rows(array.state.axis + 1, array.state.exact)
 
 
-# Of ops of strings, those that look at each by itself.
-_EACH_STRING = (
-    string_ops.AsString,
-    string_ops.RegexFullMatch,
-    string_ops.RegexReplace,
-    string_ops.StringAffix,
-    string_ops.StringCase,
-    string_ops.StringJoin,
-    string_ops.StringLength,
-    string_ops.StringStrip,
-    string_ops.StringToHashBucket,
-    string_ops.StringToNumber,
-    string_ops.Substring,
-)
 _RULES: dict[type, Rule] = {
-    AllKnown: _elementwise,
     ArgSort: _along_axis,
     ArrayRead: _element,
     ArrayStack: _stack_of_elements,
@@ -545,18 +527,15 @@ _RULES: dict[type, Rule] = {
     BatchMatMul: _product,
     BroadcastTo: _spread,
     BroadcastToShape: _spread,
-    Cast: _elementwise,
     Concatenate: _joined,
     Contraction: _contracted,
     Conv: _windows,
     ConvInputGrad: _transposed_windows,
-    CrossedBins: _elementwise,
     DimOf: _dim,
     ExpandDims: _expanded,
     Fill: _spread,
     FlattenRows: _flattened,
     GetItem: _item,
-    HashBins: _elementwise,
     MatMul: _product,
     MaxPool: _windows,
     OneHot: _one_hot,
@@ -574,7 +553,6 @@ _RULES: dict[type, Rule] = {
     Transpose: _transposed,
     UnflattenRows: _unflattened,
     ZerosOfShape: _spread,
-    **dict.fromkeys(_EACH_STRING, _elementwise),
     _Running: _along_axis,
     _Normalised: _over_axes,
     _Reduction: _over_axes,

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...common.identity import is_same
 from ...graph.graph import Operation
+from ...graph.kernel_roles import KernelRole
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.axes import Transpose
@@ -86,7 +87,7 @@ def _reshapes(match: Match, site: Site) -> Rewrite:
     op, inputs = match["reshape"].op, match["reshape"].inputs
     spec = op.infer(*[tensor.spec for tensor in inputs])
     origin = inputs[0]
-    while isinstance(origin.operation.op, _RESHAPING) and shape_of(origin.operation.inputs[0]) is not None:
+    while origin.operation.op.kernel_role is KernelRole.RESHAPE and shape_of(origin.operation.inputs[0]) is not None:
         origin = origin.operation.inputs[0]
     if shape_of(origin) is None or spec.shape is None or None in spec.shape:
         return None
