@@ -76,6 +76,15 @@ def test_strides_and_paddings(
     _check(finite, ab.ops.average_pool, pool, strides, padding)
 
 
+@pytest.mark.parametrize("pool", [5, 6], ids=["unrolled", "in loops"])
+def test_large_windows_that_reach_out_of_the_input(pool: int) -> None:
+    x = np.random.default_rng(1).integers(-3, 4, (2, 9, 11, 20)).astype("float32")
+    x.flat[::97] = np.nan
+    graph, _ = _check(x, ab.ops.max_pool, pool, 2, "same")
+    assert kernel_types(graph) >= MAXIMA
+    _check(np.nan_to_num(x), ab.ops.average_pool, pool, 1, "same")
+
+
 def test_windows_of_nothing_but_infinities() -> None:
     x = np.full((1, 4, 4, 16), -np.inf, "float32")
     graph, (y, dx) = _check(x, ab.ops.max_pool, 2)

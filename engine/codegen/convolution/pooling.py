@@ -1,13 +1,16 @@
 """Kernels of pooling over one or two axes, channels last: maxima, their places, averages, and their gradients.
 
-A window is combined for as many channels at once as a vector holds. Threads take rows of the result; where windows
-overlap, gradients add to cells of other rows, and threads take whole images.
+A window is combined for as many channels at once as a vector holds. Of windows that lie inside of the input the cells
+are known, and no loop counts them. Threads take rows of the result; where windows overlap, gradients add to cells of
+other rows, and threads take whole images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
+from typing import Protocol
 
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
@@ -29,7 +32,11 @@ _FIELDS = (
     *("stride_down", "stride_across", "before_down", "before_across", "parts", "unit_rows", "units"),
 )
 _MOST_CELLS = 256  # of a window: their numbers are bytes
+_MOST_UNROLLED = 25  # cells of a window inside of the input that are taken without a loop
 _PARTS = 16
+
+# Cells of a window, down and across: the first one, and the first behind the last.
+Cells = tuple[tuple[Size, Size], tuple[Size, Size]]
 
 
 @dataclass(frozen=True)
@@ -162,9 +169,18 @@ class _Body:
         return self.code.broadcast(self.lanes, "i8", self.code.let(f"trunc i64 {number} to i8"))
 
 
-# For each kind: lines for one window. `each` runs its argument for every cell inside the input, in row-major order,
-# with where that is behind the first and its number; `count` is how many there are.
-_Each = Callable[[Callable[[Size, Size], None]], None]
+class _Each(Protocol):
+    """Print what an action prints for each cell of a window inside the input.
+
+    Args:
+        action: takes the place of a cell behind the first one of the window, and its number.
+        is_backward: the last cell first, in place of row-major order.
+    """
+
+    def __call__(self, action: Callable[[Size, Size], None], is_backward: bool = False) -> None: ...
+
+
+# For each kind: lines for one window, of whose cells `count` are inside the input.
 
 
 def _maximum(body: _Body, each: _Each, count: Size) -> None:
@@ -189,25 +205,18 @@ def _places(body: _Body, each: _Each, count: Size) -> None:
     x, y, places = body.pointers
     last = body.taps[0] * body.taps[1] - 1
     wanted = body.load(y)
-    is_wanted_nan = code.let(f"fcmp uno {vector} {wanted}, {wanted}")
     found = body.kept(body.bytes, body.constant("i8", str(last)))
-    seen = body.kept(f"<{lanes} x i1>", "zeroinitializer")
 
     def compare(place: Size, number: Size) -> None:
         value = body.load(x, place)
         is_equal = code.let(f"fcmp oeq {vector} {value}, {wanted}")
-        is_nan = code.let(f"fcmp uno {vector} {value}, {value}")
-        is_nan = code.let(f"and <{lanes} x i1> {is_nan}, {is_wanted_nan}")
+        is_nan = code.let(f"fcmp uno {vector} {value}, {value}")  # then what is wanted is NaN, too
         matches = code.let(f"or <{lanes} x i1> {is_equal}, {is_nan}")
-        before = code.let(f"load <{lanes} x i1>, ptr {seen}")
-        is_later = code.let(f"xor <{lanes} x i1> {before}, {body.constant('i1', 'true')}")
-        is_first = code.let(f"and <{lanes} x i1> {matches}, {is_later}")
         known = code.let(f"load {body.bytes}, ptr {found}")
-        chosen = code.let(f"select <{lanes} x i1> {is_first}, {body.bytes} {body.number(number)}, {body.bytes} {known}")
+        chosen = code.let(f"select <{lanes} x i1> {matches}, {body.bytes} {body.number(number)}, {body.bytes} {known}")
         code.line(f"store {body.bytes} {chosen}, ptr {found}")
-        code.line(f"store <{lanes} x i1> {code.let(f'or <{lanes} x i1> {before}, {matches}')}, ptr {seen}")
 
-    each(compare)
+    each(compare, is_backward=True)  # the first cell with the maximum has the last word
     code.store_vector(body.bytes, "i8", code.let(f"load {body.bytes}, ptr {found}"), places)
 
 
@@ -300,16 +309,63 @@ def _print_row(code: Builder, kernel: PoolingKernel, fields: Fields, arrays: lis
         across = _cells_inside(code, kernel, 1, left, width)
         cells = code.mul(code.add(above, left), channels)
         place = code.mul(code.add(code.mul(line, columns), column), channels)
-        whole = code.mul(code.div(channels, kernel.lanes), kernel.lanes)
-        for start, stop, lanes in ((0, whole, kernel.lanes), (whole, channels, 1)):
-            with code.loop(start, stop, lanes) as channel:
-                at = {"i": code.add(cells, channel), "r": code.add(place, channel), " ": 0}
-                printer, shaped = _BODIES[kernel.kind]
-                pointers = [
-                    code.at(operand.memory, array, at[letter])
-                    for operand, array, letter in zip(kernel.operands, arrays, shaped, strict=True)
-                ]
-                _print_window(code, kernel, printer, pointers, lanes, (down, across), (width, channels))
+        origin = {"i": cells, "r": place, " ": 0}
+        _print_column(code, kernel, arrays, origin, (down, across), (width, channels))
+
+
+def _print_column(
+    code: Builder,
+    kernel: PoolingKernel,
+    arrays: list[str],
+    origin: dict[str, Size],
+    cells: Cells,
+    sizes: tuple[Size, Size],
+) -> None:
+    """A window: most lie inside of the input, for which there is code without loops over cells."""
+    if kernel.is_inside or kernel.taps[0] * kernel.taps[1] > _MOST_UNROLLED:
+        _print_channels(code, kernel, arrays, origin, cells, sizes)
+        return
+    is_whole = _is_whole(code, kernel, cells)
+    with code.when(is_whole):
+        _print_channels(code, kernel, arrays, origin, ((0, kernel.taps[0]), (0, kernel.taps[1])), sizes)
+    with code.when(code.let(f"xor i1 {is_whole}, true")):
+        _print_channels(code, kernel, arrays, origin, cells, sizes)
+
+
+def _is_whole(code: Builder, kernel: PoolingKernel, cells: Cells) -> str:
+    """Test whether all cells of a window are inside the input."""
+    found = "true"
+    for (first, last), taps in zip(cells, kernel.taps, strict=True):
+        for condition in (code.compare("eq", first, 0), code.compare("eq", last, taps)):
+            found = code.let(f"and i1 {found}, {condition}")
+    return found
+
+
+def _print_channels(
+    code: Builder,
+    kernel: PoolingKernel,
+    arrays: list[str],
+    origin: dict[str, Size],
+    cells: Cells,
+    sizes: tuple[Size, Size],
+) -> None:
+    """All channels of a window.
+
+    Args:
+        origin: the place of the window in arrays shaped as the input ("i"), as the result ("r"), or as neither.
+        cells: the first cell inside the input, and the first behind the last, down and across.
+        sizes: the width of the input, and its channels.
+    """
+    channels = sizes[1]
+    whole = code.mul(code.div(channels, kernel.lanes), kernel.lanes)
+    printer, shaped = _BODIES[kernel.kind]
+    for start, stop, lanes in ((0, whole, kernel.lanes), (whole, channels, 1)):
+        with code.loop(start, stop, lanes) as channel:
+            pointers = [
+                code.at(operand.memory, array, 0 if letter == " " else code.add(origin[letter], channel))
+                for operand, array, letter in zip(kernel.operands, arrays, shaped, strict=True)
+            ]
+            _print_window(code, kernel, printer, pointers, lanes, cells, sizes)
 
 
 def _cells_inside(code: Builder, kernel: PoolingKernel, axis: int, start: Size, size: Size) -> tuple[Size, Size]:
@@ -325,16 +381,30 @@ def _print_window(
     printer: Callable[[_Body, _Each, Size], None],
     pointers: list[str],
     lanes: int,
-    cells: tuple[tuple[Size, Size], tuple[Size, Size]],
+    cells: Cells,
     sizes: tuple[Size, Size],
 ) -> None:
     (top, bottom), (left, right) = cells
     width, channels = sizes
+    is_known = cells == ((0, kernel.taps[0]), (0, kernel.taps[1])) and kernel.taps[0] * kernel.taps[1] <= _MOST_UNROLLED
 
-    def each(action: Callable[[Size, Size], None]) -> None:
+    def each(action: Callable[[Size, Size], None], is_backward: bool = False) -> None:
+        if is_known:
+            around = list(product(range(kernel.taps[0]), range(kernel.taps[1])))
+            for down, across in reversed(around) if is_backward else around:
+                act(action, down, across)
+            return
         with code.loop(top, bottom) as down, code.loop(left, right) as across:
-            place = code.mul(code.add(code.mul(down, width), across), channels)
-            action(place, code.add(code.mul(down, kernel.taps[1]), across))
+            if is_backward:
+                down, across = (
+                    code.sub(code.sub(code.add(first, last), 1), cell)
+                    for (first, last), cell in zip(cells, (down, across), strict=True)
+                )
+            act(action, down, across)
+
+    def act(action: Callable[[Size, Size], None], down: Size, across: Size) -> None:
+        place = code.mul(code.add(code.mul(down, width), across), channels)
+        action(place, code.add(code.mul(down, kernel.taps[1]), across))
 
     printer(_Body(code, kernel, pointers, lanes), each, code.mul(code.sub(bottom, top), code.sub(right, left)))
 
