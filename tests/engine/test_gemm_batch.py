@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.llvm.registers import Registers
 from anabranch.engine.codegen.matmul import gemm_batch_bind
 from anabranch.engine.codegen.matmul.gemm_batch import BatchForm, best_tile, print_batch
 from anabranch.engine.codegen.matmul.gemm_batch_bind import bind_batch, product_of
@@ -256,20 +257,22 @@ def test_axes_of_one_operand_that_do_not_join_count_products():
     assert found.rows.size == 4
 
 
-@pytest.mark.parametrize("sums", [12, 24, 26])
-@pytest.mark.parametrize(("rows", "vectors"), [(1, 1), (3, 1), (64, 4), (17, 3), (100, 7)])
-def test_tiles_fit_into_registers(sums: int, rows: int, vectors: int):
-    height, width = best_tile(rows, vectors, sums)
+@pytest.mark.parametrize("registers", [Registers(8, 12, 16), Registers(4, 24), Registers(16, 26)])
+@pytest.mark.parametrize(("rows", "vectors"), [(1, 1), (3, 1), (64, 4), (128, 4), (17, 3), (100, 7)])
+def test_tiles_fit_into_registers(registers: Registers, rows: int, vectors: int):
+    """A row of vectors, and the number that multiplies it, are in registers beside the sums."""
+    height, width = best_tile(rows, vectors, registers)
     assert 1 <= height <= rows
     assert 1 <= width <= vectors
-    assert height * width <= sums
+    assert height * width <= registers.sums
+    assert height * width + width + 1 <= registers.count
 
 
 @needs_kernels
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 @pytest.mark.parametrize("b", [(9, 1), (1, 30)])
 def test_code_for_other_hosts_compiles(lanes: int, b: tuple[int, int]):
-    form = BatchForm("double", lanes, 12, 5, 9, 30, (30, 1), b, 9, 2, True)
+    form = BatchForm("double", Registers(lanes, 12, 16), 5, 9, 30, (30, 1), b, 9, 2, True)
     engine = library.load(repr(form), lambda: print_batch(form, "other"))
     assert engine.get_function_address("other")
 

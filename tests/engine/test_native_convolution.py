@@ -13,9 +13,11 @@ from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.convolution import convolution
-from anabranch.engine.codegen.convolution.correlation import FIELDS
+from anabranch.engine.codegen.convolution.correlation import FIELDS, CorrelationKernel
+from anabranch.engine.codegen.convolution.correlation_filter import FilterKernel
 from anabranch.engine.codegen.convolution.numbers import correlation_numbers
 from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.llvm.registers import Registers
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.runtime.program import Program
 
@@ -147,6 +149,31 @@ def test_fewer_blocks_read_more_weights_than_the_cache_has(
         x, kernel = ab.placeholder((16, 8, 8, 1200), "float32"), ab.placeholder((3, 3, 1200, filters), "float32")
         assert convolution.bind_convolution(symbol_of(ab.ops.conv(x, kernel, padding="same")).operation)
     assert [each[FIELDS.index("block")] for each in found] == [rows]
+
+
+@pytest.mark.parametrize("registers", [Registers(8, 12, 16), Registers(4, 24), Registers(16, 26)], ids=str)
+@pytest.mark.parametrize(
+    ("image", "channels", "taps", "filters"),
+    [(27, 64, 5, 192), (27, 32, 5, 32), (9, 32, 5, 64), (230, 3, 7, 64), (12, 1, 3, 128), (28, 256, 1, 32)],
+)
+def test_tiles_fit_into_registers(
+    registers: Registers, image: int, channels: int, taps: int, filters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums, a row of what is multiplied and the number that multiplies it: what goes by memory takes twice as long."""
+    monkeypatch.setattr(convolution, "registers_of", lambda *_: registers)
+    with ab.Graph().as_default():
+        x = ab.placeholder((8, image, image, channels), "float32")
+        kernel = ab.placeholder((taps, taps, channels, filters), "float32")
+        y = ab.ops.conv(x, kernel)
+        gradient = symbol_of(ab.gradients(y, kernel)[0])
+    found = [convolution.bind_convolution(symbol_of(y).operation), convolution.bind_filter_gradient(gradient.operation)]
+    specs = [each.spec for each in found if each is not None]
+    tiles = [(s.pixels, s.vectors) for s in specs if isinstance(s, CorrelationKernel)]
+    tiles += [(s.cells, s.vectors) for s in specs if isinstance(s, FilterKernel)]
+    assert len(tiles) == 2
+    for rows, vectors in tiles:
+        assert 1 <= rows * vectors <= registers.sums
+        assert rows * vectors + vectors + 1 <= registers.count
 
 
 def test_unknown_batch_has_kernels_once_it_is_fed() -> None:

@@ -156,7 +156,7 @@ def test_several_blocks_of_channels_filters_and_tiles(any_tile: dict[str, int], 
 
 @with_kernels
 @pytest.mark.slow
-@pytest.mark.parametrize("registers", [Registers(16, 26), Registers(4, 12)], ids=["AVX-512", "SSE"])
+@pytest.mark.parametrize("registers", [Registers(16, 26), Registers(4, 12, 16)], ids=["AVX-512", "SSE"])
 @pytest.mark.parametrize("tile", [2, 4])
 def test_vectors_of_other_hosts(
     any_tile: dict[str, int], monkeypatch: pytest.MonkeyPatch, registers: Registers, tile: int

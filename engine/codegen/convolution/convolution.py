@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -37,6 +38,7 @@ _FEW_PIXELS = 4  # a row: below that, tiles are too small for many weights
 _MANY_WEIGHTS = 1 << 17
 _FEW_CELLS = 1 << 12  # of a pointwise convolution
 _FEW_FILTERS = 64  # up to which a matrix product in one piece takes longer than tiles
+_MANY_REGISTERS = 32
 _PIXELS = 8  # of a tile where each channel is by itself
 
 
@@ -197,7 +199,7 @@ def _registers(operation: Operation) -> Registers:
 
 def _narrowed(registers: Registers, filters: int) -> Registers:
     """Vectors no wider than a group's filters need."""
-    return Registers(min(registers.lanes, 1 << (filters - 1).bit_length()), registers.sums)
+    return replace(registers, lanes=min(registers.lanes, 1 << (filters - 1).bit_length()))
 
 
 # --- groups of many channels ------------------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ def _tile(columns: int, filters: int, registers: Registers) -> tuple[int, int]:
     """Pixels and vectors of a tile: those with which a row takes the fewest cycles."""
     best: tuple[float, int, int] | None = None
     for vectors in range(1, 9):
-        most = registers.sums // vectors
+        most = registers.most_rows(vectors)
         if not most or (vectors > 1 and (vectors - 1) * registers.lanes >= filters):
             break
         tiles = -(-columns // most)
@@ -259,11 +261,13 @@ def _filter_tile(cells: int, channels: int, filters: int, registers: Registers) 
     for vectors in range(1, 5):
         if vectors > 1 and (vectors - 1) * registers.lanes >= filters:
             break
-        for rows in range(1, min(cells, registers.sums // vectors, 16) + 1):
+        for rows in range(1, min(cells, registers.most_rows(vectors), 16) + 1):
             is_consecutive = channels % rows == 0 and rows > 1
             if not is_consecutive and rows > 10:  # as many places have to be kept in registers too
                 continue
             cycles = max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + (0.5 if is_consecutive else 0.1 * rows + 0.5)
+            if registers.count < _MANY_REGISTERS:
+                cycles += 0.1 * vectors  # which each tile reads again
             cost = -(-cells // rows) * -(-filters // (vectors * registers.lanes)) * cycles
             if best is None or cost < best[0]:
                 best = (cost, rows, vectors, is_consecutive)

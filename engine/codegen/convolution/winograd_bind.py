@@ -224,11 +224,11 @@ def _register_tile(filters: int, registers: Registers) -> tuple[int, int]:
     """The tiles and vectors of filters that are summed at once: those with which all filters take the fewest cycles."""
 
     def cycles(vectors: int) -> float:
-        rows = registers.sums // vectors
+        rows = registers.most_rows(vectors)
         return tile_cycles(rows, vectors) / rows * -(-filters // (vectors * registers.lanes))
 
     vectors = min(range(1, 5), key=cycles)
-    return registers.sums // vectors, vectors
+    return registers.most_rows(vectors), vectors
 
 
 def _weight_steps(images: Images, is_turned: bool) -> dict[str, int]:
@@ -309,7 +309,7 @@ def _filter_tile(filters: int, registers: Registers) -> tuple[int, int]:
         rows, vectors = choice
         return tile_cycles(rows, vectors) / rows * -(-filters // (vectors * registers.lanes))
 
-    fitting = [(rows, vectors) for rows in (4, 8) for vectors in range(1, 5) if rows * vectors <= registers.sums]
+    fitting = [(rows, vectors) for rows in (4, 8) for vectors in range(1, 5) if rows <= registers.most_rows(vectors)]
     return min([choice for choice in fitting if registers.lanes % choice[0] == 0], key=cycles)
 
 

@@ -12,10 +12,16 @@ class Registers:
     Attributes:
         lanes: elements of a vector.
         sums: vectors that may be summed at once, beside what the sums are made of.
+        count: all registers.
     """
 
     lanes: int
     sums: int
+    count: int = 32
+
+    def most_rows(self, vectors: int) -> int:
+        """Return how many rows of sums there are registers for, beside a row of vectors and what multiplies it."""
+        return max(0, min(self.sums, self.count - vectors - 1)) // vectors
 
 
 def registers_of(host: str, element: str) -> Registers:
@@ -24,7 +30,9 @@ def registers_of(host: str, element: str) -> Registers:
     width = vector_bytes(host)
     if width == 64:
         return Registers(width // size, 26)
-    return Registers(width // size, 24 if host.startswith(("aarch64", "arm64")) else 12)
+    if host.startswith(("aarch64", "arm64")):
+        return Registers(width // size, 24)
+    return Registers(width // size, 12, 16)
 
 
 def tile_cycles(rows: int, vectors: int) -> float:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from ...common.machine_profile import machine_profile
 from ..llvm.builder import BYTES, Builder, Size
+from ..llvm.registers import Registers
 from .gemm_code import ProductBuilder
 from .gemm_pack import print_packing
 from .gemm_tile import Tiles, masked_load, print_declarations
@@ -46,8 +47,7 @@ class BatchForm:
 
     Attributes:
         element: the LLVM type of elements.
-        lanes: elements of the host's vectors.
-        sums: how many vectors its registers hold as sums.
+        registers: of the host.
         rows, columns, terms: the sizes of a product.
         a: the steps of A along rows and terms.
         b: the steps of B along terms and columns, one of which is 1.
@@ -57,8 +57,7 @@ class BatchForm:
     """
 
     element: str
-    lanes: int
-    sums: int
+    registers: Registers
     rows: int
     columns: int
     terms: int
@@ -83,8 +82,8 @@ class BatchForm:
         """Its tiles: of vectors as short as the columns allow."""
         size = BYTES[self.element]
         wanted = self.terms if self.has_dots else self.columns
-        lanes = min(self.lanes, max(16 // size, 1 << (wanted - 1).bit_length()))
-        rows, vectors = best_tile(self.rows, -(-self.columns // lanes), self.sums)
+        lanes = min(self.registers.lanes, max(16 // size, 1 << (wanted - 1).bit_length()))
+        rows, vectors = best_tile(self.rows, -(-self.columns // lanes), self.registers)
         return Tiles(self.element, lanes, rows, vectors)
 
     @property
@@ -93,23 +92,23 @@ class BatchForm:
         if self.is_turned:
             return True
         tiles = self.tiles
-        if self.lanes * tiles.bytes < 32 and self.columns % tiles.lanes:
+        if self.registers.lanes * tiles.bytes < 32 and self.columns % tiles.lanes:
             return True  # the host has no loads of parts of vectors
         is_far = self.b[0] * tiles.bytes >= _FAR
         is_large = self.terms * tiles.columns * tiles.bytes > (machine_profile().first_cache_bytes // 4)
         return is_large and self.rows > (_FEW_FAR_ROWS if is_far else _FEW_ROWS)
 
 
-def best_tile(rows: int, vectors: int, sums: int) -> tuple[int, int]:
+def best_tile(rows: int, vectors: int, registers: Registers) -> tuple[int, int]:
     """The rows and vectors of tiles with which a product of that many of both takes the fewest steps.
 
-    >>> best_tile(64, 4, 26)
+    >>> best_tile(64, 4, Registers(16, 26))
     (6, 4)
     """
     found = [
         (_cost(rows, vectors, height, width), height, width)
         for width in range(1, min(vectors, _MOST_VECTORS) + 1)
-        for height in range(1, min(rows, _MOST_ROWS, sums // width) + 1)
+        for height in range(1, min(rows, _MOST_ROWS, registers.most_rows(width)) + 1)
     ]
     _, height, width = min(found)
     return height, width

@@ -96,7 +96,7 @@ def _small(product: StridedProduct, dtype: str) -> list[int] | None:
     parts = max(1, min(_MOST_PARTS, count * product.work // machine_profile().batch_part_work))
     wanted = -(-parts // count)  # chunks of rows
     form = BatchForm(
-        gemm.ELEMENTS[dtype], registers.lanes, registers.sums, rows.size, columns.size, terms.size,
+        gemm.ELEMENTS[dtype], registers, rows.size, columns.size, terms.size,
         (rows.a, terms.a), b, rows.c, len(product.axes), wanted > 1,
     )  # fmt: skip
     height = form.tiles.rows
