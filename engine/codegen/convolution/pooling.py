@@ -1,6 +1,6 @@
 """Kernels of pooling over one or two axes, channels last: maxima, their places, averages, and their gradients.
 
-A window is combined for as many channels at once as a vector holds. Of windows that lie inside of the input the cells
+A window is combined for as many channels at once as a vector holds. Of windows inside of the input the cells
 are known, and no loop counts them. Threads take rows of the result; where windows overlap, gradients add to cells of
 other rows, and threads take whole images.
 """
@@ -321,7 +321,7 @@ def _print_column(
     cells: Cells,
     sizes: tuple[Size, Size],
 ) -> None:
-    """A window: most lie inside of the input, for which there is code without loops over cells."""
+    """A window: most are inside of the input, for which there is code without loops over cells."""
     if kernel.is_inside or kernel.taps[0] * kernel.taps[1] > _MOST_UNROLLED:
         _print_channels(code, kernel, arrays, origin, cells, sizes)
         return
