@@ -419,8 +419,15 @@ def test_abort_drops_what_was_not_dispatched_and_waits_for_what_was(
     machines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = machines()
-    device, gate, ran = machine.device, threading.Event(), []
-    (x,) = device.launch(lambda: (gate.wait(10), ran.append("first"), machine.cupy.zeros(3))[-1], [], 1, 0.0, "first")
+    device, begun, gate, ran = machine.device, threading.Event(), threading.Event(), []
+
+    def first() -> Any:
+        begun.set()
+        gate.wait(10)
+        ran.append("first")
+        return machine.cupy.zeros(3)
+
+    (x,) = device.launch(first, [], 1, 0.0, "first")
     device.launch(lambda: ran.append("second"), [], 0, 0.0, "second")
     settle = machine.dispatcher.settle
 
@@ -428,8 +435,7 @@ def test_abort_drops_what_was_not_dispatched_and_waits_for_what_was(
         gate.set()
         settle()
 
-    while "first" not in ran and machine.dispatcher._queue.qsize() != 1:
-        pass  # until the first one is under way
+    assert begun.wait(10)
     monkeypatch.setattr(machine.dispatcher, "settle", open_and_settle)
     device.abort()
     assert ran == ["first"]
