@@ -52,11 +52,14 @@ class While(RegionOp):
         cotangents: in a loop that is a gradient, for parameters of its body those of the forward body of whose values
             they are the cotangents; of a table, for the two arrays of its rows and of the positions of these. Empty
             where it is more than that, as in a gradient of values inside.
+        known_trips: the number of iterations, once it was found to be a known one (`passes.loops.linear`); below zero
+            for none.
     """
 
     keeps_to_budget: bool = False
     recomputed_bytes: int = 0
     cotangents: Mapping[Symbol, Symbol] = MappingProxyType({})
+    known_trips: int | None = None
 
     def __init__(
         self, condition: Region, body: Region, parallel_iterations: int = 32, swap_memory: bool = False

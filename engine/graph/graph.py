@@ -51,6 +51,7 @@ class Graph:
         self._values: dict[int, tuple[weakref.ref[Value], Symbol]] = {}  # captured, by identity
         self.queue_runners: list[Any] = []  # those that `start_queue_runners` starts
         self.compiles_whole = False  # whether its steps are to be machine code as a whole, where that can be
+        self.holds_regions = False  # whether any operation ever did
         self.traced = ""  # what was traced into it, once that is over; its tensors have no value outside
 
     # --- building -------------------------------------------------------------------------------------------
@@ -147,6 +148,7 @@ class Graph:
         node.index = len(self.operations)
         self.operations.append(node)
         self._by_name[node.name] = node
+        self.holds_regions = self.holds_regions or bool(node.op.regions)
         for effect in node.effects:
             if effect.writes:
                 self._note_write(effect.resource)

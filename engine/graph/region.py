@@ -173,6 +173,14 @@ class Region(Graph):
             self.outer_waits[operation] = tuple([source for source in sources if source not in around])
         return list(dict.fromkeys(source for sources in self.outer_waits.values() for source in sources))
 
+    def outer_of(self, parameter: Symbol) -> Symbol | None:
+        """Return the tensor around the region that a parameter stands for; None for any other tensor."""
+        if isinstance(parameter.operation.op, Parameter):
+            for outer, known in self.captures:
+                if known is parameter:
+                    return outer
+        return None
+
     def inner_inputs(self) -> list[Symbol]:
         """Return what stands inside for what is given to it from outside: arguments, then captured values."""
         return [*self.parameters, *[parameter for _, parameter in self.captures]]

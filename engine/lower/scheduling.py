@@ -19,6 +19,7 @@ from ..graph.graph import Operation, Parameter, ReadVariable
 from ..graph.tensor import Symbol
 from ..ops.internal.packed import Pack
 from ..passes.framework.estimates import UNKNOWN_DIMENSION
+from ..passes.framework.patterns import captured
 from ..passes.framework.prune import all_operations, needed_in_region
 from ..place.costs import CostModel
 from ..place.devices import Device
@@ -107,8 +108,7 @@ def _state_of(tensor: Symbol) -> Any:
 def _outermost(tensor: Symbol) -> Symbol:
     """Return the tensor outside of all regions for which a parameter stands."""
     while isinstance(tensor.operation.op, Parameter):
-        graph: Any = tensor.graph
-        outer = next((outer for outer, parameter in graph.captures if parameter is tensor), None)
+        outer = captured(tensor)
         if outer is None:
             break
         tensor = outer

@@ -255,7 +255,7 @@ def check_step(graph: Graph, targets: Iterable[Symbol | Operation], feeds: Itera
         PlacementError: it names the operation, its line, what was asked for and the devices.
     """
     needed = needed_operations(graph, targets, feeds)
-    if not any(operation.device for block in all_blocks(needed) for operation in block):
+    if {operation.device for block in all_blocks(needed) for operation in block} <= {""}:
         return  # everything fits on the CPU
     operations = list(all_operations(needed))
     if any(operation.device for operation in operations):

@@ -389,11 +389,9 @@ def evaluated(count: str, scope: dict[str, Any]) -> int:
 def _has_arrays(graph: Graph) -> bool:
     """Test whether anything in `graph` could be worth a kernel: programs of scalars do not even load the compiler."""
     for block in all_blocks(graph.operations):
-        for operation in block:
-            for tensor in operation.outputs:
-                spec = tensor.spec
-                if spec.shape != () and not isinstance(spec, FrameSpec):
-                    return True
+        specs = [tensor.spec for operation in block for tensor in operation.outputs]
+        if {spec.shape for spec in specs if not isinstance(spec, FrameSpec)} - {()}:
+            return True
     return False
 
 

@@ -164,13 +164,14 @@ def written_into_slots(operations: Sequence[Operation], fetches: Iterable[Symbol
 
 
 def _written_in(block: Sequence[Operation]) -> dict[Symbol, Operation]:
+    writes = [operation for operation in block if isinstance(operation.op, ArrayWrite)]
+    if not writes:
+        return {}
     given = (Parameter, Constant)  # these are there from the beginning, wherever they stand
     order = {operation: position for position, operation in enumerate(block) if not isinstance(operation.op, given)}
     stored = {tensor for operation in block if operation.effects for tensor in operation.inputs}
     found: dict[Symbol, Operation] = {}
-    for operation in block:
-        if not isinstance(operation.op, ArrayWrite):
-            continue
+    for operation in writes:
         array, index, value = operation.inputs
         made = order.get(value.operation)
         if made is None or value in stored or value in found or not is_fresh(value) or not _is_worth_it(value):
@@ -194,8 +195,11 @@ def recorded_in_rows(operations: Sequence[Operation], fetches: Iterable[Symbol])
 
 def _find(block: Sequence[Operation], outliving: set[Symbol], found: set[Symbol]) -> None:
     users = frame_users(block)
-    otherwise = {tensor for o in block if not isinstance(o.op, ArrayStack) for tensor in o.inputs} | outliving
+    taken = [tensor for o in block if not isinstance(o.op, ArrayStack) for tensor in o.inputs] if users else ()
+    otherwise = outliving.union(taken)
     for operation in block:
+        if not operation.op.regions:
+            continue
         if isinstance(operation.op, While):
             found.update(_only_stacked(users.get(operation.outputs[-1], ()), otherwise))
         if isinstance(operation.op, Recursion):

@@ -6,6 +6,7 @@ is that of the iterations that are still to come, as with a loop that was unroll
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ..common.identity import is_among, place_among
@@ -34,11 +35,11 @@ def last_reads(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> se
 
 
 def _find(block: Sequence[Operation], outliving: set[Symbol], found: set[Operation]) -> None:
-    uses = _uses(block)
     users = frame_users(block)
+    uses = Counter([tensor for operation in block for tensor in operation.inputs] if users else ())
     outliving = outliving | _shared(block)
     for operation in block:
-        inner = list(demanded_blocks(operation, users))
+        inner = list(demanded_blocks(operation, users)) if operation.op.regions else []
         if isinstance(operation.op, ArrayStack) and operation.outputs[0].dtype.name in ("float32", "float64"):
             history = operation.inputs[0]
             if isinstance(history.operation.op, History) and uses[history] == 1 and history not in outliving:
@@ -61,14 +62,6 @@ def _shared(operations: Iterable[Operation]) -> set[Symbol]:
         if isinstance(operation.op, History):
             histories.setdefault((operation.inputs[0], operation.op.inner), []).append(operation.outputs[0])
     return {tensor for tensors in histories.values() if len(tensors) > 1 for tensor in tensors}
-
-
-def _uses(operations: Iterable[Operation]) -> dict[Symbol, int]:
-    counts: dict[Symbol, int] = {}
-    for operation in operations:
-        for tensor in operation.inputs:
-            counts[tensor] = counts.get(tensor, 0) + 1
-    return counts
 
 
 def _only_read(body: Region, array: Symbol, inside: Sequence[Operation], kept: set[Symbol]) -> Operation | None:

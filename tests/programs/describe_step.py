@@ -63,7 +63,7 @@ class _Writer:
 
     def _attributes(self, op: Any) -> str:
         names = [field.name for field in fields(op)] if is_dataclass(op) else sorted(vars(op))
-        names = [name for name in names if name != "regions"]
+        names = [name for name in names if name not in ("regions", "known_trips")]  # what was found out is no part
         return f"[{', '.join(f'{name}={self.value(getattr(op, name, None))}' for name in names)}]" if names else ""
 
     def location(self, location: Any) -> str:

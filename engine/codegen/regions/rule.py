@@ -232,7 +232,7 @@ def _find(
     """
     users = frame_users(operations)
     runs = _runs(operations)
-    used = _used_elsewhere(runs, operations, kept)
+    used = _used_elsewhere(runs, operations, kept) if runs else set[Symbol]()
     for run in runs:
         made = [tensor for o in run if not isinstance(o.op, Constant) for tensor in o.outputs if tensor in used]
         plan = _planned_run(run, made)
@@ -272,7 +272,7 @@ def _runs(operations: Sequence[Operation]) -> list[list[Operation]]:
     """Long runs of operations on scalars, in pieces."""
     runs: list[list[Operation]] = []
     run: list[Operation] = []
-    for operation in [*operations, None]:
+    for operation in [*operations, None] if len(operations) >= LEAST_RUN else ():
         if operation is not None and (_is_scalar(operation) or (run and isinstance(operation.op, Constant))):
             run.append(operation)
             continue
@@ -282,10 +282,10 @@ def _runs(operations: Sequence[Operation]) -> list[list[Operation]]:
     return runs
 
 
-def _has_run(operations: Iterable[Operation]) -> bool:
+def _has_run(operations: Sequence[Operation]) -> bool:
     """Test whether there is any run of scalars that is long enough."""
     length = 0
-    for operation in operations:
+    for operation in operations if len(operations) >= LEAST_RUN else ():
         length = length + 1 if _is_scalar(operation) or (length and isinstance(operation.op, Constant)) else 0
         if length == LEAST_RUN:
             return True

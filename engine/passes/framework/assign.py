@@ -9,12 +9,15 @@ from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation
 from ...graph.region import Region
 from ...graph.tensor import Symbol
+from .prune import all_blocks
 
 Assign = Callable[[Sequence[Operation], Sequence[Symbol]], Mapping[Operation, str]]
 
 
-def assign_devices(graph: Graph, operations: Sequence[Operation], fed: Sequence[Symbol], assign: Assign | None) -> None:
+def assign_devices(graph: Graph, operations: Sequence[Operation], fed: Sequence[Symbol], assign: Assign | None) -> bool:
     """Set the device of every operation of `graph`, insides included; without `assign` none has one.
+
+    Returns whether any may have changed.
 
     Until now a device is what was asked for. From now on it is where the operation runs, the same name for the same
     device. In a step that is not placed all are alike, so that no pass has to ask whether there are devices.
@@ -31,6 +34,8 @@ def assign_devices(graph: Graph, operations: Sequence[Operation], fed: Sequence[
         ValueError: `assign` leaves out an operation of the step.
     """
     places: Mapping[Operation, str] = {}
+    if assign is None and {o.device for block in all_blocks(graph.operations) for o in block} <= {""}:
+        return False
     if assign is not None:
         running = [*[tensor.operation for tensor in fed], *operations]
         places = assign(running, fed)
@@ -41,6 +46,7 @@ def assign_devices(graph: Graph, operations: Sequence[Operation], fed: Sequence[
                 "it was handed, the placeholders of what is fed among them."
             )
     _assign_block(graph, places, "")
+    return True
 
 
 def _assign_block(graph: Graph, places: Mapping[Operation, str], around: str) -> None:

@@ -218,9 +218,7 @@ def constant_of(tensor: Symbol, place: Place | None) -> Any:
 def captured(inner: Symbol) -> Symbol | None:
     """Return the tensor around the region that a parameter stands for; None for any other tensor."""
     graph = inner.operation.graph
-    if not isinstance(graph, Region) or not isinstance(inner.operation.op, Parameter):
-        return None
-    return next((around for around, parameter in graph.captures if parameter is inner), None)
+    return graph.outer_of(inner) if isinstance(graph, Region) else None
 
 
 __all__ = [

@@ -95,7 +95,7 @@ class Pass:
         requires: what must hold of the step.
         run: changes the step.
         of: ops, or traits, of each of which a step must have one; the pass has nothing to do in other steps.
-        by_rules: whether it changes the step by way of the `Rewriter` alone, which notes then whether it did.
+        by_rules: whether it changes the step by way of the `Rewriter` alone, or tells it by `touch` that it did.
         switch: the name of the switch that turns it off (`switches.PASSES`); "" for none.
         moves_writes: whether other operations than before may write a variable afterwards.
         is_required: whether no step can do without it, however few rewrites it may get.
@@ -170,11 +170,13 @@ def _slices(step: Rewriter, options: Options) -> None:
 def _recompute(step: Rewriter, options: Options) -> None:
     is_free = options.reassociate and options.rule is not None and options.assign is None
     cheap = is_free and is_on("fuse") and is_on("recompute")
-    recompute(step.graph, step.operations, step.kept, options.memory_budget, options.can_swap, cheap)
+    if recompute(step.graph, step.operations, step.kept, options.memory_budget, options.can_swap, cheap):
+        step.touch()
 
 
 def _place(step: Rewriter, options: Options) -> None:
-    assign_devices(step.graph, step.operations, step.fed, options.assign)
+    if assign_devices(step.graph, step.operations, step.fed, options.assign):
+        step.touch()
 
 
 def _sink(step: Rewriter, options: Options) -> None:
@@ -251,13 +253,16 @@ def _switched(
     return Pass(name, known.description, known.is_exact, requires, run, of, by_rules, known.name, moves_writes)
 
 
-RAGGED_BATCHES = _switched("ragged_batches", _ragged_batches, NOT_PLACED, NO_BUDGET, of=(While,), moves_writes=True)
+RAGGED_BATCHES = _switched(
+    "ragged_batches", _ragged_batches, NOT_PLACED, NO_BUDGET, of=(While,), by_rules=True, moves_writes=True
+)
 PIPELINE = (
-    _switched("unroll", _unroll, NOT_PLACED, NO_BUDGET, of=(While,), moves_writes=True),
+    _switched("unroll", _unroll, NOT_PLACED, NO_BUDGET, of=(While,), by_rules=True, moves_writes=True),
     RAGGED_BATCHES,
     _switched("slices", _slices, NOT_PLACED, by_rules=True),
-    Pass("recompute", PASSES["recompute"].description, True, (), _recompute, of=(History,)),  # with a budget no choice
-    Pass("place", "give each operation its device", True, (), _place, is_required=True),
+    # With a budget it is no choice.
+    Pass("recompute", PASSES["recompute"].description, True, (), _recompute, of=(History,), by_rules=True),
+    Pass("place", "give each operation its device", True, (), _place, by_rules=True, is_required=True),
     _switched("sink", _sink, of=(Branch,)),
     Pass("fission", PASSES["fission"].description, False, (), _fission, of=(While,)),  # has switches for its rewrites
     _switched("same_shapes", _same_shapes, OPEN_SIZES, ONE_HOST, by_rules=True),

@@ -16,6 +16,7 @@ from ...graph.spec import FrameSpec
 from ...graph.tensor import Symbol
 
 _FRAME_TAKERS = (History, Recorded, Saved)
+_index_of: Callable[[Operation], int] = attrgetter("index")
 _op_of: Callable[[Operation], Op] = attrgetter("op")
 _regions_of: Callable[[Operation], Sequence[Region]] = attrgetter("op.regions")
 
@@ -31,26 +32,32 @@ def needed_operations(
     """
     given = set(fed)
     stopped = {tensor.operation for tensor in given if given.issuperset(tensor.operation.outputs)}
-    needed: set[Operation] = set()
+    seen = set(stopped)
     holders: list[Operation] = []
     is_cut = any(tensor.operation not in stopped for tensor in given)  # of an operation some outputs are fed, not all
-    pending = [_producer(target) for target in targets if not (isinstance(target, Symbol) and target in given)]
+    pending = _unseen([_producer(each) for each in targets if not (isinstance(each, Symbol) and each in given)], seen)
     while pending:
         operation = pending.pop()
-        if operation not in needed and operation not in stopped:
-            needed.add(operation)
-            if is_cut:
-                pending += [tensor.operation for tensor in operation.inputs if tensor not in given]
-            else:
-                pending += [tensor.operation for tensor in operation.inputs]
-            if operation.control_inputs:
-                pending += _waited_for(operation, operation.control_inputs)
-                holders += [operation] if operation.op.regions else []
+        for tensor in operation.inputs:
+            source = tensor.operation
+            if source not in seen and not (is_cut and tensor in given):
+                seen.add(source)
+                pending.append(source)
+        if operation.control_inputs:
+            pending += _unseen(_waited_for(operation, operation.control_inputs), seen)
+            holders += [operation] if operation.op.regions else []
         if holders and not pending:  # frames may record what is not needed otherwise
-            recorded = inner_tensors(needed)
-            waits = [wait for holder in holders for wait in _waited_for(holder, holder.control_inputs, recorded)]
-            pending = [wait for wait in waits if wait not in needed and wait not in stopped]
-    return sorted(needed, key=attrgetter("index"))
+            recorded = inner_tensors(seen - stopped)
+            for holder in holders:
+                pending += _unseen(_waited_for(holder, holder.control_inputs, recorded), seen)
+    return sorted(seen - stopped, key=_index_of)
+
+
+def _unseen(operations: Iterable[Operation], seen: set[Operation]) -> list[Operation]:
+    """Return those of some operations that were not seen yet, which they are now."""
+    found = [operation for operation in dict.fromkeys(operations) if operation not in seen]
+    seen.update(found)
+    return found
 
 
 def needed_in_region(
@@ -201,23 +208,9 @@ def all_operations(operations: Iterable[Operation]) -> Iterator[Operation]:
 def kinds_of(operations: Iterable[Operation]) -> set[type[Op]]:
     """Return the ops of `operations` and of all in regions inside, needed or not: a step without a pass's is left."""
     found: set[type[Op]] = set()
-    plain: set[type[Op]] = set()  # those without regions
-    pending = [list(operations)]
-    while pending:
-        block = pending.pop()
-        kinds: set[type[Op]] = set(map(type, map(_op_of, block)))
-        found |= kinds
-        if kinds <= plain:
-            continue
-        plain.update([kind for kind in kinds if not issubclass(kind, RegionOp)])
-        if not kinds <= plain:
-            pending += _inside(block)
+    for block in all_blocks(operations):
+        found.update(map(type, map(_op_of, block)))
     return found
-
-
-def _inside(block: Iterable[Operation]) -> list[list[Operation]]:
-    """The operations of each region that operations of a block hold."""
-    return [region.operations for regions in filter(None, map(_regions_of, block)) for region in regions]
 
 
 def holds(operations: Iterable[Operation], *kinds: type[Op]) -> bool:
@@ -232,11 +225,19 @@ def is_kind_among(found: Iterable[type[Op]], *kinds: type[Op]) -> bool:
 
 def all_blocks(operations: Iterable[Operation]) -> Iterator[Sequence[Operation]]:
     """`operations`, and those of each region inside, in any order."""
-    pending = [list(operations)]
+    block = list(operations)
+    yield block
+    pending = _regions_in(block)
     while pending:
-        block = pending.pop()
-        yield block
-        pending += _inside(block)
+        region = pending.pop()
+        yield region.operations
+        if region.holds_regions:
+            pending += _regions_in(region.operations)
+
+
+def _regions_in(block: Iterable[Operation]) -> list[Region]:
+    """The regions that operations of a block hold."""
+    return [region for regions in filter(None, map(_regions_of, block)) for region in regions]
 
 
 def inner_tensors(operations: Iterable[Operation]) -> set[Symbol]:

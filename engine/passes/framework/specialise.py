@@ -93,7 +93,7 @@ class Specialised:
         """Copy pruned `operations`, with `feeds` as placeholders of the given specs."""
         kinds = kinds_of(operations)
         self._recorded = recorded_tensors(operations) if is_kind_among(kinds, Recorded, Recursion) else {}
-        self._asks = any(any(map(_asks, block)) for block in all_blocks(operations))
+        self._asks = any(_asks(o) for block in all_blocks(operations) for o in block if o.device or o.colocations)
         if self.keeps_differentiated:
             inside = all_operations(operations) if is_kind_among(kinds, While) else ()
             loops = [operation.op for operation in inside if isinstance(operation.op, While)]
@@ -163,6 +163,9 @@ class Specialised:
     def _note_copy(self, operation: Operation, outputs: Sequence[Symbol], new: Operation) -> None:
         """`new` gives `outputs` of `operation`, but for those that are fed."""
         self.operations[operation] = new
+        if len(outputs) == 1:
+            self.tensors.setdefault(outputs[0], new.outputs[0])
+            return
         for old, fresh in zip(outputs, new.outputs, strict=True):
             self.tensors.setdefault(old, fresh)
 
@@ -307,7 +310,8 @@ class Specialised:
             self._note_copy(operation, operation.outputs, self._copy_recursion(op, operation, into))
             return
         demanded = [user.op.inner for user in users if isinstance(user.op, (History, Saved))]
-        live = live_outputs(operation, used | self._differentiated(operation), demanded)
+        differentiated = self._differentiated(operation)
+        live = live_outputs(operation, used | differentiated if differentiated else used, demanded)
         if isinstance(op, While):
             new = self._copy_while(op, operation, into, live, demanded)
         else:

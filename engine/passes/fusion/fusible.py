@@ -123,7 +123,12 @@ def specs_of(operation: Operation, sizes: KnownSizes | None) -> list[Spec]:
     """
     tensors = (*operation.inputs, *operation.outputs)
     specs = [tensor.spec for tensor in tensors]
-    if sizes is None or all(isinstance(spec, TensorSpec) and spec.is_static for spec in specs):
+    is_static = True
+    for spec in specs:
+        if not isinstance(spec, TensorSpec):
+            return specs  # of no kernel
+        is_static = is_static and spec.is_static
+    if sizes is None or is_static:
         return specs
     if operation.op.elementwise and isinstance(specs[-1], TensorSpec) and specs[-1].is_static:
         return specs  # an operand of another size than the result's, in a kernel for static shapes
@@ -185,7 +190,7 @@ def form_of(
 
 def _shape(spec: TensorSpec) -> Shape:
     assert spec.shape is not None
-    return tuple(int(dim or 0) for dim in spec.shape)
+    return tuple([dim or 0 for dim in spec.shape]) if None in spec.shape else spec.shape  # pyright: ignore[reportReturnType]
 
 
 def _size(spec: TensorSpec) -> int:
@@ -346,7 +351,7 @@ def place(form: Form, taken: Sequence[Spec], space: Space, known: Sequence[Layou
 
     Args:
         form: the operation's.
-        taken: the specs of the operation's inputs.
+        taken: the specs of the operation's inputs, then of its outputs.
         space: where.
         known: the layouts of the form's inputs that a kernel over that space computes; None for what it reads.
 
@@ -360,7 +365,7 @@ def place(form: Form, taken: Sequence[Spec], space: Space, known: Sequence[Layou
     unplaced: list[tuple[int, int]] = []
     for op, arguments in form.steps:
         try:
-            spec: Any = op.infer(*[specs[k] for k in arguments])
+            spec: Any = _known_result(op, form, shapes, taken) or op.infer(*[specs[k] for k in arguments])
         except (TypeError, ValueError):  # in a branch or loop that may never run; if it does, the operation says so
             return None
         specs.append(spec)
@@ -383,9 +388,17 @@ def place(form: Form, taken: Sequence[Spec], space: Space, known: Sequence[Layou
     if len(complete) != len(layouts):
         return None
     count = len(form.inputs)
-    for layout in complete:
+    for layout in dict.fromkeys(complete):
         current = None if current is None else current.with_layout(layout)
     return None if current is None else Placed(current, tuple(complete[:count]), tuple(complete[count:]))
+
+
+def _known_result(op: Op, form: Form, shapes: Sequence[Shape], taken: Sequence[Spec]) -> TensorSpec | None:
+    """Return the result of an operation that is one elementwise step, where its operands' shapes surely give that."""
+    result = taken[-1]
+    if len(form.steps) > 1 or not op.elementwise or not isinstance(result, TensorSpec):
+        return None
+    return result if result.shape in shapes and all(own == result.shape or not own for own in shapes) else None
 
 
 _Operands = Sequence[tuple[Shape, "Layout | None"]]

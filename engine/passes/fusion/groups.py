@@ -139,6 +139,7 @@ class Block:
         self.group_of: dict[Operation, Group] = {}
         self.behind: _Behind = {}
         self.forms: dict[Operation, Form] = {}
+        self._taken: dict[Operation, list[Symbol]] = {}
         self.absorbed: dict[Dependent, Dependent] = {}  # groups that have become part of others
         self._order = itertools.count()
 
@@ -262,7 +263,11 @@ class Block:
 
     def taken(self, operation: Operation) -> list[Symbol]:
         """The inputs of an operation that its kernel needs."""
-        return [operation.inputs[position] for position in self.forms[operation].inputs]
+        known = self._taken.get(operation)
+        if known is None:
+            inputs = operation.inputs
+            known = self._taken[operation] = [inputs[position] for position in self.forms[operation].inputs]
+        return known
 
     # --- sizes that are not known ---------------------------------------------------------------------------
 

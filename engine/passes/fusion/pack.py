@@ -176,7 +176,7 @@ def _forms(weight: Symbol, around: tuple[_Inside, ...]) -> list[Symbol]:
     """
     forms = [weight]
     for inside in reversed(around):
-        outer = next((outer for outer, parameter in inside.region.captures if parameter is forms[-1]), None)
+        outer = inside.region.outer_of(forms[-1])
         if outer is None:
             break
         forms.append(outer)

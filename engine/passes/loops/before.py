@@ -43,8 +43,9 @@ def compute_before(loop: LoopView) -> bool:
         return False
     if loop.known_trips in (0, 1):
         return False
-    forward = _Group(loop, 1).move()
-    return _Group(loop, -1).move() or forward
+    rising = _Group(loop, 1)
+    is_moved = rising.move()
+    return (not rising.is_all and _Group(loop, -1).move()) or is_moved
 
 
 def _tell(loop: LoopView, why: str) -> None:
@@ -56,13 +57,19 @@ def _tell(loop: LoopView, why: str) -> None:
 
 
 class _Group:
-    """The operations of a body that take elements which are read in one direction."""
+    """The operations of a body that take elements which are read in one direction.
+
+    Attributes:
+        is_all: whether nothing was found to batch, nor elements that are read in the other direction.
+    """
 
     def __init__(self, loop: LoopView, direction: int) -> None:
         self.loop = loop
         self.direction = direction
         self.free: dict[Symbol, None] = {}  # elements, counters, and what is computed of these
         self.elements: dict[Symbol, Linear] = {}
+        self.is_all = False
+        self._has_others = False
         self.summed = summed_products(loop)
 
     def move(self) -> bool:
@@ -70,6 +77,7 @@ class _Group:
         self._find()
         wanted = self._wanted()
         if not wanted:
+            self.is_all = not self._has_others
             return False
         device = wanted[0].operation.device
         wanted = [tensor for tensor in wanted if tensor.operation.device == device]
@@ -97,7 +105,7 @@ class _Group:
     def _find_element(self, read: Operation) -> None:
         loop, index = self.loop, self.loop.form(read.inputs[1])
         array = loop.outer(read.inputs[0])
-        if index is None or index.steps != self.direction or array is None:
+        if index is None or abs(index.steps) != 1 or array is None:
             return
         if not on_one_device([array.operation, read.inputs[0].operation, read]):
             return
@@ -105,6 +113,9 @@ class _Group:
         if first is None or first < 0 or not is_static(*read.outputs):
             return
         if isinstance(read.op, ArrayReadOrZeros) and first:
+            return
+        if index.steps != self.direction:
+            self._has_others = True
             return
         self.elements[read.outputs[0]] = index
         self.free[read.outputs[0]] = None

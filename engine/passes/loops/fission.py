@@ -22,12 +22,18 @@ from ...control_flow.frames import History, Saved
 from ...control_flow.region_op import RegionOp
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation
+from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.tensor import Symbol
+from ...ops.arrays.gathering import AddRows, Take
+from ...ops.arrays.indexing import AddItem, GetItem, PutItem
+from ...ops.containers.tensor_arrays import ArrayAddAt, ArrayClear, ArrayRead, ArrayWrite
+from ...ops.linear_algebra.linalg import MatMul
+from ...ops.math.elementwise import Add
 from ..framework.limits import count_rewrite, may_rewrite
 from ..framework.log import is_recording, note_kept
 from ..framework.order import reorder
-from ..framework.prune import holds, needed_in_region, needed_operations
+from ..framework.prune import holds, is_kind_among, needed_in_region, needed_operations
 from ..framework.switches import is_on
 from .batches import is_heavy
 from .before import compute_before
@@ -50,27 +56,29 @@ class Rewrite(NamedTuple):
         name: the switch that turns it off (`passes.switches`).
         is_exact: whether it keeps every bit of results.
         apply: does it to one loop; returns whether anything was changed.
+        of: ops of which the body must have one; it has nothing to do in other loops.
     """
 
     name: str
     is_exact: bool
     apply: Callable[[LoopView], bool]
+    of: tuple[type[Op], ...] = (Op,)
 
 
 REWRITES = (
     Rewrite("invariants", True, capture_unchanged),
-    Rewrite("invariants", True, resolve_records),
-    Rewrite("invariants", True, drop_clearing),
+    Rewrite("invariants", True, resolve_records, (ArrayRead,)),
+    Rewrite("invariants", True, drop_clearing, (ArrayClear,)),
     Rewrite("invariants", True, move_invariants),
-    Rewrite("fission", True, read_elements),
-    Rewrite("fission", False, multiply_tables),
-    Rewrite("fission", False, sum_what_linear_terms_take),
-    Rewrite("fission", False, gather_elements),
-    Rewrite("merge_products", False, merge_products),
-    Rewrite("fission", False, gather_terms),
+    Rewrite("fission", True, read_elements, (GetItem, Take)),
+    Rewrite("fission", False, multiply_tables, (Take,)),
+    Rewrite("fission", False, sum_what_linear_terms_take, (Add,)),
+    Rewrite("fission", False, gather_elements, (AddItem, AddRows, ArrayWrite, PutItem)),
+    Rewrite("merge_products", False, merge_products, (MatMul,)),
+    Rewrite("fission", False, gather_terms, (Add,)),
     Rewrite("fission", False, compute_before),
-    Rewrite("fission", False, sum_after),
-    Rewrite("fission", False, compute_after),
+    Rewrite("fission", False, sum_after, (Add,)),
+    Rewrite("fission", False, compute_after, (ArrayAddAt, ArrayWrite)),
 )
 
 
@@ -110,7 +118,7 @@ def _split(
 
 
 def _split_region(holder: Operation, region: Region, users: Users, sides: Sides, reassociate: bool) -> None:
-    if not holds(region.operations, While):
+    if not region.holds_regions or not holds(region.operations, While):
         return
     takers = [user.op for user in users.takers(holder.outputs[-1])]
     inner = [taker.inner for taker in takers if isinstance(taker, (History, Saved))]
@@ -127,7 +135,9 @@ def _split_region(holder: Operation, region: Region, users: Users, sides: Sides,
 
 def _rewrite(loop: LoopView, reassociate: bool) -> None:
     for rewrite in REWRITES:
-        if not (reassociate or rewrite.is_exact) or not is_on(rewrite.name) or not may_rewrite():
+        if not (reassociate or rewrite.is_exact) or not is_kind_among(loop.kinds, *rewrite.of):
+            continue
+        if not is_on(rewrite.name) or not may_rewrite():
             continue
         loop.is_finished = False
         if rewrite.apply(loop):

@@ -163,14 +163,16 @@ def _resolve(loop: LoopView, read: Operation) -> bool:
 
 def _resolve_value(loop: LoopView, read: Operation, inner: Symbol, other: Operation) -> bool:
     (element,), index = read.outputs, read.inputs[1]
-    outer = _outer(other, inner)
+    assert isinstance(other.op, While)
+    body = other.op.body
+    outer = body.outer_of(inner)
     if outer is not None:
         loop.replace(element, loop.capture(outer))
         return True
     source = inner.operation
     if not isinstance(source.op, ArrayRead) or not on_one_device([source, source.inputs[0].operation, read]):
         return False
-    array, place = _outer(other, source.inputs[0]), inside(other, source.inputs[1])
+    array, place = body.outer_of(source.inputs[0]), inside(other, source.inputs[1])
     if array is None or place is None or not place.steps:
         return False
     found = _number(loop, place, index, read)
@@ -179,11 +181,6 @@ def _resolve_value(loop: LoopView, read: Operation, inner: Symbol, other: Operat
     loop.read(element, array, found)
     note_change("invariants", read, "is read where it came from: the other loop need not record it")
     return True
-
-
-def _outer(node: Operation, tensor: Symbol) -> Symbol | None:
-    assert isinstance(node.op, While)
-    return next((outer for outer, parameter in node.op.body.captures if parameter is tensor), None)
 
 
 def _number(loop: LoopView, form: Linear, index: Symbol, like: Operation) -> Symbol | None:

@@ -11,13 +11,13 @@ from ...common.quick_dataclass import dataclass
 from ...control_flow.frames import History, TripCount
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter
-from ...graph.region import Region
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Cast, Constant
 from ...ops.containers.tensor_arrays import ArrayNew, ArrayRead
 from ...ops.math.comparison import Greater, GreaterEqual, Less, LessEqual
 from ...ops.math.elementwise import Add, Negative, Subtract
+from ..framework.patterns import captured
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def inside(node: Operation, tensor: Symbol, depth: int = 0) -> Linear | None:
     if is_among(tensor, body.parameters):
         return _variable(node, place_among(tensor, body.parameters))
     if isinstance(op, Parameter):
-        outer = next((outer for outer, parameter in body.captures if parameter is tensor), None)
+        outer = body.outer_of(tensor)
         return None if outer is None else outside(outer)
     if isinstance(op, Constant):
         return Linear(0, int(op.value))
@@ -142,17 +142,29 @@ def _variable(node: Operation, position: int) -> Linear | None:
 def _steady(node: Operation, tensor: Symbol) -> int | None:
     """The number that `tensor` is in all iterations, seen without looking at variables."""
     assert isinstance(node.op, While)
-    if isinstance(tensor.operation.op, Parameter):
-        tensor = next((outer for outer, parameter in node.op.body.captures if parameter is tensor), tensor)
-    op = tensor.operation.op
+    outer = node.op.body.outer_of(tensor)
+    op = (tensor if outer is None else outer).operation.op
     return int(op.value) if isinstance(op, Constant) and np.ndim(op.value) == 0 else None
 
 
 def trip_count(node: Operation) -> Linear | None:
-    """Return the number of iterations of `node`, if it is known before it starts; below zero means none at all."""
-    if not isinstance(node.op, While):
+    """Return the number of iterations of `node`, if it is known before it starts; below zero means none at all.
+
+    A number that is known stays, however the loop is rewritten, and is kept on its op: many ask for it.
+    """
+    op = node.op
+    if not isinstance(op, While):
         return None
-    condition = node.op.condition
+    if op.known_trips is None:
+        found = _find_trip_count(node, op)
+        if found is None or found.known is None:
+            return found
+        op.known_trips = found.known
+    return Linear(0, op.known_trips)
+
+
+def _find_trip_count(node: Operation, op: While) -> Linear | None:
+    condition = op.condition
     test = condition.results[0].operation
     if test.graph is not condition or not isinstance(test.op, (Less, LessEqual, Greater, GreaterEqual)):
         return None
@@ -175,7 +187,7 @@ def _tested(node: Operation, tensor: Symbol) -> Linear | None:
     if is_among(tensor, condition.parameters):
         return inside(node, node.op.body.parameters[place_among(tensor, condition.parameters)])
     if isinstance(op, Parameter):
-        outer = next((outer for outer, parameter in condition.captures if parameter is tensor), None)
+        outer = condition.outer_of(tensor)
         return None if outer is None else outside(outer)
     if isinstance(op, Constant):
         return outside(tensor)
@@ -202,9 +214,7 @@ def _recorded(read: Operation) -> Symbol | None:
         return None
     array: Symbol | None = read.inputs[0]
     while array is not None and isinstance(array.operation.op, Parameter):
-        region = array.operation.graph
-        captures = region.captures if isinstance(region, Region) else ()
-        array = next((outer for outer, parameter in captures if parameter is array), None)
+        array = captured(array)
     return array.operation.op.inner if array is not None and isinstance(array.operation.op, History) else None
 
 

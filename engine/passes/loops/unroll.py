@@ -63,15 +63,19 @@ class ShortLoops:
 
     def _find(self, operations: Sequence[Operation], kept: set[Symbol], around: Operation | None) -> None:
         """Find them among operations and inside; `around` is the loop around them that does not run long."""
-        users = frame_users(operations)
+        loops = {operation: _trips(operation) for operation in operations if isinstance(operation.op, While)}
         for operation in operations:
-            inside = around
-            if isinstance(operation.op, While) and _stays(operation):
-                inside = None if _runs_long(operation) else operation
+            inside, trips = around, loops.get(operation, 0)
+            if trips is None or trips > MOST_TRIPS:
+                runs_long = trips is None or trips >= machine_profile().unrolled_around_trips
+                inside = None if runs_long else operation
             for region in operation.op.regions:
                 self._find(region.operations, set(region.results), inside)
-        found = {o: trips for o in operations if (trips := self._copies_of(o, users, kept, around)) is not None}
-        self.trips.update(_with_partners(self._cheapest(found), operations, users))
+        short = {loop: trips for loop, trips in loops.items() if trips is not None and trips <= MOST_TRIPS}
+        if short:
+            users = frame_users(operations)
+            found = {loop: trips for loop, trips in short.items() if self._is_copied(loop, trips, users, kept, around)}
+            self.trips.update(_with_partners(self._cheapest(found), operations, users))
 
     def _cheapest(self, loops: Mapping[Operation, int]) -> dict[Operation, int]:
         """As many of these loops as the step has room for, those that make the fewest copies first."""
@@ -85,24 +89,21 @@ class ShortLoops:
             found[loop] = loops[loop]
         return found
 
-    def _copies_of(
+    def _is_copied(
         self,
         operation: Operation,
+        trips: int,
         users: Mapping[Symbol, list[Operation]],
         kept: set[Symbol],
         around: Operation | None,
-    ) -> int | None:
-        """Return how often the body of a loop is copied; None if it stays a loop."""
-        trips = _trips(operation)
-        if trips is None or trips > MOST_TRIPS:
-            return None
+    ) -> bool:
+        """Test whether the body of a short loop is copied, once for each iteration."""
         held = self._why_not(operation, trips, users.get(operation.outputs[-1], ()), kept)
         if held is None and around is not None and trips > 1:
             held = f"{around.name!r} around it makes few iterations, and native code runs both as fast"
-        if held is None:
-            return trips
-        note_kept("unroll", operation, f"stays a loop of {trips} iterations: {held}")
-        return None
+        if held is not None:
+            note_kept("unroll", operation, f"stays a loop of {trips} iterations: {held}")
+        return held is None
 
     def _why_not(self, node: Operation, trips: int, takers: Sequence[Operation], kept: set[Symbol]) -> str | None:
         op = node.op
@@ -136,16 +137,6 @@ def _trips(operation: Operation) -> int | None:
     """Return the number of iterations of a loop, if that is a known number."""
     known = trip_count(operation)
     return None if known is None or known.known is None else max(0, known.known)
-
-
-def _stays(loop: Operation) -> bool:
-    trips = _trips(loop)
-    return trips is None or trips > MOST_TRIPS
-
-
-def _runs_long(loop: Operation) -> bool:
-    trips = _trips(loop)
-    return trips is None or trips >= machine_profile().unrolled_around_trips
 
 
 def _body(loop: Operation) -> Region:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
@@ -44,6 +45,7 @@ class LoopView:
 
     Attributes:
         needed: the operations of the body that run, in order.
+        kinds: the ops of these.
         demanded: the tensors inside whose histories are recorded.
         uses: how many operations of the body take a tensor, results and histories included.
         histories: for tensors of the body the operation outside that gives its history.
@@ -76,24 +78,18 @@ class LoopView:
     def refresh(self) -> None:
         """Look at the loop again, after it was changed."""
         frame = self.node.outputs[-1]
-        self._has_counted = self._counted is not None and self._counted.known is not None  # that stays
+        self._has_counted = False
         takers = self.takers(frame)
         self.histories = {user.op.inner: user for user in takers if isinstance(user.op, History)}
         self.demanded = list(self.histories)
         self.needed = needed_in_region(self.body, self.demanded)
-        self.uses: dict[Symbol, int] = {}
-        for operation in self.needed:
-            for tensor in operation.inputs:
-                self._use(tensor)
-        for tensor in [*self.body.results, *self.demanded]:
-            self._use(tensor)
+        self.kinds = {type(operation.op) for operation in self.needed}
+        taken = [tensor for operation in self.needed for tensor in operation.inputs]
+        self.uses: dict[Symbol, int] = Counter([*taken, *self.body.results, *self.demanded])
         tested = needed_in_region(self.op.condition, self.demanded)
         self.tested = {tensor for operation in tested for tensor in operation.inputs}
         self.tested.update([*self.op.condition.results, *self.demanded])
         self._forms: dict[Symbol, Linear | None] = {}
-
-    def _use(self, tensor: Symbol) -> None:
-        self.uses[tensor] = self.uses.get(tensor, 0) + 1
 
     # --- what is known --------------------------------------------------------------------------------------
 
@@ -112,7 +108,7 @@ class LoopView:
 
     def outer(self, tensor: Symbol) -> Symbol | None:
         """The tensor outside for which `tensor` stands, if it is captured."""
-        return next((outer for outer, parameter in self.body.captures if parameter is tensor), None)
+        return self.body.outer_of(tensor)
 
     def is_only_use(self, tensor: Symbol) -> bool:
         """Test whether a tensor of the body is used once."""

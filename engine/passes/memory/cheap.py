@@ -42,7 +42,7 @@ def _is_large(state: SavedState, tensor: Symbol) -> bool:
     spec = tensor.spec
     if not isinstance(spec, TensorSpec) or not spec.is_static or spec.dtype.kind != "f":
         return False
-    return state.has_known_trips and bytes_of(spec) * state.trips >= _LARGE
+    return bytes_of(spec) * state.trips >= _LARGE and state.has_known_trips
 
 
 def _chain(state: SavedState, tensor: Symbol, held: set[Symbol]) -> tuple[list[Operation], set[Symbol]] | None:

@@ -27,7 +27,7 @@ from ...ops.containers.tensor_arrays import ArrayRead
 from ...ops.math.elementwise import Identity
 from ..framework.log import is_recording, note_change
 from ..framework.order import reorder
-from ..framework.prune import Kept, all_operations, inner_tensors
+from ..framework.prune import Kept, all_operations, holds, inner_tensors
 from ..framework.specialise import Specialised
 from .cheap import without_cheap
 from .saved_state import Choice, SavedState, bytes_gathered, static_bytes
@@ -45,8 +45,8 @@ def recompute(
     budget: int | None,
     can_swap: bool = False,
     cheap: bool = False,
-) -> None:
-    """Let the loops of a step save less, and compute the rest again.
+) -> bool:
+    """Let the loops of a step save less, and compute the rest again; returns whether any may do so now.
 
     Args:
         graph: the step's own graph.
@@ -59,9 +59,9 @@ def recompute(
         cheap: without a budget, loops still do not save what takes less time to compute again (see `cheap`).
     """
     if budget is None and not cheap and not any(_may_swap(operation) for operation in all_operations(operations)):
-        return
+        return False
     wanted = Kept(graph, [item for item in kept if isinstance(item, Symbol)])
-    _recompute_in(graph, operations, wanted, budget, can_swap, cheap)
+    return _recompute_in(graph, operations, wanted, budget, can_swap, cheap)
 
 
 def _may_swap(operation: Operation) -> bool:
@@ -70,9 +70,10 @@ def _may_swap(operation: Operation) -> bool:
 
 def _recompute_in(
     graph: Graph, operations: Sequence[Operation], kept: Kept, budget: int | None, can_swap: bool, cheap: bool
-) -> None:
+) -> bool:
     """Do so for the loops of one graph, then for those in regions inside, whose state lives at the same time."""
     loops = _stateful_loops(operations, kept)
+    is_changed = budget is not None
     if loops:
         states = [state for state, _ in loops]
         choices = _chosen(states, budget, can_swap)
@@ -84,7 +85,8 @@ def _recompute_in(
         for (state, reads), choice in zip(loops, choices, strict=True):
             if choice.again:
                 _Rewriting(graph, state, reads, choice).run()
-        if budget is not None or any(choice.again for choice in choices):
+        is_changed = is_changed or any(choice.again for choice in choices)
+        if is_changed:
             _bring_inputs_into_line(graph, kept.including(inner_tensors(graph.operations)))
             _drop_unused_histories(graph, kept.own)
             _bring_inputs_into_line(graph, kept.including(inner_tensors(graph.operations)))
@@ -98,7 +100,10 @@ def _recompute_in(
         kept.add(inner_tensors(graph.operations))
     for operation in list(graph.operations):
         for region in operation.op.regions:
-            _recompute_in(region, kept.needed_in(region), kept.inside(region), budget, can_swap, cheap)
+            if region.holds_regions and holds(region.operations, While):
+                inside = kept.needed_in(region)
+                is_changed |= _recompute_in(region, inside, kept.inside(region), budget, can_swap, cheap)
+    return is_changed
 
 
 # --- what is saved, and what of it may be computed again ------------------------------------------------------------
@@ -144,7 +149,7 @@ def _readers(bodies: Mapping[Graph, tuple[int, Operation]], reads: Reads) -> lis
 
 
 class _Uses:
-    """The uses of values of a step, those in regions included."""
+    """The uses of the arrays of a step, those in regions included."""
 
     def __init__(self, operations: Sequence[Operation], kept: Kept) -> None:
         self._outside = kept
@@ -152,7 +157,8 @@ class _Uses:
         self._users: dict[Symbol, list[tuple[Operation, int]]] = {}
         for operation in all_operations(operations):
             for position, tensor in enumerate(operation.inputs):
-                self._users.setdefault(tensor, []).append((operation, position))
+                if isinstance(tensor.spec, ArraySpec):  # as histories are
+                    self._users.setdefault(tensor, []).append((operation, position))
             for region in operation.op.regions:
                 self._kept.update(region.results)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ...common.cached import cached_property
 from ...common.identity import is_among, place_among
 from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
@@ -32,6 +33,7 @@ from ...ops.linear_algebra.linalg import MatMul
 from ...ops.math.elementwise import Add
 from ..framework.estimates import bytes_of, flops_of, traffic_of
 from ..framework.minimum_cut import Network
+from ..framework.patterns import captured
 from ..framework.prune import all_operations
 
 ASSUMED_TRIPS = 1024  # of loops whose number of iterations is found only in a run: rather too many than too few
@@ -68,9 +70,9 @@ class SavedState:
         self.readers = tuple(readers)
         self.trips = trips_of(node)
         self._captured = {parameter for _, parameter in self.body.captures}
-        self._operations = self._behind()
 
-    def _behind(self) -> list[Operation]:
+    @cached_property
+    def _operations(self) -> list[Operation]:
         """The operations of the body on which what is wanted depends, as far as they can be run again."""
         found: set[Operation] = set()
         pending = [tensor.operation for tensor in self.wanted]
@@ -228,7 +230,7 @@ def _trips_by(node: Operation, op: While, counter: Symbol, bound: Symbol) -> lis
 def constant_of(tensor: Symbol) -> int | None:
     """The integer that a tensor always is, wherever it was captured from."""
     while isinstance(tensor.operation.op, Parameter):
-        outer = next((outer for outer, parameter in tensor.graph.captures if parameter is tensor), None)
+        outer = captured(tensor)
         if outer is None:
             return None
         tensor = outer

@@ -47,13 +47,15 @@ def plan_buffers(
     plan: dict[Symbol, Buffer] = {}
     kept = list(fetches)
     for block, outliving in blocks(operations, kept):
+        fused = [operation for operation in block if isinstance(operation.op, (Fused, HorizontallyFused))]
+        if not fused:
+            continue
         dying = last_uses(block, outliving)
         owned = {tensor for operation in block for tensor in operation.outputs}
         reusable = _reusable_tensors(block, [tensor for tensor in owned if is_fresh(tensor) and tensor not in shared])
-        for operation in block:
-            if isinstance(operation.op, (Fused, HorizontallyFused)):
-                reused = _reused_operands(operation, dying.get(operation, ()), reusable)
-                plan.update((result, Buffer(operand)) for result, operand in reused.items())
+        for operation in fused:
+            reused = _reused_operands(operation, dying.get(operation, ()), reusable)
+            plan.update((result, Buffer(operand)) for result, operand in reused.items())
     for result, buffer in _assigned_in_place(operations, kept).items():
         plan[result] = buffer
     return plan
@@ -289,6 +291,8 @@ def blocks(
     users = frame_users(operations)
     for operation in operations:
         op = operation.op
+        if not op.regions:
+            continue
         if isinstance(op, Recursion):
             wanted = recorded.get(op.body, ())
             yield from blocks(needed_in_region(op.body, wanted), {*op.body.results, *wanted}, recorded)

@@ -62,8 +62,8 @@ def _places(operations: Sequence[Operation], kept: set[Symbol], asked: set[Opera
             (place,) = among
             assert place is not None
             found[operation] = place
-        for position, tensor in enumerate(operation.inputs):
-            uses.setdefault(tensor.operation, set()).add(found.get(operation) or _entered(operation, position))
+        for tensor, place in zip(operation.inputs, _entered(operation, found.get(operation)), strict=True):
+            uses.setdefault(tensor.operation, set()).add(place)
         for source in operation.control_inputs:
             uses.setdefault(source, set()).add(found.get(operation))
     return {o: place for o, place in found.items() if not _takes_frame(o) or o.inputs[0].operation in found}
@@ -80,10 +80,12 @@ def _can_move(operation: Operation, kept: set[Symbol]) -> bool:
     return kept.isdisjoint(operation.outputs)
 
 
-def _entered(operation: Operation, position: int) -> _Place | None:
-    """The branch that takes input number `position` of `operation`, if it is a choice between branches."""
-    captured = operation.captured_at(position) if operation.op.is_choice else None
-    return None if captured is None else (operation.inputs[0], captured[0])
+def _entered(operation: Operation, place: _Place | None) -> Sequence[_Place | None]:
+    """For each input of an operation the branch that takes it: where the operation sinks, or one of its own."""
+    if place is not None or not operation.op.is_choice:
+        return [place] * len(operation.inputs)
+    inside = [(operation.inputs[0], k) for k, region in enumerate(operation.op.regions) for _ in region.captures]
+    return [*[None] * (len(operation.inputs) - len(inside)), *inside]
 
 
 class _Sinking:
