@@ -21,7 +21,19 @@ from ..token import is_proof, proof
 from .loop import Loop
 from .planes import Limits, Plane
 from .slabs import IS_AVAILABLE, Mapped, Pool, close_descriptors
-from .wire import DAMAGE, PROTOCOL, Decoder, Frame, FrameError, Kind, Small, encode, encode_document
+from .wire import (
+    DAMAGE,
+    MOST_ARRAYS,
+    MOST_HEAD,
+    PROTOCOL,
+    Decoder,
+    Frame,
+    FrameError,
+    Kind,
+    Small,
+    encode,
+    encode_document,
+)
 
 _HANDSHAKE_SECONDS = 10.0
 _ROOM = socket.CMSG_SPACE(64 * 4) if hasattr(socket, "CMSG_SPACE") else 0  # for descriptors that come with bytes
@@ -446,7 +458,7 @@ class Connection:
         self._put(self._handshake.take(frame))
         if self._handshake.other is not None:
             self.is_open = True
-            self._decoder.most_head, self._decoder.most_arrays = Decoder().most_head, Decoder().most_arrays
+            self._decoder.most_head, self._decoder.most_arrays = MOST_HEAD, MOST_ARRAYS
             if self._takes_descriptors:
                 self._decoder.shared = self.mapped.array
             self._on_open(self)

@@ -25,8 +25,8 @@ PROTOCOL = 7  # the version of what tasks and clients say to each other
 PREFIX = struct.Struct("<BxxxIII")
 _DIRECT = 1 << 16  # arrays with more bytes than this to come are read into their own memory at once
 _SCRATCH = 1 << 18
-_MOST_HEAD = 1 << 30
-_MOST_ARRAYS = 1 << 20
+MOST_HEAD = 1 << 30
+MOST_ARRAYS = 1 << 20
 _MOST_RANK = 64
 _HUGE = 1 << 46  # bytes of an array that no task can hold
 _SHARED = 0x80  # of the rank: the array is in shared memory
@@ -165,7 +165,7 @@ class Decoder:
     """
 
     def __init__(
-        self, most_head: int = _MOST_HEAD, most_arrays: int = _MOST_ARRAYS, shared: Shared | None = None
+        self, most_head: int = MOST_HEAD, most_arrays: int = MOST_ARRAYS, shared: Shared | None = None
     ) -> None:
         self.shared = shared
         self.most_head = most_head

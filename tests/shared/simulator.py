@@ -198,8 +198,9 @@ class SimulatedLoop(Loop):
         self.turns += 1
         for sock, (ready, writes) in list(self._watched.items()):
             if sock in self._watched:
-                can_read = bool(sock.incoming) or sock.is_over
-                self._do(ready, (1 if can_read else 0) | (2 if writes else 0))
+                events = (1 if sock.incoming or sock.is_over else 0) | (2 if writes else 0)
+                if events:
+                    self._do(ready, events)
         waiting, self._waiting_calls = self._waiting_calls, []
         for function in waiting:
             self._do(function)

@@ -1,0 +1,84 @@
+"""Graphs and programs of simulated tasks, prepared once for all simulations: preparing is no part of the protocol.
+
+A task that is started again, in the same simulation or another one, gets the graph and programs of the one before under
+its name, with its own first values in their variables. The one before never runs again, so that nobody else uses them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anabranch.distribute.tasks import worker as worker_module
+from anabranch.distribute.tasks.worker import Worker
+from anabranch.distribute.transport.values import decode_value
+from anabranch.engine.graph.variable import Variable
+from anabranch.engine.machine.part import PartProgram
+
+
+@contextlib.contextmanager
+def prepared_once() -> Generator[None]:
+    """Prepare each graph and program once, as long as the context lasts. All clients have to send the same graph."""
+    graphs: dict[str, tuple[Any, list[Any]]] = {}  # by task: the graph, and its resources
+    programs: dict[Any, tuple[PartProgram, Any, list[Any]]] = {}  # with their graphs, and what was placed
+    rebuild = Worker._rebuild
+
+    def rebuilt(self: Worker, key: tuple[int, int], document: Any, arrays: Any) -> None:
+        known = graphs.get(self.identity.name)
+        found: list[Any] = []
+        make = self.resources.made
+
+        def made(description: Any, array: Any) -> Any:
+            place = (description["container"], description["path"])
+            old = None if known is None else known[1][len(found)]
+            if isinstance(old, Variable) and place not in self.resources._held:
+                self.resources._given_up.setdefault(place, old)
+            found.append(make(description, array))
+            return found[-1]
+
+        if known is None:
+            self.resources.made = made  # type: ignore[method-assign]
+            rebuild(self, key, document, arrays)
+            del self.resources.made
+            if not isinstance(self._graphs[key], Exception):
+                graphs[self.identity.name] = (self._graphs[key], found)
+            return
+        described = document["arrays"]
+        try:
+            for description in document["graph"]["resources"]:
+                made(description, lambda number: np.asarray(decode_value(described[number], arrays)))
+        except Exception as error:
+            self._graphs[key] = error
+            return
+        held = self.resources._held.values()
+        assert all(any(one is known[1][k] for one in held) for k, one in enumerate(found) if one in held)
+        self._graphs[key] = known[0]
+
+    def prepared(graph: Any, targets: Any, feeds: Any, specs: Any, *, assign: Any, clock: Any, **more: Any) -> Any:
+        asked = (id(graph), *map(id, targets), *map(id, feeds), repr(specs), repr(more))
+        known = programs.get(asked)
+        if known is not None:
+            program, _, placed = known
+            assign(*placed)
+            for each in (program, program._traced):
+                if each is not None:
+                    each.clock = clock  # type: ignore[attr-defined]
+            return program
+        placed = []
+
+        def assigned(*given: Any) -> Any:
+            placed.extend(given)
+            return assign(*given)
+
+        program = PartProgram(graph, targets, feeds, specs, assign=assigned, clock=clock, **more)
+        programs[asked] = (program, graph, placed)
+        return program
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "_rebuild", rebuilt)
+        patch.setattr(worker_module, "PartProgram", prepared)
+        yield
