@@ -138,12 +138,12 @@ class Running:
         self.step = step
         self.straight = straight
         self.received = received
-        self.turn: Callable[[int], None] = self._turn_with_room if part.has_recursion else step.turn
+        self.turn: Callable[[int, Callable[[], float]], None] = self._turn_with_room if part.has_recursion else step.turn
         self.held_by: set[Connection] = set()  # by which so much waits to be sent that the step does not go on
 
-    def _turn_with_room(self, most: int) -> None:
+    def _turn_with_room(self, most: int, now: Callable[[], float]) -> None:
         with self.part.room():
-            self.step.turn(most)
+            self.step.turn(most, now)
 
 
 class ClientWays:

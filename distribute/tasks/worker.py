@@ -444,7 +444,7 @@ class Worker:
             if step.ready or not step.events.empty():
                 self._turning = step
                 try:
-                    running.turn(_SLICE)
+                    running.turn(_SLICE, self._loop.now)
                 except Exception as error:
                     self._fail(running, error)
                     continue

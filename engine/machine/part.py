@@ -59,6 +59,9 @@ class _Events(queue.SimpleQueue[Event]):
         self.wake()
 
 
+_TURN = 5e-4  # seconds of a turn behind which what it has sent is to leave
+
+
 class PartStep(Step):
     """Runs of the partitions of one task, one after the other; each is begun, turned until it is over, and ended.
 
@@ -72,6 +75,7 @@ class PartStep(Step):
     """
 
     is_held = False
+    _has_sent = False  # in this turn
     unsent: Collection[int] = ()
     program: PartProgram
     recorded: tuple[Sequence[Recorded], Sequence[Crossing]] | None = None
@@ -89,9 +93,11 @@ class PartStep(Step):
 
     def _post(self, number: int, tag: Tag, value: Any) -> None:
         if number not in self.unsent:
+            self._has_sent = True
             self._send(number, tag, value, False)
 
     def _post_dead(self, number: int, tag: Tag) -> None:
+        self._has_sent = True
         self._send(number, tag, None, True)
 
     def begin_run(
@@ -132,16 +138,23 @@ class PartStep(Step):
         """True if everything here has run."""
         return not (self.ready or self.outstanding or self._running)
 
-    def turn(self, most: int) -> None:
+    def turn(self, most: int, now: Callable[[], float] = time.perf_counter) -> None:
         """Run what is ready, at most so many nodes.
+
+        What is sent leaves behind the turn, all at once. A turn that has sent something and takes long ends early, for
+        another task may wait: kernels take milliseconds where messages take microseconds.
+
+        Args:
+            most: how many nodes.
+            now: gives the time in seconds.
 
         Raises:
             Exception: what an operation raised; `current` says where.
         """
         ready = self.ready
-        take = ready.popleft
+        take, self._has_sent, until = ready.popleft, False, now() + _TURN
         for _ in range(most):
-            if not ready or self.is_held:
+            if not ready or self.is_held or (self._has_sent and now() > until):
                 break
             self.current = item = take()  # noted before it runs: others ask what a long step is in
             item[0](item[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -60,9 +61,9 @@ class TracedPartStep(TracedStep, PartStep):
 
     # --- what waits -------------------------------------------------------------------------------------------------
 
-    def turn(self, most: int) -> None:
+    def turn(self, most: int, now: Callable[[], float] = time.perf_counter) -> None:
         self._idle_since = None
-        super().turn(most)
+        super().turn(most, now)
         self._note_idle()
 
     def _note_idle(self) -> None:

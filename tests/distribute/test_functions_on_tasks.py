@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import threading
+import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from shared.members import addresses
 from shared.registered_functions import process, ranks, slope, squares
-from shared.tasks import TaskProcess
+from shared.tasks import PATIENCE, TOKEN, TaskProcess
 
 import anabranch as ab
+from anabranch.distribute import Server
 from anabranch.engine.ops.registered import register_function
 
 pytestmark = pytest.mark.xdist_group("tasks")
@@ -67,6 +73,40 @@ def test_gradients_and_loops_call_it_as_well(session: ab.Session):
     value, slopes = session.run([last, gradient], {x: [1.0, 1.5]})
     np.testing.assert_array_equal(slopes, [2, 3])
     np.testing.assert_allclose(value, np.array([1.0, 1.5]) ** 8, rtol=1e-6)
+
+
+def test_what_a_task_has_computed_leaves_while_it_computes_more(graph: ab.Graph):
+    """Otherwise tasks of a pipeline, whose kernels take milliseconds, would compute one after the other."""
+    second_has_begun, calls = threading.Event(), itertools.count(1)
+
+    @register_function("first of a pipeline")
+    def first(value: Any) -> Any:
+        until = time.perf_counter() + 0.002
+        while time.perf_counter() < until:
+            pass
+        if next(calls) == 20:
+            assert second_has_begun.wait(PATIENCE / 10), "nothing has left the task that computes"
+        return value
+
+    @register_function("second of a pipeline")
+    def second(value: Any) -> Any:
+        second_has_begun.set()
+        return value
+
+    def on(task: str, function: Any, value: Any) -> Any:
+        with ab.device(task):
+            return ab.ops.numpy_function(function, value + 1.0, "float32", stateful=False, shape=())
+
+    def body(i: Any, one: Any, other: Any) -> Any:
+        one = on(PS, first, one)
+        return i + 1, one, other + on(OTHER, second, one)
+
+    cluster = {"ps": addresses(2)}
+    with Server(cluster, "ps", 0, token=TOKEN) as server, Server(cluster, "ps", 1, token=TOKEN):
+        with ab.device(PS):
+            found = ab.while_loop(lambda i, *_: i < 40, body, (0, 0.0, 0.0), parallel_iterations=32)
+        with ab.Session(graph, target=server.target) as session:
+            assert [float(each) for each in session.run(list(found))] == [40, 40, sum(range(2, 42))]
 
 
 def test_a_task_without_the_function_is_named_with_operation_and_line(session: ab.Session):
