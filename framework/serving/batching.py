@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...engine.common.quick_dataclass import dataclass
+from .batch_times import BatchTimes
 from .lengths import padded_length
 from .servable import Servable
 from .short_calls import AT_ONCE_SECONDS, ShortCalls
@@ -101,6 +102,7 @@ class Batcher:
         self._settings = settings
         self._thread = thread
         self._observer = observer
+        self._times = BatchTimes()
         self._short, self._at_once = ShortCalls(), ShortCalls(AT_ONCE_SECONDS)
         self._waiting: deque[_Request] = deque()
         self._is_busy = False
@@ -219,16 +221,25 @@ class Batcher:
         if first.key is None or not self._waiting:
             return [first]
         batch, rows, others = [first], first.rows, deque[_Request]()
+        most = self._most_rows(first)
         for request in self._waiting:
             if request.future.done():
                 continue
-            if request.key == first.key and rows + request.rows <= self._settings.max_batch_size:
+            if request.key == first.key and rows + request.rows <= most:
                 batch.append(request)
                 rows += request.rows
             else:
                 others.append(request)
         self._waiting = others
         return batch
+
+    def _most_rows(self, first: _Request) -> int:
+        """Return how many rows are computed in the next batch at most, of the key of a request."""
+        most = self._settings.max_batch_size
+        waiting = first.rows + sum(each.rows for each in self._waiting if each.key == first.key)
+        if self._settings.bitwise or waiting >= most:
+            return most
+        return self._times.rows(first.key, waiting, self._size(waiting))
 
     def _kind(self, batch: Sequence[_Request]) -> Any:
         """Return what batches of the same shapes have in common."""
@@ -270,11 +281,19 @@ class Batcher:
 
         def end(done: asyncio.Future[list[Any]]) -> None:
             self._is_busy = False
+            self._note_time(batch, time.perf_counter() - began, done)
             failed = asyncio.CancelledError("the server stops") if done.cancelled() else done.exception()
             self._end(batch, began, [failed] * len(batch) if failed is not None else done.result())
             self._consider()
 
         computed.add_done_callback(end)
+
+    def _note_time(self, batch: list[_Request], seconds: float, done: asyncio.Future[list[Any]]) -> None:
+        """Note how long a batch took whose requests did not fail, which would be computed again."""
+        if batch[0].key is None or done.cancelled() or done.exception() is not None:
+            return
+        if not any(isinstance(result, BaseException) for result in done.result()):
+            self._times.note(batch[0].key, self._size(sum(request.rows for request in batch)), seconds)
 
     def _end(self, batch: list[_Request], began: float, results: Sequence[Any]) -> None:
         """Give requests of a batch their results."""
