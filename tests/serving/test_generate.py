@@ -7,6 +7,7 @@ import http.client
 import json
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -221,11 +222,21 @@ def test_new_versions_take_over(tmp_path: Path) -> None:
         assert ask(server.rest_url, "/v2/models/m/generate", body()).json["model_version"] == "2"
 
 
-def test_a_server_that_stops_ends_sequences_after_their_time(tmp_path: Path) -> None:
+def test_a_server_that_stops_ends_sequences_after_their_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     letters(1 << 20).export(tmp_path)
-    with ab.serving.Server({"m": tmp_path}, drain_seconds=1) as server:
-        client = Client(server)
+    with ThreadPoolExecutor(2) as readers:
+        with ab.serving.Server({"m": tmp_path}, drain_seconds=1) as server:
+            client = Client(server)
+            events = readers.submit(client.reply.read)
+            whole = readers.submit(ask, server.rest_url, "/v2/models/m/generate", body(parameters={}))
+            until(lambda: 'slots_busy{model="m"} 2.0' in ask(server.rest_url, "/metrics").body.decode())
+        error = events.result().split(b"\n\n")[-2]
+        assert error.startswith(b'data: {"error":"The server stops')
+        assert whole.result().status == 503
+        assert "drain_seconds" in whole.result().json["error"]
     client.leave()
+    assert "CancelledError" not in caplog.text
+    assert "ASGI" not in caplog.text
 
 
 def test_no_client_waits_for_a_decoder_that_can_not_begin(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ....distribute.inference import RequestError
 from ..catalogue import Catalogue
 from ..json_text import read_object, write_json
-from ..web.application import Request, Response, Route
+from ..web.application import STOPS, Request, Response, Route
 from .generation import Generation
 from .rest import until_gone
 from .served import ServedDecoder
@@ -241,3 +241,5 @@ async def _all(first: bytes, events: AsyncGenerator[bytes]) -> AsyncGenerator[by
                 yield event
         except RequestError as error:
             yield _event({"error": error_form(error.status, str(error))})
+        except asyncio.CancelledError:
+            yield _event({"error": error_form(503, STOPS)})

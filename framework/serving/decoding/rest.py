@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from ....distribute.inference import RequestError
 from ..catalogue import Catalogue
 from ..json_text import read_object, write_json
-from ..web.application import Request, Response, Route
+from ..web.application import STOPS, Request, Response, Route
 from .generation import SETTINGS, Generation
 from .served import ServedDecoder
 from .texts import Piece, pieces
@@ -88,6 +88,8 @@ async def _events(asked: _Asked, first: Piece, others: AsyncGenerator[Piece]) ->
                 yield event(piece)
         except RequestError as error:
             yield _event({"error": str(error)})
+        except asyncio.CancelledError:
+            yield _event({"error": STOPS})
 
 
 def _event(entry: Mapping[str, Any]) -> bytes:

@@ -18,6 +18,7 @@ _log = logging.getLogger("anabranch.serving")
 
 _LINGER_SECONDS = 5.0
 _KNOWN_PATHS = 256  # whose routes are remembered
+STOPS = "The server stops, and the time that it had left for answers (drain_seconds) is over."
 _TIMEOUT = "x-request-timeout-ms"
 _HEADERS = {  # of errors
     401: {"www-authenticate": "Bearer"},
@@ -87,15 +88,24 @@ class Application:
         self._request_seconds = request_seconds
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
+        """Answer one request. It is cancelled if the server stops and can't wait any longer."""
+        try:
+            await self._respond(scope, receive, send)
+        except ConnectionAbortedError:
+            return
+        except asyncio.CancelledError:
+            _log.info("a client does not read its answer; the server stops without it")
+
+    async def _respond(self, scope: Any, receive: Any, send: Any) -> None:
+        """Get an answer and send it."""
         try:
             response = await self._answer(scope, receive)
         except ConnectionAbortedError:
-            return
+            raise
         except RequestError as error:
-            form = next((route.error_form for route, _ in self._matching(scope["path"])), None)
-            said = str(error) if form is None else form(error.status, str(error))
-            response = _failure(error.status, said, _HEADERS.get(error.status))
+            response = self._refusal(scope["path"], error)
+        except asyncio.CancelledError:
+            response = self._refusal(scope["path"], RequestError(503, STOPS))
         except Exception as error:
             _log.exception("%s %s", scope["method"], scope["path"])
             response = _failure(500, f"The server failed: {type(error).__name__}: {error}")
@@ -118,6 +128,12 @@ class Application:
             body = b""
             await _linger(receive)
         await send({"type": "http.response.body", "body": body})
+
+    def _refusal(self, path: str, error: RequestError) -> Response:
+        """Return the answer for what a handler raised, in the form that its path has for errors."""
+        form = next((route.error_form for route, _ in self._matching(path)), None)
+        said = str(error) if form is None else form(error.status, str(error))
+        return _failure(error.status, said, _HEADERS.get(error.status))
 
     async def _answer(self, scope: Any, receive: Any) -> Response:
         method, path = scope["method"], scope["path"]
