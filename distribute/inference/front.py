@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -147,27 +148,29 @@ def _one_to_one(function: Callable[[Any], Awaitable[Any]], method: Method) -> An
     return answer
 
 
-def _one_to_many(function: Callable[[Any], AsyncIterator[Any]], method: Method) -> Any:
-    async def answer(data: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+def _one_to_many(function: Callable[[Any], AsyncGenerator[Any]], method: Method) -> Any:
+    async def answer(data: bytes, context: grpc.aio.ServicerContext) -> AsyncGenerator[Any]:
         try:
-            async for response in function(_read(method, data)):
-                yield response
+            async with aclosing(function(_read(method, data))) as responses:
+                async for response in responses:
+                    yield response
         except Exception as error:
             await _failed(context, error)
 
     return answer
 
 
-def _many_to_many(function: Callable[[AsyncIterator[Any]], AsyncIterator[Any]], method: Method) -> Any:
-    async def requests(data: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+def _many_to_many(function: Callable[[AsyncIterator[Any]], AsyncGenerator[Any]], method: Method) -> Any:
+    async def requests(data: AsyncIterator[bytes]) -> AsyncGenerator[Any]:
         async for each in data:
             yield _read(method, each)
 
-    async def answer(data: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+    async def answer(data: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncGenerator[Any]:
         authorization.set(_authorization(context))
         try:
-            async for response in function(requests(data)):
-                yield response
+            async with aclosing(function(requests(data))) as responses:
+                async for response in responses:
+                    yield response
         except Exception as error:
             await _failed(context, error)
 

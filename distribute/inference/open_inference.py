@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -70,22 +70,29 @@ class OpenInference:
     async def model_infer(self, request: Any) -> Any:
         return _response(request, await self._backend.infer(_asked(request)))
 
-    async def model_stream_infer(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def model_stream_infer(self, requests: AsyncIterator[Any]) -> AsyncGenerator[Any]:
         """Answer requests as they come, all at once: each answer has the id of its request."""
         answers: asyncio.Queue[Any] = asyncio.Queue(_MOST_AHEAD)
-        async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(self._read_all(requests, answers))
-            try:
-                while (answer := await answers.get()) is not None:
-                    yield answer
-            finally:
-                reading.cancel()
+        reading = asyncio.create_task(self._read_all(requests, answers))
+        try:
+            while (answer := await answers.get()) is not None:
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
+        finally:  # no group of tasks around it: one does not end where a generator is closed
+            reading.cancel()
+            await asyncio.wait({reading})
 
     async def _read_all(self, requests: AsyncIterator[Any], answers: asyncio.Queue[Any]) -> None:
+        """Answer all requests, and put at last None, or why they can't be read further."""
+        failure: Exception | None = None
         async with asyncio.TaskGroup() as tasks:
-            async for request in requests:
-                tasks.create_task(self._answer(request, answers))
-        await answers.put(None)
+            try:
+                async for request in requests:
+                    tasks.create_task(self._answer(request, answers))
+            except Exception as error:
+                failure = error
+        await answers.put(failure)
 
     async def _answer(self, request: Any, answers: asyncio.Queue[Any]) -> None:
         made = message_class("ModelStreamInferResponse")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 from google.protobuf import descriptor_pb2
@@ -34,7 +34,7 @@ class Health:
             raise RequestError(404, f"There is no service and no model {request.service!r} that answers.")
         return message_class("grpc.health.v1.HealthCheckResponse")(status=status)
 
-    async def watch(self, request: Any) -> AsyncIterator[Any]:
+    async def watch(self, request: Any) -> AsyncGenerator[Any]:
         last = -1
         while True:
             status = self._status(request.service)
@@ -65,7 +65,7 @@ class Reflection:
     def __init__(self, services: Sequence[str]) -> None:
         self._names = [*services, *self.services]
 
-    async def server_reflection_info(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def server_reflection_info(self, requests: AsyncIterator[Any]) -> AsyncGenerator[Any]:
         async for request in requests:
             package = request.DESCRIPTOR.file.package
             response = message_class(f"{package}.ServerReflectionResponse")(

@@ -1,5 +1,6 @@
 """Triton's additions to the Open Inference Protocol: the repository, statistics, configurations, and streams."""
 
+import gc
 import json
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from shared.serving_clients import ask, call, call_stream, message_of, python_of
 from shared.waiting import until
 
 import anabranch as ab
+from anabranch.distribute.inference.messages import message_class
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
     pytest.importorskip(_name)
@@ -169,21 +171,43 @@ def test_streams_of_models_and_errors(server: Any) -> None:
         assert message in answers[name].error_message
 
 
+def stream(channel: grpc.Channel) -> Any:
+    """The call of a stream on a channel, of the bytes of requests."""
+    return channel.stream_stream(
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+        response_deserializer=message_class("ModelStreamInferResponse").FromString,
+    )
+
+
+def test_a_server_that_stops_ends_streams(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    circle(max_length=1 << 20).export(tmp_path)
+    made = message_of(message_class("ModelInferRequest"), asked("a", [2]))
+    with ab.serving.Server({"circle": tmp_path}, drain_seconds=0) as server:
+        channel = grpc.insecure_channel(server.grpc_address)
+        answers = stream(channel)(iter([made.SerializeToString()]), timeout=60)
+        next(answers)
+    with channel, pytest.raises(grpc.RpcError) as raised:
+        list(answers)
+    assert raised.value.code() == grpc.StatusCode.UNAVAILABLE  # pyright: ignore[reportAttributeAccessIssue]
+    gc.collect()  # by which tasks say that nobody has asked for their errors
+    assert not caplog.records
+
+
+def test_a_message_that_can_not_be_read_ends_its_stream(server: Any) -> None:
+    with grpc.insecure_channel(server.grpc_address) as channel, pytest.raises(grpc.RpcError) as raised:
+        list(stream(channel)(iter([b"\xff"]), timeout=60))
+    assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT  # pyright: ignore[reportAttributeAccessIssue]
+    assert "no message inference.ModelInferRequest" in str(raised.value)
+
+
 def test_who_leaves_a_stream_gives_the_slots_free(server: Any) -> None:
     def slots_busy() -> float:
         text = ask(server.rest_url, "/metrics").body.decode()
         return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith("anabranch_slots_busy{"))
 
-    from anabranch.distribute.inference.messages import methods_of
-
-    method = next(each for each in methods_of("inference.GRPCInferenceService") if each.name == "ModelStreamInfer")
     with grpc.insecure_channel(server.grpc_address) as channel:
-        stub = channel.stream_stream(
-            "/inference.GRPCInferenceService/ModelStreamInfer",
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=method.response.FromString,
-        )
-        answers = stub(iter([message_of(method.request, asked("a", [2])) for _ in range(2)]), timeout=60)
+        made = message_of(message_class("ModelInferRequest"), asked("a", [2]))
+        answers = stream(channel)(iter([made.SerializeToString()] * 2), timeout=60)
         next(answers)
         answers.cancel()
     until(lambda: slots_busy() == 0)
