@@ -354,6 +354,14 @@ class TakeAlongAxis(Op):
         joined = broadcast_shapes((*x.shape[:axis], 1, *x.shape[axis + 1 :]), indices.shape)
         return TensorSpec(joined, x.dtype)
 
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        axis = self.axis % rank
+        return tuple(
+            (Follows(1, k, False),) if k == axis else (Follows(0, k, True, True), Follows(1, k, True, True))
+            for k in range(rank)
+        )
+
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, indices = inputs
         return x[_along_axis(xp, indices, x.shape, self.axis % x.ndim)]

@@ -341,6 +341,12 @@ class Stack(Op):
         axis = normalize_axis(self.axis, len(shape) + 1)
         return TensorSpec((*shape[:axis], len(inputs), *shape[axis:]), inputs[0].dtype)
 
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        followed = [tuple([Follows(part, k) for part in range(len(inputs))]) for k in range(rank)]
+        axis = self.axis % (rank + 1)
+        return (*followed[:axis], (), *followed[axis:])
+
     def run(self, xp: Any, *inputs: Any) -> Any:
         if self.scalars and xp is np:
             return np.array(inputs)

@@ -10,6 +10,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.nest import is_sequence
 from ...common.quick_dataclass import dataclass
+from ...graph.axis_maps import AxisMap, Follows
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import TensorSpec
@@ -54,6 +55,9 @@ class Pad(Op):
             for size, (before, behind) in zip(x.shape, self.widths, strict=True)
         ]
         return TensorSpec(tuple(sizes), x.dtype)
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        return tuple([(Follows(0, axis),) if width == (0, 0) else () for axis, width in enumerate(self.widths)])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, value, *given = inputs

@@ -10,6 +10,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.dtypes import DType, as_dtype
 from ...common.quick_dataclass import dataclass
+from ...graph.axis_maps import AxisMap, Follows
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample
 from ...graph.spec import TensorSpec
@@ -35,6 +36,11 @@ class OneHot(LeavesOut, Op):
             return TensorSpec(None, self.dtype)
         axis = normalize_axis(self.axis, len(x.shape) + 1)
         return TensorSpec((*x.shape[:axis], self.classes, *x.shape[axis:]), self.dtype)
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        axis = self.axis % (rank + 1)
+        return (*[(Follows(0, k),) for k in range(axis)], (), *[(Follows(0, k),) for k in range(axis, rank)])
 
     def ids_and_count(self, *inputs: Any) -> tuple[Any, int]:
         return inputs[0], self.classes

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.axis_maps import AxisMap, Follows, axes_from_front, same_axes_map
 from ...graph.costs import Cost
 from ...graph.spec import Dim, Shape, shape_text
 from ..base import (
@@ -56,6 +57,10 @@ class ArgSort(Op):
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(inputs[0].shape, dtypes.int32)
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        return same_axes_map(rank, axes_from_front(self.axis, rank))
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return xp.argsort(_comparable(inputs[0]), axis=self.axis, kind="stable").astype(np.int32)
@@ -310,6 +315,9 @@ class SearchSorted(Op):
                 f"searchsorted: the sorted sequence must be a vector; got shape {shape_text(sequence.shape)}."
             )
         return TensorSpec(values.shape, dtypes.int32)
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        return tuple([(Follows(1, axis),) for axis in range(len(inputs[1].shape))])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         sequence, values = inputs

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.axis_maps import AxisMap, Follows
 from ...graph.costs import Cost
 from ...graph.spec import Dim, Shape, shape_text
 from ..arrays.axes import moveaxis, transpose
@@ -59,6 +60,13 @@ class Contraction(Op):
         for labels, spec in zip((self.a, self.b), inputs, strict=True):
             self._note_sizes(sizes, labels, spec.shape)
         return TensorSpec(tuple(sizes[label] for label in self.out), inputs[0].dtype)
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        return tuple([self._followed(label) for label in self.out])
+
+    def _followed(self, label: str) -> tuple[Follows, ...]:
+        holders = [(k, own.index(label)) for k, own in enumerate((self.a, self.b)) if label in own]
+        return tuple([Follows(k, axis, True, len(holders) > 1) for k, axis in holders])
 
     def _note_sizes(self, sizes: dict[str, Dim], labels: str, shape: Shape) -> None:
         if shape is not None and len(shape) != len(labels):

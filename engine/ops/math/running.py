@@ -9,6 +9,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.axis_maps import AxisMap, axes_from_front, same_axes_map
 from ..arrays.shaping import ravel
 from ..base import (
     Op,
@@ -62,6 +63,10 @@ class _Running(Op):
     def infer(self, *inputs: Any) -> TensorSpec:
         check_numbers(self, *inputs)
         return inputs[0]
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        return same_axes_map(rank, axes_from_front(self.axis, rank))
 
     def _accumulate(self, xp: Any, x: Any, function: Any, first: float) -> Any:
         if self.reverse:

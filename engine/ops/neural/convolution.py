@@ -14,6 +14,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.axis_maps import AxisMap, Follows
 from ...graph.costs import Cost
 from ...graph.spec import Dim, Shape, shape_text
 from ..arrays.shaping import DimLike, dim, reshape
@@ -162,6 +163,9 @@ class Conv(_Convolution):
         if x.shape is not None and kernel.shape is not None:
             _check_channels(x.shape[-1], *kernel.shape[-2:])
         return TensorSpec((None if x.shape is None else x.shape[0], *outs, filters), x.dtype)
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        return ((Follows(0, 0),),)  # images are computed one by one
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, kernel = inputs

@@ -15,6 +15,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
+from ...graph.axis_maps import AxisMap, Follows
 from ...graph.spec import Dim, Shape
 from ..base import (
     ErrorSample,
@@ -152,6 +153,9 @@ class MaxPool(_Pooling):
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_ordered(inputs[0].dtype)
         return self._pooled(inputs[0])
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        return ((Follows(0, 0),),)  # images are computed one by one
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
@@ -343,6 +347,9 @@ class AveragePool(_Pooling):
         (x,) = inputs
         _check_differentiable(x.dtype)
         return self._pooled(x)
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        return ((Follows(0, 0),),)  # images are computed one by one
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs

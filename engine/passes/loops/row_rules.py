@@ -1,4 +1,8 @@
-"""The rules of `independent_rows`: how the results of each op depend on the rows of a batch."""
+"""The rules of `independent_rows`: how the results of each op depend on the rows of a batch.
+
+Most ops have axis maps, which say it. Those with a rule of their own make or take sizes, or arrays of elements, or put
+the elements of a row into another shape.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...graph.axis_maps import axis_map_of
 from ...graph.graph import Operation
 from ...graph.tensor import Symbol
-from ...ops.arrays.axes import Transpose
 from ...ops.arrays.creation import Fill
-from ...ops.arrays.gathering import Take, TakeAlongAxis
-from ...ops.arrays.indexing import GetItem, SliceItem
-from ...ops.arrays.joining import Concatenate, Split, Stack
-from ...ops.arrays.padding import Pad
-from ...ops.arrays.positions import OneHot
-from ...ops.arrays.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, Squeeze, constant_value
-from ...ops.arrays.sorting import ArgSort, SearchSorted, TopK
+from ...ops.arrays.indexing import GetItem
+from ...ops.arrays.joining import Concatenate, Stack
+from ...ops.arrays.shaping import BroadcastTo, DimOf, Reshape, constant_value
 from ...ops.containers.tensor_arrays import ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
-from ...ops.linear_algebra.einsum import Contraction
-from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows
-from ...ops.math.reduced import _Reduction  # pyright: ignore[reportPrivateUsage]
-from ...ops.math.running import _Running  # pyright: ignore[reportPrivateUsage]
-from ...ops.neural.convolution import Conv, ConvInputGrad
-from ...ops.neural.pooling import AveragePool, MaxPool
-from ...ops.neural.softmax import _Normalised  # pyright: ignore[reportPrivateUsage]
+from ...ops.linear_algebra.linalg import FlattenRows, UnflattenRows
+from ...ops.neural.convolution import ConvInputGrad
 from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, ZerosOfShape
 
 
@@ -80,7 +75,7 @@ def rule_of(operation: Operation) -> Rule:
     for kind in type(operation.op).__mro__:
         if kind in _RULES:
             return _RULES[kind]
-    return _elementwise if operation.op.elementwise or operation.op.by_element else lambda node, given: mixed(node)
+    return _by_axes
 
 
 def mixed(operation: Operation) -> Mixed:
@@ -92,27 +87,36 @@ def _rank(tensor: Symbol) -> int | None:
     return None if tensor.shape is None else len(tensor.shape)
 
 
-# --- element by element ---------------------------------------------------------------------------------------------
+# --- by the axes of inputs that those of the result follow ------------------------------------------------------------
 
 
-def _elementwise(node: Operation, given: Sequence[State]) -> State:
+def _by_axes(node: Operation, given: Sequence[State]) -> State:
+    """Ops with an axis map, along whose rows' axis all goes index by index."""
     if not any(isinstance(state, Rows) for state in given):
         return _of_sizes(node, given)
-    found: set[tuple[int, bool]] = set()
-    for state, tensor in zip(given, node.inputs, strict=True):
-        rank = _rank(tensor)
-        if rank is None or not isinstance(state, Rows | None):
-            return mixed(node)
-        if state is not None:
-            found.add((state.axis - rank, state.exact))
-    if len(found) > 1:
+    axes = axis_map_of(node.op, [tensor.spec for tensor in node.inputs])
+    if axes is None or not all(isinstance(state, Rows | None) for state in given):
         return mixed(node)
-    from_end, exact = found.pop()
-    for state, tensor in zip(given, node.inputs, strict=True):
-        shape = tensor.shape or ()
-        if state is None and len(shape) >= -from_end and shape[from_end] != 1:
+    rows = {(position, state.axis) for position, state in enumerate(given) if isinstance(state, Rows)}
+    exact = {state.exact for state in given if isinstance(state, Rows)}
+    found = [axis for axis, own in enumerate(axes) if any((each.input, each.axis) in rows for each in own)]
+    if len(found) != 1 or len(exact) != 1:
+        return mixed(node)
+    followed = axes[found[0]]
+    if not rows <= {(each.input, each.axis) for each in followed if each.by_index}:
+        return mixed(node)
+    for each in followed:
+        if given[each.input] is None and (node.inputs[each.input].shape or ())[each.axis] != 1:
             return mixed(node)  # elements of a constant, one for each of so many rows
-    return Rows(from_end + (_rank(node.outputs[0]) or 0), exact)
+    return Rows(found[0], exact.pop())
+
+
+def _only_rows(node: Operation, given: Sequence[State]) -> tuple[Rows, int] | None:
+    """Return the state and rank of the first input if it alone depends on rows; None if not, or without a rank."""
+    state, rank = given[0], _rank(node.inputs[0])
+    if not isinstance(state, Rows) or rank is None or any(other is not None for other in given[1:]):
+        return None
+    return state, rank
 
 
 def _of_sizes(node: Operation, given: Sequence[State]) -> State:
@@ -149,128 +153,20 @@ def _of_sizes(node: Operation, given: Sequence[State]) -> State:
 # --- axes -----------------------------------------------------------------------------------------------------------
 
 
-def _only_rows(node: Operation, given: Sequence[State], place: int = 0) -> tuple[Rows, int] | None:
-    """The state and rank of the input that alone depends on rows; None if another does, or the rank is not known."""
-    state, rank = given[place], _rank(node.inputs[place])
-    others = [other for position, other in enumerate(given) if position != place]
-    if not isinstance(state, Rows) or rank is None or any(other is not None for other in others):
-        return None
-    return state, rank
-
-
-def _over_axes(node: Operation, given: Sequence[State]) -> State:
-    """Reductions, and what is normalised over axes: not over that of the rows."""
-    found = _only_rows(node, given)
-    if found is None:
-        return mixed(node)
-    (state, rank), op = found, node.op
-    axes = getattr(op, "axes", None)
-    reduced = set(range(rank)) if axes is None else {axis % rank for axis in axes}
-    if state.axis in reduced:
-        return mixed(node)
-    if isinstance(op, _Normalised) or getattr(op, "keepdims", False):
-        return state
-    return Rows(state.axis - sum(axis < state.axis for axis in reduced), state.exact)
-
-
-def _along_axis(node: Operation, given: Sequence[State]) -> State:
-    """Sorting and its like along one axis: not along that of the rows."""
-    found = _only_rows(node, given)
-    if found is None or getattr(node.op, "axis", -1) % found[1] == found[0].axis:
-        return mixed(node)
-    return found[0]
-
-
-def _taken_along(node: Operation, given: Sequence[State]) -> State:
-    """Elements along one axis, which is not that of the rows."""
-    rank = _rank(node.inputs[0])
-    assert isinstance(node.op, TakeAlongAxis)
-    if rank is None or any(isinstance(each, Rows) and each.axis == node.op.axis % rank for each in given):
-        return mixed(node)
-    return _elementwise(node, given)
-
-
-def _transposed(node: Operation, given: Sequence[State]) -> State:
-    found = _only_rows(node, given)
-    assert isinstance(node.op, Transpose)
-    if found is None:
-        return mixed(node)
-    state, rank = found
-    order = node.op.axes or tuple(reversed(range(rank)))
-    moved = [axis % rank for axis in order].index(state.axis)
-    return Rows(moved, state.exact) if state.exact or moved == state.axis else mixed(node)
-
-
-def _expanded(node: Operation, given: Sequence[State]) -> State:
-    found = _only_rows(node, given)
-    assert isinstance(node.op, ExpandDims)
-    if found is None:
-        return mixed(node)
-    rank = found[1] + len(node.op.axes)
-    added = {axis % rank for axis in node.op.axes}
-    return Rows([axis for axis in range(rank) if axis not in added][found[0].axis], found[0].exact)
-
-
-def _squeezed(node: Operation, given: Sequence[State]) -> State:
-    found = _only_rows(node, given)
-    assert isinstance(node.op, Squeeze)
-    if found is None or node.op.axes is None:
-        return mixed(node)
-    dropped = {axis % found[1] for axis in node.op.axes}
-    if found[0].axis in dropped:
-        return mixed(node)
-    return Rows(found[0].axis - sum(axis < found[0].axis for axis in dropped), found[0].exact)
-
-
-def _one_hot(node: Operation, given: Sequence[State]) -> State:
-    found = _only_rows(node, given)
-    assert isinstance(node.op, OneHot)
-    if found is None:
-        return mixed(node)
-    added = node.op.axis % (found[1] + 1)
-    return Rows(found[0].axis + (added <= found[0].axis), found[0].exact)
-
-
-def _padded(node: Operation, given: Sequence[State]) -> State:
-    found = _only_rows(node, given)
-    assert isinstance(node.op, Pad)
-    if found is None or node.op.widths[found[0].axis] != (0, 0):
-        return mixed(node)
-    return found[0]
-
-
 def _item(node: Operation, given: Sequence[State]) -> State:
     """Parts of a tensor: of the rows' axis the whole. An entry of sizes."""
     op, state = node.op, given[0]
     assert isinstance(op, GetItem)
     if isinstance(state, Sizes) and len(op.items) == 1 and isinstance(op.items[0], int):
         return state.entries[op.items[0]]
-    found = _only_rows(node, given)
-    if found is None:
-        return mixed(node)
-    axis = place = 0
-    for item in op.items:
-        if item is Ellipsis:
-            return mixed(node)
-        if item is None:
-            place += 1
-            continue
-        if axis == found[0].axis:
-            return Rows(place, found[0].exact) if item == SliceItem() else mixed(node)
-        axis += 1
-        place += isinstance(item, SliceItem)
-    return Rows(found[0].axis - axis + place, found[0].exact)
+    return _by_axes(node, given)
 
 
 def _joined(node: Operation, given: Sequence[State]) -> State:
     assert isinstance(node.op, Concatenate)
     if not any(isinstance(state, Rows) for state in given):
         return _sizes_of_parts(node, given)
-    states, rank = set(given), _rank(node.inputs[0])
-    state = states.pop()
-    if states or not isinstance(state, Rows) or rank is None or node.op.axis % rank == state.axis:
-        return mixed(node)
-    return state
+    return _by_axes(node, given)
 
 
 def _sizes_of_parts(node: Operation, given: Sequence[State]) -> State:
@@ -290,90 +186,10 @@ def _stacked(node: Operation, given: Sequence[State]) -> State:
     assert isinstance(node.op, Stack)
     if all(state is None or isinstance(state, Count) for state in given):
         return Sizes(tuple(state if isinstance(state, Count) else None for state in given))
-    states, rank = set(given), _rank(node.inputs[0])
-    state = states.pop()
-    if states or not isinstance(state, Rows) or rank is None:
-        return mixed(node)
-    return Rows(state.axis + (node.op.axis % (rank + 1) <= state.axis), state.exact)
-
-
-def _split(node: Operation, given: Sequence[State]) -> State:
-    return _along_axis(node, given)
-
-
-def _taken(node: Operation, given: Sequence[State]) -> State:
-    assert isinstance(node.op, Take)
-    rank, indices = _rank(node.inputs[0]), _rank(node.inputs[1])
-    if rank is None or indices is None:
-        return mixed(node)
-    axis, (x, places) = node.op.axis % rank, given
-    if x is None and isinstance(places, Rows):
-        return Rows(axis + places.axis, places.exact)
-    if places is None and isinstance(x, Rows) and x.axis != axis:
-        return Rows(x.axis + (indices - 1 if x.axis > axis else 0), x.exact)
-    return mixed(node)
+    return _by_axes(node, given)
 
 
 # --- products, windows ----------------------------------------------------------------------------------------------
-
-
-def _product(node: Operation, given: Sequence[State]) -> State:
-    op, (a, b) = node.op, given
-    assert isinstance(op, (MatMul, BatchMatMul))
-    ranks = [_rank(tensor) for tensor in node.inputs]
-    if None in ranks or _rank(node.outputs[0]) is None:
-        return mixed(node)
-    out = _rank(node.outputs[0]) or 0
-    places: set[tuple[int, bool]] = set()
-    for state, rank, flipped, is_first in ((a, ranks[0], op.transpose_a, True), (b, ranks[1], op.transpose_b, False)):
-        if state is None:
-            continue
-        if not isinstance(state, Rows):
-            return mixed(node)
-        from_end = state.axis - (rank or 0)
-        if from_end >= -2:  # an axis of the matrices: rows of the first, or columns of the second
-            kept = (-1 if flipped else -2) if is_first else (-2 if flipped else -1)
-            if from_end != kept:
-                return mixed(node)
-            from_end = -2 if is_first else -1
-        places.add((from_end + out, state.exact))
-    return Rows(*places.pop()) if len(places) == 1 and not _meets_constant(node, given) else mixed(node)
-
-
-def _meets_constant(node: Operation, given: Sequence[State]) -> bool:
-    """Test whether a stack of matrices of the rows is multiplied with one of a fixed number of others."""
-    for state, tensor, other in zip(given, node.inputs, reversed(node.inputs), strict=True):
-        if isinstance(state, Rows):
-            from_end = state.axis - (_rank(tensor) or 0)
-            shape = other.shape or ()
-            is_other_free = given[0 if other is node.inputs[0] else 1] is None
-            if is_other_free and from_end < -2 and len(shape) >= -from_end and shape[from_end] != 1:
-                return True
-    return False
-
-
-def _contracted(node: Operation, given: Sequence[State]) -> State:
-    op = node.op
-    assert isinstance(op, Contraction)
-    labels: set[tuple[str, bool]] = set()
-    for state, names in zip(given, (op.a, op.b), strict=True):
-        if state is not None:
-            if not isinstance(state, Rows):
-                return mixed(node)
-            labels.add((names[state.axis], state.exact))
-    if len(labels) != 1:
-        return mixed(node)
-    label, exact = labels.pop()
-    for state, names, tensor in zip(given, (op.a, op.b), node.inputs, strict=True):
-        if state is None and label in names and (tensor.shape or (None,) * len(names))[names.index(label)] != 1:
-            return mixed(node)
-    return Rows(op.out.index(label), exact) if label in op.out else mixed(node)
-
-
-def _windows(node: Operation, given: Sequence[State]) -> State:
-    """Convolutions and pooling: images are computed one by one."""
-    found = _only_rows(node, given)
-    return found[0] if found is not None and found[0].axis == 0 else mixed(node)
 
 
 def _transposed_windows(node: Operation, given: Sequence[State]) -> State:
@@ -518,44 +334,24 @@ def _stack_of_elements(node: Operation, given: Sequence[State]) -> State:
 
 
 _RULES: dict[type, Rule] = {
-    ArgSort: _along_axis,
     ArrayRead: _element,
     ArrayStack: _stack_of_elements,
     ArrayUnstack: _array_of_rows,
     ArrayWrite: _with_element,
-    AveragePool: _windows,
-    BatchMatMul: _product,
     BroadcastTo: _spread,
     BroadcastToShape: _spread,
     Concatenate: _joined,
-    Contraction: _contracted,
-    Conv: _windows,
     ConvInputGrad: _transposed_windows,
     DimOf: _dim,
-    ExpandDims: _expanded,
     Fill: _spread,
     FlattenRows: _flattened,
     GetItem: _item,
-    MatMul: _product,
-    MaxPool: _windows,
-    OneHot: _one_hot,
-    Pad: _padded,
     Reshape: _reshaped,
     ReshapeToShape: _reshaped,
-    SearchSorted: lambda node, given: given[1] if given[0] is None and isinstance(given[1], Rows) else mixed(node),
     ShapeOf: _shape,
-    Split: _split,
-    Squeeze: _squeezed,
     Stack: _stacked,
-    Take: _taken,
-    TakeAlongAxis: _taken_along,
-    TopK: _along_axis,
-    Transpose: _transposed,
     UnflattenRows: _unflattened,
     ZerosOfShape: _spread,
-    _Running: _along_axis,
-    _Normalised: _over_axes,
-    _Reduction: _over_axes,
 }
 
 
