@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
+from ..llvm.tasks import Fields, print_parallel, print_share
 
 # What the code of each of these kernels reads: sizes, of channels and filters those of a group; how the work is cut up,
 # and where the copies with padding are.
@@ -77,20 +78,6 @@ class CorrelationKernel:
         if self.is_padded:
             printed.append(print_padded_copy(self.element, name))
         return "".join([*printed, _print_task(self, name), _print_run(self, name)])
-
-
-class Fields:
-    """The numbers of a phase, as values in a function."""
-
-    def __init__(self, code: Builder, numbers: str, names: tuple[str, ...] = FIELDS) -> None:
-        self._code, self._numbers, self._names = code, numbers, names
-
-    def __getitem__(self, name: str) -> str:
-        return self._code.load("i64", self._numbers, self._names.index(name))
-
-    def address(self, name: str, kind: str) -> str:
-        """A number as a pointer."""
-        return self._code.let(f"inttoptr i64 {self[name]} to ptr")
 
 
 def _print_tile(kernel: CorrelationKernel, name: str) -> str:
@@ -153,7 +140,7 @@ def _print_pack(kernel: CorrelationKernel, name: str) -> str:
     kind, width = kernel.element, kernel.lanes * kernel.vectors
     code = FunctionBuilder(f"{name}_pack", ["ptr %context", "i64 %panel"])
     pointers = print_task_context(code, kind)
-    fields = Fields(code, pointers[3])
+    fields = Fields(code, pointers[3], FIELDS)
     weights = code.at(kind, pointers[1], fields["weight_start"])
     target = code.at(kind, fields.address("panel_address", kind), code.mul("%panel", fields["panel_size"]))
     group, first = _place_of_panel(code, fields, "%panel", width)
@@ -197,7 +184,7 @@ def _print_task(kernel: CorrelationKernel, name: str) -> str:
     kind, width = kernel.element, kernel.lanes * kernel.vectors
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     x, _, out, numbers = print_task_context(code, kind)
-    fields = Fields(code, numbers)
+    fields = Fields(code, numbers, FIELDS)
     begin, end = print_share(code, fields["units"], "%part", fields["parts"])
     stride, block_columns = fields["stride_down"], fields["block_columns"]
     tiles = code.div(code.add(block_columns, kernel.pixels - 1), kernel.pixels)
@@ -232,11 +219,6 @@ def _print_task(kernel: CorrelationKernel, name: str) -> str:
                 passed = [f"ptr {pointer}" for pointer in pointers] + [f"i64 {size}" for size in sizes]
                 code.line(f"call void @{name}_tile({', '.join(passed)})")
     return code.text()
-
-
-def print_share(code: Builder, count: Size, part: Size, parts: Size) -> tuple[Size, Size]:
-    """The first of `count` things that belong to a part, and the first that does not any more."""
-    return code.div(code.mul(count, part), parts), code.div(code.mul(count, code.add(part, 1)), parts)
 
 
 def print_unit(code: Builder, fields: Fields, unit: Size) -> tuple[Size, Size, Size, Size]:
@@ -347,7 +329,7 @@ def _print_run(kernel: CorrelationKernel, name: str) -> str:
     with code.loop(0, kernel.phases) as phase:
         numbers = code.at("i64", "%numbers", code.mul(phase, len(FIELDS)))
         code.store("i64", code.let(f"ptrtoint ptr {numbers} to i64"), context, 3)
-        fields = Fields(code, numbers)
+        fields = Fields(code, numbers, FIELDS)
         passed = context
         print_parallel(code, f"{name}_pack", passed, fields["panels"])
         print_parallel(code, f"{name}_task", passed, fields["parts"])
@@ -361,8 +343,3 @@ def print_context(code: Builder, kind: str, arrays: list[str]) -> str:
     for position, array in enumerate(arrays):
         code.store("i64", code.let(f"ptrtoint ptr {array} to i64"), context, position)
     return context
-
-
-def print_parallel(code: Builder, task: str, context: str, parts: Size) -> None:
-    """Call a task for each part, on the engine's threads."""
-    code.line(f"call void @anabranch_parallel(ptr @{task}, ptr {context}, i64 {parts})")

@@ -12,17 +12,8 @@ from dataclasses import dataclass
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
-from .correlation import (
-    AXES,
-    GEOMETRY,
-    Fields,
-    print_context,
-    print_padded_copy,
-    print_parallel,
-    print_share,
-    print_source,
-    print_unit,
-)
+from ..llvm.tasks import Fields, print_parallel, print_share
+from .correlation import AXES, GEOMETRY, print_context, print_padded_copy, print_source, print_unit
 
 # What the code reads, in this order.
 FILTER_FIELDS = (

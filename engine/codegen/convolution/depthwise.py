@@ -13,18 +13,8 @@ from dataclasses import dataclass
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
-from .correlation import (
-    AXES,
-    GEOMETRY,
-    RESULT,
-    WEIGHTS,
-    Fields,
-    print_context,
-    print_parallel,
-    print_share,
-    print_task_context,
-    print_unit,
-)
+from ..llvm.tasks import Fields, print_parallel, print_share
+from .correlation import AXES, GEOMETRY, RESULT, WEIGHTS, print_context, print_task_context, print_unit
 
 # What the code reads of a phase, in this order.
 DEPTHWISE_FIELDS = (

@@ -11,15 +11,8 @@ from dataclasses import dataclass
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
-from .correlation import (
-    GEOMETRY,
-    Fields,
-    print_context,
-    print_parallel,
-    print_share,
-    print_task_context,
-    print_unit,
-)
+from ..llvm.tasks import Fields, print_parallel, print_share
+from .correlation import GEOMETRY, print_context, print_task_context, print_unit
 from .depthwise import print_spread, print_taps
 
 # What the code reads, in this order.

@@ -24,7 +24,7 @@ from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.registers import registers_of
-from .correlation import Fields, print_parallel
+from ..llvm.tasks import Fields, print_parallel, print_share
 
 # What the code reads, in this order.
 _FIELDS = (
@@ -282,8 +282,7 @@ def _print_task(kernel: PoolingKernel, name: str) -> str:
     arrays = [code.let(f"inttoptr i64 {a} to ptr") for a in addresses[: len(operands)]]
     fields = Fields(code, code.let(f"inttoptr i64 {addresses[-1]} to ptr"), _FIELDS)
     units, parts, rows, unit_rows = (fields[key] for key in ("units", "parts", "rows", "unit_rows"))
-    begin = code.div(code.mul(units, "%part"), parts)
-    end = code.div(code.mul(units, code.add("%part", 1)), parts)
+    begin, end = print_share(code, units, "%part", parts)
     image_size = code.mul(fields["height"], fields["width"], fields["channels"])
     with code.loop(begin, end) as unit:
         first = code.mul(unit, unit_rows)

@@ -19,7 +19,7 @@ from ..expression.llvm import KernelSpec
 from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
-from .correlation import Fields, print_parallel, print_share
+from ..llvm.tasks import Fields, print_parallel, print_share
 from .transforms import TAPS, TRANSFORMS, Matrix, Transforms, print_on_both_axes
 
 # What the code reads of the tiles: sizes of the input and the result, how they are cut up, what is before the input.

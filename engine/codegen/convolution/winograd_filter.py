@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
-from .correlation import Fields, print_parallel, print_share
+from ..llvm.tasks import Fields, print_parallel, print_share
 from .transforms import TAPS, TRANSFORMS, Transforms, print_on_both_axes, transposed
 from .winograd import (
     TILES,

@@ -17,10 +17,10 @@ import numpy as np
 
 from ...graph.graph import Operation
 from ...ops.linear_algebra.triangular import CholeskyGradient
-from ..convolution.correlation import Fields
 from ..elementwise.bound import fits
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.scratch import scratch
+from ..llvm.tasks import Fields
 from ..matmul import gemm
 from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product, print_transposed
 from .stacks import MOST, print_gradient, run_stack

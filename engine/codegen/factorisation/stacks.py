@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...common.quick_dataclass import dataclass
-from ..convolution.correlation import Fields
 from ..expression.llvm import divide
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.library import library
 from ..llvm.registers import registers_of
+from ..llvm.tasks import Fields, print_entry
 from .blocks import compiled, is_left, print_transposed
 
 MOST = 16  # rows, and right sides, of small matrices
@@ -75,9 +75,6 @@ class _Stack:
 
     def __call__(self, element: str, lanes: int) -> str:
         name = f"{self.name}_{self.size}_{self.columns}"
-        whole = FunctionBuilder(name, ["ptr %numbers"], linkage="")
-        parts = Fields(whole, "%numbers", _FIELDS)["parts"]
-        whole.call("anabranch_parallel", [("ptr", f"@{name}_part"), ("ptr", "%numbers"), ("i64", parts)])
         code = FunctionBuilder(f"{name}_part", ["ptr %numbers", "i64 %part"], attributes="")
         fields = Fields(code, "%numbers", _FIELDS)
         group = Group(code, element, lanes, fields, (self.size, self.columns))
@@ -88,7 +85,9 @@ class _Stack:
             self.body(group)
         bits = "f32" if element == "float" else "f64"
         vector = f"<{lanes} x {element}>"
-        return code.text() + whole.text() + f"declare {vector} @llvm.sqrt.v{lanes}{bits}({vector})\n"
+        return (
+            code.text() + print_entry(name, _FIELDS, "part") + f"declare {vector} @llvm.sqrt.v{lanes}{bits}({vector})\n"
+        )
 
 
 class Group:

@@ -17,12 +17,12 @@ import numpy as np
 
 from ...graph.graph import Operation
 from ...ops.linear_algebra.triangular import SolveTriangular
-from ..convolution.correlation import Fields
 from ..elementwise.bound import fitted
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.library import library
 from ..llvm.registers import registers_of
 from ..llvm.scratch import scratch
+from ..llvm.tasks import Fields
 from ..matmul import gemm
 from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product
 from .stacks import MOST, Solution, run_stack

@@ -18,13 +18,13 @@ from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.containers.indexed_slices import own_memory
 from ...ops.internal.update_rows import UpdateRows
-from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.bound import fits, kernel_spec, native_dtype
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.entry import DATA_OFFSET
 from ..llvm.library import LaterFunction, library
+from ..llvm.tasks import Fields, print_parallel
 
 _AHEAD = 8  # rows
 _PARTS = 8

@@ -20,10 +20,11 @@ from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.containers.indexed_slices import AddToRows, own_memory
 from ...ops.internal.sum_of_rows import SumOfRepeated, SumOfRows
-from ..convolution.correlation import Fields, print_parallel
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
+from ..llvm.tasks import Fields, print_entry, print_share
+from .rows import is_plain, print_position
 
 _AHEAD = 12  # rows
 _PARTS = 4  # a power of two
@@ -47,7 +48,7 @@ def add_runner(operation: Operation) -> Callable[..., Any] | None:
 
     def add(positions: Any, rows: Any, scale: Any = 1) -> Any:
         whole = own_memory(op.variable)
-        fits = _is_plain(positions) and _is_plain(rows) and rows.dtype == dtype and positions.dtype == np.int64
+        fits = is_plain(positions) and is_plain(rows) and rows.dtype == dtype and positions.dtype == np.int64
         count = len(positions)
         if not fits or rows.shape != (count // op.repeats, *whole.shape[1:]) or count % op.repeats:
             return op.write_in_place(positions, rows, scale)
@@ -83,7 +84,7 @@ def repeated_runner(operation: Operation) -> Callable[..., Any] | None:
 
     def sum_of_repeated(rows: Any, ids: Any, count: Any) -> Any:
         positions = np.ascontiguousarray(ids, np.int64)
-        fits = _is_plain(rows) and rows.dtype == dtype and len(rows) * op.repeats == len(positions)
+        fits = is_plain(rows) and rows.dtype == dtype and len(rows) * op.repeats == len(positions)
         if not fits or not len(positions) or int(positions.view(np.uint64).max()) >= int(count):
             return op.run(np, rows, ids, count)
         out = np.empty((int(count), *rows.shape[1:]), dtype)
@@ -107,7 +108,7 @@ def taken_runner(operation: Operation) -> Callable[..., Any] | None:
     run = _taken_function(_ELEMENTS[dtype.name], f"i{8 * index.itemsize}")
 
     def sum_of_rows(table: Any, ids: Any) -> Any:
-        if not _is_plain(table) or not _is_plain(ids) or table.dtype != dtype or ids.dtype != index:
+        if not is_plain(table) or not is_plain(ids) or table.dtype != dtype or ids.dtype != index:
             return op.run(np, table, ids)
         count, terms = ids.shape
         out = np.empty((count, *table.shape[1:]), dtype)
@@ -122,10 +123,6 @@ def taken_runner(operation: Operation) -> Callable[..., Any] | None:
     return sum_of_rows
 
 
-def _is_plain(array: Any) -> bool:
-    return type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned  # pyright: ignore[reportUnknownMemberType]
-
-
 # --- code -----------------------------------------------------------------------------------------------------------
 
 
@@ -134,17 +131,9 @@ def _function(element: str) -> LaterFunction:
     """A compiled function of the address of its numbers."""
 
     def text() -> str:
-        return _print_task(element) + _print_entry()
+        return _print_task(element) + print_entry("row_sums", _FIELDS)
 
     return library.later(f"row sums {element}\n{text()}", text, "row_sums")
-
-
-def _print_entry() -> str:
-    """The function that is called: it runs all parts."""
-    code = FunctionBuilder("row_sums", ["ptr %numbers"], linkage="")
-    parts = Fields(code, "%numbers", _FIELDS)["parts"]
-    print_parallel(code, "row_sums_task", "%numbers", parts)
-    return code.text()
 
 
 def _print_task(element: str) -> str:
@@ -200,17 +189,9 @@ def _taken_function(element: str, index: str) -> LaterFunction:
     """A compiled function of the address of its numbers."""
 
     def text() -> str:
-        return _print_taken_task(element, index) + _print_taken_entry()
+        return _print_taken_task(element, index) + print_entry("sum_of_rows", _TAKEN_FIELDS)
 
     return library.later(f"sum of rows {element} {index}\n{text()}", text, "sum_of_rows")
-
-
-def _print_taken_entry() -> str:
-    """The function that is called: it runs all parts."""
-    code = FunctionBuilder("sum_of_rows", ["ptr %numbers"], linkage="")
-    parts = Fields(code, "%numbers", _TAKEN_FIELDS)["parts"]
-    print_parallel(code, "sum_of_rows_task", "%numbers", parts)
-    return code.text()
 
 
 def _print_taken_task(element: str, index: str) -> str:
@@ -219,8 +200,7 @@ def _print_taken_task(element: str, index: str) -> str:
     fields = Fields(code, "%context", _TAKEN_FIELDS)
     table, ids, rows = fields.address("table", element), fields.address("ids", index), fields.address("rows", element)
     count, terms, size, width, parts = (fields[name] for name in ("count", "terms", "size", "width", "parts"))
-    first = code.div(code.mul(count, "%part"), parts)
-    end = code.div(code.mul(count, code.add("%part", 1)), parts)
+    first, end = print_share(code, count, "%part", parts)
     last = code.sub(code.mul(end, terms), 1)
     with code.loop(first, end) as number:
         target = code.at(element, rows, code.mul(number, width))
@@ -228,22 +208,13 @@ def _print_taken_task(element: str, index: str) -> str:
             code.store(element, "0.0", target, column)
         with code.loop(0, terms) as term:
             place = code.add(code.mul(number, terms), term)
-            ahead = _print_position(code, ids, index, code.least(code.add(place, _AHEAD), last), size)
+            ahead = print_position(code, ids, index, code.least(code.add(place, _AHEAD), last), size)
             coming = code.at(element, table, code.mul(ahead, width))
             code.prefetch(element, coming, 0, width)
-            position = _print_position(code, ids, index, place, size)
+            position = print_position(code, ids, index, place, size)
             with code.when(code.compare("uge", position, size)):
                 code.store("i64", 1, "%context", _TAKEN_FIELDS.index("failed"))
             with code.when(code.compare("ult", position, size)):
                 source = code.at(element, table, code.mul(position, width))
                 _print_row(code, element, source, target, width, "1.0")
     return code.text()
-
-
-def _print_position(code: Builder, ids: str, index: str, number: Size, size: Size) -> str:
-    """A position, counted from the front."""
-    found = code.load(index, ids, number)
-    if index != "i64":
-        found = code.let(f"sext {index} {found} to i64")
-    wrapped = code.add(found, size)
-    return code.let(f"select i1 {code.compare('slt', found, 0)}, i64 {wrapped}, i64 {found}")

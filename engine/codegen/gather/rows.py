@@ -22,13 +22,13 @@ from ...graph.spec import TensorSpec
 from ...ops.arrays.gathering import PutRows, Take, checked_positions
 from ...ops.arrays.segments import SegmentSum
 from ...ops.containers.indexed_slices import AssignRows, own_memory
-from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
 from ..elementwise.bound import native_dtype
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
+from ..llvm.tasks import Fields, print_entry, print_parallel, print_share
 from .segments import added_rows, expect_sums
 
 Runner = Callable[..., Any]
@@ -98,7 +98,7 @@ def write_runner(operation: Operation) -> Runner | None:
     def write(positions: Any, rows: Any) -> Any:
         whole = own_memory(op.variable)
         target = op.rows_of(whole)
-        fits = _is_plain(positions) and _is_plain(rows) and positions.dtype == dtype and rows.dtype == whole.dtype
+        fits = is_plain(positions) and is_plain(rows) and positions.dtype == dtype and rows.dtype == whole.dtype
         if not fits or rows.shape != positions.shape + target.shape[1:]:
             return op.write_in_place(positions, rows)
         addresses = target.ctypes.data, positions.ctypes.data, rows.ctypes.data
@@ -128,7 +128,7 @@ def sum_runner(operation: Operation) -> Runner | None:
         expect_sums(dtype, data.dtype)
 
     def segment_sum(data: Any, ids: Any, count: Any) -> Any:
-        if not _is_plain(data) or not _is_plain(ids) or ids.dtype != dtype or len(ids) != len(data):
+        if not is_plain(data) or not is_plain(ids) or ids.dtype != dtype or len(ids) != len(data):
             return op.run(np, data, ids, count)
         return _added(run, data, ids, (int(count), *data.shape[1:]))
 
@@ -150,7 +150,7 @@ def put_runner(operation: Operation) -> Runner | None:
     def put_rows(values: Any, ids: Any, shape: Any) -> Any:
         sizes = tuple(int(size) for size in shape)
         before, after = sizes[:axis], sizes[axis + 1 :]
-        if not _is_plain(values) or not values.size or values.shape != before + ids.shape + after:
+        if not is_plain(values) or not values.size or values.shape != before + ids.shape + after:
             return op.run(np, values, ids, shape)
         outer, inner = math.prod(before), math.prod(after)
         positions = _numbered(checked_positions(np, ids, sizes[axis], axis, op.wrap), outer, sizes[axis])
@@ -187,7 +187,8 @@ def _row_words(spec: Any, axis: int = 0) -> int:
     return 0 if size % _WORD else size // _WORD
 
 
-def _is_plain(array: Any) -> bool:
+def is_plain(array: Any) -> bool:
+    """Test whether native code can read the elements of a value one behind the other."""
     return type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -203,14 +204,6 @@ def _function(kind: str, index: str, element: str = "i32") -> LaterFunction:
         return printers[kind](index, element)
 
     return library.later(f"rows {kind} {index} {element}\n{text()}", text, f"rows_{kind}")
-
-
-def _print_entry(kind: str) -> str:
-    """The function that is called: it runs all parts."""
-    code = FunctionBuilder(f"rows_{kind}", ["ptr %numbers"], linkage="")
-    parts = Fields(code, "%numbers", _FIELDS)["parts"]
-    print_parallel(code, f"rows_{kind}_task", "%numbers", parts)
-    return code.text()
 
 
 def _task(name: str) -> tuple[FunctionBuilder, Fields, str]:
@@ -280,15 +273,14 @@ def _print_write(index: str, element: str) -> str:
     with _positions(code, fields, numbers, index, element) as (number, row):
         width = fields["width"]
         _print_copy(code, element, code.at(element, rows, code.mul(number, width)), code.at(element, table, row), width)
-    return code.text() + _print_entry("write")
+    return code.text() + print_entry("rows_write", _FIELDS)
 
 
 @contextmanager
 def _positions(code: Builder, fields: Fields, numbers: str, index: str, element: str) -> Generator[tuple[Size, Size]]:
     """Lines for each position of a part: gives its number, and where its row begins in the table."""
     count, parts = fields["count"], fields["parts"]
-    first = code.div(code.mul(count, "%part"), parts)
-    end = code.div(code.mul(count, code.add("%part", 1)), parts)
+    first, end = print_share(code, count, "%part", parts)
     ids, table, size, width = (
         fields.address("ids", index),
         fields.address("table", element),
@@ -353,4 +345,4 @@ def _print_sum(index: str, element: str) -> str:
                     added = code.load_vector(vector, element, source, word)
                     total = code.let(f"fadd {vector} {total}, {added}")
                     code.store_vector(vector, element, total, target, word)
-    return code.text() + _print_entry("sum")
+    return code.text() + print_entry("rows_sum", _FIELDS)

@@ -20,11 +20,11 @@ from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.arrays.segments import GatherSegments
 from ...ops.internal.sum_of_rows import SumOfParts
-from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.bound import fits, native_dtype
 from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
+from ..llvm.tasks import Fields, print_entry, print_parallel, print_share
 
 Runner = Callable[..., Any]
 _AHEAD = 6  # rows
@@ -222,7 +222,7 @@ def _print_gather(index: str, element: str) -> str:
     table, ids, out = fields.address("table", element), fields.address("ids", index), fields.address("out", element)
     size, width, count, tasks = fields["size"], fields["width"], fields["count"], fields["tasks"]
     itemsize, base = BYTES[element], fields["table"]
-    first, last = code.div(code.mul(count, "%task"), tasks), code.div(code.mul(count, code.add("%task", 1)), tasks)
+    first, last = print_share(code, count, "%task", tasks)
     vectors = code.mul(code.div(width, lanes), lanes)
     with code.loop(first, last) as number:
         coming = _index_at(code, ids, index, code.least(code.add(number, _AHEAD), code.sub(last, 1)))
@@ -239,10 +239,7 @@ def _print_gather(index: str, element: str) -> str:
                         is_inside = condition == "ult"
                         row = code.load_vector(vector, element, source, column) if is_inside else "zeroinitializer"
                         code.store_vector(vector, element, row, target, column)
-    entry = FunctionBuilder("segments_gather", ["ptr %numbers"], linkage="")
-    parts = Fields(entry, "%numbers", _GATHER_FIELDS)["tasks"]
-    print_parallel(entry, "segments_gather_task", "%numbers", parts)
-    return code.text() + entry.text()
+    return code.text() + print_entry("segments_gather", _GATHER_FIELDS, parts="tasks")
 
 
 def _print_prefetch(code: Builder, address: Size, width: Size, element: str) -> None:

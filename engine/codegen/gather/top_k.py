@@ -14,13 +14,13 @@ from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.arrays.sorting import TopK
-from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.bound import BoundKernel
 from ..elementwise.open_shapes import OpenRunner, Shape
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.registers import registers_of
+from ..llvm.tasks import Fields, print_parallel, print_share
 
 _MOST = 64  # for more of the largest, sorting is quicker where rows ascend
 _PARTS = 16
@@ -109,8 +109,7 @@ def _print_task(kernel: TopKKernel, name: str) -> str:
     fields = Fields(code, "%context", _FIELDS)
     rows, columns, parts = (fields[size] for size in ("rows", "columns", "parts"))
     x, values, places = fields.address("x", element), fields.address("values", element), fields.address("places", "i32")
-    first = code.div(code.mul(rows, "%part"), parts)
-    end = code.div(code.mul(rows, code.add("%part", 1)), parts)
+    first, end = print_share(code, rows, "%part", parts)
     with code.loop(first, end) as row:
         found = code.at(element, values, code.mul(row, k)), code.at("i32", places, code.mul(row, k))
         _Row(code, kernel, name, code.at(element, x, code.mul(row, columns)), found).print_search(columns)

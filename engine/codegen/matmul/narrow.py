@@ -14,12 +14,12 @@ from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.linear_algebra.linalg import MatMul
-from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.bound import BoundKernel
 from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand, PrintedKernel
 from ..llvm.library import library
 from ..llvm.registers import registers_of
+from ..llvm.tasks import Fields, print_parallel
 from .gemm_bind import OpenProduct, bind_matmul
 
 _MOST_KEPT = 1 << 17  # bytes on the stack, where each part has a result to sum: others may run at the same time

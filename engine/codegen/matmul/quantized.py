@@ -18,7 +18,6 @@ from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.neural.quantized import QuantizedMatMul
-from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.bound import BoundKernel
 from ..elementwise.open_sizes import BoundedCache
 from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
@@ -26,6 +25,7 @@ from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.scratch import scratch
+from ..llvm.tasks import Fields, print_parallel
 from .dot_products import (
     BLOCK,
     PANEL,

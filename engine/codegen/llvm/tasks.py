@@ -1,0 +1,47 @@
+"""Functions whose parts run on the engine's threads: the numbers that they get, the share of a part, and the calls."""
+
+from __future__ import annotations
+
+from .builder import Builder, FunctionBuilder, Size
+
+
+class Fields:
+    """Numbers in memory, by their names, as values in a function."""
+
+    def __init__(self, code: Builder, numbers: str, names: tuple[str, ...]) -> None:
+        self._code, self._numbers, self._names = code, numbers, names
+
+    def __getitem__(self, name: str) -> str:
+        return self._code.load("i64", self._numbers, self._names.index(name))
+
+    def address(self, name: str, kind: str) -> str:
+        """Return a number as a pointer."""
+        return self._code.let(f"inttoptr i64 {self[name]} to ptr")
+
+
+def print_parallel(code: Builder, task: str, context: str, parts: Size) -> None:
+    """Call a task for each part, on the engine's threads."""
+    code.line(f"call void @anabranch_parallel(ptr @{task}, ptr {context}, i64 {parts})")
+
+
+def print_share(code: Builder, count: Size, part: Size, parts: Size) -> tuple[Size, Size]:
+    """Return the first of `count` things that belong to a part, and the first that does not any more."""
+    return code.div(code.mul(count, part), parts), code.div(code.mul(count, code.add(part, 1)), parts)
+
+
+def print_entry(name: str, fields: tuple[str, ...], task: str = "task", parts: str = "parts") -> str:
+    """Print the exported function of the address of its numbers, which runs `NAME_task` for each part.
+
+    Args:
+        name: of the function.
+        fields: the names of the numbers.
+        task: how the name of the function of a part ends.
+        parts: the name of the number of parts.
+    """
+    code = FunctionBuilder(name, ["ptr %numbers"], linkage="")
+    count = Fields(code, "%numbers", fields)[parts]
+    print_parallel(code, f"{name}_{task}", "%numbers", count)
+    return code.text()
+
+
+__all__ = ["Fields", "print_entry", "print_parallel", "print_share"]
