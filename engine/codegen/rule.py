@@ -12,6 +12,7 @@ from ..graph.kernel_roles import KernelRole
 from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..ops.internal.fused import Fused
+from ..ops.internal.int4_matmul import Int4MatMul
 from ..ops.internal.packed import Layout
 from ..ops.internal.product_then import WinogradThen
 from ..ops.linear_algebra.linalg import MatMul
@@ -62,6 +63,10 @@ class KernelRule(FusionRule):
             from .convolution.winograd_bind import bind_winograd_then
 
             return bind_winograd_then(operation) is not None
+        if isinstance(operation.op, Int4MatMul):
+            from .matmul.int4 import bind_int4
+
+            return bind_int4(operation) is not None
         from .matmul.epilogues import pays  # loaded where there is a product
 
         return pays(operation)

@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shared.emulated_instructions import with_emulated_instructions
+from shared.emulated_instructions import INSTRUCTIONS, emulate, use
 from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.expression.llvm import declarations
 from anabranch.engine.codegen.host import threads
-from anabranch.engine.codegen.llvm.compiler import Compiler, Effort
 from anabranch.engine.codegen.llvm.entry import Operand, print_kernel
 from anabranch.engine.codegen.llvm.library import library
-from anabranch.engine.codegen.llvm.object_files import ObjectFiles
 from anabranch.engine.codegen.matmul import dot_products, quantized
 from anabranch.engine.ops.neural.quantized import QuantizedMatMul, quantized_matmul
 
@@ -67,37 +65,10 @@ def test_several_blocks_and_parts(rows: int, transpose: bool):
     np.testing.assert_array_equal(found, by_numpy(*arrays, transpose, None))
 
 
-INSTRUCTIONS = {
-    "none": dot_products.NONE,
-    "vpmaddwd": dot_products.PAIRS,
-    "vpdpbusd zmm": dot_products.VNNI,
-    "vpdpbusd ymm": dot_products.VNNI_256,
-    "amx": dot_products.AMX,
-    "sdot": dot_products.SDOT,
-}
-
-
-@pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile functions in the place of instructions that this host may lack; object code is not kept."""
-    emit = Compiler.emit
-
-    def emitted(compiler: Compiler, text: str, effort: Effort) -> bytes:
-        return emit(compiler, with_emulated_instructions(text), effort)
-
-    monkeypatch.setattr(Compiler, "emit", emitted)
-    monkeypatch.setattr(ObjectFiles, "has", lambda *_: False)
-    monkeypatch.setattr(ObjectFiles, "read", lambda *_: None)
-    monkeypatch.setattr(ObjectFiles, "write", lambda *_: None)
-    monkeypatch.setattr(quantized, "_PARTS", 1)  # one thread: emulated tiles are there once
-
-
 @pytest.mark.parametrize("name", INSTRUCTIONS)
-@pytest.mark.usefixtures("emulated")
 def test_all_instructions_give_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch):
-    if name == "vpmaddwd" and "+avx2" not in library.host:
-        pytest.skip("it is not emulated")
-    monkeypatch.setattr(quantized, "dot_product_of", lambda host: INSTRUCTIONS[name])
+    emulate(monkeypatch)
+    use(name, monkeypatch)
     sizes = [(0, 8, 8), (1, 1, 1), (1, 259, 130), (2, 35, 64), (5, 65, 70), (6, 64, 16), (31, 4, 65)]
     for rows, terms, columns in [*sizes, (32, 64, 32), (40, 66, 17), (33, 258, 129), (77, 300, 64)]:
         for transpose in (False, True):
@@ -107,11 +78,9 @@ def test_all_instructions_give_the_same_bits(name: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", INSTRUCTIONS)
-@pytest.mark.usefixtures("emulated")
 def test_extremes_of_int8_saturate_nowhere(name: str, monkeypatch: pytest.MonkeyPatch):
-    if name == "vpmaddwd" and "+avx2" not in library.host:
-        pytest.skip("it is not emulated")
-    monkeypatch.setattr(quantized, "dot_product_of", lambda host: INSTRUCTIONS[name])
+    emulate(monkeypatch)
+    use(name, monkeypatch)
     op = QuantizedMatMul(-128, 127, is_fixed=True)
     for rows in (1, 34):
         x = np.full((rows, 600), -200, "float32")

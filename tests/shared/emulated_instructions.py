@@ -11,10 +11,47 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from anabranch.engine.codegen.llvm.builder import FunctionBuilder
+from anabranch.engine.codegen.llvm.compiler import Compiler, Effort
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.llvm.object_files import ObjectFiles
+from anabranch.engine.codegen.matmul import dot_products, int4, quantized
+
+INSTRUCTIONS = {
+    "none": dot_products.NONE,
+    "vpmaddwd": dot_products.PAIRS,
+    "vpdpbusd zmm": dot_products.VNNI,
+    "vpdpbusd ymm": dot_products.VNNI_256,
+    "amx": dot_products.AMX,
+    "sdot": dot_products.SDOT,
+}
 
 _INTRINSIC = re.compile(r"@llvm\.(?:x86\.(?:avx512\.vpdp|ld?tile|tile|tdp)|aarch64\.neon\.sdot)[\w.]*")
 _CONFIG, _TILE = 64, 1024  # bytes
+
+
+def use(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Print kernels for another processor, by a name of `INSTRUCTIONS`."""
+    if name == "vpmaddwd" and "+avx2" not in library.host:
+        pytest.skip("vpmaddwd is not emulated")
+    for module in (quantized, int4):
+        monkeypatch.setattr(module, "dot_product_of", lambda host: INSTRUCTIONS[name])
+
+
+def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile functions in the place of instructions that this host may lack; object code is not kept."""
+    emit = Compiler.emit
+
+    def emitted(compiler: Compiler, text: str, effort: Effort) -> bytes:
+        return emit(compiler, with_emulated_instructions(text), effort)
+
+    monkeypatch.setattr(Compiler, "emit", emitted)
+    monkeypatch.setattr(ObjectFiles, "has", lambda *_: False)
+    monkeypatch.setattr(ObjectFiles, "read", lambda *_: None)
+    monkeypatch.setattr(ObjectFiles, "write", lambda *_: None)
+    monkeypatch.setattr(quantized, "_PARTS", 1)  # one thread: emulated tiles are there once
 
 
 def with_emulated_instructions(text: str) -> str:

@@ -196,20 +196,33 @@ def _terms_of(code: Builder, dot: DotProduct, q: str, group: Size) -> str:
 # --- functions ------------------------------------------------------------------------------------------------------
 
 
-def print_packing(dot: DotProduct, name: str, transpose: bool) -> str:
-    """A block of terms of 16 columns as groups; what is beyond the columns and the terms stays as it was."""
+def print_packing(dot: DotProduct, name: str, transpose: bool, four_bits: bool = False) -> str:
+    """A block of terms of 16 columns as groups; what is beyond the columns and the terms stays as it was.
+
+    Args:
+        dot: the instruction.
+        name: of the kernel.
+        transpose: the matrix is stored as (columns, terms).
+        four_bits: its bytes hold two columns each; they become 0 to 15, which is 8 more than they stand for.
+    """
     code = FunctionBuilder(f"{name}_pack", ["ptr %b", "ptr %panel", "i64 %terms", "i64 %width", "i64 %step"])
     steps: tuple[Size, Size] = (1, "%step") if transpose else ("%step", 1)  # to the next term, to the next column
+    offset = -128 if dot.is_unsigned and not four_bits else 0
     is_wide = "false" if transpose else code.compare("sge", "%width", SUB)
     if not transpose:
         with code.when(is_wide):
-            _print_groups(code, dot, lambda group, last: _pack_group(code, dot, group, last))
+            _print_groups(code, dot, lambda group, last: _pack_group(code, dot, group, last, offset, four_bits))
     with code.when(code.let(f"xor i1 {is_wide}, true")), code.loop(0, "%terms") as term:
         source = code.at("i8", "%b", code.mul(term, steps[0]))
         place = code.add(code.mul(code.div(term, dot.terms), SUB * dot.terms), code.rem(term, dot.terms))
         with code.loop(0, "%width") as column:
-            value = code.load("i8", source, code.mul(column, steps[1]))
-            value = code.let(f"xor i8 {value}, -128") if dot.is_unsigned else value
+            value = code.load("i8", source, code.div(column, 2) if four_bits else code.mul(column, steps[1]))
+            if four_bits:
+                is_odd = code.compare("eq", code.rem(column, 2), 1)
+                high = code.let(f"lshr i8 {value}, 4")
+                low = code.let(f"and i8 {code.let(f'select i1 {is_odd}, i8 {high}, i8 {value}')}, 15")
+                value = code.let(f"xor i8 {low}, 8")
+            value = code.let(f"xor i8 {value}, {offset}")
             code.store("i8", value, "%panel", code.add(place, code.mul(column, dot.terms)))
     return code.text()
 
@@ -233,12 +246,23 @@ def _rows_of(code: Builder, dot: DotProduct, group: Size, last: Size | None, sta
     return rows
 
 
-def _pack_group(code: Builder, dot: DotProduct, group: Size, last: Size | None) -> None:
-    for number, part in enumerate(_interleaved(code, _rows_of(code, dot, group, last, 0, SUB), SUB)):
-        if dot.is_unsigned:
-            part = code.let(f"xor <{SUB} x i8> {part}, {code.broadcast(SUB, 'i8', '-128')}")
+def _pack_group(code: Builder, dot: DotProduct, group: Size, last: Size | None, offset: int, four_bits: bool) -> None:
+    rows = _rows_of(code, dot, group, last, 0, SUB // 2 if four_bits else SUB)
+    rows = [_unpacked(code, row) for row in rows] if four_bits else rows
+    for number, part in enumerate(_interleaved(code, rows, SUB)):
+        if offset:
+            part = code.let(f"xor <{SUB} x i8> {part}, {code.broadcast(SUB, 'i8', str(offset))}")
         place = code.add(code.mul(group, SUB * dot.terms), SUB * number)
         code.store_vector(f"<{SUB} x i8>", "i8", part, "%panel", place)
+
+
+def _unpacked(code: Builder, row: str) -> str:
+    """16 numbers of four bits from 8 bytes, as 0 to 15."""
+    half = f"<{SUB // 2} x i8>"
+    low = code.let(f"and {half} {row}, {code.broadcast(SUB // 2, 'i8', '15')}")
+    high = code.let(f"lshr {half} {row}, {code.broadcast(SUB // 2, 'i8', '4')}")
+    both = _shuffle(code, SUB // 2, "i8", low, high, [lane // 2 + SUB // 2 * (lane % 2) for lane in range(SUB)])
+    return code.let(f"xor <{SUB} x i8> {both}, {code.broadcast(SUB, 'i8', '8')}")
 
 
 def print_tile(dot: DotProduct, name: str, rows: int) -> str:

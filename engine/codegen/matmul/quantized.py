@@ -167,10 +167,21 @@ def _bound(op: QuantizedMatMul, inputs: list[TensorSpec], result: TensorSpec) ->
     sizes = [rows * line, rows * 4, rows * 4, rows * PANEL * 4]
     starts = [sum(-(-size // 64) * 64 for size in sizes[:k]) for k in range(4)]
     address = scratch(starts[3] + sizes[3])
-    panels = -(-columns // PANEL)
-    parts = 1 if rows * terms * columns < machine_profile().quantized_work else min(_PARTS, panels)
-    numbers = [rows, terms, columns, parts, *[address + start for start in starts], line // itemsize]
+    numbers = [
+        rows,
+        terms,
+        columns,
+        parts_of(rows, terms, columns),
+        *[address + start for start in starts],
+        line // itemsize,
+    ]
     return ProductKernel(op, kernel, inputs, [result], numbers)
+
+
+def parts_of(rows: int, terms: int, columns: int) -> int:
+    """The number of parts, of some panels each, for a product of such sizes."""
+    is_small = rows * terms * columns < machine_profile().quantized_work
+    return 1 if is_small else min(_PARTS, -(-columns // PANEL))
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -208,9 +219,9 @@ def _print_rounding(kernel: QuantizedKernel, name: str) -> str:
         q = code.at(dot.element, "%q", code.mul(row, "%step"))
         scale = "%fixed"
         if not kernel.is_fixed:
-            bits = code.let(f"bitcast i32 {_largest(code, x, whole)} to float")
-            bottom = code.let(f"fadd float {bits}, {_float(kernel.epsilon)}")
-            scale = code.let(f"fdiv float {_float(kernel.high)}, {bottom}")
+            bits = code.let(f"bitcast i32 {largest_of(code, x, whole)} to float")
+            bottom = code.let(f"fadd float {bits}, {float_text(kernel.epsilon)}")
+            scale = code.let(f"fdiv float {float_text(kernel.high)}, {bottom}")
         code.store("float", scale, "%s", row)
         code.line(f"store i32 0, ptr {total}")
         for lanes, start, stop in ((8, 0, whole), (1, whole, "%terms")):
@@ -232,12 +243,12 @@ def _print_rounding(kernel: QuantizedKernel, name: str) -> str:
     return code.text()
 
 
-def _float(value: float) -> str:
+def float_text(value: float) -> str:
     """A float32 as LLVM writes it: the bits of the double that it equals."""
     return f"0x{struct.unpack('<Q', struct.pack('<d', float(np.float32(value))))[0]:016X}"
 
 
-def _largest(code: Builder, x: str, whole: Size) -> str:
+def largest_of(code: Builder, x: str, whole: Size) -> str:
     """The bits of a row's largest absolute value: those of NaN are larger than all numbers'."""
     vector = "<8 x i32>"
     slot, rest = code.slot(vector), code.slot("i32")
@@ -273,7 +284,7 @@ def _rounded(code: Builder, kernel: QuantizedKernel, lanes: int, value: str, sca
     scaled = code.let(f"fmul {vector} {value}, {scale}")
     found = code.let(f"call {vector} @llvm.rint.v{lanes}f32({vector} {scaled})")
     for comparison, bound in (("olt", kernel.low), ("ogt", kernel.high)):
-        limit = code.broadcast(lanes, "float", _float(bound))
+        limit = code.broadcast(lanes, "float", float_text(bound))
         beyond = code.let(f"fcmp {comparison} {vector} {found}, {limit}")
         found = code.let(f"select {mask} {beyond}, {vector} {limit}, {vector} {found}")
     is_nan = code.let(f"fcmp uno {vector} {found}, {found}")

@@ -14,13 +14,15 @@ from ...graph.spec import TensorSpec
 from ...graph.variable import Assign
 from ...ops.arrays.axes import Transpose
 from ...ops.internal.fused import Fused
+from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.packed import PackedMatMul
 from ...ops.internal.product_then import ProductThen, WinogradThen
 from ...ops.internal.winograd import Winograd
 from ...ops.linear_algebra.linalg import MatMul
+from ...ops.neural.int4 import DequantizeInt4
 from ..framework.driver import Change, Rule
 from ..framework.log import note_kept
-from ..framework.patterns import Match, op
+from ..framework.patterns import Match, only_use, op, tensor
 from ..framework.rewriter import Rewriter
 from .fusible import FusionRule, steps_of
 
@@ -49,8 +51,27 @@ def rules_for(kernels: FusionRule) -> tuple[Rule, ...]:
         step.merge(joined, (product, user), joined.outputs)
         return Change(joined, f"is computed on tiles of {product.name!r}: {listed}")
 
+    def multiply_int4(match: Match, step: Rewriter) -> Change | None:
+        product, matrix = match["product"], match["matrix"]
+        inputs = (product.inputs[0], *matrix.inputs)
+        name, device, location = product.name, product.device, product.location
+        joined = Operation(product.graph, Int4MatMul(matrix.op), inputs, (), name, device, (), location)
+        if device != matrix.device or not kernels.can_follow(joined):
+            return None
+        step.update(product, joined.op, inputs)
+        return Change(product, "multiplies by integers of four bits where there are few rows")
+
     pattern = op(*PRODUCTS, name="product", may_wait=True)
-    return (Rule("fuse epilogues into products", pattern, join),)
+    int4 = op(MatMul, of=[tensor("rows"), only_use(op(DequantizeInt4, name="matrix"))], name="product", where=_is_plain)
+    return (
+        Rule("multiply by int4", int4, multiply_int4),
+        Rule("fuse epilogues into products", pattern, join),
+    )
+
+
+def _is_plain(product: Operation) -> bool:
+    own = product.op
+    return isinstance(own, MatMul) and not own.transpose_a and not own.transpose_b
 
 
 def _obstacle(step: Rewriter, product: Operation, user: Operation) -> str:

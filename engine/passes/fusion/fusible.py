@@ -60,7 +60,7 @@ class FusionRule:
         return False
 
     def can_follow(self, operation: Operation) -> bool:
-        """Test whether a `ProductThen` is one kernel, and faster than the product and its followers by themselves."""
+        """Test whether a `ProductThen` or `Int4MatMul` is one kernel, and faster than what it is made of."""
         return False
 
     def winograd_tile(self, operation: Operation) -> int:

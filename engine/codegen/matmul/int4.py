@@ -1,0 +1,293 @@
+"""Kernels of `Int4MatMul` for few rows: the integers are multiplied as they are, and nothing is made floats but sums.
+
+A row is multiplied by a number that makes its largest element 2**22, and rounded, so that its error is that of
+float32. Each of these integers is three digits of 8 bits with a sign: a row is three rows for the instructions of
+`dot_products`. Of a group of terms the sums of the three are exact. They become one float, which is multiplied by the
+group's scale, group by group: all instructions give the same bits. In the panel integers are 8 too large, which is
+added to the zero point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.internal.int4_matmul import Int4MatMul
+from ..convolution.correlation import Fields, print_parallel
+from ..elementwise.bound import BoundKernel
+from ..elementwise.open_sizes import BoundedCache
+from ..llvm.builder import BYTES, FunctionBuilder, Size
+from ..llvm.compiler import Effort
+from ..llvm.entry import Operand
+from ..llvm.library import library
+from ..llvm.scratch import scratch
+from .dot_products import BLOCK, PANEL, SUB, DotProduct, dot_product_of, print_packing, print_tile
+from .quantized import float_text, largest_of, parts_of
+
+MOST_ROWS = 8  # beyond these, the product of floats takes less time, that of making floats included
+_DIGITS = 3
+_LARGEST, _EPSILON = 1 << 22, 1e-30
+_POINTERS = ("x", "packed", "scale", "zero", "out")
+_NUMBERS = ("rows", "terms", "columns", "block", "parts", "digits", "factors", "totals", "step")
+_FIELDS = (*_POINTERS, *_NUMBERS)
+
+
+@dataclass(frozen=True)
+class Int4Kernel:
+    """A product of rows of floats and a matrix of four-bit integers.
+
+    Attributes:
+        dot: the instruction that adds products.
+    """
+
+    dot: DotProduct
+    effort = Effort.LARGE
+    operands = (
+        Operand("float", 2),
+        Operand("i8", 2),
+        Operand("float", 2),
+        Operand("i8", 2),
+        Operand("float", 2, (), True),
+    )
+    number_count = len(_NUMBERS)
+
+    def print_run(self, name: str) -> str:
+        functions = [print_packing(self.dot, name, False, four_bits=True), print_tile(self.dot, name, _DIGITS)]
+        functions += [_print_digits(self.dot, name), _print_sums(name), _print_task(self.dot, name)]
+        return "".join([*functions, _print_run(self.dot, name)])
+
+
+class OpenInt4Product:
+    """An `Int4MatMul` of as many rows as there are when it runs.
+
+    Args:
+        op: the operation.
+        inputs: what is known of the operands: all but the rows of the first one.
+    """
+
+    def __init__(self, op: Int4MatMul, inputs: list[TensorSpec]) -> None:
+        self._op, self._inputs = op, inputs
+        self._known = BoundedCache[tuple[int, int], BoundKernel](self._bind)
+        self._groups: Any = None  # of the terms, as they were last
+        self._block = 0
+        library.expect(Int4Kernel(dot_product_of(library.host)))
+
+    def __call__(self, x: Any, packed: Any, scale: Any, zero: Any, group: Any) -> Any:
+        """The product."""
+        block = self._block_of(group) if 0 < len(x) <= MOST_ROWS else 0
+        if block:
+            kernel = self._known[len(x), block]
+            result = np.empty((len(x), self._op.matrix.columns), np.float32)
+            if not kernel.entry(kernel.table, *map(id, (x, packed, scale, zero, result))):
+                return result
+        return self._op.run(np, x, packed, scale, zero, group)
+
+    def _block_of(self, group: Any) -> int:
+        """The terms of a group; 0 where groups are not of one size and in order, or too large or odd for kernels."""
+        if self._groups is None or not np.array_equal(group, self._groups):
+            self._groups = group.copy()
+            size = int(np.count_nonzero(group == 0))
+            is_in_order = size and np.array_equal(group, np.arange(len(group)) // size)
+            fits = size <= BLOCK and (size % 4 == 0 or size == len(group))
+            self._block = size if is_in_order and fits else 0
+        return self._block
+
+    def _bind(self, sizes: tuple[int, int]) -> BoundKernel:
+        rows, block = sizes
+        known, columns = self._inputs[0], self._op.matrix.columns
+        assert known.shape is not None
+        terms = int(known.shape[1] or 0)
+        x = TensorSpec((rows, terms), known.dtype)
+        result = self._op.infer(x)
+        spec = Int4Kernel(dot_product_of(library.host))
+        itemsize = BYTES[spec.dot.element]
+        line = -(-terms * itemsize // 64) * 64 + 64
+        needed = [_DIGITS * rows * line, rows * 4, _DIGITS * rows * -(-terms // block) * 4]
+        starts = [sum(-(-size // 64) * 64 for size in needed[:k]) for k in range(3)]
+        address = scratch(starts[2] + needed[2])
+        numbers = [rows, terms, columns, block, parts_of(rows, terms, columns)]
+        numbers += [*[address + start for start in starts], line // itemsize]
+        kernel = BoundKernel(spec, [x, *self._inputs[1:4]], [result], numbers)
+        (kernel.entry,) = library.get([spec])
+        return kernel
+
+
+def bind_int4(operation: Operation) -> OpenInt4Product | None:
+    """The kernel of an `Int4MatMul`."""
+    op = operation.op
+    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    assert isinstance(op, Int4MatMul)
+    return OpenInt4Product(op, specs) if can_multiply(specs) and op.matrix.columns else None
+
+
+def can_multiply(inputs: list[TensorSpec]) -> bool:
+    """Test whether kernels multiply such operands, of an `Int4MatMul`: float32, and of known sizes but for the rows."""
+    x, packed, scale, zero, _ = inputs
+    if x.dtype.name != "float32" or scale.dtype.name != "float32" or x.shape is None or len(x.shape) != 2:
+        return False
+    return all(spec.is_static for spec in (packed, scale, zero)) and bool(x.shape[1]) and (x.shape[0] or 1) <= MOST_ROWS
+
+
+# --- code -----------------------------------------------------------------------------------------------------------
+
+
+def _print_run(dot: DotProduct, name: str) -> str:
+    """The function that is called: it takes the rows apart, and has all parts computed."""
+    pointers = [f"%d{k}" for k in range(len(_POINTERS))]
+    code = FunctionBuilder(f"{name}_run", [f"ptr {each}" for each in [*pointers, "%numbers"]])
+    fields = code.slot(f"[{len(_FIELDS)} x i64]")
+    for position, pointer in enumerate(pointers):
+        code.store("i64", code.let(f"ptrtoint ptr {pointer} to i64"), fields, position)
+    for number in range(len(_NUMBERS)):
+        code.store("i64", code.load("i64", "%numbers", number), fields, len(_POINTERS) + number)
+    values = Fields(code, fields, _FIELDS)
+    given = [("ptr", "%d0"), *[("ptr", values.address(each, "i8")) for each in ("digits", "factors", "totals")]]
+    code.call(f"{name}_digits", [*given, *[("i64", values[size]) for size in ("rows", "terms", "block", "step")]])
+    print_parallel(code, f"{name}_task", fields, values["parts"])
+    return code.text()
+
+
+def _print_digits(dot: DotProduct, name: str) -> str:
+    """Rows as three rows of digits each, the lowest first, the numbers they were multiplied by, and groups' sums."""
+    parameters = ["ptr %x", "ptr %digits", "ptr %factors", "ptr %totals"]
+    code = FunctionBuilder(
+        f"{name}_digits", [*parameters, *[f"i64 %{size}" for size in ("rows", "terms", "block", "step")]]
+    )
+    whole, groups = code.mul(code.div("%terms", 8), 8), code.ceil_div("%terms", "%block")
+    totals = [code.slot("i32") for _ in range(_DIGITS)]
+    with code.loop(0, "%rows") as row:
+        x = code.at("float", "%x", code.mul(row, "%terms"))
+        lines = [code.add(code.mul(row, _DIGITS), digit) for digit in range(_DIGITS)]
+        targets = [code.at(dot.element, "%digits", code.mul(line, "%step")) for line in lines]
+        largest = code.let(f"bitcast i32 {largest_of(code, x, whole)} to float")
+        bottom = code.let(f"fadd float {largest}, {float_text(_EPSILON)}")
+        factor = code.let(f"fdiv float {float_text(_LARGEST)}, {bottom}")
+        code.store("float", factor, "%factors", row)
+        with code.loop(0, groups) as group:
+            for total in totals:
+                code.line(f"store i32 0, ptr {total}")
+            start = code.mul(group, "%block")
+            end = code.least("%terms", code.add(start, "%block"))
+            middle = code.add(start, code.mul(code.div(code.sub(end, start), 8), 8))
+            for lanes, first, stop in ((8, start, middle), (1, middle, end)):
+                wide = code.broadcast(lanes, "float", factor)
+                with code.loop(first, stop, lanes) as term:
+                    value = code.load_vector(f"<{lanes} x float>", "float", x, term)
+                    rest = _integers(code, lanes, value, wide)
+                    for digit, (target, total) in enumerate(zip(targets, totals, strict=True)):
+                        rest = _print_digit(code, dot, lanes, rest, (target, term, total), digit == _DIGITS - 1)
+            for line, total in zip(lines, totals, strict=True):
+                code.store("i32", code.load("i32", total), "%totals", code.add(code.mul(line, groups), group))
+        with code.loop("%terms", code.round_up("%terms", dot.terms)) as term:
+            for target in targets:
+                code.store(dot.element, 0, target, term)
+    return code.text()
+
+
+def _integers(code: FunctionBuilder, lanes: int, value: str, factor: str) -> str:
+    """Floats times a number, rounded; NaN as 0."""
+    floats = f"<{lanes} x float>"
+    scaled = code.let(f"fmul {floats} {value}, {factor}")
+    found = code.let(f"call {floats} @llvm.rint.v{lanes}f32({floats} {scaled})")
+    is_nan = code.let(f"fcmp uno {floats} {found}, {found}")
+    found = code.let(f"select <{lanes} x i1> {is_nan}, {floats} zeroinitializer, {floats} {found}")
+    return code.let(f"fptosi {floats} {found} to <{lanes} x i32>")
+
+
+def _print_digit(
+    code: FunctionBuilder, dot: DotProduct, lanes: int, value: str, place: tuple[str, Size, str], is_last: bool
+) -> str:
+    """Write the lowest digit, from -128 to 127, and add it to the group's total; return what is left."""
+    integers, kind = f"<{lanes} x i32>", f"<{lanes} x {dot.element}>"
+    target, term, total = place
+    digit = value
+    if not is_last:
+        low = code.let(f"trunc {integers} {value} to <{lanes} x i8>")
+        digit = code.let(f"sext <{lanes} x i8> {low} to {integers}")
+    code.store_vector(kind, dot.element, code.let(f"trunc {integers} {digit} to {kind}"), target, term)
+    own = code.let(f"call i32 @llvm.vector.reduce.add.v{lanes}i32({integers} {digit})")
+    code.store("i32", code.let(f"add i32 {code.load('i32', total)}, {own}"), total)
+    rest = code.let(f"sub {integers} {value}, {digit}")
+    return code.let(f"ashr {integers} {rest}, {code.broadcast(lanes, 'i32', '8')}")
+
+
+def _print_sums(name: str) -> str:
+    """Add a group's sums of a row and a panel to the result: the digits' sums as one float, times the scale."""
+    pointers = ["ptr %sums", "ptr %scale", "ptr %zero", "ptr %out", "i64 %width", "i64 %is_first"]
+    code = FunctionBuilder(f"{name}_sums", [*pointers, *[f"i32 %total{digit}" for digit in range(_DIGITS)]])
+    is_first = code.compare("ne", "%is_first", 0)
+    whole = code.mul(code.div("%width", 8), 8)
+    for lanes, start, stop in ((8, 0, whole), (1, whole, "%width")):
+        integers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
+        totals = [code.broadcast(lanes, "i32", f"%total{digit}") for digit in range(_DIGITS)]
+        with code.loop(start, stop, lanes) as column:
+            narrow = code.load_vector(f"<{lanes} x i8>", "i8", "%zero", column)
+            zero = code.let(f"sext <{lanes} x i8> {narrow} to {integers}")
+            zero = code.let(f"add {integers} {zero}, {code.broadcast(lanes, 'i32', '8')}")
+            parts: list[str] = []
+            for digit, total in enumerate(totals):
+                found = code.load_vector(integers, "i32", "%sums", code.add(column, PANEL * digit))
+                parts.append(code.let(f"sub {integers} {found}, {code.let(f'mul {integers} {zero}, {total}')}"))
+            middle = code.let(f"mul {integers} {parts[1]}, {code.broadcast(lanes, 'i32', '256')}")
+            lower = code.let(f"sitofp {integers} {code.let(f'add {integers} {middle}, {parts[0]}')} to {floats}")
+            upper = code.let(f"sitofp {integers} {parts[2]} to {floats}")
+            upper = code.let(f"fmul {floats} {upper}, {code.broadcast(lanes, 'float', float_text(65536))}")
+            scale = code.load_vector(floats, "float", "%scale", column)
+            own = code.let(f"fmul {floats} {code.let(f'fadd {floats} {upper}, {lower}')}, {scale}")
+            before = code.load_vector(floats, "float", "%out", column)
+            both = code.let(f"fadd {floats} {before}, {own}")
+            code.store_vector(
+                floats, "float", code.let(f"select i1 {is_first}, {floats} {own}, {floats} {both}"), "%out", column
+            )
+    return code.text()
+
+
+def _print_task(dot: DotProduct, name: str) -> str:
+    """A part takes some of the panels, group by group of terms."""
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
+    fields = Fields(code, "%context", _FIELDS)
+    rows, terms, columns, block = (fields[size] for size in ("rows", "terms", "columns", "block"))
+    panels, groups = code.ceil_div(columns, PANEL), code.ceil_div(terms, block)
+    first = code.div(code.mul(panels, "%part"), fields["parts"])
+    end = code.div(code.mul(panels, code.add("%part", 1)), fields["parts"])
+    panel_memory, sums = code.slot(f"[{BLOCK * PANEL} x i8]"), code.slot(f"[{_DIGITS * PANEL} x i32]")
+    line = code.ceil_div(columns, 2)  # bytes
+    with code.loop(0, groups) as group, code.loop(first, end) as panel:
+        start, column = code.mul(group, block), code.mul(panel, PANEL)
+        size, width = code.least(block, code.sub(terms, start)), code.least(PANEL, code.sub(columns, column))
+        subs = code.ceil_div(width, SUB)
+        with code.loop(0, subs) as sub:
+            at = code.add(column, code.mul(sub, SUB))
+            source = code.at("i8", fields.address("packed", "i8"), code.add(code.mul(start, line), code.div(at, 2)))
+            target = code.at("i8", panel_memory, code.mul(sub, dot.sub_bytes))
+            sizes = [("i64", size), ("i64", code.least(SUB, code.sub(columns, at))), ("i64", line)]
+            code.call(f"{name}_pack", [("ptr", source), ("ptr", target), *sizes])
+        with code.loop(0, rows) as row:
+            lines = code.mul(row, _DIGITS)
+            digits = fields.address("digits", dot.element)
+            digits = code.at(dot.element, digits, code.mul(lines, fields["step"]), start)
+            with code.loop(0, subs, dot.subs) as sub:
+                source = code.at("i8", panel_memory, code.mul(sub, dot.sub_bytes))
+                pointers = [("ptr", digits), ("ptr", source), ("ptr", code.at("i32", sums, code.mul(sub, SUB)))]
+                sizes = [("i64", fields["step"]), ("i64", code.ceil_div(size, dot.terms)), ("i64", PANEL), ("i64", 1)]
+                code.call(f"{name}_tile{_DIGITS}", [*pointers, *sizes])
+            own = code.add(code.mul(group, columns), column)
+            given = [("ptr", sums), ("ptr", code.at("float", fields.address("scale", "float"), own))]
+            given.append(("ptr", code.at("i8", fields.address("zero", "i8"), own)))
+            out = code.at("float", fields.address("out", "float"), code.mul(row, columns), column)
+            is_first = code.let(f"zext i1 {code.compare('eq', group, 0)} to i64")
+            given += [("ptr", out), ("i64", width), ("i64", is_first)]
+            totals = code.at("i32", fields.address("totals", "i32"), code.mul(lines, groups), group)
+            given += [("i32", code.load("i32", totals, code.mul(digit, groups))) for digit in range(_DIGITS)]
+            code.call(f"{name}_sums", given)
+    begin, stop = code.mul(first, PANEL), code.least(columns, code.mul(end, PANEL))
+    with code.loop(0, rows) as row:
+        out = code.at("float", fields.address("out", "float"), code.mul(row, columns))
+        factor = code.load("float", fields.address("factors", "float"), row)
+        with code.loop(begin, stop) as column:
+            code.store("float", code.let(f"fdiv float {code.load('float', out, column)}, {factor}"), out, column)
+    return code.text()

@@ -1,0 +1,111 @@
+"""Products of few rows and a matrix of four-bit integers: the same bits by each instruction, and beside floats."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.emulated_instructions import INSTRUCTIONS, emulate, use
+
+import anabranch as ab
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.matmul.int4 import MOST_ROWS
+from anabranch.engine.ops.neural.int4 import DequantizeInt4, dequantize_int4
+from anabranch.engine.runtime.program import Program
+
+pytestmark = pytest.mark.skipif(not library.usable, reason="kernels need llvmlite")
+
+
+def case(rows: int, terms: int, columns: int, block: int) -> list[Any]:
+    """Rows, bytes, scales, zero points and groups."""
+    rng = np.random.default_rng(rows + terms)
+    x = (rng.normal(size=(rows, terms)) * rng.choice([1e-20, 1, 1e10], (rows, 1))).astype("float32")
+    groups = -(-terms // block)
+    packed = rng.integers(-128, 128, (terms, (columns + 1) // 2), "int8")
+    scale = rng.uniform(0.01, 0.1, (groups, columns)).astype("float32")
+    zero = rng.integers(-8, 8, (groups, columns), "int8")
+    return [x, packed, scale, zero, (np.arange(terms) // block).astype("float32")]
+
+
+def compiled(arrays: list[Any], columns: int, rows: int | None = None, exact: bool = False) -> Any:
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((rows, arrays[0].shape[1]), "float32")
+        others: Any = [ab.placeholder(each.shape, each.dtype) for each in arrays[1:]]
+        result: Any = x @ dequantize_int4(*others, columns=columns)
+        return Program(graph, [result], [x, *others], exact=exact)(*arrays)[0]
+
+
+def by_integers(x: Any, packed: Any, scale: Any, zero: Any, group: Any) -> Any:
+    """The definition: digits of 24-bit integers, sums of groups as floats, one after the other."""
+    columns = scale.shape[1]
+    halves = np.stack([(packed << 4) >> 4, packed >> 4], -1).reshape(len(packed), -1)[:, :columns].astype("int32")
+    factors = np.float32(1 << 22) / (np.abs(x).max(1, keepdims=True) + np.float32(1e-30))
+    integers = np.rint(x * factors).astype("int32")
+    digits = []
+    for last in (False, False, True):
+        digits.append(integers if last else integers.astype("int8").astype("int32"))
+        integers = (integers - digits[-1]) >> 8
+    total = np.zeros((len(x), columns), "float32")
+    for number in range(len(scale)):
+        own = group == number
+        low, middle, high = (each[:, own] @ (halves[own] - zero[number].astype("int32")) for each in digits)
+        sums = high.astype("float32") * np.float32(65536) + (middle * 256 + low).astype("float32")
+        total = sums * scale[number] if number == 0 else total + sums * scale[number]
+    return total / factors
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+def test_all_instructions_give_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch):
+    emulate(monkeypatch)
+    use(name, monkeypatch)
+    for rows, terms, columns, block in [
+        (1, 4, 1, 4),
+        (1, 300, 130, 128),
+        (2, 77, 65, 77),
+        (8, 264, 31, 8),
+        (3, 9, 64, 4),
+    ]:
+        arrays = case(rows, terms, columns, block)
+        np.testing.assert_array_equal(compiled(arrays, columns), by_integers(*arrays), f"{rows, terms, columns, block}")
+
+
+@pytest.mark.parametrize(("rows", "block"), [(1, 128), (MOST_ROWS, 32), (MOST_ROWS + 1, 128), (2, 7), (2, 512)])
+def test_results_are_those_of_floats(rows: int, block: int):
+    arrays = case(rows, 600, 200, block)
+    matrix = DequantizeInt4(200).run(np, *arrays[1:]).astype("float64")
+    expected = arrays[0].astype("float64") @ matrix
+    largest = np.abs(arrays[0]).max(1, keepdims=True) * np.abs(matrix).sum(0)
+    for is_exact in (False, True):
+        found = compiled(arrays, 200, None, is_exact)
+        np.testing.assert_array_less(np.abs(found - expected), 1e-6 * largest + 1e-30)
+
+
+def test_groups_in_any_order_are_taken():
+    arrays = case(2, 64, 24, 16)
+    arrays[4] = arrays[4][::-1].copy()
+    expected = arrays[0] @ DequantizeInt4(24).run(np, *arrays[1:])
+    np.testing.assert_allclose(compiled(arrays, 24), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_rows_of_zeros_nan_and_none():
+    arrays = case(4, 128, 40, 64)
+    arrays[0][0], arrays[0][1, 5], arrays[0][2, 7] = 0, np.nan, -np.inf
+    found = compiled(arrays, 40)
+    assert (found[0] == 0).all()
+    assert np.isnan(found[1:3]).all()
+    alone = compiled([arrays[0][3:], *arrays[1:]], 40)
+    np.testing.assert_array_equal(found[3:], alone)  # no row changes another
+    assert compiled([arrays[0][:0], *arrays[1:]], 40).shape == (0, 40)
+
+
+def test_other_dtypes_and_trained_inputs_are_multiplied_as_floats():
+    arrays = case(2, 64, 24, 16)
+    arrays[0], arrays[2] = arrays[0].astype("float64"), arrays[2].astype("float64")
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((2, 64), "float64")
+        others: Any = [ab.placeholder(each.shape, each.dtype) for each in arrays[1:]]
+        result: Any = x @ dequantize_int4(*others, columns=24)
+        (dx,) = ab.gradients(ab.ops.sum(result), [x])
+        found, gradient = Program(graph, [result, dx], [x, *others])(*arrays)
+    matrix = DequantizeInt4(24).run(np, *arrays[1:])
+    np.testing.assert_allclose(found, arrays[0] @ matrix)
+    np.testing.assert_allclose(gradient, np.broadcast_to(matrix.sum(1), (2, 64)))
