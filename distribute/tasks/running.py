@@ -138,7 +138,7 @@ class Running:
         self.step = step
         self.straight = straight
         self.received = received
-        self.turn: Callable[[int, Callable[[], float]], None] = self._turn_with_room if part.has_recursion else step.turn
+        self.turn = self._turn_with_room if part.has_recursion else step.turn
         self.held_by: set[Connection] = set()  # by which so much waits to be sent that the step does not go on
 
     def _turn_with_room(self, most: int, now: Callable[[], float]) -> None:
