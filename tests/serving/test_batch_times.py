@@ -1,4 +1,4 @@
-"""How many of the rows that wait are computed next follows from how long batches took."""
+"""The number of waiting rows that are computed next follows from how long batches took."""
 
 from __future__ import annotations
 

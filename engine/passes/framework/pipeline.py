@@ -95,7 +95,7 @@ class Pass:
         requires: what must hold of the step.
         run: changes the step.
         of: ops, or traits, of each of which a step must have one; the pass has nothing to do in other steps.
-        by_rules: whether it changes the step by way of the `Rewriter` alone, or tells it by `touch` that it did.
+        by_rules: whether it changes the step by way of the `Rewriter` alone, or calls `touch` where it did.
         switch: the name of the switch that turns it off (`switches.PASSES`); "" for none.
         moves_writes: whether other operations than before may write a variable afterwards.
         is_required: whether no step can do without it, however few rewrites it may get.
