@@ -232,10 +232,9 @@ class Decoder:
             return
         position = first
         while position < count:
-            small = self._small(position, count)
-            if small is not None:
-                position += PREFIX.size + len(small.head)
-                yield small
+            found, position = self._whole(position, count)
+            if found is not None:
+                yield found
                 continue
             taken = min(len(self._target) - self._filled, count - position)
             self._target[self._filled : self._filled + taken] = self._scratch[position : position + taken]
@@ -244,15 +243,31 @@ class Decoder:
             if self._filled == len(self._target):
                 yield from self._next()
 
-    def _small(self, position: int, count: int) -> Frame | None:
-        """A frame without arrays that has come whole, as most do: it is taken at once."""
-        if self._prefix is not None or self._filled or count - position < PREFIX.size:
-            return None
-        kind, head, table, arrays = PREFIX.unpack_from(self._scratch, position)
+    def _whole(self, position: int, count: int) -> tuple[Frame | None, int]:
+        """Take a frame that has come whole, as most do, at once; gives it, or None, and where the next bytes are."""
         begin = position + PREFIX.size
-        if table or arrays or head > self.most_head or begin + head > count:
-            return None
-        return Frame(kind, bytes(self._scratch[begin : begin + head]), [])
+        if self._prefix is not None or self._filled or begin > count:
+            return None, position
+        kind, head, table, number = prefix = PREFIX.unpack_from(self._scratch, position)
+        if max(head, table) > self.most_head or number > self.most_arrays or begin + head + table > count:
+            return None, position  # an error is raised, or the rest awaited, by `_next`
+        text = bytes(self._scratch[begin : begin + head])
+        position = begin + head + table
+        if not number:
+            return Frame(kind, text, []), position
+        if number > table:
+            return None, begin - PREFIX.size
+        arrays, waiting = _tabled(self._scratch[begin + head : position], number, self.shared)
+        for place, array in enumerate(waiting):
+            if array.nbytes > count - position:  # it is awaited
+                self._prefix, self._head, self._arrays = prefix, text, arrays
+                self._waiting = [each for each in reversed(waiting[place:]) if each.nbytes]
+                self._aim(_bytes_of(array))
+                return None, position
+            if array.nbytes:
+                _bytes_of(array)[:] = np.frombuffer(self._scratch, np.uint8, array.nbytes, position)
+                position += array.nbytes
+        return _frame(kind, text, arrays), position
 
     def _next(self) -> Iterator[Frame]:
         """Go on when what was awaited is there."""
@@ -274,12 +289,21 @@ class Decoder:
         elif self._waiting:
             self._waiting.pop()
         if self._waiting:
-            self._aim(self._waiting[-1].reshape(-1).view(np.uint8))
+            self._aim(_bytes_of(self._waiting[-1]))
             return
-        # Arrays of rank 0 are numbers: that is what they are while a step runs.
-        found = Frame(self._prefix[0], self._head, [array if array.ndim else array[()] for array in self._arrays])
+        found = _frame(self._prefix[0], self._head, self._arrays)
         self._begin()
         yield found
+
+
+def _frame(kind: int, head: bytes, arrays: list[Any]) -> Frame:
+    # Arrays of rank 0 are numbers: that is what they are while a step runs.
+    return Frame(kind, head, [array if array.ndim else array[()] for array in arrays])
+
+
+def _bytes_of(array: Any) -> Any:
+    """Return the memory of an array as bytes."""
+    return array.reshape(-1).view(np.uint8)
 
 
 def _tabled(table: memoryview, count: int, shared: Shared | None) -> tuple[list[Any], list[Any]]:
