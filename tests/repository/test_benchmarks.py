@@ -166,6 +166,40 @@ def test_our_convnet_has_the_peers_weights_in_their_order(load: Any) -> None:
     assert [weight.shape for weight in load("w15").build("GoogleNet").weights] == shapes
 
 
+def test_simulated_loops(load: Any) -> None:
+    """Iterations take what their parts add up to; tasks of a chain compute at once as far as the window lets them."""
+    loops = load("cluster_loops")
+    costs = loops.Costs(turn=1e-5, message=1e-6, latency=1e-4)
+    np.testing.assert_allclose(loops.simulated_rate(1, False, costs), 1e5)
+    np.testing.assert_allclose(loops.simulated_rate(64, False, costs), 1 / (1e-5 + 63e-6), 0.02)
+    assert loops.simulated_rate(64, True, costs) < 1 / (2e-4 + 63e-6)  # there and back, behind 63 messages
+    free = loops.Costs(0.0, 0.0, 0.0)
+    for window, expected in ((1, 8), (4, 2), (8, 1), (32, 1)):  # kernels' times for an iteration
+        np.testing.assert_allclose(loops.simulated_chain(8, 0.5, free, window, 400) / 200, expected, 0.03)
+    np.testing.assert_allclose(loops.simulated_lstm(1, free), 200 * 8 * 5.75e-3)
+    assert 7 < loops.simulated_lstm(1, free) / loops.simulated_lstm(8, free) < 8
+
+
+def test_simulated_softmax(load: Any) -> None:
+    """A worker alone takes what its parts add up to; a second ps task helps more than more workers (figure 9)."""
+    model = load("cluster_softmax")
+    rate, megabyte = model.words_a_second, 512 * 4 * 512 / 1.25e9  # of rows, by a card
+    parts = 2 * 3 * 512**2 * 40_000 / 1e12 + 6 * 512 * 1024 * 2048 / 1e12 + 2 * megabyte * 4
+    np.testing.assert_allclose(512 / rate("full", 1, 1), parts)
+    assert rate("full", 4, 2) / rate("full", 4, 1) > 1.5 > rate("full", 32, 1) / rate("full", 4, 1)
+    assert rate("sampled", 4, 1) > 10 * rate("full", 4, 1)
+
+
+def test_sections_of_the_page_of_clusters(load: Any) -> None:
+    written = load("cluster").written
+    page = written("# Head\n", "## One (figure 1)\n\nold")
+    page = written(page, "## Two\n\nnew")
+    assert (
+        written(page, "## One (figures 1 and 2)\n\nnew")
+        == "# Head\n\n## One (figures 1 and 2)\n\nnew\n\n## Two\n\nnew\n"
+    )
+
+
 def test_simulated_clusters(load: Any) -> None:
     """Steps take what their parts add up to; a backup makes up for a worker that is slow now and then."""
     model = load("cluster_model")

@@ -1,0 +1,213 @@
+"""Two replicas beside PyTorch: all-reduce against gloo, and steps against two independent processes and DDP.
+
+    python tests/benchmarks/replicas.py all_reduce --torch .env-torch/bin/python
+    python tests/benchmarks/replicas.py two_workers
+    python tests/benchmarks/replicas.py ddp --torch .env-torch/bin/python
+
+Runs of both sides alternate, each with fresh processes of one thread; what counts is the median of the ratios of pairs.
+Beside times there is processor time of a member, which other work on the machine changes less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SIZES = {"1 KB": 1 << 10, "4 MB": 4 << 20, "100 MB": 100 << 20}
+ROUNDS = {"1 KB": 400, "4 MB": 60, "100 MB": 6}
+GOALS = {"1 KB": 0.3, "4 MB": 0.25, "100 MB": 0.6}
+BATCH, LENGTH, INPUTS, UNITS, CLASSES, STEPS = 64, 100, 200, 400, 10, 6  # of one worker; 3.9 MB of parameters
+Record = dict[str, list[float]]
+
+
+# --- what a process does --------------------------------------------------------------------------------------------
+
+
+def timed(run: Callable[[], Any], rounds: int) -> list[float]:
+    """Return the medians of seconds and of seconds of the processor."""
+    for _ in range(8 if rounds > 8 else 2):  # a group tries each way before it stays with one
+        run()
+    found: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        began, before = time.perf_counter(), time.process_time()
+        run()
+        found.append((time.perf_counter() - began, time.process_time() - before))
+    # The processor's clock is coarse beside a small sum: of it the mean.
+    return [statistics.median(seconds for seconds, _ in found), statistics.fmean(spent for _, spent in found)]
+
+
+def sums_of_ours() -> Record:
+    import anabranch as ab
+    from anabranch.engine.ops.collectives import current_group
+
+    assert ab.distribute.world_size() == 2
+    group: Any = current_group()
+    found: Record = {}
+    for name, size in SIZES.items():
+        array = np.ones(size // 4, "float32")
+        total = group.all_reduce(array, "sum")
+        assert (total == 2).all(), "the sum is another one"
+        found[name] = timed(lambda array=array: group.all_reduce(array, "sum"), ROUNDS[name])
+    return found
+
+
+def sums_of_torch() -> Record:
+    import torch  # type: ignore[import-not-found]
+    import torch.distributed as dist  # type: ignore[import-not-found]
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    found: Record = {}
+    for name, size in SIZES.items():
+        array = torch.ones(size // 4)
+        dist.all_reduce(array)
+        assert bool((array == 2).all()), "the sum is another one"
+        array.zero_()  # so that sums stay finite
+        found[name] = timed(lambda array=array: dist.all_reduce(array), ROUNDS[name])
+    dist.destroy_process_group()
+    return found
+
+
+def _data() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(BATCH, LENGTH, INPUTS)).astype("float32")
+    return x, rng.integers(0, CLASSES, size=BATCH).astype("int32")
+
+
+def steps_of_ours(is_joined: bool) -> Record:
+    import anabranch as ab
+
+    strategy = ab.distribute.DataParallel() if is_joined else None
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        model = ab.Sequential([ab.Input((LENGTH, INPUTS)), ab.layers.LSTM(UNITS), ab.layers.Dense(CLASSES)])
+        loss = ab.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(ab.optimizers.SGD(0.01), loss)
+    workers = 1 if strategy is None else strategy.num_workers
+    x, y = (np.concatenate([each] * workers) for each in _data())
+    assert sum(weight.size for weight in model.get_weights()) * 4 > 3.5e6
+    return {"step": timed(lambda: model.train_on_batch(x, y), STEPS)}
+
+
+def steps_of_torch() -> Record:
+    import torch  # type: ignore[import-not-found]
+    import torch.distributed as dist  # type: ignore[import-not-found]
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.dense = torch.nn.LSTM(INPUTS, UNITS, batch_first=True), torch.nn.Linear(UNITS, CLASSES)
+
+        def forward(self, x: Any) -> Any:
+            return self.dense(self.lstm(x)[0][:, -1])
+
+    model = torch.nn.parallel.DistributedDataParallel(Model())
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    x, y = (torch.tensor(each) for each in _data())
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y.long())
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    found = {"step": timed(step, STEPS)}
+    dist.destroy_process_group()
+    return found
+
+
+TASKS: dict[str, Callable[[], Record]] = {
+    "sums of ours": sums_of_ours,
+    "sums of torch": sums_of_torch,
+    "steps together": lambda: steps_of_ours(True),
+    "steps alone": lambda: steps_of_ours(False),
+    "steps of torch": steps_of_torch,
+}
+
+
+# --- pairs ----------------------------------------------------------------------------------------------------------
+
+
+def run(task: str, python: str, joins: bool = True) -> list[Record]:
+    """Run two processes, each with one thread, as torchrun would number them; gives what each has measured."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    common = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    common |= {"ANABRANCH_TOKEN": "a token for benchmarks, no secret"}
+    if joins:
+        common |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [python, str(Path(__file__).resolve()), "--process", task]
+    processes = [
+        subprocess.Popen(command, env={**common, "RANK": str(rank)} if joins else common, stdout=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    outputs = [process.communicate()[0].decode() for process in processes]
+    if any(process.returncode for process in processes):
+        raise SystemExit(f"{task!r} failed; its messages are above.")
+    return [json.loads(output.splitlines()[-1]) for output in outputs]
+
+
+def slower(records: Sequence[Record], key: str) -> list[float]:
+    """Return seconds and seconds of the processor, of the slower process: both need each other."""
+    return [max(record[key][number] for record in records) for number in range(2)]
+
+
+def rows(ours: tuple[str, bool], other: tuple[str, bool], pythons: Sequence[str], pairs: int) -> Iterator[str]:
+    """Measure pairs; gives a row of a table for each figure."""
+    found = [(run(ours[0], pythons[0], ours[1]), run(other[0], pythons[1], other[1])) for _ in range(pairs)]
+    yield "| | ours, ms | other, ms | ratios of the pairs | median | of processor time | goal |"
+    yield "|---|---|---|---|---|---|---|"
+    for key in found[0][0][0]:
+        both = [(slower(one, key), slower(two, key)) for one, two in found]
+        ratios = sorted(one[0] / two[0] for one, two in both)
+        spent = statistics.median(one[1] / max(two[1], 1e-9) for one, two in both)
+        first, second = (1000 * statistics.median(pair[side][0] for pair in both) for side in range(2))
+        shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        goal = f"at most {GOALS.get(key, 0.95 if other[1] else round(1 / 0.95, 3))}"
+        yield (
+            f"| {key} | {first:.3f} | {second:.3f} | {shown} | {statistics.median(ratios):.2f} | {spent:.2f} | {goal} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=["all_reduce", "two_workers", "ddp"])
+    parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="an interpreter that has PyTorch")
+    parser.add_argument("--pairs", type=int, default=5, help="how often (default: 5)")
+    parser.add_argument("--process", choices=[*TASKS], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.process:
+        print(json.dumps(TASKS[options.process]()), flush=True)
+        return
+    if options.what is None:
+        parser.error("say what to measure: all_reduce, two_workers or ddp")
+    pythons = [sys.executable, options.torch]
+    sides = {
+        "all_reduce": (("sums of ours", True), ("sums of torch", True)),
+        "two_workers": (("steps together", True), ("steps alone", False)),
+        "ddp": (("steps together", True), ("steps of torch", True)),
+    }[options.what]
+    if options.what == "two_workers":
+        pythons[1] = sys.executable
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
+    for row in rows(*sides, pythons, options.pairs):
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
