@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plan import Line
+from line import Line
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"

@@ -7,59 +7,12 @@ fastest, or close to it, in a run of all of them are listed; `peers/run.py` runs
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
 
 from goals import FOR_COMPARISON, Goal, at_least_operations, at_most, at_most_plus, at_most_seconds, both, less_than
-
-Measure = Literal["time", "memory"]
-HIDDEN = ("n", "runs", "inter", "parallel", "budget", "reps")  # parameters that don't change the work
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the table.
-
-    Args:
-        workload: Name by which the command line selects it.
-        what: The work in a few words, for the report.
-        params: Parameters given to both sides.
-        peer_module: Module in `peers/`.
-        our_module: Module in `workloads/`.
-        goals: Our row -> its goal. The first row is the one that the ratio is shown for.
-        peers: Rows that count as peers.
-        floors: Rows shown for orientation.
-        slow: Peers too slow to prepare to be run in more than one round; left out of quick runs.
-        losses: The first losses of all peers; ours must agree.
-        most_rounds: More rounds than that are not worth their time.
-        measure: What is compared: the median time of a step, or the peak of the process's memory.
-    """
-
-    workload: str
-    what: str
-    params: Mapping[str, Any]
-    peer_module: str
-    our_module: str
-    goals: Mapping[str, Goal]
-    peers: tuple[str, ...]
-    floors: tuple[str, ...] = ()
-    slow: frozenset[str] = field(default_factory=frozenset)
-    losses: tuple[float, ...] = ()
-    most_rounds: int = 10
-    measure: Measure = "time"
-
-    @property
-    def title(self) -> str:
-        shown = (f"{key}={value}" for key, value in self.params.items() if key not in HIDDEN)
-        return " ".join((self.workload, *shown))
-
-    @property
-    def trains(self) -> bool:
-        """Test whether a first step, compilation included, can be distinguished from the others."""
-        return bool(self.losses)
-
+from line import Line
+from plan_models import MODELS
 
 ITERATIONS = 100_000
 
@@ -517,6 +470,7 @@ LINES = (
         ("numpy_raw",),
         losses=(-5.72978, -9.169, -12.40465),
     ),
+    *MODELS,
     *[
         Line(
             "placement",

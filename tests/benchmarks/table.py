@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from goals import Figures, Verdict
 from harness import FirstSteps, Measured, Record
-from plan import Line, Measure
+from line import Line, Measure
 
 INTRODUCTION = """\
 Written by `make bench` (`tests/benchmarks/run.py`); do not edit by hand. A ratio is our time (in W9 our memory) over

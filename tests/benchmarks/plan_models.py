@@ -1,0 +1,62 @@
+"""Lines W21 to W25: a neural ODE, a transformer in training and generation, prediction for one row, a click model."""
+
+from __future__ import annotations
+
+from goals import at_most
+from line import Line
+
+MODELS = (
+    Line(
+        "W21",
+        "train step of a neural ODE: 40 steps of RK4 through a field of two layers, 64 states of 16 numbers, SGD",
+        {},
+        "w21_neural_ode",
+        "w21",
+        {"anabranch": at_most(0.55)},
+        ("jax_scan", "torch_compile", "torch_eager"),
+        slow=frozenset({"torch_compile"}),
+        losses=(1.747705, 1.613512, 1.502027),
+    ),
+    Line(
+        "W22",
+        "train step of a transformer of 4 layers of 256 features on 8 sequences of 128 tokens, SGD",
+        {"task": "train"},
+        "w22_transformer",
+        "w22",
+        {"anabranch": at_most(0.7)},
+        ("torch_eager", "jax_raw"),
+        losses=(7.244796, 6.916044, 6.698967),
+        most_rounds=2,
+    ),
+    Line(
+        "W23",
+        "64 tokens for each of 8 sequences by that transformer, with keys and values kept",
+        {"task": "generate"},
+        "w22_transformer",
+        "w22",
+        {"anabranch": at_most(0.55)},
+        ("torch_eager", "jax_raw"),
+        losses=(2.990581,) * 3,
+        most_rounds=2,
+    ),
+    Line(
+        "W24",
+        "a prediction for one row of 20 steps by two LSTMs of 128 units, by `predict_on_batch`",
+        {},
+        "w24_predict",
+        "w24",
+        {"anabranch": at_most(0.75)},
+        ("jax_scan", "torch_eager"),
+        losses=(-0.2268169,) * 3,
+    ),
+    Line(
+        "W25",
+        "train step of a click model of 26 tables of 10,000 rows, products of pairs and five layers, 512 rows, SGD",
+        {},
+        "w25_click_model",
+        "w25",
+        {"anabranch": at_most(0.55)},
+        ("jax_at_add", "torch_sparse"),
+        losses=(0.7317479, 0.7150209, 0.7188835),
+    ),
+)
