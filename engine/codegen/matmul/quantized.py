@@ -43,7 +43,8 @@ from .dot_products import (
 from .gemm_bind import ProductKernel
 
 _DIRECT_ROWS = 2  # for so few, panels are not laid out,
-_DIRECT_BLOCK = 32  # and so many terms are taken at once, whose rows the processor fetches in advance
+_DIRECT_BLOCK = 32  # and so many terms are taken at once, whose rows the processor fetches in advance,
+_WIDE, _WIDE_BLOCK = 2048, 16  # or so many where rows of the matrix are longer than that many bytes
 _PARTS = 16
 _SIZES = ("rows", "terms", "columns", "parts")
 _FIELDS = ("x", "kernel", "scale", "out", *_SIZES, "rounded", "scales", "offsets", "tail", "step")
@@ -322,7 +323,8 @@ def _print_task(kernel: QuantizedKernel, name: str) -> str:
     block: Size = BLOCK
     if not kernel.transpose:
         few = code.compare("sle", rows, _DIRECT_ROWS)
-        block = code.choose(few, _DIRECT_BLOCK, BLOCK)
+        is_wide = code.compare("sgt", columns, _WIDE)
+        block = code.choose(few, code.choose(is_wide, _WIDE_BLOCK, _DIRECT_BLOCK), BLOCK)
     if kernel.dot.has_tiles:
         code.line(f"call void @llvm.x86.ldtilecfg(ptr @{name}_shapes)")
     with code.loop(0, terms, block) as start:
