@@ -86,6 +86,29 @@ def test_the_most_probable_tokens_are_those_of_greedy_search() -> None:
         np.testing.assert_array_equal(tokens, row[:length])
 
 
+def test_states_that_a_step_only_reads_are_not_copied(tmp_path: Path) -> None:
+    def step(tokens: Any, states: Any) -> Any:
+        text, place = states
+        token = ab.ops.take_along_axis(text, ab.ops.expand_dims(place, 1), axis=1)[:, 0]
+        return ab.ops.one_hot(token, VOCABULARY), (text, (place + 1) % 5)  # slots that are free go on
+
+    texts = np.random.default_rng(0).integers(1, VOCABULARY, (7, 5)).astype("int32")
+    texts[:, -1] = 0
+    made = ab.serving.Decoder(
+        step,
+        lambda rows, text: (text, ab.ops.zeros_like(text[:, 0])),
+        end_token=0,
+        max_length=20,
+        slots=3,
+        inputs={"text": ab.InputSpec(shape=(None, 5), dtype="int32")},
+    )
+    assert [len(made.plan.entries[name].effects) for name in ("begin", "clear", "step")] == [2, 2, 1]
+    made.export(tmp_path)
+    for decoder in (made, ab.serving.load_decoder(tmp_path)):
+        found = decoder.generate([[1]] * 7, inputs={"text": texts})
+        np.testing.assert_array_equal(found, texts)
+
+
 def counting(slots: int = 2, **options: Any) -> ab.serving.Decoder:
     """Each token is the sum of 3 times the last state and the token given, modulo 17."""
 

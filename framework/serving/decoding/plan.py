@@ -211,13 +211,16 @@ def _placed(states: list[Variable], slot: Symbol, leaves: Sequence[Tensor]) -> t
 def _stepped(step: Step, first: Any, states: list[Variable], slots: int) -> tuple[Entry, int]:
     """The step of all slots, and the size of its vocabulary."""
     tokens = placeholder((slots,), "int32", TOKENS)
-    read = pack_as(first, [ops.convert_to_tensor(state) for state in states])
+    before = [ops.convert_to_tensor(state) for state in states]
+    read = pack_as(first, before)
     checked = CheckedStep("Decoder", step, tokens, read)
     logits, found, _ = checked(tokens, read, checked.sums.zeros(slots))
     new = flatten(found)
     _check_states("step", new, [(tuple(state.shape or ()), state.dtype) for state in states])
     best, found_logits = _symbol(ops.cast(ops.argmax(logits, axis=1), "int32")), _symbol(logits)
-    effects = [state.assign(leaf) for state, leaf in zip(states, new, strict=True)]
+    # What is only read, such as the text that is translated, stays as it is.
+    changed = [each for each in zip(states, new, before, strict=True) if each[1] is not each[2]]
+    effects = [state.assign(leaf) for state, leaf, _ in changed]
     names = tuple(each.name for each in effects)
     return Entry((tokens.name,), (best.name, found_logits.name), names), checked.vocabulary
 
