@@ -40,7 +40,7 @@ class Costs(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a real loop has shown: iterations a second, and seconds of each task's processor for an iteration."""
+    """Hold what a real loop has shown: iterations a second, and seconds of each task's processor for an iteration."""
 
     rate: float
     processor: list[float]
