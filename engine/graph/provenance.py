@@ -61,7 +61,7 @@ def is_own_file(filename: str) -> bool:
 
 
 def user_location() -> Location | None:
-    """The innermost line outside anabranch on the current stack, or None if there is none."""
+    """The innermost line outside anabranch on the current stack, or None if there is none; see `building_at`."""
     line = _line_below(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
     return None if line is None else Location(*line, _current.parts, _current.forward)
 
@@ -72,6 +72,8 @@ def _line_below(frame: FrameType | None) -> Line | None:
     Gradients of branches in branches are built in calls a hundred frames deep. So no frame is looked at again below one
     of which the line is known.
     """
+    if _current.known is not None:
+        return _current.known
     known = _current.frame
     while frame is not None:
         if frame is known:
@@ -110,6 +112,7 @@ class _Current(threading.local):
     def __init__(self) -> None:
         self.parts: tuple[Part, ...] = ()
         self.forward: Location | None = None
+        self.known: Line | None = None  # of all that is built
         self.frame: FrameType | None = None  # one of ours, which is on the stack
         self.line: Line | None = None  # the innermost outside anabranch that led to it
 
@@ -131,6 +134,19 @@ def building_part(kind: str, path: str = "") -> Generator[None]:
         yield
     finally:
         _current.parts, _current.forward = before, forward
+
+
+@contextmanager
+def building_at(location: Location | None) -> Generator[None]:
+    """Note that what is built inside, by a pass, is of this line; without one it is looked for on the stack."""
+    before = _current.known, _current.parts, _current.forward
+    if location is not None:
+        _current.known = location.filename, location.line
+        _current.parts, _current.forward = location.parts, location.forward
+    try:
+        yield
+    finally:
+        _current.known, _current.parts, _current.forward = before
 
 
 @contextmanager

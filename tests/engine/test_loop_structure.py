@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.growing_programs import loops_in_a_row
 
 import anabranch as ab
 from anabranch.engine.control_flow.frames import History
@@ -20,7 +21,7 @@ from anabranch.engine.ops.linear_algebra.linalg import MatMul
 from anabranch.engine.ops.run_time_shapes import SumToShape
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import Step, prepare
-from anabranch.engine.passes.framework.prune import needed_in_region
+from anabranch.engine.passes.framework.prune import all_operations, needed_in_region
 from anabranch.engine.passes.framework.switches import without
 from anabranch.engine.runtime.program import Program
 
@@ -365,3 +366,11 @@ def test_tensors_of_bodies_can_be_fetched():
     values = {x: draw(STEPS, ROWS, UNITS), **gates.feeds}
     states, outputs = ab.Session().run([seen[0], y], values)
     np.testing.assert_allclose(np.stack(list(states))[1:], outputs[:-1], rtol=1e-5)
+
+
+def test_what_is_built_for_loops_is_of_the_line_of_what_it_is_built_for():
+    with ab.Graph().as_default() as graph:
+        fetches, x = loops_in_a_row(2)
+    step = prepare(graph, fetches, [x])
+    lines = {operation.location for operation in all_operations(step.operations) if operation.location is not None}
+    assert {line.filename for line in lines} == {loops_in_a_row.__code__.co_filename}  # and not this one

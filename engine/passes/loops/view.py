@@ -15,6 +15,7 @@ from ...control_flow.frames import History, TripCount
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation, Parameter
 from ...graph.op import Op
+from ...graph.provenance import building_at
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, Spec, TensorSpec
 from ...graph.tensor import Symbol, symbol_of
@@ -346,7 +347,7 @@ class LoopView:
     def add_variable(self, init: Symbol, update: Callable[[Symbol], Symbol], like: Operation) -> Symbol:
         """One more loop variable, starting at `init`; returns its final value."""
         for region in self.op.regions:
-            parameter = region.add_parameter(init.spec, like.name)
+            parameter = region.add_parameter(init.spec, like.name, like.location)
             parameter.operation.device = like.device
         with self.inside(like):
             result = update(self.body.parameters[-1])
@@ -400,7 +401,7 @@ def building(graph: Graph, like: Operation) -> Generator[None]:
     shared, graph.constants = graph.constants, {}  # those may be on another device, or behind what needs them
     count = len(graph.operations)
     try:
-        with graph.as_default(), graph.device(None):
+        with graph.as_default(), graph.device(None), building_at(like.location):
             yield
     finally:
         graph.constants = shared
