@@ -115,9 +115,7 @@ class Printer:
 
     def fresh(self, hint: str) -> str:
         """A name that is not used yet."""
-        name = _NOT_IN_NAMES.sub("_", hint.rpartition("/")[2]) or "value"
-        if name[0].isdigit() or keyword.iskeyword(name):
-            name = f"v_{name}"
+        name = _as_name(hint.rpartition("/")[2])
         candidate, count = name, self._used.get(name, 0)
         while candidate in self._used:
             count += 1
@@ -184,6 +182,13 @@ class Printer:
                 self.rare[function.name] = (first, len(lines))
             lines.append("")
         return "\n".join(lines)
+
+
+@functools.lru_cache(4096)
+def _as_name(hint: str) -> str:
+    """Return a name of Python like a hint."""
+    name = _NOT_IN_NAMES.sub("_", hint) or "value"
+    return f"v_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
 
 
 class Function:

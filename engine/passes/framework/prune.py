@@ -50,7 +50,7 @@ def needed_operations(
             recorded = inner_tensors(seen - stopped)
             for holder in holders:
                 pending += _unseen(_waited_for(holder, holder.control_inputs, recorded), seen)
-    return sorted(seen - stopped, key=_index_of)
+    return sorted(seen - stopped if stopped else seen, key=_index_of)
 
 
 def _unseen(operations: Iterable[Operation], seen: set[Operation]) -> list[Operation]:

@@ -416,7 +416,7 @@ class Specialised:
         for parameter, spec in parameters.items():
             source = parameter.operation
             self.tensors[parameter] = new.add_parameter(spec, source.name, source.location)
-        outers = {parameter: outer for outer, parameter in region.captures if not is_among(parameter, parameters)}
+        outers = {parameter: outer for outer, parameter in region.captures if parameter not in parameters}
         needed = needed_in_region(region, demanded, results)
         for operation in needed:
             for tensor in operation.outputs:
