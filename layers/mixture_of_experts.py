@@ -17,8 +17,7 @@ from .core.dense import known_features, positive_int
 from .core.layer import Layer
 from .core.layer_config import config_from_signature
 from .core.tracking import optional_metric
-from .core.weight import Weight
-from .core.weight_spec import WeightSpec
+from .core.weight import Weight, WeightSpec
 from .recurrent.step_rows import live_rows, rows_live
 from .recurrent.step_sums import sum_over_steps
 

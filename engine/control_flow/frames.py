@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ..common import dtypes
-from ..graph.costs import Cost
 from ..graph.graph import Operation, Parameter
-from ..graph.op import Op
+from ..graph.op import Cost, Op
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, Spec, TensorSpec
 from ..graph.tensor import Symbol, Tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard
 
@@ -12,13 +13,12 @@ import numpy as np
 
 from ..common.dtypes import string
 from .axis_maps import AxisMap, broadcast_map, leading_map
-from .costs import Cost
 
 if TYPE_CHECKING:
+    from .axis_maps import ResultSizes, SizesOfTensors
     from .graph import Operation
     from .kernel_roles import KernelRole
     from .region import Region
-    from .result_sizes import ResultSizes, SizesOfTensors
     from .spec import Spec
     from .tensor import Tensor
 
@@ -31,6 +31,20 @@ class Effect(NamedTuple):
 
 
 OUTSIDE_WORLD = "the outside world"  # the resource of ops that print, check or call Python, which keep their order
+
+
+class Cost(Enum):
+    """The floating-point operations that a run takes; `passes/framework/estimates.py` has the formulas."""
+
+    NOTHING = "none: the op names a value that is there"
+    ELEMENTS = "one for each element that is read or made"
+    DEAR_ELEMENTS = "some 20 for each element that is read or made"
+    PRODUCT = "twice the product of three sizes, each of which is one of two operands and the result"
+    CONVOLUTION = "for each element of the images, the filters' elements of one channel"
+    FACTORISATION = "the cube of the size of a matrix"
+
+
+PRODUCTS = (Cost.PRODUCT, Cost.CONVOLUTION, Cost.FACTORISATION)  # of which BLAS computes some, on several cores
 
 
 @dataclass

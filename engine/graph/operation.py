@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .costs import Cost
-from .op import Effect, Op
+from .op import Cost, Effect, Op
 from .provenance import Location
 from .spec import Spec
 from .tensor import Symbol, Tensor

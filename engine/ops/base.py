@@ -12,7 +12,6 @@ from ..common import dtypes
 from ..common.dtypes import DType, as_dtype, result_type
 from ..common.nest import is_sequence
 from ..common.quick_dataclass import dataclass
-from ..graph.costs import Cost
 from ..graph.graph import (
     Graph,
     Operation,
@@ -20,7 +19,7 @@ from ..graph.graph import (
     get_default_graph,
     graph_for,
 )
-from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
+from ..graph.op import Cost, ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.provenance import user_stacklevel
 from ..graph.readable import Readable
 from ..graph.slices import IndexedSlices

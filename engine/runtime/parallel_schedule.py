@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..codegen.host.threads import wanted_threads
 from ..common.machine_profile import machine_profile
-from ..graph.costs import Cost
 from ..graph.graph import Operation
+from ..graph.op import Cost
 from ..graph.spec import TensorSpec
 from ..passes.framework.estimates import elements, flops_of
 from ..passes.framework.switches import is_on

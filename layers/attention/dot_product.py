@@ -11,8 +11,7 @@ from ...engine.ops.random import samplers as random
 from ..core.dropout import acts
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from ..core.weight import Weight
-from ..core.weight_spec import WeightSpec
+from ..core.weight import Weight, WeightSpec
 from .masks import as_mask, both, causal_mask
 
 

@@ -12,8 +12,7 @@ from ...engine.objects import activations, constraints, initializers, regularize
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
 from ..core.layer_config import config_from_signature
-from ..core.weight import Weight
-from ..core.weight_spec import WeightSpec
+from ..core.weight import Weight, WeightSpec
 from .base import Convolution
 
 

@@ -14,8 +14,7 @@ from ..quantizers.kernels import QuantizableKernel
 from .input_spec import InputSpec
 from .layer import Layer
 from .layer_config import config_from_signature
-from .weight import Weight
-from .weight_spec import WeightSpec
+from .weight import Weight, WeightSpec
 
 
 @config_from_signature()

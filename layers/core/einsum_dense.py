@@ -19,8 +19,7 @@ from ..quantizers.contractions import Subscripts, int8_contraction
 from ..quantizers.kernels import QuantizableKernel
 from .input_spec import InputSpec
 from .layer_config import config_from_signature
-from .weight import Weight
-from .weight_spec import WeightSpec
+from .weight import Weight, WeightSpec
 
 Sizes = tuple[int | None, ...]
 

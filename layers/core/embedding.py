@@ -12,7 +12,7 @@ from ...engine.objects.identifiers import ConstraintLike, InitializerLike, Regul
 from ..quantizers.tables import QuantizableTable
 from .dense import positive_int
 from .layer_config import config_from_signature
-from .weight_spec import WeightSpec
+from .weight import WeightSpec
 
 
 @config_from_signature(activity_regularizer="activity_regularizer", weights="")

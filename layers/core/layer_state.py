@@ -43,8 +43,7 @@ from .added_losses import LostLoss, as_term, losses_exist, losses_within, note_l
 from .calling import calling_layer, enclosing_path, is_within_call_of
 from .node import Node
 from .tracking import held_by_attributes
-from .weight import Weight
-from .weight_spec import WeightSpec
+from .weight import Weight, WeightSpec
 
 _replacements = 0
 

@@ -15,8 +15,7 @@ from ...engine.ops.collectives import is_replicated, sum_over_replicas
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from ..core.weight import Weight
-from ..core.weight_spec import WeightSpec
+from ..core.weight import Weight, WeightSpec
 from .axes import axes_of, given_axes
 
 # Keras's epsilon: what a mask without a True is divided by.

@@ -12,8 +12,7 @@ from ...engine.objects.identifiers import ConstraintLike, InitializerLike, Regul
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from ..core.weight import Weight
-from ..core.weight_spec import WeightSpec
+from ..core.weight import Weight, WeightSpec
 from .axes import axes_of, given_axes
 
 

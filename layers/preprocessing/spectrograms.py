@@ -18,7 +18,7 @@ from ...engine.objects.initializers import STFT
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from ..core.weight_spec import WeightSpec
+from ..core.weight import WeightSpec
 
 _MODES = ("log", "magnitude", "psd", "real", "imag", "angle", "stft")
 _SMALLEST = 1e-7  # what roots and logarithms are kept away from 0 by

@@ -11,8 +11,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor
 from ..core.cut_weights import cut_of, product_in_parts
-from ..core.weight import Weight
-from ..core.weight_spec import WeightSpec
+from ..core.weight import Weight, WeightSpec
 from .quantizable import Array, QuantizableLayer
 
 INT4_RANGE = (-8, 7)

@@ -10,8 +10,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor, eagerly
 from ..core.cut_weights import cut_of, rows_in_parts
-from ..core.weight import Weight
-from ..core.weight_spec import WeightSpec
+from ..core.weight import Weight, WeightSpec
 from .quantizable import Array, QuantizableLayer
 
 

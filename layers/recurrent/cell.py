@@ -20,8 +20,7 @@ from ..core.dropout import acts
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from ..core.weight import Weight
-from ..core.weight_spec import WeightSpec
+from ..core.weight import Weight, WeightSpec
 
 
 @dataclass(frozen=True)

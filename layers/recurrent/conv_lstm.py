@@ -18,7 +18,7 @@ from ..core.dropout import acts
 from ..core.input_spec import InputSpec
 from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
-from ..core.weight_spec import WeightSpec
+from ..core.weight import WeightSpec
 from .cell import RecurrentCell, forget_gate_of_ones
 from .rnn import RNN
 

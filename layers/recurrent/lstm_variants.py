@@ -11,8 +11,7 @@ from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
 from ..core.layer_config import config_from_signature
-from ..core.weight import Weight
-from ..core.weight_spec import WeightSpec
+from ..core.weight import Weight, WeightSpec
 from ..normalization.batch_and_layer import LayerNormalization
 from .lstm import LSTMCell
 

@@ -14,8 +14,7 @@ from ...engine.objects.identifiers import ActivationLike, ConstraintLike, Initia
 from ..core.dense import known_features, positive_int
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from ..core.weight import Weight
-from ..core.weight_spec import WeightSpec
+from ..core.weight import Weight, WeightSpec
 from .cell import forget_gate_of_ones
 from .tree_levels import Trees, levels_of, trees_of
 

@@ -9,12 +9,16 @@ import pytest
 
 import anabranch as ab
 from anabranch.layers.core.layer_config import config_from_signature
-from anabranch.layers.core.weight_spec import WeightSpec
+from anabranch.layers.core.weight import WeightSpec
 
 
 @config_from_signature()
 class Scaled(ab.layers.Layer):
     """A layer without `build` and `get_config`."""
+
+    scale: Any
+    offset: Any
+    calls: Any
 
     def __init__(self, units: int, activation: Any = None, scale_initializer: Any = "ones", **kwargs: Any) -> None:
         super().__init__(**kwargs)

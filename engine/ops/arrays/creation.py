@@ -12,9 +12,9 @@ from ...common import dtypes
 from ...common.claims import claim
 from ...common.dtypes import DType, as_dtype
 from ...common.quick_dataclass import dataclass
+from ...graph.axis_maps import ResultSizes, SizesOfTensors
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
-from ...graph.result_sizes import ResultSizes, SizesOfTensors
 from ...graph.spec import Shape, TensorSpec
 from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, convert_to_tensor, make_constant, normalize_axis, promote

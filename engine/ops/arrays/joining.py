@@ -10,11 +10,10 @@ import numpy as np
 from ...common import dtypes
 from ...common.keywords import given_in_a_row
 from ...common.quick_dataclass import dataclass
-from ...graph.axis_maps import AxisMap, Follows
+from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors
 from ...graph.graph import Operation
 from ...graph.kernel_roles import KernelRole
 from ...graph.op import ErrorSample, Op, Sample
-from ...graph.result_sizes import ResultSizes, SizesOfTensors
 from ...graph.slices import IndexedSlices
 from ...graph.spec import Shape, TensorSpec, meet_shapes, shape_text
 from ...graph.tensor import Tensor

@@ -9,9 +9,9 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.axis_maps import ResultSizes, SizesOfTensors
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
-from ...graph.result_sizes import ResultSizes, SizesOfTensors
 from ...graph.spec import Shape, TensorSpec, meet_shapes, shape_text, shapes_compatible
 from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, apply_multi, cast, convert_to_tensor, promote

@@ -11,10 +11,9 @@ import numpy as np
 from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
-from ...graph.axis_maps import AxisMap, Follows
+from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample
-from ...graph.result_sizes import ResultSizes, SizesOfTensors
 from ...graph.spec import Dim, TensorSpec, shape_text, shapes_compatible
 from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, as_floating, cast, convert_to_tensor

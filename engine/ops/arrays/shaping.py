@@ -12,11 +12,10 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
-from ...graph.axis_maps import AxisMap, Follows, axes_from_front
+from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors, axes_from_front
 from ...graph.graph import Operation
 from ...graph.kernel_roles import KernelRole
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
-from ...graph.result_sizes import ResultSizes, SizesOfTensors
 from ...graph.spec import Shape, TensorSpec, as_shape, shape_text
 from ...graph.tensor import Symbol, Tensor
 from ..base import TensorLike, apply, convert_to_tensor, known_array, normalize_axis

@@ -14,7 +14,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, axes_from_front, same_axes_map
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ...graph.spec import Dim, Shape, shape_text
 from ..base import (
     ErrorSample,

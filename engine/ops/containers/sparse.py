@@ -17,9 +17,8 @@ import numpy as np
 from ...common import dtypes
 from ...common.nest import is_sequence
 from ...common.quick_dataclass import dataclass
-from ...graph.costs import Cost
 from ...graph.graph import Operation
-from ...graph.op import ErrorSample, Op, Sample
+from ...graph.op import Cost, ErrorSample, Op, Sample
 from ...graph.spec import Dim, TensorSpec, shape_text, shapes_compatible
 from ...graph.tensor import Tensor
 from ...graph.variable import Variable

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ...common.quick_dataclass import dataclass
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ...graph.spec import TensorSpec
 from ..base import Op
 

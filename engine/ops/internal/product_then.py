@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ...common.dtypes import as_dtype
 from ...common.quick_dataclass import dataclass
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ...graph.provenance import Location
 from ...graph.spec import Spec, TensorSpec
 from ..base import Op

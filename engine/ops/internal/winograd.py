@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ...common.quick_dataclass import dataclass
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ..base import Op
 from ..neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
 

@@ -12,7 +12,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ...graph.spec import Dim, Shape, shape_text
 from ..arrays.axes import moveaxis, transpose
 from ..arrays.creation import diagonal

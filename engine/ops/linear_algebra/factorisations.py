@@ -17,7 +17,7 @@ import numpy as np
 from ...common.dtypes import int32
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, leading_map
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ...graph.spec import Dim, shape_text
 from ..arrays.axes import swapaxes
 from ..arrays.creation import eye, tril, triu

@@ -17,7 +17,7 @@ from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, broadcast_map
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ...graph.readable import Readable
 from ...graph.spec import Dim, Shape, broadcast_shapes, shape_text
 from ..arrays.axes import moveaxis

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ...graph.spec import Dim, Shape, broadcast_shapes, shape_text
 from ..arrays.axes import swapaxes
 from ..arrays.shaping import expand_dims, squeeze

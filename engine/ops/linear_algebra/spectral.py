@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common.quick_dataclass import dataclass
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ...graph.spec import Dim, Shape
 from ..arrays.axes import swapaxes
 from ..arrays.creation import diagonal, eye, zeros_like

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common.quick_dataclass import dataclass
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ...graph.spec import Dim, broadcast_shapes, shape_text
 from ..arrays.axes import swapaxes
 from ..arrays.creation import tril, triu

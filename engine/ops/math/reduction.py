@@ -12,8 +12,8 @@ from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, axes_from_front, same_axes_map
-from ...graph.costs import Cost
 from ...graph.kernel_roles import KernelRole
+from ...graph.op import Cost
 from ...graph.spec import shape_text
 from ..arrays.shaping import reshape
 from ..base import (

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ..base import Operation, Sample, Tensor, TensorLike, TensorSpec, apply, as_floating, promote
 from ..run_time_shapes import sum_like
 from .elementwise import (

@@ -15,7 +15,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ...graph.spec import Dim, Shape, shape_text
 from ..arrays.shaping import DimLike, dim, reshape
 from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, convert_to_tensor, promote

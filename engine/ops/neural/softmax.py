@@ -10,8 +10,8 @@ import numpy as np
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, axes_from_front, same_axes_map
-from ...graph.costs import Cost
 from ...graph.kernel_roles import KernelRole
+from ...graph.op import Cost
 from ...graph.spec import Shape, shape_text, shapes_compatible
 from ..arrays.gathering import take_along_axis
 from ..arrays.shaping import expand_dims, squeeze

@@ -28,7 +28,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.dtypes import DType, as_dtype
 from ...common.quick_dataclass import dataclass
-from ...graph.costs import Cost
+from ...graph.op import Cost
 from ...graph.spec import shape_text
 from ...graph.variable import Variable
 from ..arrays.gathering import take

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from ...control_flow.region_op import RegionOp
-from ...graph.costs import PRODUCTS, Cost
 from ...graph.graph import Operation, Placeholder
+from ...graph.op import PRODUCTS, Cost
 from ...graph.spec import ArraySpec, Shape, Spec, TensorSpec
 from ...graph.tensor import Symbol
 from ...graph.variable import Variable

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...graph.axis_maps import axis_map_of
+from ...graph.axis_maps import ResultSizes, Size, axis_map_of
 from ...graph.graph import Operation
-from ...graph.result_sizes import ResultSizes, Size
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.shaping import DimOf, SizeOf
