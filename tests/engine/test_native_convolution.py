@@ -176,6 +176,31 @@ def test_tiles_fit_into_registers(
         assert rows * vectors + vectors + 1 <= registers.count
 
 
+@pytest.mark.parametrize(
+    ("shape", "filters"),
+    [((16, 1024, 64), 64), ((32, 256, 256), 256), ((1, 1023, 64), 64), ((3, 33, 2048), 16), ((8, 2, 700, 96), 32)],
+)
+def test_blocks_of_columns_do_not_overlap(
+    shape: tuple[int, ...], filters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What two blocks have in common is computed twice: blocks of 254 of 256 columns took twice the time."""
+    found: list[dict[str, int]] = []
+
+    def noted(*arguments: Any) -> list[int]:
+        numbers = correlation_numbers(*arguments)
+        found.append(dict(zip(FIELDS, numbers, strict=True)))
+        return numbers
+
+    monkeypatch.setattr(convolution, "correlation_numbers", noted)
+    with ab.Graph().as_default():
+        x = ab.placeholder(shape, "float32")
+        kernel = ab.placeholder((*[3] * (len(shape) - 2), shape[-1], filters), "float32")
+        assert convolution.bind_convolution(symbol_of(ab.ops.conv(x, kernel, padding="same")).operation) is not None
+    (numbers,) = found
+    computed = numbers["column_blocks"] * numbers["block_columns"]
+    assert numbers["columns"] <= computed < numbers["columns"] + numbers["column_blocks"]
+
+
 def test_unknown_batch_has_kernels_once_it_is_fed() -> None:
     rng = np.random.default_rng(0)
     x, kernel = rng.uniform(-1, 1, (4, 6, 9, 8)).astype("f"), rng.uniform(-1, 1, (3, 3, 8, 16)).astype("f")

@@ -144,7 +144,15 @@ def _blocks_of_rows(windows: Windows, sizes: Sizes, products: int, pixels: int) 
         return Blocks(rows, across.out)
     fitting = _ROWS_ELEMENTS * across.out // row
     wanted = -(-across.out * lines // PARTS)
-    return Blocks(1, min(across.out, max(pixels, _LEAST_COLUMNS, min(fitting, wanted))))
+    return Blocks(1, max(min(pixels, across.out), _even(across.out, max(_LEAST_COLUMNS, min(fitting, wanted)))))
+
+
+def _even(columns: int, most: int) -> int:
+    """Return the width of blocks of `most` columns or fewer: the last one begins where the one before it ends.
+
+    Blocks are of one width, and one that would be cut off computes columns of the one before it again.
+    """
+    return -(-columns // -(-columns // most))
 
 
 def aligned(count: int) -> int:
