@@ -234,7 +234,8 @@ def test_steps_at_once_and_steps_that_fail_have_their_own_state(session: ab.Sess
         for found in pool.map(steps, range(4)):
             assert found == sorted(found)
     np.testing.assert_array_equal(call(given, np.int32(0)), given * 13)
-    assert kept(servers[0]) <= 1
+    held = servers[0].status().held
+    assert held["kept"] <= held["programs"]  # threads that run a step for the first time may prepare it each
 
 
 def test_a_task_that_is_back_has_its_state_sent_again(graph: ab.Graph):
