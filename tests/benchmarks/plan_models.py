@@ -1,4 +1,5 @@
-"""Lines W21 to W25: a neural ODE, a transformer in training and generation, prediction for one row, a click model."""
+"""Lines W21 to W25 and W27: a neural ODE, a transformer in training and generation, prediction for one row, a click
+model, a U-shaped convnet."""
 
 from __future__ import annotations
 
@@ -58,5 +59,15 @@ MODELS = (
         {"anabranch": at_most(0.55)},
         ("jax_at_add", "torch_sparse"),
         losses=(0.7317479, 0.7150209, 0.7188835),
+    ),
+    Line(
+        "W27",
+        "train step of a U-shaped convnet on 16 images of 64 x 64, SGD",
+        {},
+        "w27_u_net",
+        "w27",
+        {"anabranch": at_most(0.7)},
+        ("torch_channels_last", "torch_eager", "jax_raw"),
+        losses=(1.305867, 1.256344, 1.220484),
     ),
 )
