@@ -32,9 +32,9 @@ class OptimizerMap(MutableMapping[str, Optimizer]):
     """
 
     def __init__(self, default_optimizer: Optimizer, optimizer_map: dict[str, Optimizer] | None = None) -> None:
-        if not isinstance(default_optimizer, Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(default_optimizer, Optimizer):
             raise TypeError(f"OptimizerMap: default_optimizer must be an optimizer, got {default_optimizer!r}.")
-        if optimizer_map is not None and not isinstance(optimizer_map, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if optimizer_map is not None and not isinstance(optimizer_map, dict):
             raise TypeError(f"OptimizerMap: optimizer_map must be a dict of optimizers, got {optimizer_map!r}.")
         self.default_optimizer = default_optimizer
         self._optimizers: dict[str, Optimizer] = {}
@@ -52,7 +52,7 @@ class OptimizerMap(MutableMapping[str, Optimizer]):
         return self._optimizers[found[0]] if found else self.default_optimizer
 
     def __setitem__(self, key: str, optimizer: Optimizer) -> None:
-        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(key, str):
             raise ValueError(f"OptimizerMap: a key must be a string, a path or a pattern of paths; got {key!r}.")
         if key in self._optimizers:
             raise ValueError(

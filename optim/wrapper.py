@@ -30,7 +30,7 @@ class Wrapper(Optimizer):
     inner_name = "optimizer"  # under which the config has the inner optimizer
 
     def __init__(self, inner_optimizer: Optimizer, name: str | None = None, **options: Any) -> None:
-        if not isinstance(inner_optimizer, Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(inner_optimizer, Optimizer):
             raise ValueError(
                 f"{type(self).__name__} takes an optimizer that makes the steps; got {inner_optimizer!r}. Make one "
                 f"first: {type(self).__name__}(ab.optim.Adam())."

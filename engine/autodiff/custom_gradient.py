@@ -16,7 +16,7 @@ from ..graph.graph import (
     Operation,
     Parameter,
     ReadVariable,
-    _context,  # pyright: ignore[reportPrivateUsage]
+    graph_context,
     graph_for,
 )
 from ..graph.op import Op
@@ -269,12 +269,12 @@ class _AtOnce:
     def call(
         self, f: Callable[..., Any], args: Any, kwargs: dict[str, Any], is_tensor: list[bool], given: list[Tensor]
     ) -> tuple[list[Tensor], Any]:
-        self._noted, before = Tape(), _context.tapes
-        _context.tapes = (self._noted, *before)
+        self._noted, before = Tape(), graph_context.tapes
+        graph_context.tapes = (self._noted, *before)
         try:
             return given, f(*_with_tensors(args, is_tensor, [apply(Identity(), value) for value in given]), **kwargs)
         finally:
-            _context.tapes = before
+            graph_context.tapes = before
 
     def reads(self, results: list[Tensor]) -> tuple[list[Tensor], dict[Variable, Tensor]]:
         found = {variable: variable.value for variable in self._noted.read_for(results)}

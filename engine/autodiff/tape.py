@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..common.dtypes import is_differentiable
-from ..graph.graph import _context  # pyright: ignore[reportPrivateUsage]
+from ..graph.graph import graph_context
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shapes_compatible
@@ -83,11 +83,11 @@ class Tape:
 
     def enter(self) -> None:
         """Record what this thread computes from now on."""
-        _context.tapes = (*_context.tapes, self)
+        graph_context.tapes = (*graph_context.tapes, self)
 
     def leave(self) -> None:
         """Record no more."""
-        _context.tapes = tuple([tape for tape in _context.tapes if tape is not self])
+        graph_context.tapes = tuple([tape for tape in graph_context.tapes if tape is not self])
 
     @contextmanager
     def watching(self, sources: Iterable[Any]) -> Generator[None]:
@@ -103,12 +103,12 @@ class Tape:
     @contextmanager
     def paused(self) -> Generator[None]:
         """Inside the block nothing is recorded."""
-        before = _context.tapes
+        before = graph_context.tapes
         self.leave()
         try:
             yield
         finally:
-            _context.tapes = before
+            graph_context.tapes = before
 
     @contextmanager
     def asked(self) -> Generator[None]:
@@ -272,7 +272,7 @@ def recording(targets: Sequence[Tensor]) -> Tape | None:
     """The innermost tape of this thread that has recorded how one of `targets` was computed."""
     if _asked.tapes:
         return _asked.tapes[-1]
-    for tape in reversed(_context.tapes):
+    for tape in reversed(graph_context.tapes):
         if isinstance(tape, Tape) and any(tape.has(target) for target in targets):
             return tape
     return None

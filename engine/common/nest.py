@@ -14,6 +14,16 @@ def is_sequence(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
     return isinstance(value, (list, tuple))
 
 
+def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    """Test whether `value` is a tuple."""
+    return isinstance(value, tuple)
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Test whether `value` is a string: an argument may be something else than its annotation says."""
+    return isinstance(value, str)
+
+
 def is_mapping(value: Any) -> TypeGuard[dict[Any, Any]]:
     """Test whether `value` is a dict."""
     return isinstance(value, dict)

@@ -16,7 +16,7 @@ from ..ops.arrays.joining import concatenate, stack
 from ..ops.arrays.shaping import dim, reshape, shape
 from ..ops.base import convert_to_tensor, normalize_axis
 from ..ops.entrance import guard_entrances
-from .scan import _of_length  # pyright: ignore[reportPrivateUsage]
+from .scan import of_length
 from .while_loop import while_loop
 
 
@@ -90,7 +90,7 @@ def _checked_length(leaf: Tensor, axis: int, length: Any) -> Tensor:
     """`leaf`, whose length is compared by the run if it is not known before."""
     if dim(leaf, axis) is length or isinstance(dim(leaf, axis), int):
         return leaf
-    return moveaxis(_of_length(moveaxis(leaf, axis, 0), length), 0, axis)
+    return moveaxis(of_length(moveaxis(leaf, axis, 0), length), 0, axis)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..common.nest import flatten, flatten_with_path, pack_as
 from ..graph.spec import TensorSpec, shape_text
-from ..graph.tensor import Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from ..graph.tensor import Tensor, operator_functions
 from ..ops.arrays.creation import arange, zeros
 from ..ops.arrays.partitioning import dynamic_partition, dynamic_stitch
 from ..ops.arrays.shaping import shape
@@ -94,7 +94,7 @@ def _by_row(
         def by_row(index: Any, given: Any) -> Any:
             return _by_row(what, index, branches, given, name)
 
-        return _operators["staged"](by_row, index, given)
+        return operator_functions["staged"](by_row, index, given)
     _check_rows(what, index, leaves)
     count = len(branches)
     parted = [dynamic_partition(leaf, index, count) for leaf in leaves]

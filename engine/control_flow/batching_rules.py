@@ -57,15 +57,15 @@ from ..ops.linear_algebra.einsum import Contraction
 from ..ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows, matmul, product_of_rows
 from ..ops.linear_algebra.matrices import Solve
 from ..ops.linear_algebra.triangular import SolveTriangular
-from ..ops.math.reduced import BroadcastReduced, _Reduction  # pyright: ignore[reportPrivateUsage]
-from ..ops.math.reduction import _ArgExtremum, prod  # pyright: ignore[reportPrivateUsage]
+from ..ops.math.reduced import BroadcastReduced, Reduction
+from ..ops.math.reduction import ArgExtremum, prod
 from ..ops.math.running import CumProd, CumSum, LinearScan, Shift
 from ..ops.neural.quantized import QuantizedMatMul
 from ..ops.neural.softmax import (
+    Normalised,
     PlaceClass,
-    _Normalised,  # pyright: ignore[reportPrivateUsage]
 )
-from ..ops.random.samplers import _Random  # pyright: ignore[reportPrivateUsage]
+from ..ops.random.samplers import RandomOp
 from ..ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, SumToShape
 from ..ops.signal.windows import Slice, SliceUpdate
 from . import batching_items as items
@@ -169,7 +169,7 @@ def _shape_attribute(node: Operation) -> Any:
 
 def first_place(batch: Batch, node: Operation, values: Values) -> Found:
     """The position of an extremum; without an axis it counts through the whole example, which is no axis."""
-    assert isinstance(node.op, _ArgExtremum)
+    assert isinstance(node.op, ArgExtremum)
     return None if node.op.axes is None else Shifted(("axes",))(batch, node, values)
 
 
@@ -410,7 +410,7 @@ def searched(batch: Batch, node: Operation, values: Values) -> Found:
 def drawn(batch: Batch, node: Operation, values: Values) -> Found:
     """Random numbers for all examples are drawn together."""
     op = node.op
-    assert isinstance(op, _Random)
+    assert isinstance(op, RandomOp)
     key, *sizes = values
     if not key.fresh or any(size.batched for size in sizes):
         return None
@@ -520,8 +520,8 @@ RULES: dict[type[Any], Rule] = {
     FlattenRows: flattened_rows,
     UnflattenRows: unflattened_rows,
     # axes
-    **dict.fromkeys([_Reduction, _Normalised, Flip], Shifted(("axes",), takes=None)),
-    _ArgExtremum: first_place,
+    **dict.fromkeys([Reduction, Normalised, Flip], Shifted(("axes",), takes=None)),
+    ArgExtremum: first_place,
     BroadcastReduced: Shifted(("axes",), shape=1),
     Roll: Shifted(("axes",)),
     Transpose: Shifted(("axes",), permutes=True),
@@ -550,7 +550,7 @@ RULES: dict[type[Any], Rule] = {
     **dict.fromkeys([GatherNd, GatherLast, ScatterAdd, ScatterUpdate], coordinates),
     **items.RULES,
     SearchSorted: searched,
-    _Random: drawn,
+    RandomOp: drawn,
     # arrays of tensors
     **dict.fromkeys([ArrayAddAt, ArrayClear, ArrayReadOrEmpty, ArrayReadOrZeros, ArraySum, ArrayWrite], array_op),
     ArrayRead: array_read,

@@ -165,7 +165,8 @@ def _rows(target: Tensor, count: Any, xs: list[Any], parallel: bool) -> list[Any
 
 def _rows_of_value(target: Tensor, xs: list[Any]) -> list[Any]:
     """The same for values: a sweep over the tape for each column."""
-    units = eye(target.shape[-1], dtype=target.dtype)  # pyright: ignore[reportOptionalSubscript]
+    assert target.shape is not None, "of values all shapes are known"
+    units = eye(target.shape[-1], dtype=target.dtype)
     found = [dense(gradients(target, xs, [broadcast_to(unit, shape(target))])) for unit in units]
     columns: list[Any] = list(zip(*found, strict=True))
     if not found:

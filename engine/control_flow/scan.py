@@ -78,7 +78,7 @@ def _scan(
             return found
         with found.graph.entered():
             return _scan(f, init, xs, length, reverse, finds_sizes)
-    inputs = [TensorArray(x.dtype, steps).unstack(_of_length(x, steps)) for x in sequences]
+    inputs = [TensorArray(x.dtype, steps).unstack(of_length(x, steps)) for x in sequences]
     creations = Creations()
     with creations.replay():
         example, has_effects = _trace_outputs(f, init, xs, inputs)
@@ -184,8 +184,8 @@ def _no_results(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, se
     return pack_as(example, [zeros((0, *[dim or 0 for dim in shape or ()]), dtype) for shape, dtype in specs])
 
 
-def _checked_pair(result: Any) -> Any:
-    if not is_sequence(result) or len(result) != 2:  # pyright: ignore[reportUnnecessaryIsInstance]
+def _checked_pair(result: object) -> Any:
+    if not is_sequence(result) or len(result) != 2:
         got = "one tensor" if isinstance(result, Tensor) else type(result).__name__
         raise TypeError(f"scan: f must return (carry, y), got {got}.")
     return result
@@ -311,7 +311,7 @@ class OfLength(Op):
         yield ErrorSample(lambda: cls().run(np, np.float32(1), two), ValueError, r"has shape \[\]", "scalar")
 
 
-def _of_length(x: Tensor, steps: Any) -> Tensor:
+def of_length(x: Tensor, steps: Any) -> Tensor:
     """`x`, whose length is compared by the run if it is not known before."""
     known = isinstance(steps, int) and x.shape is not None and x.shape[0] is not None
     if known or (isinstance(steps, Tensor) and steps is shape_of(x)[0]):

@@ -13,14 +13,14 @@ from ..graph.graph import Graph, graph_for
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, broadcast_shapes, shape_text
-from ..graph.tensor import Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from ..graph.tensor import Tensor, operator_functions
 from ..ops.arrays.shaping import DimLike, broadcast_to, dim, expand_dims, reshape
 from ..ops.base import convert_to_tensor, runs_now
 from ..ops.math.comparison import equal, where
 from .batching import Batch, CannotBatchError, Rules, Value, check_effects
 from .batching_regions import STRUCTURAL
 from .batching_rules import RULES, general
-from .scan import _of_length, map_fn  # pyright: ignore[reportPrivateUsage]
+from .scan import map_fn, of_length
 
 _logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def vectorized_map(function: Callable[..., Any], elements: Any, fallback_to_whil
         def mapped(each: Any) -> Any:
             return vectorized_map(function, each, fallback_to_while_loop)
 
-        return _operators["staged"](mapped, given)
+        return operator_functions["staged"](mapped, given)
     result, looped = batched_map(function, elements)
     if looped and not fallback_to_while_loop:
         raise ValueError(
@@ -70,7 +70,7 @@ def batched_map(function: Callable[..., Any], elements: Any) -> tuple[Any, list[
     """`vectorized_map`, with what had to be looped over as a second result."""
     given = [convert_to_tensor(leaf) for leaf in flatten(elements)]
     size = _common_size(given)
-    leaves = [_of_length(leaf, size) for leaf in given]
+    leaves = [of_length(leaf, size) for leaf in given]
     graph = graph_for(given)
     with graph.entered():
         return _batched_map(function, elements, graph, given, leaves, size)

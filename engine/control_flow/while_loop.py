@@ -11,8 +11,8 @@ from ..common.nest import is_sequence
 from ..graph.graph import (
     Graph,
     Operation,
-    _context,  # pyright: ignore[reportPrivateUsage]
     get_default_graph,
+    graph_context,
     in_explicit_graph,
 )
 from ..graph.lifting import Creations
@@ -182,11 +182,11 @@ def run_at_once(loop: Callable[[], Any], name: str) -> Any:
     Raises:
         TypeError: there is a symbol, but variables have been changed by then.
     """
-    before = _context.effects
+    before = graph_context.effects
     try:
         return loop()
     except FoundSymbolError as found:
-        if _context.effects == before:
+        if graph_context.effects == before:
             return found.symbol
         raise TypeError(
             f"{name}: the loop runs over values, and has changed variables, but one of its functions gives the "

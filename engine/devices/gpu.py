@@ -82,8 +82,9 @@ class GpuMemory(Memory):
             return super().holders()
 
     def size_of(self, value: Any) -> int:
+        array = value
         if isinstance(value, self._kind):
-            return int(value.nbytes)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
+            return int(array.nbytes)
         parts = Parts(value, self._kind)
         return sum(int(array.nbytes) for array in parts.arrays) if parts.arrays else value_bytes(value)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from .operator_table import _operators  # pyright: ignore[reportPrivateUsage]
+from .operator_table import operator_functions
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -24,32 +24,33 @@ class ArrayMethods:
     @property
     def T(self) -> Tensor:
         """The transpose (all axes reversed)."""
-        return _operators["transpose"](self)
+        return operator_functions["transpose"](self)
 
     @property
     def size(self) -> int | None:
         """The number of elements; None if it is not known while a graph is built."""
-        shape = self.shape  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
-        return None if shape is None or None in shape else math.prod(shape)  # pyright: ignore[reportUnknownArgumentType]
+        shape = cast("Tensor", self).shape
+        dims = [dim for dim in shape or () if dim is not None]
+        return None if shape is None or len(dims) < len(shape) else math.prod(dims)
 
     def reshape(self, *shape: Any, order: str = "C") -> Tensor:
         """The same elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
         if order != "C":
             raise ValueError(f"reshape(order={order!r}): expected 'C', the order of rows; tensors have no other.")
-        return _operators["reshape"](self, shape[0] if len(shape) == 1 else shape)
+        return operator_functions["reshape"](self, shape[0] if len(shape) == 1 else shape)
 
     def transpose(self, *axes: Any) -> Tensor:
         """The axes in another order, by default reversed: ``x.transpose(1, 0)`` or ``x.transpose((1, 0))``."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-        return _operators["transpose"](self, order or None)
+        return operator_functions["transpose"](self, order or None)
 
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
         """The tensor with two axes exchanged."""
-        return _operators["swapaxes"](self, axis1, axis2)
+        return operator_functions["swapaxes"](self, axis1, axis2)
 
     def squeeze(self, axis: Any = None) -> Tensor:
         """The tensor without axes of size 1."""
-        return _operators["squeeze"](self, axis)
+        return operator_functions["squeeze"](self, axis)
 
     def ravel(self, order: str = "C") -> Tensor:
         """The elements as a vector."""
@@ -61,11 +62,11 @@ class ArrayMethods:
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
         """The tensor in another dtype (`ops.cast`)."""
-        return _operators["cast"](self, dtype)
+        return operator_functions["cast"](self, dtype)
 
     def copy(self) -> Tensor:
         """The tensor; none changes, so that no memory has to be copied."""
-        return _operators["pass_on"](self)
+        return operator_functions["pass_on"](self)
 
     # --- reductions -----------------------------------------------------------------------------------------
 
@@ -122,7 +123,7 @@ class ArrayMethods:
     def cumsum(self, axis: Any = None, dtype: Any = None, out: None = None) -> Tensor:
         """The running sums along an axis, by default of the flattened tensor."""
         _check_out("cumsum", out)
-        return _operators["cumsum"](self, axis, dtype)
+        return operator_functions["cumsum"](self, axis, dtype)
 
     # --- elements -------------------------------------------------------------------------------------------
 
@@ -131,27 +132,27 @@ class ArrayMethods:
         _check_out("clip", out)
         if min is None and max is None:
             raise ValueError("clip: expected min, max or both; got neither.")
-        clipped = self if min is None else _operators["maximum"](self, min)
-        return clipped if max is None else _operators["minimum"](clipped, max)  # pyright: ignore[reportReturnType]
+        clipped = cast("Tensor", self) if min is None else operator_functions["maximum"](self, min)
+        return clipped if max is None else operator_functions["minimum"](clipped, max)
 
     def round(self, decimals: int = 0, out: None = None) -> Tensor:
         """The elements rounded to so many decimals, halves to even."""
         _check_out("round", out)
-        return _operators["round"](self, decimals)
+        return operator_functions["round"](self, decimals)
 
     def __round__(self, ndigits: int | None = None) -> Tensor:
         return self.round(ndigits or 0)
 
     def dot(self, other: Any) -> Tensor:
         """The product of vectors or matrices (`ops.dot`)."""
-        return _operators["dot"](self, other)
+        return operator_functions["dot"](self, other)
 
 
 def _reduced(name: str, x: Any, axis: Any, dtype: Any, out: Any, keepdims: bool) -> Any:
     _check_out(name, out)
     if dtype is not None:
-        x = _operators["cast"](x, dtype)
-    return _operators[name](x, axis=axis, keepdims=keepdims)
+        x = operator_functions["cast"](x, dtype)
+    return operator_functions[name](x, axis=axis, keepdims=keepdims)
 
 
 def _check_out(name: str, out: Any) -> None:

@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Iterable, Iterator, MutableSequence
 from typing import TYPE_CHECKING, Any, overload
 
+from ..common.nest import is_tuple
+
 if TYPE_CHECKING:
     from .graph import Operation
     from .tensor import Symbol
@@ -87,8 +89,8 @@ def without_references(key: Any) -> Any:
 
     The tensor under the key holds these objects, so that the identities are theirs for as long as it lives.
     """
-    if isinstance(key, tuple):
-        return tuple([without_references(item) for item in key])  # pyright: ignore[reportUnknownVariableType]
+    if is_tuple(key):
+        return tuple([without_references(item) for item in key])
     return ("identity", id(key)) if hasattr(key, "operation") or hasattr(key, "outputs") else key
 
 

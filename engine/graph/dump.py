@@ -29,14 +29,14 @@ def dump(graph: Graph, fetches: Any = None, locations: bool = False) -> str:
     """
     operations = graph.operations if fetches is None else _needed(graph, flatten(fetches))
     lines: list[str] = []
-    _Writer(lines, locations).write(operations, 0)
+    OperationWriter(lines, locations).write(operations, 0)
     return "\n".join(lines) + "\n" if lines else ""
 
 
 def dump_operations(operations: Sequence[Operation]) -> str:
     """Return some operations of a graph as text, in their order, as `dump` writes them."""
     lines: list[str] = []
-    _Writer(lines, locations=False).write(operations, 0)
+    OperationWriter(lines, locations=False).write(operations, 0)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -57,7 +57,9 @@ def _needed(graph: Graph, fetches: Iterable[Any]) -> list[Operation]:
     return sorted(found, key=lambda operation: operation.index)
 
 
-class _Writer:
+class OperationWriter:
+    """Writes operations, their regions and results as lines of text."""
+
     def __init__(self, lines: list[str], locations: bool) -> None:
         self.lines = lines
         self.locations = locations
@@ -66,12 +68,12 @@ class _Writer:
     def write(self, operations: Sequence[Operation], depth: int) -> None:
         used = {tensor for operation in operations for tensor in operation.inputs}
         for operation in operations:
-            if not _is_literal(operation):
+            if not is_literal(operation):
                 self._write_operation(operation, depth, used)
 
     def _write_operation(self, operation: Operation, depth: int, used: set[Symbol]) -> None:
         outputs = [t for t in operation.outputs if t in used or not isinstance(t.spec, FrameSpec)]
-        results = ", ".join(f"{_reference(tensor)}: {tensor.spec}" for tensor in outputs)
+        results = ", ".join(f"{reference_text(tensor)}: {tensor.spec}" for tensor in outputs)
         own = ", ".join(map(self._reference, operation.own_inputs))
         call = f"{operation.type}{_attributes(operation.op.attributes())}({own})"
         text = f"{results} = {call}" if results else f"{operation.name}: {call}"
@@ -86,7 +88,7 @@ class _Writer:
         return device + after + (f"  # {operation.location}" if self.locations else "")
 
     def _write_region(self, region: Region, depth: int) -> None:
-        parameters = ", ".join(f"{_reference(tensor)}: {tensor.spec}" for tensor in region.parameters)
+        parameters = ", ".join(f"{reference_text(tensor)}: {tensor.spec}" for tensor in region.parameters)
         self.literals |= {inner: self._reference(outer) for outer, inner in region.captures if self._is_literal(outer)}
         captures = ", ".join(self._capture(*pair) for pair in region.captures if pair[1] not in self.literals)
         self._line(depth, f"{region.name}({parameters}{'; ' if captures else ''}{captures}):")
@@ -95,20 +97,20 @@ class _Writer:
         self._line(depth + 1, f"return {', '.join(map(self._reference, region.results))}".rstrip())
 
     def _is_literal(self, tensor: Symbol) -> bool:
-        return tensor in self.literals or _is_literal(tensor.operation)
+        return tensor in self.literals or is_literal(tensor.operation)
 
     def _reference(self, tensor: Symbol) -> str:
-        return self.literals.get(tensor) or _reference(tensor)
+        return self.literals.get(tensor) or reference_text(tensor)
 
     def _capture(self, outer: Symbol, inner: Symbol) -> str:
-        name, source = _reference(inner), self._reference(outer)
+        name, source = reference_text(inner), self._reference(outer)
         return name if name == source else f"{name} = {source}"
 
     def _line(self, depth: int, text: str) -> None:
         self.lines.append("    " * depth + text)
 
 
-def _is_literal(operation: Operation) -> bool:
+def is_literal(operation: Operation) -> bool:
     """Test whether it is a Python number in the user's code: those are printed where they are used."""
     if operation.type != "constant" or operation.control_inputs:
         return False
@@ -116,10 +118,10 @@ def _is_literal(operation: Operation) -> bool:
     return spec.shape == () and spec.dtype.name in ("bool", "int32", "float32")
 
 
-def _reference(tensor: Symbol) -> str:
+def reference_text(tensor: Symbol) -> str:
     """Return how a tensor is called: by its operation, with the number of the output where there are several."""
     operation = tensor.operation
-    if _is_literal(operation):
+    if is_literal(operation):
         return str(operation.op.attributes()["value"])
     several = sum(not isinstance(output.spec, FrameSpec) for output in operation.outputs) > 1
     frame = isinstance(tensor.spec, FrameSpec) and len(operation.outputs) > 1
@@ -129,23 +131,24 @@ def _reference(tensor: Symbol) -> str:
 def _attributes(attributes: Mapping[str, Any]) -> str:
     if not attributes:
         return ""
-    return f"[{', '.join(f'{name}={_text(value)}' for name, value in attributes.items())}]"
+    return f"[{', '.join(f'{name}={value_text(value)}' for name, value in attributes.items())}]"
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return an attribute of an op as the dump shows it."""
     if is_dtype(value):
         return value.name
     if isinstance(value, Symbol):
-        return _reference(value)
+        return reference_text(value)
     if isinstance(value, Variable):
         return value.name
     if is_array(value):
         return _array_text(value)
     if is_sequence(value):
-        items = ", ".join(_text(item) for item in value)
+        items = ", ".join(value_text(item) for item in value)
         return f"({items},)" if len(value) == 1 else f"({items})"
     if is_mapping(value):
-        return "{" + ", ".join(f"{key}: {_text(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {value_text(item)}" for key, item in value.items()) + "}"
     return getattr(value, "__qualname__", None) or str(value)
 
 

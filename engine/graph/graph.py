@@ -15,7 +15,7 @@ from .operation import Operation, Placeholder, ReadVariable
 from .operation import Parameter as Parameter
 from .provenance import Location, user_location
 from .spec import Spec
-from .tensor import Symbol, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from .tensor import Symbol, Tensor, operator_functions
 from .value import Value
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Graph:
             ValueError: it has.
         """
         traced = self.root.traced
-        if traced and self not in _context.stack:
+        if traced and self not in graph_context.stack:
             raise ValueError(
                 f"{tensor!r} was made while {traced} was traced, and is used outside of it, where it has no value. "
                 "Return it from there, or keep its value in a variable: variable.assign(...) inside."
@@ -197,7 +197,7 @@ class Graph:
         known = self._values.get(id(value))
         if known is not None and known[0]() is value:
             return known[1]
-        symbol: Symbol = _operators["constant_of"](value, self)
+        symbol: Symbol = operator_functions["constant_of"](value, self)
         self._values[id(value)] = weakref.ref(value), symbol
         return symbol
 
@@ -329,11 +329,11 @@ class Graph:
     @contextmanager
     def as_default(self) -> Generator[Graph]:
         """Make this the graph into which operations are built inside the block."""
-        _context.stack.append(self)
+        graph_context.stack.append(self)
         try:
             yield self
         finally:
-            _context.stack.pop()
+            graph_context.stack.pop()
 
     def entered(self) -> AbstractContextManager[Graph]:
         """`as_default` on behalf of a call on symbols of this graph, for which nobody chose a graph."""
@@ -350,7 +350,7 @@ class Graph:
             ValueError: an operation holds something that can't be written, such as a Python function.
             FileNotFoundError: the folder does not exist.
         """
-        _operators["save_graph"](self, path)
+        operator_functions["save_graph"](self, path)
 
     # --- looking things up ----------------------------------------------------------------------------------
 
@@ -420,7 +420,7 @@ class Graph:
         if lowered and fetches is None:
             raise ValueError("dump(lowered=True) prints one step: expected what it computes, as its fetches; got None.")
         if lowered:
-            return _operators["dump_lowered"](fetches)
+            return operator_functions["dump_lowered"](fetches)
         return dump(self, fetches, locations)
 
     def sees(self, tensor: Tensor) -> bool:
@@ -469,13 +469,13 @@ class DefaultGraph(Graph):
 
     @contextmanager
     def entered(self) -> Generator[Graph]:
-        before = _context.enters
-        _context.enters = before or not _context.stack
+        before = graph_context.enters
+        graph_context.enters = before or not graph_context.stack
         try:
             with self.as_default():
                 yield self
         finally:
-            _context.enters = before
+            graph_context.enters = before
 
     def add_shared(self, key: Any, op: Op, inputs: Sequence[Tensor], name: str | None = None) -> Symbol:
         return super().add_shared(without_references(key), op, inputs, name)
@@ -492,7 +492,7 @@ class DefaultGraph(Graph):
     def _link(self, node: Operation) -> Operation:
         with self._lock:  # models are built in several threads
             super()._link(node)
-        chosen = not _context.enters and (bool(_context.stack) or isinstance(node.op, Placeholder))
+        chosen = not graph_context.enters and (bool(graph_context.stack) or isinstance(node.op, Placeholder))
         if chosen or any(tensor.operation in self._kept for tensor in node.inputs):
             self._kept.add(node)
         if len(self._name_counts) + len(self._captured) > 4 * len(self._by_name) + 1000:
@@ -519,13 +519,13 @@ class _Context(threading.local):
         self.tapes: tuple[Any, ...] = ()  # those that record what is computed at once on this thread
 
 
-_context = _Context()
+graph_context = _Context()
 _default_graph: Graph = DefaultGraph()
 
 
 def get_default_graph() -> Graph:
     """The graph into which operations are built now. One always exists."""
-    return _context.stack[-1] if _context.stack else _default_graph
+    return graph_context.stack[-1] if graph_context.stack else _default_graph
 
 
 def reset_default_graph() -> None:
@@ -539,17 +539,17 @@ def current_device_scope() -> DeviceScope:
 
     A layer makes its variables in a graph of its own: they are to heed the scope in which it is called.
     """
-    for graph in (*reversed(_context.stack), *reversed(_context.around), _default_graph):
+    for graph in (*reversed(graph_context.stack), *reversed(graph_context.around), _default_graph):
         scope = graph.device_scope
         if scope.parts or scope.colocations:
-            return scope if _context.stack else _with_scopes_inside(scope)
+            return scope if graph_context.stack else _with_scopes_inside(scope)
     return DeviceScope()
 
 
 def _with_scopes_inside(around: DeviceScope) -> DeviceScope:
     """Return what scopes ask for that were entered inside a block that runs at once, inside those around it."""
     own = _default_graph.device_scope
-    if not _context.around or own is _context.scope_before or own is around:
+    if not graph_context.around or own is graph_context.scope_before or own is around:
         return around
     if own.colocations:
         return own
@@ -560,7 +560,7 @@ def _with_scopes_inside(around: DeviceScope) -> DeviceScope:
 
 def in_explicit_graph() -> bool:
     """Test whether a graph was chosen with `as_default` (or a function, loop or branch is being traced)."""
-    return bool(_context.stack)
+    return bool(graph_context.stack)
 
 
 def graph_for(inputs: Sequence[Tensor]) -> Graph:
@@ -589,20 +589,34 @@ def eagerly() -> Generator[None]:
     For what is computed once and not in each step, such as the initial values of weights that a layer makes while it
     is traced.
     """
-    stack, around, scope, enters = _context.stack, _context.around, _context.scope_before, _context.enters
-    _context.stack, _context.around, _context.scope_before = [], [*around, *stack], _default_graph.device_scope
-    _context.enters = False
+    stack, around, scope, enters = (
+        graph_context.stack,
+        graph_context.around,
+        graph_context.scope_before,
+        graph_context.enters,
+    )
+    graph_context.stack, graph_context.around, graph_context.scope_before = (
+        [],
+        [*around, *stack],
+        _default_graph.device_scope,
+    )
+    graph_context.enters = False
     try:
         yield
     finally:
-        _context.stack, _context.around, _context.scope_before, _context.enters = stack, around, scope, enters
+        graph_context.stack, graph_context.around, graph_context.scope_before, graph_context.enters = (
+            stack,
+            around,
+            scope,
+            enters,
+        )
 
 
 @contextmanager
 def without_tapes() -> Generator[None]:
     """Inside the block no tape of this thread records."""
-    before, _context.tapes = _context.tapes, ()
+    before, graph_context.tapes = graph_context.tapes, ()
     try:
         yield
     finally:
-        _context.tapes = before
+        graph_context.tapes = before

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard
 import numpy as np
 
 from ..common.dtypes import string
+from ..common.nest import is_tuple
 from .axis_maps import AxisMap, broadcast_map, leading_map
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class Op:
     """The definition of an operation: attributes as dataclass fields, shape inference, execution and gradient.
 
     Subclasses are frozen dataclasses. A definition holds no tensors; the same one may be used by many operations.
-    A class is registered by being defined (unless its name starts with an underscore); `anabranch.testing.check_op`
+    A class is registered by being defined, unless its name starts with an underscore or it is one with `abstract=True`;
+    `anabranch.testing.check_op`
     tests it from its samples.
 
     Class attributes:
@@ -144,11 +146,11 @@ class Op:
     regions: tuple[Region, ...] = ()  # those of a loop or branch
     is_choice: ClassVar[bool] = False  # the first input says which region is run
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "type_name" not in cls.__dict__:
             cls.type_name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
-        if not cls.__name__.startswith("_"):
+        if not abstract and not cls.__name__.startswith("_"):
             _registry[cls.type_name] = cls
 
     def infer(self, *inputs: Any) -> Spec | tuple[Spec, ...]:
@@ -292,9 +294,14 @@ def without_bare_strings(result: Any) -> Any:
     """Return what an op's `run` returned, with every ``str`` that NumPy took out of an array put back into one."""
     if isinstance(result, str):
         return as_scalar_or_array(result)
-    if isinstance(result, tuple):
-        return tuple([as_scalar_or_array(value) for value in result])  # pyright: ignore[reportUnknownVariableType]
+    if is_tuple(result):
+        return tuple([as_scalar_or_array(value) for value in result])
     return result
+
+
+def is_plain_array(value: object) -> TypeGuard[np.ndarray[Any, Any]]:
+    """Test whether `value` is a NumPy array and of no subclass."""
+    return type(value) is np.ndarray
 
 
 def is_array(value: Any) -> TypeGuard[np.ndarray[Any, Any]]:

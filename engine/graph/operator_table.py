@@ -17,9 +17,9 @@ class _OperatorTable(dict[str, Callable[..., Any]]):
         return dict(self)[name]
 
 
-_operators: dict[str, Callable[..., Any]] = _OperatorTable()
+operator_functions: dict[str, Callable[..., Any]] = _OperatorTable()
 
 
 def define_operators(table: dict[str, Callable[..., Any]]) -> None:
     """Give tensors (and variables) their arithmetic, comparison, logical and indexing operators."""
-    _operators.update(table)
+    operator_functions.update(table)

@@ -18,6 +18,7 @@ _OWN_PREFIXES = tuple(
 )
 _own_files: dict[str, bool] = {}
 Line = tuple[str, int]
+_frame_above = sys._getframe  # pyright: ignore[reportPrivateUsage] - quicker than a walk from `currentframe`
 
 
 class Part(NamedTuple):
@@ -62,7 +63,7 @@ def is_own_file(filename: str) -> bool:
 
 def user_location() -> Location | None:
     """The innermost line outside anabranch on the current stack, or None if there is none; see `building_at`."""
-    line = _line_below(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+    line = _line_below(_frame_above(1))
     return None if line is None else Location(*line, _current.parts, _current.forward)
 
 
@@ -90,7 +91,7 @@ def _line_below(frame: FrameType | None) -> Line | None:
 
 def user_stacklevel() -> int:
     """The `stacklevel` by which a warning of the caller names the innermost line outside anabranch."""
-    frame, level = sys._getframe(1), 1  # pyright: ignore[reportPrivateUsage]
+    frame, level = _frame_above(1), 1
     while frame.f_back is not None and is_own_file(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     return level
@@ -155,7 +156,7 @@ def building_gradient_of(location: Location | None) -> Generator[None]:
     before, _current.parts = _current.parts, _backward(() if location is None else location.parts)
     forward, _current.forward = _current.forward, None if location is None else location.forward or location
     frame, line = _current.frame, _current.line
-    caller = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - behind that of `__enter__`
+    caller = _frame_above(2)  # behind that of `__enter__`
     _current.line = _line_below(caller)
     _current.frame = caller
     try:

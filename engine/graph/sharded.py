@@ -22,7 +22,7 @@ from .readable import Readable
 from .scopes import device
 from .slices import IndexedSlices
 from .spec import TensorSpec, shape_text
-from .tensor import Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from .tensor import Tensor, operator_functions
 from .variable import Later, Variable
 
 Array = Any
@@ -165,9 +165,9 @@ class ShardedVariable(Readable):
         if callable(initial_value):
             if shape is None:
                 raise ValueError(f"ShardedVariable {name!r}: an initializer needs a shape, such as shape=(1000, 8).")
-            whole: Any = _operators["first_value"](initial_value, tuple(int(size) for size in shape), dtype)
+            whole: Any = operator_functions["first_value"](initial_value, tuple(int(size) for size in shape), dtype)
         else:
-            whole = _operators["as_array"](initial_value, dtype)
+            whole = operator_functions["as_array"](initial_value, dtype)
             if shape is not None and tuple(shape) != tuple(whole.shape):
                 raise ValueError(
                     f"ShardedVariable {name!r}: the initial value has shape {shape_text(tuple(whole.shape))}, but "
@@ -270,7 +270,7 @@ class ShardedVariable(Readable):
     @property
     def value(self) -> Tensor:
         """The whole, joined, at this place of the program."""
-        return _operators["join_shards"](self)
+        return operator_functions["join_shards"](self)
 
     def numpy(self) -> Array:
         """A copy of the current value, joined."""
@@ -302,7 +302,7 @@ class ShardedVariable(Readable):
         return self._each("assign_sub", delta)
 
     def _each(self, method: str, value: Any) -> ShardedVariable:
-        given = _operators["convert"](value, self.dtype)
+        given = operator_functions["convert"](value, self.dtype)
         if given.shape is not None and tuple(given.shape) != tuple(self.shape):
             raise ValueError(
                 f"Variable {self.name!r} has shape {shape_text(self.shape)}; a value of shape "
@@ -331,7 +331,7 @@ class ShardedVariable(Readable):
 
     def parts(self, gradient: Any) -> list[Any]:
         """Cut a gradient of the whole, dense or `IndexedSlices`, into those of the shards."""
-        return _operators["parts_of_shards"](self, gradient)
+        return operator_functions["parts_of_shards"](self, gradient)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self.numpy(), dtype=dtype)
@@ -344,7 +344,7 @@ class ShardedVariable(Readable):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         tensors = [item.value if isinstance(item, ShardedVariable) else item for item in inputs]
-        return _operators["ufunc"](ufunc, method, tensors, options)
+        return operator_functions["ufunc"](ufunc, method, tensors, options)
 
     def __repr__(self) -> str:
         return f"<ShardedVariable {self.name} {self.spec} in {len(self.shards)} shards>"

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..common.dtypes import DType
 from .spec import Shape
-from .tensor import Operators, Tensor, _operators, symbol_of  # pyright: ignore[reportPrivateUsage]
+from .tensor import Operators, Tensor, operator_functions, symbol_of
 from .value import Value
 
 
@@ -74,7 +74,7 @@ class IndexedSlices(Operators, _Fields):
 
     def to_dense(self) -> Tensor:
         """The whole as a tensor."""
-        return _operators["to_dense"](self)
+        return operator_functions["to_dense"](self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         values, indices, shape = map(np.asarray, (self.values, self.indices, self.dense_shape))

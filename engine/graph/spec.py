@@ -40,6 +40,12 @@ class TensorSpec:
         return self.shape is not None and None not in self.shape
 
     @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape where every dimension is known."""
+        known = [dim for dim in self.shape or () if dim is not None]
+        return tuple(known) if self.shape is not None and len(known) == len(self.shape) else None
+
+    @property
     def differentiable(self) -> bool:
         return dtypes.is_differentiable(self.dtype)
 

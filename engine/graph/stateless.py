@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .graph import get_default_graph
 from .spec import shape_text, shapes_compatible
-from .tensor import Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from .tensor import Tensor, operator_functions
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -55,7 +55,7 @@ class StatelessScope:
     def add_update(self, update: tuple[Variable, Any]) -> None:
         """Take a value for a variable: a pair of both."""
         variable, value = update
-        tensor = _operators["convert"](value, variable.spec.dtype)
+        tensor = operator_functions["convert"](value, variable.spec.dtype)
         if not shapes_compatible(tensor.shape, variable.spec.shape):
             raise ValueError(
                 f"StatelessScope: variable {variable.name!r} has shape {shape_text(variable.spec.shape)}, and can't "

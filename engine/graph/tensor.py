@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .array_methods import ArrayMethods
-from .operator_table import _operators, define_operators  # pyright: ignore[reportPrivateUsage]
+from .operator_table import define_operators, operator_functions
 from .spec import Shape, Spec
 
 if TYPE_CHECKING:
@@ -27,40 +27,40 @@ class Operators:
     __array_ufunc__: Any = None
 
     def __add__(self, other: Any) -> Tensor:
-        return _operators["add"](self, other)
+        return operator_functions["add"](self, other)
 
     def __radd__(self, other: Any) -> Tensor:
-        return _operators["add"](other, self)
+        return operator_functions["add"](other, self)
 
     def __sub__(self, other: Any) -> Tensor:
-        return _operators["sub"](self, other)
+        return operator_functions["sub"](self, other)
 
     def __rsub__(self, other: Any) -> Tensor:
-        return _operators["sub"](other, self)
+        return operator_functions["sub"](other, self)
 
     def __mul__(self, other: Any) -> Tensor:
-        return _operators["mul"](self, other)
+        return operator_functions["mul"](self, other)
 
     def __rmul__(self, other: Any) -> Tensor:
-        return _operators["mul"](other, self)
+        return operator_functions["mul"](other, self)
 
     def __truediv__(self, other: Any) -> Tensor:
-        return _operators["truediv"](self, other)
+        return operator_functions["truediv"](self, other)
 
     def __rtruediv__(self, other: Any) -> Tensor:
-        return _operators["truediv"](other, self)
+        return operator_functions["truediv"](other, self)
 
     def __floordiv__(self, other: Any) -> Tensor:
-        return _operators["floordiv"](self, other)
+        return operator_functions["floordiv"](self, other)
 
     def __rfloordiv__(self, other: Any) -> Tensor:
-        return _operators["floordiv"](other, self)
+        return operator_functions["floordiv"](other, self)
 
     def __mod__(self, other: Any) -> Tensor:
-        return _operators["mod"](self, other)
+        return operator_functions["mod"](self, other)
 
     def __rmod__(self, other: Any) -> Tensor:
-        return _operators["mod"](other, self)
+        return operator_functions["mod"](other, self)
 
     def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
         return self // other, self % other
@@ -69,81 +69,81 @@ class Operators:
         return other // self, other % self
 
     def __pow__(self, other: Any) -> Tensor:
-        return _operators["pow"](self, other)
+        return operator_functions["pow"](self, other)
 
     def __rpow__(self, other: Any) -> Tensor:
-        return _operators["pow"](other, self)
+        return operator_functions["pow"](other, self)
 
     def __matmul__(self, other: Any) -> Tensor:
-        return _operators["matmul"](self, other)
+        return operator_functions["matmul"](self, other)
 
     def __rmatmul__(self, other: Any) -> Tensor:
-        return _operators["matmul"](other, self)
+        return operator_functions["matmul"](other, self)
 
     def __neg__(self) -> Tensor:
-        return _operators["neg"](self)
+        return operator_functions["neg"](self)
 
     def __pos__(self) -> Tensor:
-        return _operators["pos"](self)
+        return operator_functions["pos"](self)
 
     def __abs__(self) -> Tensor:
-        return _operators["abs"](self)
+        return operator_functions["abs"](self)
 
     def __invert__(self) -> Tensor:
-        return _operators["invert"](self)
+        return operator_functions["invert"](self)
 
     def __and__(self, other: Any) -> Tensor:
-        return _operators["and"](self, other)
+        return operator_functions["and"](self, other)
 
     def __rand__(self, other: Any) -> Tensor:
-        return _operators["and"](other, self)
+        return operator_functions["and"](other, self)
 
     def __or__(self, other: Any) -> Tensor:
-        return _operators["or"](self, other)
+        return operator_functions["or"](self, other)
 
     def __ror__(self, other: Any) -> Tensor:
-        return _operators["or"](other, self)
+        return operator_functions["or"](other, self)
 
     def __xor__(self, other: Any) -> Tensor:
-        return _operators["xor"](self, other)
+        return operator_functions["xor"](self, other)
 
     def __rxor__(self, other: Any) -> Tensor:
-        return _operators["xor"](other, self)
+        return operator_functions["xor"](other, self)
 
     def __lshift__(self, other: Any) -> Tensor:
-        return _operators["lshift"](self, other)
+        return operator_functions["lshift"](self, other)
 
     def __rlshift__(self, other: Any) -> Tensor:
-        return _operators["lshift"](other, self)
+        return operator_functions["lshift"](other, self)
 
     def __rshift__(self, other: Any) -> Tensor:
-        return _operators["rshift"](self, other)
+        return operator_functions["rshift"](self, other)
 
     def __rrshift__(self, other: Any) -> Tensor:
-        return _operators["rshift"](other, self)
+        return operator_functions["rshift"](other, self)
 
     def __lt__(self, other: Any) -> Tensor:
-        return _operators["lt"](self, other)
+        return operator_functions["lt"](self, other)
 
     def __le__(self, other: Any) -> Tensor:
-        return _operators["le"](self, other)
+        return operator_functions["le"](self, other)
 
     def __gt__(self, other: Any) -> Tensor:
-        return _operators["gt"](self, other)
+        return operator_functions["gt"](self, other)
 
     def __ge__(self, other: Any) -> Tensor:
-        return _operators["ge"](self, other)
+        return operator_functions["ge"](self, other)
 
     def __eq__(self, other: Any) -> Any:
-        return _operators["eq"](self, other) if _is_comparable(other) else NotImplemented
+        return operator_functions["eq"](self, other) if _is_comparable(other) else NotImplemented
 
     def __ne__(self, other: Any) -> Any:
-        return _operators["ne"](self, other) if _is_comparable(other) else NotImplemented
+        return operator_functions["ne"](self, other) if _is_comparable(other) else NotImplemented
 
     __hash__ = object.__hash__  # by identity; passes look symbols up millions of times, and this one is in C
 
     def __getitem__(self, key: Any) -> Tensor:
-        return _operators["getitem"](self, key)
+        return operator_functions["getitem"](self, key)
 
     def __contains__(self, item: object) -> bool:
         raise TypeError(
@@ -286,7 +286,7 @@ class Symbol(Tensor):
 
     def eval(self, feed_dict: dict[Any, Any] | None = None) -> Any:
         """The value of this tensor, computed by a session of its own: ``Session().run(self, feed_dict)``."""
-        return _operators["eval"](self, feed_dict)
+        return operator_functions["eval"](self, feed_dict)
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
@@ -328,7 +328,7 @@ class Symbol(Tensor):
         raise self._has_no_value("a NumPy array")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        found = _operators["ufunc"](ufunc, method, inputs, options)
+        found = operator_functions["ufunc"](ufunc, method, inputs, options)
         if found is NotImplemented:
             raise TypeError(
                 f"np.{ufunc.__name__} can't be applied to the symbolic tensor {self.name}, which has no value while "
@@ -373,4 +373,4 @@ def symbol_of(tensor: Any) -> Symbol:
     return tensor
 
 
-__all__ = ["Operators", "Symbol", "Tensor", "_operators", "define_operators", "symbol_of"]
+__all__ = ["Operators", "Symbol", "Tensor", "define_operators", "operator_functions", "symbol_of"]

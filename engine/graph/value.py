@@ -10,7 +10,7 @@ import numpy as np
 
 from ..common.dtypes import name_of
 from ..common.nest import is_mapping, is_sequence
-from .operator_table import _operators  # pyright: ignore[reportPrivateUsage]
+from .operator_table import operator_functions
 from .spec import Shape, Spec, TensorSpec
 from .tensor import Operators, Tensor
 
@@ -84,7 +84,7 @@ class Value(Tensor):
         return view
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        found = _operators["ufunc"](ufunc, method, inputs, options)
+        found = operator_functions["ufunc"](ufunc, method, inputs, options)
         if found is not NotImplemented:
             return found
         if any(isinstance(out, Tensor) for out in options.get("out", ())):
@@ -159,7 +159,7 @@ class Value(Tensor):
         return (self[position] for position in range(len(self.array)))
 
     def __contains__(self, item: object) -> bool:
-        return bool(_operators["any"](self == item))
+        return bool(operator_functions["any"](self == item))
 
     def __format__(self, format_spec: str) -> str:
         return format(self.item() if not self.array.ndim else str(self), format_spec)

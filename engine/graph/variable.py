@@ -16,10 +16,10 @@ from ..common.dtypes import DType, as_dtype
 from .container import current_container
 from .device import State, place_state
 from .graph import (
-    _context,  # pyright: ignore[reportPrivateUsage]
     current_device_scope,
     eagerly,
     get_default_graph,
+    graph_context,
     graph_for,
     in_explicit_graph,
 )
@@ -32,7 +32,7 @@ from .readable import Readable
 from .slices import IndexedSlices
 from .spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
 from .stateless import in_stateless_scope, keep, substitute
-from .tensor import Operators, Symbol, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from .tensor import Operators, Symbol, Tensor, operator_functions
 from .value import Value
 from .writing_rows import Held
 
@@ -213,7 +213,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         if isinstance(initial_value, Symbol):
             initial_value = outside(initial_value, name or "variable").eval()
         later = _later(initial_value, dtype)
-        value = _operators["as_array"](initial_value, dtype) if later is None else later
+        value = operator_functions["as_array"](initial_value, dtype) if later is None else later
         static: Shape = tuple(value.shape) if shape is None else as_shape(shape)
         if not shape_accepts(static, tuple(value.shape)):
             raise ValueError(
@@ -322,10 +322,10 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         given = substitute(self)
         if given is not None:
             return given
-        if _context.stack:
+        if graph_context.stack:
             return get_default_graph().read(self)
         value = Value(self._lent(), self.trainable and self.spec.differentiable)
-        for tape in _context.tapes:
+        for tape in graph_context.tapes:
             tape.record_read(self, value)
         return value
 
@@ -377,12 +377,12 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         """`value` in the variable's dtype; symbols are cast in their graph."""
         if isinstance(value, Symbol) and not in_explicit_graph():
             with graph_for([value]).entered():
-                return _operators["convert"](value, self.dtype)
-        return _operators["convert"](value, self.dtype)
+                return operator_functions["convert"](value, self.dtype)
+        return operator_functions["convert"](value, self.dtype)
 
     def _store(self, array: Any) -> None:
         """Let the value be that of a tensor, whose memory it shares unless that is a part of something larger."""
-        _context.effects += 1
+        graph_context.effects += 1
         if self.home is not None or type(array) is not np.ndarray:
             self.write_value(array)
         elif array.base is None and array.flags.c_contiguous and array.flags.writeable:
@@ -403,16 +403,18 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     def _update(self, name: str, delta: Any) -> Any:
         tensor = self._converted(delta)
         if in_stateless_scope() or in_explicit_graph():
-            return self._assign_tensor(_operators[name](self, tensor))
+            return self._assign_tensor(operator_functions[name](self, tensor))
         if not isinstance(tensor, Value):
             with graph_for([tensor]).entered():
-                return self._assign_tensor(_operators[name](self, tensor))
-        if self.home is not None and not _context.tapes:  # in one step of the task, so that no other client is between
+                return self._assign_tensor(operator_functions[name](self, tensor))
+        if (
+            self.home is not None and not graph_context.tapes
+        ):  # in one step of the task, so that no other client is between
             build = {"add": self.assign_add, "sub": self.assign_sub}[name]
             return Value(_own(self.home.run(name, build, [tensor.array], is_repeatable=False)[0]))
         with self.lock:  # between reading and writing nobody else writes
-            before = self.value if _context.tapes else Value(self.read_value())  # tapes record what is read
-            return self.assign(_operators[name](before, tensor))
+            before = self.value if graph_context.tapes else Value(self.read_value())  # tapes record what is read
+            return self.assign(operator_functions[name](before, tensor))
 
     def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
         """Set rows: ``v[indices[k]] = values[k]``; of rows named several times the last one counts.
@@ -437,15 +439,15 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
                [2., 2.],
                [9., 8.]], dtype=float32)
         """
-        return _operators["scatter"](self, sparse_delta, "update", name)
+        return operator_functions["scatter"](self, sparse_delta, "update", name)
 
     def scatter_add(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
         """Add to rows: ``v[indices[k]] += values[k]``, each time that a row is named; as `scatter_update`."""
-        return _operators["scatter"](self, sparse_delta, "add", name)
+        return operator_functions["scatter"](self, sparse_delta, "add", name)
 
     def scatter_sub(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
         """Subtract from rows: ``v[indices[k]] -= values[k]``, each time that a row is named; as `scatter_update`."""
-        return _operators["scatter"](self, sparse_delta, "subtract", name)
+        return operator_functions["scatter"](self, sparse_delta, "subtract", name)
 
     def _assign_tensor(self, value: Tensor) -> Tensor:
         kept = keep(self, value)
@@ -540,7 +542,7 @@ def _one_value(initial_value: Any, initializer: Any, name: str | None) -> Any:
             + ("not both." if initializer is not None else "a number, an array or a function of shape and dtype.")
         )
     if isinstance(initializer, str):
-        return _operators["initializer"](initializer)
+        return operator_functions["initializer"](initializer)
     return initial_value if initializer is None else initializer
 
 
@@ -575,7 +577,7 @@ class VariableRows(Readable):
     @property
     def value(self) -> Tensor:
         """The rows at this place of the program."""
-        return _operators["take_rows"](self.variable, self.indices)
+        return operator_functions["take_rows"](self.variable, self.indices)
 
     def assign(self, value: Any) -> Any:
         """Set the rows; in a graph that is being built, returns the new value of the whole variable."""

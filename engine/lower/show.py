@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 
-from ..graph.dump import _is_literal, _reference, _text, _Writer  # pyright: ignore[reportPrivateUsage]
+from ..graph.dump import OperationWriter, is_literal, reference_text, value_text
 from ..graph.graph import Operation
 from .nodes import CONTROL, Frame, Machine, Node, Value, spec_of
 
@@ -86,9 +86,9 @@ def is_back_edge(node: Node, value: Value) -> bool:
 def _literal(value: Value) -> str | None:
     """A number in the user's code, as it is written."""
     operations = value.node.operations
-    if value.node.kind != "const" or not operations or not _is_literal(operations[0]):
+    if value.node.kind != "const" or not operations or not is_literal(operations[0]):
         return None
-    return _reference(operations[0].outputs[0])
+    return reference_text(operations[0].outputs[0])
 
 
 def _kind(node: Node) -> str:
@@ -178,7 +178,7 @@ class _Text:
         found: list[str] = []
         if node.kind in ("const", "op") and len(node.operations) == 1:
             attributes = node.operations[0].op.attributes()
-            found += [f"{name}={_text(value)}" for name, value in attributes.items()]
+            found += [f"{name}={value_text(value)}" for name, value in attributes.items()]
         found += ["constant"] if node.is_constant else []
         found += [f"history={node.history}"] if node.history >= 0 else []
         found += ["lossy"] if node.lossy else []
@@ -196,7 +196,7 @@ class _Text:
         self.lines.append("    " * depth + text)
 
 
-class _Operations(_Writer):
+class _Operations(OperationWriter):
     """Writes the operations of a node: where they run is said there."""
 
     def __init__(self, lines: list[str]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..common.nest import is_tuple
 from ..devices.dispatcher import Dispatcher
 from ..devices.transfer import Parts
 from ..graph.op import Op, is_array
@@ -113,8 +114,8 @@ class GpuKernels:
         if function is None:
             function = self._functions[kernel.__code__] = self._function(kernel)
         results = function(*values)
-        if isinstance(results, tuple):
-            return tuple([self.on_device(value) for value in results])  # pyright: ignore[reportUnknownVariableType]
+        if is_tuple(results):
+            return tuple([self.on_device(value) for value in results])
         return self.on_device(results)
 
     def on_device(self, value: Any) -> Any:
@@ -162,9 +163,10 @@ class GpuKernels:
 
 def _op_of(value: Any) -> Op | None:
     """The operation that a printed call runs: those that are bound are ``partial(op.run, np)``."""
-    if not isinstance(value, functools.partial) or value.args != (np,):  # pyright: ignore[reportUnknownMemberType]
+    call = value
+    if not isinstance(value, functools.partial) or call.args != (np,):
         return None
-    op: Any = getattr(value.func, "__self__", None)  # pyright: ignore[reportUnknownMemberType]
+    op = getattr(call.func, "__self__", None)
     return op if isinstance(op, Op) else None
 
 

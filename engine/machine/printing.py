@@ -102,18 +102,18 @@ class MachinePrinter:
             elif node.kind in ("recv", "collect", "trips", "feed"):
                 self._print_arrival(node)
             elif node.kind == "exit" or (node.kind == "enter" and node.is_constant):
-                self._delivery("deliver", node)
-                self._delivery("kill", node)
+                self.delivery("deliver", node)
+                self.delivery("kill", node)
                 if node.kind == "enter" and self._has_inline(node):
-                    self._delivery("inline", node)
-                    self._delivery("inline dead", node)
+                    self.delivery("inline", node)
+                    self.delivery("inline dead", node)
         while self._pending:
             self._pending.pop()()
         return self.printer.assemble()
 
     # --- functions --------------------------------------------------------------------------------------------------
 
-    def _function(self, key: Any, hint: str, arguments: Iterable[str]) -> _Writer:
+    def _function(self, key: Any, hint: str, arguments: Iterable[str]) -> FunctionWriter:
         name = self.names.get(key)
         if name is None:
             name = self.names[key] = self.printer.fresh(hint)
@@ -121,9 +121,9 @@ class MachinePrinter:
         function = Function(self.printer, name)
         function.arguments = list(arguments)
         self.printer.add_function(function)
-        return _Writer(self, function)
+        return FunctionWriter(self, function)
 
-    def add_function(self, key: Any, arguments: Iterable[str], hint: str = "") -> _Writer:
+    def add_function(self, key: Any, arguments: Iterable[str], hint: str = "") -> FunctionWriter:
         """A further function of a node, to be written."""
         return self._function(key, hint, arguments)
 
@@ -134,7 +134,7 @@ class MachinePrinter:
             name = self.names[key] = self.printer.fresh(hint)
         return name
 
-    def _delivery(self, purpose: str, node: Node) -> str:
+    def delivery(self, purpose: str, node: Node) -> str:
         """The function that lays what `node` hands on into an iteration; printed when all else has been."""
         key = (purpose, node)
         if key in self.names:
@@ -236,7 +236,7 @@ class MachinePrinter:
         end.leave()
 
 
-class _Writer:
+class FunctionWriter:
     """Writes the body of one function over an iteration called `it`."""
 
     def __init__(self, owner: MachinePrinter, function: Function) -> None:
@@ -453,7 +453,7 @@ class _Writer:
     def _pass_next_iteration(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
         if not is_alive:
             return
-        deliver = self.owner._delivery("deliver", node)  # pyright: ignore[reportPrivateUsage]
+        deliver = self.owner.delivery("deliver", node)
         self.line("t = it.next or advance(it)")
         self.line(f"if t is None: it.run.waiting.append(({deliver}, {x}))")
         self.line(f"else: {deliver}(t, {x})")
@@ -466,7 +466,7 @@ class _Writer:
             number = place.constants.index(node)
             self.line(f"constant(r, {number}, {x})" if is_alive else f"constant_dead(r, {number})")
             return
-        deliver = self.owner._delivery("deliver" if is_alive else "kill", node)  # pyright: ignore[reportPrivateUsage]
+        deliver = self.owner.delivery("deliver" if is_alive else "kill", node)
         if is_alive:
             self.line(f"{deliver}(r.first, {x})")
             return
@@ -477,7 +477,7 @@ class _Writer:
         if not is_alive:
             return
         number = self.blueprint.place_of(node).exits.index(node)
-        deliver = self.owner._delivery("deliver", node)  # pyright: ignore[reportPrivateUsage]
+        deliver = self.owner.delivery("deliver", node)
         self.line(f"it.run.exited[{number}] = True")
         self.line(f"{deliver}(it.run.parent, {x})")
 

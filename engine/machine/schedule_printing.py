@@ -9,12 +9,12 @@ from ..lower.nodes import Node, Value
 from ..runtime.printer import Block
 
 if TYPE_CHECKING:
-    from .printing import MachinePrinter, _Writer  # pyright: ignore[reportPrivateUsage]
+    from .printing import FunctionWriter, MachinePrinter
 
 SCHEDULE_NAMES = ("schedule", "demultiplex", "replicate", "replicate_part", "join")
 
 
-def print_schedule_node(owner: MachinePrinter, writer: _Writer, node: Node) -> None:
+def print_schedule_node(owner: MachinePrinter, writer: FunctionWriter, node: Node) -> None:
     """The functions of a node; its kind says which."""
     if node.kind == "demultiplex":
         _print_demultiplex(writer, node)
@@ -24,7 +24,7 @@ def print_schedule_node(owner: MachinePrinter, writer: _Writer, node: Node) -> N
         _print_apart(owner, writer, node)
 
 
-def _taken(writer: _Writer, node: Node) -> list[str]:
+def _taken(writer: FunctionWriter, node: Node) -> list[str]:
     """A local name for each input; the same value keeps its name."""
     known: dict[Value, str] = {}
     for value in node.inputs:
@@ -33,7 +33,7 @@ def _taken(writer: _Writer, node: Node) -> list[str]:
     return [known[value] for value in node.inputs]
 
 
-def _print_apart(owner: MachinePrinter, writer: _Writer, node: Node) -> None:
+def _print_apart(owner: MachinePrinter, writer: FunctionWriter, node: Node) -> None:
     """Print the start of a Schedule or a replica, and the function that takes its results."""
     label = writer.printer.bind("node", node)
     finish = owner.name_of(("deliver", node), f"done_{node.kind}")
@@ -64,7 +64,7 @@ def _print_kernel(owner: MachinePrinter, node: Node) -> str:
     return kernel.function.name
 
 
-def _print_demultiplex(writer: _Writer, node: Node) -> None:
+def _print_demultiplex(writer: FunctionWriter, node: Node) -> None:
     (request,) = _taken(writer, node)
     parts = [writer.printer.fresh("part") for _ in node.outputs]
     writer.line(f"{', '.join(parts)}{',' if len(parts) == 1 else ''} = demultiplex({request})")
@@ -79,7 +79,7 @@ def _print_demultiplex(writer: _Writer, node: Node) -> None:
     writer.leave()
 
 
-def _print_join(writer: _Writer, node: Node) -> None:
+def _print_join(writer: FunctionWriter, node: Node) -> None:
     request, *parts = _taken(writer, node)
     results = [writer.printer.fresh("result") for _ in node.outputs]
     target = f"{', '.join(results)}{',' if len(results) == 1 else ''} = " if results else ""

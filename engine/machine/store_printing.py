@@ -8,7 +8,7 @@ from ..lower.nodes import Node
 from ..runtime.printed import Origin
 
 if TYPE_CHECKING:
-    from .printing import _Writer  # pyright: ignore[reportPrivateUsage]
+    from .printing import FunctionWriter
 
 STORE_NAMES = (
     *("store_new", "store_pass", "store_put", "store_read", "store_contains", "store_size", "store_gather"),
@@ -16,7 +16,7 @@ STORE_NAMES = (
 )
 
 
-def print_store_node(writer: _Writer, node: Node) -> None:
+def print_store_node(writer: FunctionWriter, node: Node) -> None:
     """The function of a store node: it leaves its inputs where they are if it has to wait."""
     arguments = [writer.take(value, node, keep=True) for value in node.inputs]
     slots = [writer.blueprint.place_of(node).slots.get((node, value), -1) for value in node.inputs]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..common.nest import is_sequence
 from ..devices import (
     Agenda,
     Buffer,
@@ -100,7 +101,7 @@ class StreamEngine(Engine):
         self._arriving: list[tuple[Pending, Any, Done]] = []  # from the host, once a kernel has ended
         self._reading = 0  # values of histories that are waited for
         self._timed = device if self.is_quick and isinstance(device, TimedDevice) else None
-        self._asked: Engine = self
+        self.asked_engine: Engine = self
 
     def on_pressure(self, release: Callable[[], None]) -> bool:
         if self.device.memory.limit is None:
@@ -158,7 +159,7 @@ class StreamEngine(Engine):
 
     @property
     def asked(self) -> Engine:
-        return self._asked
+        return self.asked_engine
 
     def at_once(self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if self._timed is None or DeviceRecord in map(type, values):
@@ -379,7 +380,7 @@ def variables_on(machine: Machine, device: str) -> list[Variable]:
 def ask_together(engines: Sequence[StreamEngine]) -> None:
     """Let one of the engines whose devices share an agenda be polled for all."""
     for engine in engines:
-        engine._asked = engines[0]  # pyright: ignore[reportPrivateUsage]
+        engine.asked_engine = engines[0]
 
 
 def _is_host(value: Any) -> bool:
@@ -400,11 +401,11 @@ def _flattened(values: Sequence[Any], gathered: dict[int, list[Any]]) -> tuple[l
     return flat, shape
 
 
-def _lay_out(items: list[Any], flat: list[Any]) -> list[Any]:
+def _lay_out(items: Sequence[Any], flat: list[Any]) -> list[Any]:
     shape: list[Any] = []
     for item in items:
-        if isinstance(item, list):
-            shape.append(_lay_out(item, flat))  # pyright: ignore[reportUnknownArgumentType]
+        if is_sequence(item):
+            shape.append(_lay_out(item, flat))
         else:
             flat.append(item)
             shape.append(None)

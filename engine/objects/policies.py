@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, MutableMapping
 from typing import Any, cast
 
+from ..common.nest import is_mapping, is_text
 from .floats import floatx, is_mixed, layer_dtype
 from .registry import (
     deserialize_keras_object,
@@ -45,7 +46,7 @@ class DTypePolicy:
     def __init__(self, name: str | None = None) -> None:
         if name is None:
             name = dtype_policy().name
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_text(name):
             raise TypeError(
                 f"DTypePolicy takes a name, such as 'float32' or 'mixed_float16'; got {name!r} of type "
                 f"{type(name).__name__}."
@@ -118,7 +119,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
     def __init__(self, default_policy: Any = None, policy_map: dict[str, Any] | None = None) -> None:
         if isinstance(default_policy, DTypePolicyMap):
             raise ValueError("DTypePolicyMap: default_policy must be a single policy, got a DTypePolicyMap.")
-        if policy_map is not None and not isinstance(policy_map, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if policy_map is not None and not is_mapping(policy_map):
             raise TypeError(f"DTypePolicyMap: policy_map must be a dict of policies, got {policy_map!r}.")
         self._given = default_policy
         self._policies: dict[str, DTypePolicy] = {}

@@ -15,8 +15,8 @@ from ..common.quick_dataclass import dataclass
 from ..graph.graph import (
     Graph,
     Operation,
-    _context,  # pyright: ignore[reportPrivateUsage]
     get_default_graph,
+    graph_context,
     graph_for,
 )
 from ..graph.op import Cost, ErrorSample, Op, Sample, as_scalar_or_array
@@ -38,7 +38,7 @@ _MOST_SCALARS = 4096
 
 def apply(op: Op, *inputs: Tensor, name: str | None = None) -> Tensor:
     """The only (or first) output of `op` over `inputs`: computed now if all are values, else built into their graph."""
-    if not _context.stack:
+    if not graph_context.stack:
         values: Any = inputs
         try:
             arrays: list[Any] = [tensor.array for tensor in values]
@@ -85,7 +85,7 @@ def arrays_now(inputs: Sequence[Any]) -> list[Any] | None:
 
 def runs_now(inputs: Iterable[Any]) -> bool:
     """Test whether an op over these tensors runs at once: no graph is being built, and none of them is symbolic."""
-    return not _context.stack and all(isinstance(tensor, Value) for tensor in inputs)
+    return not graph_context.stack and all(isinstance(tensor, Value) for tensor in inputs)
 
 
 # --- constants and conversion ---------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def make_constant(array: Any, name: str | None = None, graph: Graph | None = Non
     array = as_scalar_or_array(np.array(array))
     if isinstance(array, np.ndarray):
         array.setflags(write=False)
-    if graph is None and not _context.stack:
+    if graph is None and not graph_context.stack:
         return Value(array)
     return (graph or get_default_graph()).add(Constant(array), (), name or "constant").outputs[0]
 
@@ -295,7 +295,7 @@ _scalars: dict[Any, Value] = {}  # of Python's numbers, by type, number and dtyp
 
 def scalar(value: Any, dtype: DType | None, graph: Graph | None = None) -> Tensor:
     """A Python number as a tensor of `dtype`, by default of its own."""
-    if graph is None and not _context.stack:
+    if graph is None and not graph_context.stack:
         key: Any = (type(value), value, dtype)
         known = _scalars.get(key)
         if known is None or value != value or (not value and type(value) is not int):  # -0.0 equals 0.0
@@ -430,7 +430,7 @@ def _graph_elsewhere(tensors: Sequence[Tensor]) -> Graph | None:
     if not symbols:
         return None
     current = get_default_graph()
-    if _context.stack and all(symbol.operation.graph is current or current.sees(symbol) for symbol in symbols):
+    if graph_context.stack and all(symbol.operation.graph is current or current.sees(symbol) for symbol in symbols):
         return None
     return graph_for(symbols)
 

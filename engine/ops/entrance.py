@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..common.keywords import explain_keywords
-from ..common.nest import flatten
-from ..graph.graph import Graph, _context  # pyright: ignore[reportPrivateUsage]
+from ..common.nest import flatten, is_mapping, is_sequence
+from ..graph.graph import Graph, graph_context
 from ..graph.tensor import Symbol
 from ..graph.value import Value
 from ..graph.variable import Variable
@@ -28,13 +28,16 @@ def symbol_in(value: Any) -> Symbol | None:
     """A symbol among the leaves of `value`; None if there is none."""
     if isinstance(value, Symbol):
         return value
-    if isinstance(value, dict):
-        value = value.values()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    elif not isinstance(value, (list, tuple)):
+    items: Iterable[object]
+    if is_mapping(value):
+        items = value.values()
+    elif is_sequence(value):
+        items = value
+    else:
         return getattr(value, "flow", None) if isinstance(getattr(value, "flow", None), Symbol) else None
-    if _PLAIN.issuperset(map(type, value)):  # pyright: ignore[reportUnknownArgumentType] - quick where there are many
+    if _PLAIN.issuperset(map(type, items)):  # quick where there are many
         return None
-    for item in value:  # pyright: ignore[reportUnknownVariableType]
+    for item in items:
         found = symbol_in(item)
         if found is not None:
             return found
@@ -78,7 +81,7 @@ def entering_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            if not _context.stack:
+            if not graph_context.stack:
                 symbol = None
                 for argument in args:  # here, and not in a function: each op that is run at once comes through
                     if type(argument) not in _PLAIN:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.graph import _context  # pyright: ignore[reportPrivateUsage]
+from ..graph.graph import graph_context
 from ..graph.op import Op, as_scalar_or_array, without_bare_strings
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
@@ -76,7 +76,7 @@ def run_now(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, 
                 for output in outputs:
                     output.of_weights = True
             break
-    for tape in _context.tapes:
+    for tape in graph_context.tapes:
         tape.record(op, inputs, outputs)
     return outputs
 
@@ -116,7 +116,7 @@ def _run_once(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value
     with np.errstate(all="ignore"):
         result = without_bare_strings(op.run(np, *arrays))
     if any(effect.writes for effect in op.effects()):
-        _context.effects += 1
+        graph_context.effects += 1
     given = specs if isinstance(specs, tuple) else (specs,)
     results = result if issubclass(result.__class__, tuple) else (result,)
     made = tuple([value_of(item, spec) for item, spec in zip(results, given, strict=True)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.graph import _context  # pyright: ignore[reportPrivateUsage]
+from ..graph.graph import graph_context
 from ..graph.tensor import Symbol, Tensor, define_operators
 from ..graph.value import Value
 from .arrays import axes, indexing, shaping
@@ -50,7 +50,7 @@ _PLAIN_INDICES = frozenset({int, type(None), type(...)})
 
 def _getitem(x: Any, key: Any) -> Tensor:
     """``x[key]``; of values by places that are known, without an op unless a tape records."""
-    if type(x) is Value and not _context.stack and not _context.tapes and _is_plain_index(key):
+    if type(x) is Value and not graph_context.stack and not graph_context.tapes and _is_plain_index(key):
         part = x.array[key]
         if not isinstance(part, str):
             return Value(part, x.of_weights)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..common.nest import is_text
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 _functions: dict[str, Callable[..., Any]] = {}
 
@@ -34,7 +36,7 @@ def register_function(name: str) -> Callable[[Function], Function]:
     >>> ab.ops.numpy_function(ranks, [np.array([3.0, 1.0, 2.0])], "int64", shape=(3,))
     Tensor([2, 0, 1], dtype=int64)
     """
-    if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_text(name) or not name:
         raise TypeError(f"register_function takes a name: @register_function('ranks'); got {name!r}.")
 
     def register(function: Function) -> Function:

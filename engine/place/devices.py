@@ -107,7 +107,8 @@ def make_devices(task: DeviceName = LOCAL, **kinds: Any) -> list[Device]:
 
 
 def _of_kind(kind: str, wanted: Any, task: DeviceName) -> Iterator[Device]:
-    options: dict[str, Any] = dict(wanted) if isinstance(wanted, Mapping) else {"count": wanted}  # pyright: ignore[reportUnknownArgumentType]
+    given = wanted
+    options: dict[str, Any] = dict(given) if isinstance(wanted, Mapping) else {"count": wanted}
     count = options.pop("count", 1)
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"set_devices: {kind}={wanted!r}; expected how many there are, or a dict of options.")

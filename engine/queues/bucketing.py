@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..common import dtypes
-from ..common.nest import flatten, is_sequence, pack_as
+from ..common.nest import flatten, pack_as
 from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation, get_default_graph, graph_for
 from ..graph.op import Effect
@@ -152,7 +152,7 @@ def _checked_boundaries(boundaries: Sequence[int]) -> tuple[int, ...]:
 
 
 def _one_a_bucket(what: str, given: int | Sequence[int], count: int) -> list[int]:
-    found = [int(value) for value in given] if is_sequence(given) else [int(given)] * count  # pyright: ignore
+    found = [int(value) for value in given] if isinstance(given, Sequence) else [int(given)] * count
     if len(found) != count or min(found) < 1:
         raise ValueError(
             f"bucket_by_sequence_length: {what} must be positive, one number for all or one for each of the {count} "

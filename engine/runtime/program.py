@@ -15,6 +15,7 @@ import numpy as np
 from ..codegen.natives import has_binder
 from ..common.blas import on_one_thread
 from ..common.logs import DEBUG, is_logged, log
+from ..common.nest import is_sequence
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History
 from ..control_flow.while_loop import While
@@ -112,8 +113,8 @@ def bytes_saved(value: Any) -> int:
         return 0
     if isinstance(value, tuple):
         return 0  # the frame of a call: what it holds was counted there
-    if isinstance(value, list):
-        return sum([bytes_saved(item) for item in value])  # pyright: ignore[reportUnknownVariableType]
+    if is_sequence(value):
+        return sum([bytes_saved(item) for item in value])
     return int(value.nbytes)
 
 

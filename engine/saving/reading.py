@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..common.nest import is_sequence
+from ..common.nest import is_mapping, is_sequence
 from ..control_flow.call import Body
 from ..graph.device import Colocation
 from ..graph.graph import Graph
@@ -44,7 +44,7 @@ def rebuild(
     Raises:
         SavedGraphError: it is no such document, of a later version, damaged, or holds ops that are not known here.
     """
-    if not isinstance(document, dict) or document.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+    if not is_mapping(document) or document.get("format") != FORMAT:
         raise SavedGraphError(f"{source} holds no saved graph. Give what graph.save or graph_to_dict has written.")
     if document["version"] > VERSION:
         raise SavedGraphError(

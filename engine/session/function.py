@@ -17,8 +17,8 @@ from ..control_flow.region_op import component
 from ..graph.graph import (
     Operation,
     Placeholder,
-    _context,  # pyright: ignore[reportPrivateUsage]
     get_default_graph,
+    graph_context,
 )
 from ..graph.op import as_scalar_or_array
 from ..graph.spec import TensorSpec
@@ -60,13 +60,13 @@ class Function:
         self._may_recurse: bool | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        kinds = None if kwargs or _context.stack else _kinds(args)
+        kinds = None if kwargs or graph_context.stack else _kinds(args)
         known = None if kinds is None else self._known.get(kinds)
         if known is not None and not meets_itself(self, args, kwargs):
             return known.run(args)
         leaves = flatten((args, kwargs))
         kinds_of_leaves: set[type[Any]] = {type(component(leaf)) for leaf in leaves}
-        if FlowValue in kinds_of_leaves and not _context.stack:
+        if FlowValue in kinds_of_leaves and not graph_context.stack:
             return self.python_function(*args, **kwargs)
         if self._joins_a_graph(kinds_of_leaves) or meets_itself(self, args, kwargs):
             return call_on_tensors(self, args, kwargs)
@@ -80,7 +80,7 @@ class Function:
     @staticmethod
     def _joins_a_graph(kinds: set[type]) -> bool:
         """Test whether a call on arguments of these types adds to a graph."""
-        return Symbol in kinds or bool(_context.stack and not kinds.isdisjoint((Value, FlowValue)))
+        return Symbol in kinds or bool(graph_context.stack and not kinds.isdisjoint((Value, FlowValue)))
 
     def may_recurse(self) -> bool:
         """Test whether a look at the function's names says that it may call itself, directly or by way of others."""
@@ -162,7 +162,7 @@ class _Trace:
 
     def run(self, given: Sequence[Any]) -> Any:
         """The function's result, of values or arrays in the places that are fed."""
-        if _context.tapes:
+        if graph_context.tapes:
             return self._run_recorded(given)
         arrays = [value.array if isinstance(value, Value) else value for value in given]
         results = iter(self._programs.general()(*arrays, *[value.array for value, _ in self._graph.fed]))

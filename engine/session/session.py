@@ -11,7 +11,7 @@ import numpy as np
 
 from ..common.deadlines import deadline
 from ..common.dtypes import is_integer, name_of
-from ..common.nest import flatten, pack_as
+from ..common.nest import flatten, is_sequence, pack_as
 from ..common.nest import is_integer as is_whole_number
 from ..graph.container import clear_containers
 from ..graph.device import DeviceName
@@ -352,11 +352,12 @@ def _schedule(placement: Any, seed: Any, target: Any, lossy: Any) -> Schedule:
 
 def _lossy_pairs(lossy: Any) -> tuple[tuple[str, str], ...]:
     """Raises TypeError: it is something else than pairs of names. ValueError: a name can't be read."""
+    given: Any = lossy
     if isinstance(lossy, str) or not isinstance(lossy, Iterable):
         raise TypeError(f"lossy={lossy!r}: expected pairs of names, such as [('/job:ps', '/job:worker')].")
-    pairs: list[Any] = list(lossy)  # pyright: ignore[reportUnknownArgumentType]
+    pairs = list(given)
     for pair in pairs:
-        names: list[Any] = list(pair) if isinstance(pair, (tuple, list)) else []  # pyright: ignore[reportUnknownArgumentType]
+        names = list(pair) if is_sequence(pair) else []
         if len(names) != 2 or not all(isinstance(name, str) for name in names):
             raise TypeError(f"lossy={lossy!r}: {pair!r} is no pair of names, such as ('/job:ps', '/job:worker').")
         for name in names:

@@ -18,7 +18,7 @@ from ..graph.graph import (
     Operation,
     Placeholder,
     ReadVariable,
-    _context,  # pyright: ignore[reportPrivateUsage]
+    graph_context,
     in_explicit_graph,
 )
 from ..graph.op import Op
@@ -38,7 +38,7 @@ Runner = Callable[..., Sequence[Any]]  # of arrays
 
 def is_recording() -> bool:
     """Test whether a tape records what this thread computes."""
-    return bool(_context.tapes)
+    return bool(graph_context.tapes)
 
 
 class TraceGraph(Graph):
@@ -56,7 +56,7 @@ class TraceGraph(Graph):
 
     def feed_of(self, value: Value) -> Symbol | None:
         known = next((symbol for captured, symbol in self.fed if captured is value), None)
-        if known is None and any(tape.has(value) for tape in _context.tapes):
+        if known is None and any(tape.has(value) for tape in graph_context.tapes):
             with self.control_dependencies(None), self.device(None):
                 known = self.add(Placeholder(value.spec), (), "captured").outputs[0]
             self.fed.append((value, known))
@@ -102,7 +102,7 @@ class Staged(Op):
 
     def note(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Notify the tapes that record of a run."""
-        for tape in _context.tapes:
+        for tape in graph_context.tapes:
             tape.record(self, inputs, outputs)
 
     def grad(self, node: Any, *cotangents: Tensor | None) -> Sequence[Any]:

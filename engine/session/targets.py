@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from ..common.nest import is_text
 from ..graph.graph import Graph, Operation
 from ..graph.spec import Spec
 from ..graph.tensor import Tensor
@@ -51,7 +52,7 @@ def connect(target: str) -> Remote:
         TypeError: it is no string.
         ValueError: its scheme is not known.
     """
-    if not isinstance(target, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_text(target):
         raise TypeError(
             f"target={target!r} ({type(target).__name__}): expected a string such as 'grpc://localhost:2203'."
         )

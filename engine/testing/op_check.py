@@ -53,6 +53,10 @@ def check_error(sample: ErrorSample) -> int:
     raise AssertionError(f"nothing was raised, expected {sample.error.__name__} matching {sample.match!r}")
 
 
+def _is_op_class(given: object) -> bool:
+    return isinstance(given, type) and issubclass(given, Op)
+
+
 def check_op(op: type[Op], verbose: bool = True) -> dict[str, int]:
     """Run every check of an op class over its `samples()` and `error_samples()`.
 
@@ -76,7 +80,7 @@ def check_op(op: type[Op], verbose: bool = True) -> dict[str, int]:
     >>> counts["value"], counts["derivatives"] > 0
     (4, True)
     """
-    if not (isinstance(op, type) and issubclass(op, Op)):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not _is_op_class(op):
         raise TypeError(f"check_op takes a class of ops, got {op!r}.")
     samples = list(op.samples())
     problems = _too_few(op, samples)

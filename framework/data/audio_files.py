@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dataset_folders import check_folder_arguments, list_folder
-from .datasets import _datasets  # pyright: ignore[reportPrivateUsage]
+from .datasets import _datasets
 
 Array = NDArray[Any]
 
@@ -61,7 +61,7 @@ def audio_dataset_from_directory(
     """
     if ragged:
         raise ValueError("audio_dataset_from_directory: ragged=True is not supported. Give output_sequence_length.")
-    if sampling_rate is not None and (not isinstance(sampling_rate, int) or sampling_rate < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if sampling_rate is not None and (not isinstance(sampling_rate, int) or sampling_rate < 1):
         raise ValueError(f"sampling_rate must be a positive integer or None, got {sampling_rate!r}.")
     check_folder_arguments(labels, label_mode, class_names, validation_split, subset, shuffle, seed)
     mode = None if labels is None else label_mode

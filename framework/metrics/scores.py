@@ -83,7 +83,7 @@ class FBetaScore(_ByColumn):
             raise ValueError(f"average must be None, 'micro', 'macro' or 'weighted'; got {average!r}.")
         if not isinstance(beta, float) or beta <= 0:
             raise ValueError(f"beta must be a positive float; got {beta!r}.")
-        if threshold is not None and not (isinstance(threshold, float) and 0 < threshold <= 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if threshold is not None and not (isinstance(threshold, float) and 0 < threshold <= 1):
             raise ValueError(f"threshold must be None or a float with 0 < threshold <= 1; got {threshold!r}.")
         self.average = average
         self.beta = beta

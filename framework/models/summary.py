@@ -106,7 +106,7 @@ def _note_shapes(model: Model) -> None:
         with suppress(Exception):  # it may need integers, or a known batch size
             Layer.compute_output_shape(model, **{name: _open_batch(shape) for name, shape in shapes.items()})
             return
-    for layer in model._flatten_layers():  # pyright: ignore[reportPrivateUsage]
+    for layer in model._flatten_layers():
         layer._latest_output_shapes = _open_batch(layer._latest_output_shapes)  # what was seen, in a batch of any size
 
 
@@ -115,8 +115,8 @@ def _output_shape(layer: Layer) -> str:
         return _shape_text(layer.output_shape)
     if layer.inbound_nodes:
         return _shape_text(shapes_of(layer.inbound_nodes[0].outputs))
-    if layer._latest_output_shapes is not None:  # pyright: ignore[reportPrivateUsage]
-        return _shape_text(layer._latest_output_shapes)  # pyright: ignore[reportPrivateUsage]
+    if layer._latest_output_shapes is not None:
+        return _shape_text(layer._latest_output_shapes)
     built_for = layer.get_build_config() if layer.built else None
     if not built_for:
         return "?"

@@ -54,7 +54,7 @@ def check_callback(
     findings = Findings("")
     with _empty_folder():
         callback = make()
-        if not isinstance(callback, Callback):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(callback, Callback):
             raise TypeError(f"check_callback takes a function that makes a callback; it made {callback!r}.")
         findings.subject = type(callback).__name__
         findings.run("signatures", lambda: _signatures(callback))

@@ -66,7 +66,7 @@ def check_layer(
     >>> counts["gradients"]  # by the input, the kernel and the bias
     3
     """
-    if not (isinstance(layer_class, type) and issubclass(layer_class, Layer)):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not (isinstance(layer_class, type) and issubclass(layer_class, Layer)):
         raise TypeError(f"check_layer takes a class of layers and its arguments apart, got {layer_class!r}.")
     arrays = tree.map_structure(np.asarray, inputs)
     rows = {x.shape[:1] for x in tree.flatten(arrays)}

@@ -52,7 +52,7 @@ def check_optimizer(
     1
     """
     made = make(learning_rate=learning_rate)
-    if not isinstance(made, Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(made, Optimizer):
         raise TypeError(f"check_optimizer takes a class of optimizers or a function that makes one; it made {made!r}.")
     check = _OptimizerCheck(make, learning_rate, steps, tolerance)
     findings = Findings(type(made).__name__)

@@ -95,7 +95,7 @@ def show(text: str, end: str = "\n") -> None:
 
 
 def _checked(name: str, value: int | None) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise ValueError(f"{name} must be a positive integer, or None for no limit; got {value!r}.")
     return value
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from ...engine import ops
 from ...engine.common.keywords import keywords_of, unexpected_keywords
@@ -76,7 +76,7 @@ class Layer(StatelessCalls):
     Tensor([[1., 2.]], dtype=float32)
     """
 
-    has_loops: ClassVar[bool] = False  # whether calls on values run compiled: op by op, each step of a loop costs more
+    has_loops: bool = False  # whether calls on values run compiled: op by op, each step of a loop costs more
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

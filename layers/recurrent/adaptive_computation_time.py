@@ -62,7 +62,7 @@ class AdaptiveComputationTime(Layer):
     True
     """
 
-    has_loops: ClassVar[bool] = True
+    has_loops = True
 
     untracked: ClassVar[frozenset[str]] = Layer.untracked | {"mean_ponder_steps"}
 

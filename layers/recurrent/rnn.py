@@ -72,7 +72,7 @@ class RNN(Layer):
              [3., 3.]]], dtype=float32)
     """
 
-    has_loops: ClassVar[bool] = True
+    has_loops = True
 
     untracked: ClassVar[frozenset[str]] = Layer.untracked | {"states"}
 

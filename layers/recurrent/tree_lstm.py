@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from ...engine import ops
 from ...engine.control_flow import TensorArray, TensorStore, cond, while_loop
@@ -69,7 +69,7 @@ class TreeLSTM(Layer):
     (2, 4)
     """
 
-    has_loops: ClassVar[bool] = True
+    has_loops = True
     kernel: Weight
     recurrent_kernel: Weight
     bias: Weight | None

@@ -14,7 +14,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers
-from anabranch.engine.graph.graph import _context, get_default_graph  # pyright: ignore[reportPrivateUsage]
+from anabranch.engine.graph.graph import get_default_graph, graph_context
 
 X = np.arange(12, dtype="float32").reshape(3, 4)
 
@@ -194,5 +194,5 @@ def test_nothing_is_left_entered() -> None:
     x = ab.Input((2,))
     with pytest.raises(ValueError, match="axis"):
         layers.Dense(1)(ab.ops.concatenate([x, x], axis=7))
-    assert not _context.enters
-    assert not _context.stack
+    assert not graph_context.enters
+    assert not graph_context.stack

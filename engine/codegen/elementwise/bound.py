@@ -13,7 +13,7 @@ import numpy as np
 from ...common.cached import cached_property
 from ...common.descriptions import describe_value
 from ...common.logs import DEBUG, is_logged, log
-from ...graph.op import Op
+from ...graph.op import Op, is_plain_array
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
 from ..expression.expression import Expression, ExpressionBuilder, UnsupportedError, memory_type, register_type
@@ -133,9 +133,7 @@ def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def fits(value: Any, dtype: np.dtype[Any]) -> bool:
     """Test whether kernels take `value` as it is, if it has the right shape."""
-    return (
-        type(value) is np.ndarray and value.dtype is dtype and value.flags.c_contiguous and value.flags.aligned  # pyright: ignore[reportUnknownMemberType]
-    )
+    return is_plain_array(value) and value.dtype is dtype and value.flags.c_contiguous and value.flags.aligned
 
 
 def fitted(value: Any, dtype: np.dtype[Any]) -> Any:

@@ -22,8 +22,8 @@ _EXP_OF_NEGATIVE = tuple(coefficient * (-1) ** k for k, coefficient in enumerate
 # (e**2r - 1 - 2r) / 2r**2 on [-ln2/4, ln2/4], of which the error counts beside e**2r - 1
 _HALF_EXPM1_OF_DOUBLE = (0.999999962, 0.666661736, 0.3333376056, 0.1338647554, 0.044424048)
 # erf(x) / x - 1 as a polynomial in x**2, and -log(1 - erf(x)), which is 17.99 at 4
-_ERF_NEAR = (0.1283791666, -0.376126337, 0.1128369396, -0.02685927123, 0.005200634902, -0.0008137440383, 8.345225384e-5)
-_ERF_FAR = (
+ERF_NEAR = (0.1283791666, -0.376126337, 0.1128369396, -0.02685927123, 0.005200634902, -0.0008137440383, 8.345225384e-5)
+ERF_FAR = (
     *(-0.0001759483251, 1.129521197, 0.6333338591, 0.1082948603),
     *(-0.02512923982, 0.004174885337, -0.0004352705539, 2.116650643e-5),
 )
@@ -179,9 +179,9 @@ def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
 def erf(e: ExpressionBuilder, x: Expression) -> Expression:
     """A polynomial near 0; 1 - e**-g(|x|) elsewhere, where g is at most 18: the exponential needs one scale."""
     size = e.absolute(x)
-    near = e.fma(size, polynomial(e, x * x, _ERF_NEAR), size)
+    near = e.fma(size, polynomial(e, x * x, ERF_NEAR), size)
     inside = e.where(size > 4.0, e.constant(4.0, "float"), size)
-    r, exponent = _reduced(e, -polynomial(e, inside, _ERF_FAR), _BIAS)
+    r, exponent = _reduced(e, -polynomial(e, inside, ERF_FAR), _BIAS)
     scale = _power_of_two(e, exponent)
     far = e.fma(-_small_expm1(e, r), scale, 1 - scale)
     return e.copysign(e.where(size < 0.92, near, far), x)

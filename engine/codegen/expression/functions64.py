@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 
 from ...ops.math.special import (
-    _ERF_FAR,  # pyright: ignore[reportPrivateUsage]
-    _ERF_NEAR,  # pyright: ignore[reportPrivateUsage]
-    _ERF_TAIL,  # pyright: ignore[reportPrivateUsage]
+    ERF_FAR,
+    ERF_NEAR,
+    ERF_TAIL,
 )
 from .expression import Expression, ExpressionBuilder
 
@@ -221,17 +221,17 @@ def _decay(e: ExpressionBuilder, size: Expression) -> Expression:
 def erf(e: ExpressionBuilder, x: Expression) -> Expression:
     """The error function: x P(x**2) / Q(x**2) near 0, 1 - e**-x**2 P(x) / Q(x) elsewhere (see `ops.special`)."""
     size = clamped(e, e.absolute(x), 0.0, 6.0)
-    near = x * _quotient(e, x * x, _ERF_NEAR)
-    far = 1 - _decay(e, size) * _quotient(e, size, _ERF_FAR)
+    near = x * _quotient(e, x * x, ERF_NEAR)
+    far = 1 - _decay(e, size) * _quotient(e, size, ERF_FAR)
     return e.where(size <= 0.46875, near, e.copysign(far, x))
 
 
 def erfc(e: ExpressionBuilder, x: Expression) -> Expression:
     """The complementary error function, by the same functions and one more where x is large."""
     size = clamped(e, e.absolute(x), 0.0, 30.0)
-    near = 1 - x * _quotient(e, x * x, _ERF_NEAR)
+    near = 1 - x * _quotient(e, x * x, ERF_NEAR)
     outside = e.maximum(size, 4.0)
     z = 1 / (outside * outside)
-    tail = (_INVERSE_ROOT_PI - z * _quotient(e, z, _ERF_TAIL)) / outside
-    far = _decay(e, size) * e.where(size <= 4.0, _quotient(e, size, _ERF_FAR), tail)
+    tail = (_INVERSE_ROOT_PI - z * _quotient(e, z, ERF_TAIL)) / outside
+    far = _decay(e, size) * e.where(size <= 4.0, _quotient(e, size, ERF_FAR), tail)
     return e.where(size <= 0.46875, near, e.where(x < 0.0, 2 - far, far))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from ...ops.math.special import (
-    _QUANTILE_FAR,  # pyright: ignore[reportPrivateUsage]
-    _QUANTILE_MIDDLE,  # pyright: ignore[reportPrivateUsage]
-    _QUANTILE_NEAR,  # pyright: ignore[reportPrivateUsage]
+    QUANTILE_FAR,
+    QUANTILE_MIDDLE,
+    QUANTILE_NEAR,
 )
 from .expression import Expression, ExpressionBuilder
 from .functions64 import (
@@ -44,12 +44,12 @@ _MOST_EXPONENT = 2.0**70  # with it every power but that of 1 is 0 or infinite
 # The cube root on [1, 2], to about one in 10,000, and those of 1, 2 and 4
 _ROOT = (0.5557909602691388, 0.5808263911380952, -0.1586624600531909, 0.022148699208245196)
 _ROOTS = (1.0, 1.2599210498948732, 1.5874010519681996)
-# What remains of the top of `_QUANTILE_NEAR`, as a polynomial in the radius, once erfinv's slope at 0 is taken off
+# What remains of the top of `QUANTILE_NEAR`, as a polynomial in the radius, once erfinv's slope at 0 is taken off
 _QUANTILE_CURVE = (
     *(0.43087250673264105, 15.635937945977817, 208.4467657675285, 1257.013421588575),
     *(3409.9384089128675, 3579.348618453031, 936.1916930614163),
 )
-# The same with `_QUANTILE_MIDDLE` and `_QUANTILE_FAR`, where what they give is taken off the depth
+# The same with `QUANTILE_MIDDLE` and `QUANTILE_FAR`, where what they give is taken off the depth
 _MIDDLE_BELOW = (
     *(0.5934779663963122, 1.0109633124184083, 0.6557567456000465, 0.20059427897991466, 0.02838405174558771),
     *(0.0014570525960900583, 6.631770671523003e-06, -9.05422307972923e-08, 1.0507500716444169e-09),
@@ -205,11 +205,11 @@ def erfinv(e: ExpressionBuilder, x: Expression) -> Expression:
     """
     size, squared = e.absolute(x), x * x
     radius = 0.180625 - squared * 0.25
-    curve = polynomial(e, radius, _QUANTILE_CURVE) / polynomial(e, radius, _QUANTILE_NEAR[1][::-1])
+    curve = polynomial(e, radius, _QUANTILE_CURVE) / polynomial(e, radius, QUANTILE_NEAR[1][::-1])
     near = x * _HALF_ROOT_PI + x * squared * curve
     depth = e.sqrt(-log(e, 0.5 - size * 0.5))
-    middle = _below(e, depth - 1.6, _MIDDLE_BELOW, _QUANTILE_MIDDLE)
-    far = _below(e, depth - 5, _FAR_BELOW, _QUANTILE_FAR)
+    middle = _below(e, depth - 1.6, _MIDDLE_BELOW, QUANTILE_MIDDLE)
+    far = _below(e, depth - 5, _FAR_BELOW, QUANTILE_FAR)
     tail = e.copysign(depth - e.where(depth <= 5.0, middle, far), x)
     infinity = e.copysign(e.constant(math.inf, "double"), x)
     return e.where(e.equal(size, 1.0), infinity, e.where(size <= 0.85, near, tail))

@@ -18,6 +18,7 @@ import numpy as np
 from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
+from ...graph.op import is_plain_array
 from ...graph.spec import TensorSpec
 from ...ops.arrays.gathering import PutRows, Take, checked_positions
 from ...ops.arrays.segments import SegmentSum
@@ -189,7 +190,7 @@ def _row_words(spec: Any, axis: int = 0) -> int:
 
 def is_plain(array: Any) -> bool:
     """Test whether native code can read the elements of a value one behind the other."""
-    return type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned  # pyright: ignore[reportUnknownMemberType]
+    return is_plain_array(array) and array.flags.c_contiguous and array.flags.aligned
 
 
 # --- code -----------------------------------------------------------------------------------------------------------

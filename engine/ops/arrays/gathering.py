@@ -63,7 +63,7 @@ def register_combiner(arrays: type, combine: Callable[[Any, str, Any, Any, Any],
 
 def combine_rows(xp: Any, ufunc: str, out: Any, places: Any, values: Any) -> None:
     """Row by row, combine `values` [n, width] into the contiguous `out` [m, width] at `places` [n], in place."""
-    arrays: type = type(out)  # pyright: ignore[reportUnknownVariableType]
+    arrays: type[object] = out.__class__
     own = _combiners.get(arrays)
     if own is not None and own(xp, ufunc, out, places, values):
         return

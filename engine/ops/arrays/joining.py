@@ -13,7 +13,7 @@ from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors
 from ...graph.graph import Operation
 from ...graph.kernel_roles import KernelRole
-from ...graph.op import ErrorSample, Op, Sample
+from ...graph.op import ErrorSample, Op, Sample, is_array
 from ...graph.slices import IndexedSlices
 from ...graph.spec import Shape, TensorSpec, meet_shapes, shape_text
 from ...graph.tensor import Tensor
@@ -44,7 +44,7 @@ def _check_axis(axis: Any, function: str) -> None:
     Raises:
         TypeError: it is.
     """
-    if isinstance(axis, (Tensor, np.ndarray)) and axis.ndim != 0:  # pyright: ignore[reportUnknownMemberType]
+    if (isinstance(axis, Tensor) or is_array(axis)) and axis.ndim != 0:
         raise given_in_a_row(f"ops.{function}")
 
 

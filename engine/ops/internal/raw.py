@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from ...common import dtypes
-from ...common.nest import is_integer, is_sequence
+from ...common.nest import is_integer, is_sequence, is_text
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import graph_for
 from ...graph.spec import Spec, TensorSpec, shapes_compatible
@@ -230,7 +230,7 @@ def enter(
         TypeError: `frame_name` is no text.
         ValueError: it is empty, `parallel_iterations` is less than 1, or it is built inside a loop or branch.
     """
-    if not isinstance(frame_name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_text(frame_name):
         raise TypeError(f"raw.enter: frame_name must be a string, got {frame_name!r}.")
     if not frame_name:
         raise ValueError("raw.enter: frame_name is empty. All values that enter one loop share a name.")

@@ -72,7 +72,7 @@ def is_number(*values: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Random(Op):
+class RandomOp(Op, abstract=True):
     """Base: numbers of `dtype` from a key (first input); further inputs fill the Nones of `shape`."""
 
     shape: tuple[int | None, ...]

@@ -12,7 +12,7 @@ from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ..base import ErrorSample, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, convert_to_tensor, promote
 from .elementwise import (
-    _Elementwise,  # pyright: ignore[reportPrivateUsage]
+    ElementwiseOp,
     binary_samples,
     check_dtype,
     promote_numbers,
@@ -28,7 +28,7 @@ _CAST_TO_BITS = "Cast it to 'int32' or 'bool' with ops.cast."
 
 
 @dataclass(frozen=True)
-class _Bitwise(_Elementwise):
+class _Bitwise(ElementwiseOp):
     """Base: integers bit by bit, or bools by logic."""
 
     def infer(self, *inputs: Any) -> TensorSpec:
@@ -113,7 +113,7 @@ class BitwiseNot(_Bitwise):
 
 
 @dataclass(frozen=True)
-class LogicalNot(_Elementwise):
+class LogicalNot(ElementwiseOp):
     grows_with: ClassVar[tuple[int, ...]] = (-1,)
 
     source = "np.logical_not({0})"

@@ -25,8 +25,8 @@ from ..base import (
 from ..run_time_shapes import sum_like
 from .bitwise import LogicalNot, bitwise_and, bitwise_or, bitwise_xor
 from .elementwise import (
-    _Elementwise,  # pyright: ignore[reportPrivateUsage]
-    _Function,  # pyright: ignore[reportPrivateUsage]
+    ElementwiseFunction,
+    ElementwiseOp,
     absolute,
     binary_samples,
     check_dtype,
@@ -41,7 +41,7 @@ from .elementwise import (
 
 
 @dataclass(frozen=True)
-class _Comparison(_Elementwise):
+class _Comparison(ElementwiseOp):
     """Base: bools from two values. Strings are in the order of their characters' code points."""
 
     takes_strings: ClassVar[bool] = True
@@ -171,7 +171,7 @@ def _special_comparisons(op: _Comparison, reference: Any) -> Iterable[Sample]:
 
 
 @dataclass(frozen=True)
-class _Classification(_Function):
+class _Classification(ElementwiseFunction):
     """Base: bools from one value."""
 
     def infer(self, *inputs: Any) -> TensorSpec:
@@ -218,7 +218,7 @@ class Isfinite(_Classification):
 
 
 @dataclass(frozen=True)
-class Where(_Elementwise):
+class Where(ElementwiseOp):
     """The second input where the first (bools) is true, elsewhere the third.
 
     The cotangent is chosen, not multiplied by a mask: a NaN or infinity of the side not taken stays there.
@@ -266,7 +266,7 @@ class Where(_Elementwise):
 
 
 @dataclass(frozen=True)
-class _Extremum(_Elementwise):
+class _Extremum(ElementwiseOp):
     """Base: the greater or smaller of two values; NaN where either is NaN.
 
     The cotangent goes to the value chosen; where both are equal each gets half of it, as in JAX.

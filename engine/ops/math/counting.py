@@ -15,14 +15,14 @@ from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Sample
 from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, as_scalar_or_array, cast
-from .reduced import AxisLike, _Reduction, axes_attribute, reduced_dims  # pyright: ignore[reportPrivateUsage]
+from .reduced import AxisLike, Reduction, axes_attribute, reduced_dims
 from .reduction import sum as sum_of
 
 LARGEST = 2**31 - 1  # of int32
 
 
 @dataclass(frozen=True)
-class CountNonzero(_Reduction):
+class CountNonzero(Reduction):
     """The number of nonzero elements along the axes, as int32, where only the run shows whether int32 can hold it."""
 
     never_fails: ClassVar[bool] = False

@@ -38,7 +38,7 @@ from .dtype_checks import check_dtype, check_floating, is_real
 
 
 @dataclass(frozen=True)
-class _Elementwise(Op):
+class ElementwiseOp(Op, abstract=True):
     """Base: inputs of one dtype broadcast against each other; the output has the same dtype.
 
     Class attributes:
@@ -93,7 +93,7 @@ class _Elementwise(Op):
 
 
 @dataclass(frozen=True)
-class _Function(_Elementwise):
+class ElementwiseFunction(ElementwiseOp, abstract=True):
     """Base: a function of one value that NumPy has as the ufunc named in `ufunc`."""
 
     function: ClassVar[str] = ""
@@ -129,7 +129,7 @@ def promote_numbers(*values: TensorLike) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class Add(_Elementwise):
+class Add(ElementwiseOp):
     """The sum; of strings, one behind the other."""
 
     grows_with: ClassVar[tuple[int, ...]] = (1, 1)
@@ -159,7 +159,7 @@ class Add(_Elementwise):
 
 
 @dataclass(frozen=True)
-class Subtract(_Elementwise):
+class Subtract(ElementwiseOp):
     grows_with: ClassVar[tuple[int, ...]] = (1, -1)
 
     source = "{0} - {1}"
@@ -189,7 +189,7 @@ class Subtract(_Elementwise):
 
 
 @dataclass(frozen=True)
-class Multiply(_Elementwise):
+class Multiply(ElementwiseOp):
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
 
     source = "{0} * {1}"
@@ -211,7 +211,7 @@ class Multiply(_Elementwise):
 
 
 @dataclass(frozen=True)
-class Divide(_Elementwise):
+class Divide(ElementwiseOp):
     linear_in: ClassVar[tuple[int, ...]] = (0,)
 
     source = "{0} / {1}"
@@ -243,7 +243,7 @@ class Divide(_Elementwise):
 
 
 @dataclass(frozen=True)
-class FloorDivide(_Elementwise):
+class FloorDivide(ElementwiseOp):
     source = "{0} // {1}"
     ufunc = "floor_divide"
 
@@ -270,7 +270,7 @@ class FloorDivide(_Elementwise):
 
 
 @dataclass(frozen=True)
-class Mod(_Elementwise):
+class Mod(ElementwiseOp):
     """``x - floor(x / y) * y``: the remainder has the sign of the divisor, as in Python."""
 
     source = "{0} % {1}"
@@ -304,7 +304,7 @@ class Mod(_Elementwise):
 
 
 @dataclass(frozen=True)
-class Negative(_Elementwise):
+class Negative(ElementwiseOp):
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     grows_with: ClassVar[tuple[int, ...]] = (-1,)
 
@@ -333,7 +333,7 @@ class Negative(_Elementwise):
 
 
 @dataclass(frozen=True)
-class Absolute(_Function):
+class Absolute(ElementwiseFunction):
     function = "absolute"
 
     def infer(self, *inputs: Any) -> TensorSpec:
@@ -351,7 +351,7 @@ class Absolute(_Function):
 
 
 @dataclass(frozen=True)
-class Sign(_Function):
+class Sign(ElementwiseFunction):
     function = "sign"
 
     def infer(self, *inputs: Any) -> TensorSpec:
@@ -372,7 +372,7 @@ class Sign(_Function):
 
 
 @dataclass(frozen=True)
-class Identity(_Elementwise):
+class Identity(ElementwiseOp):
     view = True
     source = "{0}"
     takes_strings = True
@@ -389,7 +389,7 @@ class Identity(_Elementwise):
 
 
 @dataclass(frozen=True)
-class StopGradient(_Elementwise):
+class StopGradient(ElementwiseOp):
     view = True
     source = "{0}"
     takes_strings = True

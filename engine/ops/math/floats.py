@@ -32,8 +32,8 @@ from ..base import (
 from ..run_time_shapes import sum_like
 from .comparison import equal, isinf, isnan, logical_and, maximum, minimum, where
 from .elementwise import (
-    _Elementwise,  # pyright: ignore[reportPrivateUsage]
-    _Function,  # pyright: ignore[reportPrivateUsage]
+    ElementwiseFunction,
+    ElementwiseOp,
     absolute,
     binary_samples,
     check_dtype,
@@ -49,7 +49,7 @@ from .special import as_wide_floating, sigmoid
 
 
 @dataclass(frozen=True)
-class Cbrt(_Function):
+class Cbrt(ElementwiseFunction):
     """The cube root, of negative numbers too. Its gradient at 0 is infinite."""
 
     function = "cbrt"
@@ -70,7 +70,7 @@ class Cbrt(_Function):
 
 
 @dataclass(frozen=True)
-class Logaddexp2(_Elementwise):
+class Logaddexp2(ElementwiseOp):
     """``log2(2**x + 2**y)`` with no overflow on the way."""
 
     source = "np.logaddexp2({0}, {1})"
@@ -100,7 +100,7 @@ class Logaddexp2(_Elementwise):
 
 
 @dataclass(frozen=True)
-class Fmod(_Elementwise):
+class Fmod(ElementwiseOp):
     """``x - trunc(x / y) * y``: the remainder has the sign of the dividend, as in C."""
 
     source = "np.fmod({0}, {1})"
@@ -141,7 +141,7 @@ def _is_real_number(dtype: DType) -> bool:
 
 
 @dataclass(frozen=True)
-class Ldexp(_Elementwise):
+class Ldexp(ElementwiseOp):
     """``x * 2**n``, exact unless it overflows or underflows. Inputs: floats and integers."""
 
     source = "np.ldexp({0}, {1})"
@@ -180,7 +180,7 @@ class Ldexp(_Elementwise):
 
 
 @dataclass(frozen=True)
-class NextAfter(_Elementwise):
+class NextAfter(ElementwiseOp):
     """The next representable number after x in the direction of y; nearly x, and so are its derivatives."""
 
     source = "np.nextafter({0}, {1})"
@@ -207,7 +207,7 @@ class NextAfter(_Elementwise):
 
 
 @dataclass(frozen=True)
-class Signbit(_Function):
+class Signbit(ElementwiseFunction):
     """A test whether the sign bit is set: of negative numbers, and of -0.0."""
 
     function = "signbit"

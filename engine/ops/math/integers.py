@@ -23,14 +23,14 @@ from ..base import (
     promote,
 )
 from .elementwise import (
-    _Elementwise,  # pyright: ignore[reportPrivateUsage]
+    ElementwiseOp,
     binary_samples,
     check_dtype,
 )
 
 
 @dataclass(frozen=True)
-class _IntegerFunction(_Elementwise):
+class _IntegerFunction(ElementwiseOp):
     """Base: a function of two integers."""
 
     def infer(self, *inputs: Any) -> TensorSpec:

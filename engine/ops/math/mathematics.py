@@ -28,8 +28,8 @@ from ..base import (
 from ..run_time_shapes import sum_like
 from .comparison import equal, greater, isinf, logical_and, where
 from .elementwise import (
-    _Elementwise,  # pyright: ignore[reportPrivateUsage]
-    _Function,  # pyright: ignore[reportPrivateUsage]
+    ElementwiseFunction,
+    ElementwiseOp,
     binary_samples,
     check_dtype,
     is_real,
@@ -44,7 +44,7 @@ from .special import sigmoid
 
 
 @dataclass(frozen=True)
-class Power(_Elementwise):
+class Power(ElementwiseOp):
     """``x ** y``.
 
     The cotangent of x is exact wherever the power is defined, at x = 0 and for negative x with integral y as well.
@@ -105,7 +105,7 @@ def _reduced_exponent(x: Tensor, y: Tensor) -> Any:
 
 
 @dataclass(frozen=True)
-class Sqrt(_Function):
+class Sqrt(ElementwiseFunction):
     function = "sqrt"
     floating = True
 
@@ -121,7 +121,7 @@ class Sqrt(_Function):
 
 
 @dataclass(frozen=True)
-class Rsqrt(_Elementwise):
+class Rsqrt(ElementwiseOp):
     source = "1 / np.sqrt({0})"
     floating = True
 
@@ -149,7 +149,7 @@ class Rsqrt(_Elementwise):
 
 
 @dataclass(frozen=True)
-class Hypot(_Elementwise):
+class Hypot(ElementwiseOp):
     """``sqrt(x**2 + y**2)`` with no overflow on the way. Its gradient at (0, 0) is 0."""
 
     source = "np.hypot({0}, {1})"
@@ -181,7 +181,7 @@ class Hypot(_Elementwise):
 
 
 @dataclass(frozen=True)
-class Exp(_Function):
+class Exp(ElementwiseFunction):
     cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     function = "exp"
@@ -198,7 +198,7 @@ class Exp(_Function):
 
 
 @dataclass(frozen=True)
-class Expm1(_Function):
+class Expm1(ElementwiseFunction):
     function = "expm1"
     floating = True
 
@@ -213,7 +213,7 @@ class Expm1(_Function):
 
 
 @dataclass(frozen=True)
-class Exp2(_Function):
+class Exp2(ElementwiseFunction):
     function = "exp2"
     floating = True
 
@@ -226,7 +226,7 @@ class Exp2(_Function):
 
 
 @dataclass(frozen=True)
-class Log(_Function):
+class Log(ElementwiseFunction):
     cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     function = "log"
@@ -244,7 +244,7 @@ class Log(_Function):
 
 
 @dataclass(frozen=True)
-class Log1p(_Function):
+class Log1p(ElementwiseFunction):
     function = "log1p"
     floating = True
 
@@ -259,7 +259,7 @@ class Log1p(_Function):
 
 
 @dataclass(frozen=True)
-class Log2(_Function):
+class Log2(ElementwiseFunction):
     function = "log2"
     floating = True
 
@@ -272,7 +272,7 @@ class Log2(_Function):
 
 
 @dataclass(frozen=True)
-class Log10(_Function):
+class Log10(ElementwiseFunction):
     function = "log10"
     floating = True
 
@@ -285,7 +285,7 @@ class Log10(_Function):
 
 
 @dataclass(frozen=True)
-class Logaddexp(_Elementwise):
+class Logaddexp(ElementwiseOp):
     """``log(exp(x) + exp(y))`` with no overflow on the way."""
 
     source = "np.logaddexp({0}, {1})"
@@ -320,7 +320,7 @@ class Logaddexp(_Elementwise):
 
 
 @dataclass(frozen=True)
-class _Rounding(_Function):
+class _Rounding(ElementwiseFunction):
     """Base: functions to the integers near by; their gradient is zero."""
 
     def infer(self, *inputs: Any) -> TensorSpec:

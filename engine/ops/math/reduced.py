@@ -62,7 +62,7 @@ def reduced_dims(shape: tuple[Dim, ...], axes: Axes) -> tuple[Dim, ...]:
 
 
 @dataclass(frozen=True)
-class _Reduction(Op):
+class Reduction(Op, abstract=True):
     """Base: a reduction of one input over `axes`; with `keepdims` they stay as dimensions of size 1."""
 
     axes: Axes
@@ -91,7 +91,7 @@ def accumulator_of(dtype: DType) -> DType | None:
 
 
 @dataclass(frozen=True)
-class Sum(_Reduction):
+class Sum(Reduction):
     """The sum over axes, accumulated in `accumulator` (by default in the input's own dtype)."""
 
     accumulator: DType | None = None
@@ -127,7 +127,7 @@ class Sum(_Reduction):
         yield Sample(cls((0,), False, dtypes.float32), [many], np.float16(5000), label="half precision")
 
 
-def emit_reduce(ufunc: str, op: _Reduction, x: str, out: str | None = None) -> str:
+def emit_reduce(ufunc: str, op: Reduction, x: str, out: str | None = None) -> str:
     """A NumPy ufunc's reduction as source; into buffer `out` if that is given."""
     into = "" if out is None else f", out={out}"
     return f"np.{ufunc}.reduce({x}, axis={op.axes}, dtype={x}.dtype, keepdims={op.keepdims}{into})"

@@ -38,8 +38,8 @@ from .mathematics import exp, sqrt
 from .reduced import (
     Axes,
     AxisLike,
+    Reduction,
     Sum,
-    _Reduction,  # pyright: ignore[reportPrivateUsage]
     accumulator_of,
     axes_attribute,
     broadcast_reduced,
@@ -96,7 +96,7 @@ def _count_of(x: Tensor, axes: Axes) -> Any:
 
 
 @dataclass(frozen=True)
-class Mean(_Reduction):
+class Mean(Reduction):
     """The mean over axes, accumulated in `accumulator`; NaN where there is nothing to average."""
 
     accumulator: DType | None = None
@@ -147,7 +147,7 @@ class Mean(_Reduction):
 
 
 @dataclass(frozen=True)
-class Prod(_Reduction):
+class Prod(Reduction):
     """The product over axes. The gradient multiplies the other factors and never divides, so zeros are exact."""
 
     def run(self, xp: Any, *inputs: Any) -> Any:
@@ -183,7 +183,7 @@ class Prod(_Reduction):
 
 
 @dataclass(frozen=True)
-class TieShare(_Reduction):
+class TieShare(Reduction):
     """Each element's share in an extremum: 1 over the number of elements that attain it, 0 for the others.
 
     Inputs: x, and its reduced maximum or minimum. `initial` takes a share of its own if it attains the extremum.
@@ -226,7 +226,7 @@ class TieShare(_Reduction):
 
 
 @dataclass(frozen=True)
-class _Extremum(_Reduction):
+class _Extremum(Reduction):
     """Base: maximum or minimum; the gradient is split equally among the elements that attain it."""
 
     initial: float | None = None
@@ -302,7 +302,7 @@ class Min(_Extremum):
 
 
 @dataclass(frozen=True)
-class _Logical(_Reduction):
+class _Logical(Reduction):
     ufunc: ClassVar[str] = ""
 
     def run(self, xp: Any, *inputs: Any) -> Any:
@@ -340,7 +340,7 @@ class AnyTrue(_Logical):
 
 
 @dataclass(frozen=True)
-class _ArgExtremum(_Reduction):
+class ArgExtremum(Reduction, abstract=True):
     """Base: the position of the first extremum; along one axis, or in the flattened input (axes None)."""
 
     function: ClassVar[str] = ""
@@ -384,21 +384,21 @@ class _ArgExtremum(_Reduction):
 
 
 @dataclass(frozen=True)
-class ArgMax(_ArgExtremum):
+class ArgMax(ArgExtremum):
     """The position of the first maximum (of the first NaN, if there is one), as int32."""
 
     function: ClassVar[str] = "argmax"
 
 
 @dataclass(frozen=True)
-class ArgMin(_ArgExtremum):
+class ArgMin(ArgExtremum):
     """The position of the first minimum (of the first NaN, if there is one), as int32."""
 
     function: ClassVar[str] = "argmin"
 
 
 @dataclass(frozen=True)
-class LogSumExp(_Reduction):
+class LogSumExp(Reduction):
     """``log(sum(exp(x)))`` without overflow: the maximum is taken out first. -inf for no elements."""
 
     kernel_role: ClassVar[KernelRole | None] = KernelRole.NORMALISATION

@@ -53,7 +53,7 @@ def _shift(xp: Any, x: Any, axis: int, first: float) -> Any:
 
 
 @dataclass(frozen=True)
-class _Running(Op):
+class RunningOp(Op, abstract=True):
     """Base: running totals along `axis`; `exclusive` leaves the element itself out, `reverse` runs from the end."""
 
     axis: int
@@ -94,7 +94,7 @@ class _Running(Op):
 
 
 @dataclass(frozen=True)
-class CumSum(_Running):
+class CumSum(RunningOp):
     """The running sum along an axis."""
 
     never_fails: ClassVar[bool] = True
@@ -113,7 +113,7 @@ class CumSum(_Running):
 
 
 @dataclass(frozen=True)
-class CumProd(_Running):
+class CumProd(RunningOp):
     """The running product along an axis. Its gradient never divides, so it is exact where factors are 0."""
 
     never_fails: ClassVar[bool] = True

@@ -24,7 +24,7 @@ from ..base import (
     convert_to_tensor,
 )
 from .elementwise import (
-    _Elementwise,  # pyright: ignore[reportPrivateUsage]
+    ElementwiseOp,
     check_dtype,
     unary_samples,
 )
@@ -33,7 +33,7 @@ from .elementwise import (
 
 
 @dataclass(frozen=True)
-class Sigmoid(_Elementwise):
+class Sigmoid(ElementwiseOp):
     """``1 / (1 + exp(-x))``: for very negative x the exponential is large or infinite, and the quotient still right."""
 
     cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
@@ -69,7 +69,7 @@ class Sigmoid(_Elementwise):
 
 
 @dataclass(frozen=True)
-class Softplus(_Elementwise):
+class Softplus(ElementwiseOp):
     """``log(1 + exp(x))``, computed as ``max(x, 0) + log1p(exp(-|x|))``, of which nothing overflows."""
 
     cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
@@ -103,7 +103,7 @@ class Softplus(_Elementwise):
 
 
 @dataclass(frozen=True)
-class _ErrorFunction(_Elementwise):
+class _ErrorFunction(ElementwiseOp):
     """Base: functions that NumPy lacks. They are computed in float64, whatever the dtype."""
 
     def infer(self, *inputs: Any) -> TensorSpec:
@@ -207,7 +207,7 @@ def _polynomial(coefficients: Sequence[float], x: Any) -> Any:
 
 # W. J. Cody, "Rational Chebyshev approximations for the error function", Mathematics of Computation 23 (1969).
 # erf(x) = x P(x^2) / Q(x^2) up to 0.46875, and 1 - erf(x) = exp(-x^2) P(x) / Q(x) above.
-_ERF_NEAR = (
+ERF_NEAR = (
     (
         1.85777706184603153e-1,
         3.16112374387056560e0,
@@ -217,7 +217,7 @@ _ERF_NEAR = (
     ),
     (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3),
 )
-_ERF_FAR = (
+ERF_FAR = (
     (
         2.15311535474403846e-8,
         5.64188496988670089e-1,
@@ -247,13 +247,13 @@ def erf_values(xp: Any, x: Any) -> Any:
     """The error function of float64 values, to some 2 units in the last place."""
     size = xp.minimum(xp.absolute(x), 6.0)  # from here on it is 1 in float64
     squared = size * size
-    near = x * (_polynomial(_ERF_NEAR[0], squared) / _polynomial(_ERF_NEAR[1], squared))
-    rest = xp.exp(-squared) * (_polynomial(_ERF_FAR[0], size) / _polynomial(_ERF_FAR[1], size))
+    near = x * (_polynomial(ERF_NEAR[0], squared) / _polynomial(ERF_NEAR[1], squared))
+    rest = xp.exp(-squared) * (_polynomial(ERF_FAR[0], size) / _polynomial(ERF_FAR[1], size))
     return xp.where(size <= 0.46875, near, xp.copysign(1 - rest, x))
 
 
 # The same for sizes above 4: x exp(x^2) erfc(x) = 1 / sqrt(pi) - z P(z) / Q(z), where z = 1 / x^2.
-_ERF_TAIL = (
+ERF_TAIL = (
     (
         1.63153871373020978e-2,
         3.05326634961232344e-1,
@@ -277,11 +277,11 @@ def erfc_values(xp: Any, x: Any) -> Any:
     """The complementary error function of float64 values, to some 4 units in the last place."""
     size = xp.minimum(xp.absolute(x), 30.0)  # from 27 on it is 0 in float64
     squared = size * size
-    near = 1 - x * (_polynomial(_ERF_NEAR[0], squared) / _polynomial(_ERF_NEAR[1], squared))
-    middle = _polynomial(_ERF_FAR[0], size) / _polynomial(_ERF_FAR[1], size)
+    near = 1 - x * (_polynomial(ERF_NEAR[0], squared) / _polynomial(ERF_NEAR[1], squared))
+    middle = _polynomial(ERF_FAR[0], size) / _polynomial(ERF_FAR[1], size)
     outside = xp.maximum(size, 4.0)
     z = 1 / (outside * outside)
-    tail = (1 / math.sqrt(math.pi) - z * _polynomial(_ERF_TAIL[0], z) / _polynomial(_ERF_TAIL[1], z)) / outside
+    tail = (1 / math.sqrt(math.pi) - z * _polynomial(ERF_TAIL[0], z) / _polynomial(ERF_TAIL[1], z)) / outside
     # The square of the leading bits is exact, so that no relative error of x^2 is blown up by the exponential.
     leading = xp.trunc(size * 16) / 16
     decay = xp.exp(-leading * leading) * xp.exp(-(size - leading) * (size + leading))
@@ -291,7 +291,7 @@ def erfc_values(xp: Any, x: Any) -> Any:
 
 # M. J. Wichura, "Algorithm AS 241: The percentage points of the normal distribution", Applied Statistics 37 (1988),
 # where erfinv(x) is the quantile of (1 + x) / 2, divided by the root of 2.
-_QUANTILE_NEAR = (
+QUANTILE_NEAR = (
     (
         2.5090809287301226727e3,
         3.3430575583588128105e4,
@@ -313,7 +313,7 @@ _QUANTILE_NEAR = (
         1.0,
     ),
 )
-_QUANTILE_MIDDLE = (
+QUANTILE_MIDDLE = (
     (
         7.74545014278341407640e-4,
         2.27238449892691845833e-2,
@@ -335,7 +335,7 @@ _QUANTILE_MIDDLE = (
         1.0,
     ),
 )
-_QUANTILE_FAR = (
+QUANTILE_FAR = (
     (
         2.01033439929228813265e-7,
         2.71155556874348757815e-5,
@@ -363,10 +363,10 @@ def erfinv_values(xp: Any, x: Any) -> Any:
     """The inverse error function of float64 values, to some 4 units in the last place; NaN outside [-1, 1]."""
     half = 0.5 * x
     radius = 0.180625 - half * half
-    near = half * (_polynomial(_QUANTILE_NEAR[0], radius) / _polynomial(_QUANTILE_NEAR[1], radius))
+    near = half * (_polynomial(QUANTILE_NEAR[0], radius) / _polynomial(QUANTILE_NEAR[1], radius))
     depth = xp.sqrt(-xp.log(0.5 - xp.absolute(half)))
-    middle = _polynomial(_QUANTILE_MIDDLE[0], depth - 1.6) / _polynomial(_QUANTILE_MIDDLE[1], depth - 1.6)
-    far = _polynomial(_QUANTILE_FAR[0], depth - 5) / _polynomial(_QUANTILE_FAR[1], depth - 5)
+    middle = _polynomial(QUANTILE_MIDDLE[0], depth - 1.6) / _polynomial(QUANTILE_MIDDLE[1], depth - 1.6)
+    far = _polynomial(QUANTILE_FAR[0], depth - 5) / _polynomial(QUANTILE_FAR[1], depth - 5)
     tail = xp.copysign(xp.where(depth <= 5, middle, far), x)
     quantile = xp.where(xp.absolute(half) <= 0.425, near, tail) / math.sqrt(2)
     return xp.where(xp.absolute(x) == 1, xp.copysign(xp.inf, x), quantile)

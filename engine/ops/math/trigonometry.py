@@ -13,8 +13,8 @@ from ...graph.op import Cost
 from ..base import Operation, Sample, Tensor, TensorLike, TensorSpec, apply, as_floating, promote
 from ..run_time_shapes import sum_like
 from .elementwise import (
-    _Elementwise,  # pyright: ignore[reportPrivateUsage]
-    _Function,  # pyright: ignore[reportPrivateUsage]
+    ElementwiseFunction,
+    ElementwiseOp,
     binary_samples,
     check_dtype,
     unary_samples,
@@ -23,7 +23,7 @@ from .mathematics import sqrt
 
 
 @dataclass(frozen=True)
-class Sin(_Function):
+class Sin(ElementwiseFunction):
     cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     function = "sin"
@@ -38,7 +38,7 @@ class Sin(_Function):
 
 
 @dataclass(frozen=True)
-class Cos(_Function):
+class Cos(ElementwiseFunction):
     cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     function = "cos"
@@ -53,7 +53,7 @@ class Cos(_Function):
 
 
 @dataclass(frozen=True)
-class Tan(_Function):
+class Tan(ElementwiseFunction):
     cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     function = "tan"
@@ -68,7 +68,7 @@ class Tan(_Function):
 
 
 @dataclass(frozen=True)
-class Arcsin(_Function):
+class Arcsin(ElementwiseFunction):
     function = "arcsin"
     floating = True
 
@@ -81,7 +81,7 @@ class Arcsin(_Function):
 
 
 @dataclass(frozen=True)
-class Arccos(_Function):
+class Arccos(ElementwiseFunction):
     function = "arccos"
     floating = True
 
@@ -94,7 +94,7 @@ class Arccos(_Function):
 
 
 @dataclass(frozen=True)
-class Arctan(_Function):
+class Arctan(ElementwiseFunction):
     function = "arctan"
     floating = True
 
@@ -107,7 +107,7 @@ class Arctan(_Function):
 
 
 @dataclass(frozen=True)
-class Sinh(_Function):
+class Sinh(ElementwiseFunction):
     function = "sinh"
     floating = True
 
@@ -120,7 +120,7 @@ class Sinh(_Function):
 
 
 @dataclass(frozen=True)
-class Cosh(_Function):
+class Cosh(ElementwiseFunction):
     function = "cosh"
     floating = True
 
@@ -133,7 +133,7 @@ class Cosh(_Function):
 
 
 @dataclass(frozen=True)
-class Tanh(_Function):
+class Tanh(ElementwiseFunction):
     cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
 
     function = "tanh"
@@ -148,7 +148,7 @@ class Tanh(_Function):
 
 
 @dataclass(frozen=True)
-class Arcsinh(_Function):
+class Arcsinh(ElementwiseFunction):
     function = "arcsinh"
     floating = True
 
@@ -161,7 +161,7 @@ class Arcsinh(_Function):
 
 
 @dataclass(frozen=True)
-class Arccosh(_Function):
+class Arccosh(ElementwiseFunction):
     function = "arccosh"
     floating = True
 
@@ -176,7 +176,7 @@ class Arccosh(_Function):
 
 
 @dataclass(frozen=True)
-class Arctanh(_Function):
+class Arctanh(ElementwiseFunction):
     function = "arctanh"
     floating = True
 
@@ -189,7 +189,7 @@ class Arctanh(_Function):
 
 
 @dataclass(frozen=True)
-class Arctan2(_Elementwise):
+class Arctan2(ElementwiseOp):
     """The angle of the point (y, x), whose coordinates come in this order."""
 
     source = "np.arctan2({0}, {1})"

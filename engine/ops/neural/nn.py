@@ -29,7 +29,7 @@ from ..base import (
 from ..linear_algebra.linalg import norm
 from ..math.comparison import clip, greater, greater_equal, maximum, minimum, where
 from ..math.elementwise import (
-    _Elementwise,  # pyright: ignore[reportPrivateUsage]
+    ElementwiseOp,
     absolute,
     check_dtype,
     unary_samples,
@@ -53,7 +53,7 @@ def _is_no_bool(dtype: DType) -> bool:
 
 
 @dataclass(frozen=True)
-class Relu(_Elementwise):
+class Relu(ElementwiseOp):
     """``max(x, 0)``; the gradient passes where the result is positive."""
 
     source = "np.maximum({0}, 0)"
@@ -84,7 +84,7 @@ class Relu(_Elementwise):
 
 
 @dataclass(frozen=True)
-class ReluGrad(_Elementwise):
+class ReluGrad(ElementwiseOp):
     """The first input where the second is positive, 0 elsewhere."""
 
     source = "np.where({1} > 0, {0}, 0)[()]"

@@ -34,7 +34,7 @@ def _centred(xp: Any, x: Any, axes: Axes) -> Any:
 
 
 @dataclass(frozen=True)
-class _Normalised(Op):
+class Normalised(Op, abstract=True):
     """Base: an input normalised over `axes`, computed in float32 where it is half precision."""
 
     axes: Axes
@@ -64,7 +64,7 @@ class _Normalised(Op):
 
 
 @dataclass(frozen=True)
-class Softmax(_Normalised):
+class Softmax(Normalised):
     """``exp(x) / sum(exp(x))`` over axes, without overflow."""
 
     never_fails: ClassVar[bool] = True
@@ -104,7 +104,7 @@ def softmax_pullback(dy: Tensor, y: Tensor, axes: Axes) -> Tensor:
 
 
 @dataclass(frozen=True)
-class LogSoftmax(_Normalised):
+class LogSoftmax(Normalised):
     """``x - log(sum(exp(x)))`` over axes, without overflow."""
 
     never_fails: ClassVar[bool] = True

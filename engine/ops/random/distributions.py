@@ -40,7 +40,7 @@ from ..base import (
     is_numpy,
 )
 from ..math.bits import (
-    _Random,  # pyright: ignore[reportPrivateUsage]
+    RandomOp,
     floating_dtype,
     unit_of_words,
 )
@@ -207,7 +207,7 @@ def draw_binomial(key: Any, shape: Sequence[int], counts: Any, probabilities: An
 
 
 @dataclass(frozen=True)
-class _Distribution(_Random):
+class _Distribution(RandomOp):
     """Base: inputs are a key, parameters in float64 which broadcast to the shape, and what fills its Nones."""
 
     def run(self, xp: Any, *inputs: Any) -> Any:

@@ -22,7 +22,7 @@ from ..arrays.creation import zeros_like
 from ..arrays.joining import stack
 from ..arrays.shape_arguments import fill_shape
 from ..base import Op, Operation, Tensor, TensorSpec, apply, cast, convert_to_tensor
-from ..math.bits import _Random  # pyright: ignore[reportPrivateUsage]
+from ..math.bits import RandomOp
 
 Axes = list[int | None]  # for each draw, in turn, the axis that has rows of the batch
 
@@ -78,7 +78,7 @@ def drawing_rows(axes: Axes, window: Window) -> Generator[None]:
         _state.window, _state.left, _state.goes_by_row = before
 
 
-def draw(op: _Random, key: Any, *inputs: Any) -> Tensor:
+def draw(op: RandomOp, key: Any, *inputs: Any) -> Tensor:
     """Apply an op that draws: of some rows, where such a step is being traced.
 
     Args:
@@ -107,8 +107,8 @@ def own_key(key: Tensor) -> Tensor:
 
 _SPREAD = 0x9E3779B1  # odd, so that rows give different keys; below 2**32, so that no product overflows
 
-_Kind = TypeVar("_Kind", bound=_Random)
-_KINDS: dict[str, type[_Random]] = {}
+_Kind = TypeVar("_Kind", bound=RandomOp)
+_KINDS: dict[str, type[RandomOp]] = {}
 
 
 def drawn_by_row(kind: type[_Kind]) -> type[_Kind]:
@@ -133,7 +133,7 @@ class RandomRows(Op):
     no_samples: ClassVar[str] = "is no op of users: test_random_rows"
 
     @classmethod
-    def of(cls, op: _Random, axis: int) -> RandomRows:
+    def of(cls, op: RandomOp, axis: int) -> RandomRows:
         """Make the op that draws rows of what another one draws."""
         _, _, *names = [each.name for each in dataclasses.fields(op)]
         return cls(type(op).__name__, op.shape, op.dtype, tuple([getattr(op, name) for name in names]), axis)

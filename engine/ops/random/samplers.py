@@ -50,7 +50,7 @@ from ..base import (
 )
 from ..entrance import guard_entrances
 from ..math.bits import (
-    _Random,  # pyright: ignore[reportPrivateUsage]
+    RandomOp,
     element_count,
     floating_dtype,
     half_words,
@@ -176,7 +176,7 @@ def draw_integers(
 
 @drawn_by_row
 @dataclass(frozen=True)
-class RandomUniform(_Random):
+class RandomUniform(RandomOp):
     """Uniform numbers in [low, high)."""
 
     low: float = 0.0
@@ -203,7 +203,7 @@ class RandomUniform(_Random):
 
 @drawn_by_row
 @dataclass(frozen=True)
-class RandomNormal(_Random):
+class RandomNormal(RandomOp):
     """Normally distributed numbers."""
 
     mean: float = 0.0
@@ -223,7 +223,7 @@ class RandomNormal(_Random):
 
 @drawn_by_row
 @dataclass(frozen=True)
-class RandomTruncatedNormal(_Random):
+class RandomTruncatedNormal(RandomOp):
     """Normally distributed numbers within 2 standard deviations of the mean."""
 
     mean: float = 0.0
@@ -242,7 +242,7 @@ class RandomTruncatedNormal(_Random):
 
 @drawn_by_row
 @dataclass(frozen=True)
-class RandomIntegers(_Random):
+class RandomIntegers(RandomOp):
     """Uniform integers in [low, high)."""
 
     low: int = 0
@@ -267,7 +267,7 @@ class RandomIntegers(_Random):
 
 @drawn_by_row
 @dataclass(frozen=True)
-class RandomKeep(_Random):
+class RandomKeep(RandomOp):
     """For dropout: 0 with probability `rate`, otherwise ``1 / (1 - rate)``."""
 
     rate: float = 0.5

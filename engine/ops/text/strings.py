@@ -17,6 +17,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.dtypes import as_dtype
+from ...common.nest import is_sequence
 from ..base import Tensor, TensorLike, apply, apply_multi, convert_to_tensor
 from ..entrance import guard_entrances
 from . import numbers as text
@@ -319,7 +320,7 @@ def format(template: str, inputs: Any, placeholder: str = "{}", summarize: int =
     >>> ab.Session().run(ab.ops.strings.format("loss {} at {}", (0.5, [1, 2])))
     'loss 0.5 at [1 2]'
     """
-    values = [convert_to_tensor(x) for x in (inputs if isinstance(inputs, (list, tuple)) else (inputs,))]  # pyright: ignore[reportUnknownVariableType]
+    values = [convert_to_tensor(x) for x in (inputs if is_sequence(inputs) else (inputs,))]
     parts = tuple(template.split(placeholder))
     if len(parts) != len(values) + 1:
         raise ValueError(

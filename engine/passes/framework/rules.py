@@ -53,9 +53,7 @@ def making(op: Op, *names: str) -> Callable[[Match, Site], Rewrite]:
 def shape_of(tensor: Symbol) -> tuple[int, ...] | None:
     """The shape of a tensor, where all of it is known."""
     spec = tensor.spec
-    if not isinstance(spec, TensorSpec) or spec.shape is None or None in spec.shape:
-        return None
-    return spec.shape  # pyright: ignore[reportReturnType]
+    return spec.static_shape if isinstance(spec, TensorSpec) else None
 
 
 def keeps_shape(tensor: Symbol, value: Any) -> bool:

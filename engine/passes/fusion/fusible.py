@@ -168,7 +168,7 @@ def form_of(
     if operation.effects or operation.control_inputs or not operation.outputs:
         return None
     static = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.is_static]
-    if len(static) != len(specs) or 0 in static[-1].shape:  # pyright: ignore[reportOperatorIssue]
+    if len(static) != len(specs) or 0 in (static[-1].shape or ()):
         return None
     inputs, outputs = static[: len(operation.inputs)], static[len(operation.inputs) :]
     op = operation.op

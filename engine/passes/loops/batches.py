@@ -15,15 +15,15 @@ from ...ops.arrays.shaping import BroadcastTo, DimLike, ExpandDims, Reshape, Squ
 from ...ops.base import Cast, build
 from ...ops.linear_algebra.einsum import Contraction
 from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul
-from ...ops.math.reduced import BroadcastReduced, _Reduction  # pyright: ignore[reportPrivateUsage]
-from ...ops.neural.softmax import _Normalised  # pyright: ignore[reportPrivateUsage]
+from ...ops.math.reduced import BroadcastReduced, Reduction
+from ...ops.neural.softmax import Normalised
 from ...ops.run_time_shapes import BroadcastToShape, SumToShape
 from .view import is_static
 
 _HEAVY = (BatchMatMul, Contraction, MatMul)
 _MOVABLE = (
     *_HEAVY, BroadcastReduced, BroadcastTo, BroadcastToShape, Cast, Concatenate, ExpandDims, FlattenRows, Reshape,
-    Split, Squeeze, Stack, SumToShape, Transpose, _Normalised, _Reduction,
+    Split, Squeeze, Stack, SumToShape, Transpose, Normalised, Reduction,
 )  # fmt: skip
 _rules = Rules(RULES, {}, elementwise)
 

@@ -279,7 +279,7 @@ class _Segments:
     plan: tuple[Symbol, ...] = ()
     spans: tuple[Symbol, ...] = ()
     nodes: list[Operation] = field(default_factory=list[Operation])
-    _arrays: dict[Symbol, tuple[Symbol, ...]] = field(default_factory=dict[Symbol, "tuple[Symbol, ...]"])
+    arrays: dict[Symbol, tuple[Symbol, ...]] = field(default_factory=dict[Symbol, "tuple[Symbol, ...]"])
     _windows: dict[Symbol, Symbol] = field(default_factory=dict[Symbol, Symbol])
     _unstacked: dict[Symbol, Symbol] = field(default_factory=dict[Symbol, Symbol])
     _sorted: dict[Symbol, Symbol] = field(default_factory=dict[Symbol, Symbol])
@@ -323,11 +323,11 @@ class _Segments:
         windows = {read: self._elements(read) for read in found.read}
         self._first = len(loop.graph.operations)
         for bools, values in masks.items():
-            self._arrays[bools] = self._split(values, False)
+            self.arrays[bools] = self._split(values, False)
         for read, window in windows.items():
             form = loop.form(read.inputs[1])
             assert form is not None
-            self._arrays[read.outputs[0]] = self._split(window, form.steps < 0)
+            self.arrays[read.outputs[0]] = self._split(window, form.steps < 0)
         for parameter in found.captured:
             self._sort(parameter)
         for position in found.states + found.lasts:
@@ -545,7 +545,7 @@ class _Copy:
 
     def _array(self, element: Symbol) -> Symbol:
         """The array, captured, that holds what a tensor of the body is in the steps of the segment."""
-        arrays = self.segments._arrays[element]  # pyright: ignore[reportPrivateUsage]
+        arrays = self.segments.arrays[element]
         return get_default_graph().capture(arrays[self.number])
 
     def _read(self, bools: Symbol, index: Symbol) -> Symbol:

@@ -34,8 +34,9 @@ _open_sum = op(SumToShape, of=[tensor("x"), _shape], name="change", where=_is_ou
 def _sizes_of(match: Match, known: KnownSizes) -> tuple[Sizes | None, Sizes | None]:
     """Return the sizes of a value, and those of the shape to which it is changed; None where they are not known."""
     shape: Shape = match["change"].op.shape
-    static = None if shape is None or None in shape else shape
-    return known.of(match["x"]), known.of(match["like"]) if "like" in match else static  # pyright: ignore[reportReturnType]
+    dims = [dim for dim in shape or () if dim is not None]
+    static = None if shape is None or len(dims) < len(shape) else tuple(dims)
+    return known.of(match["x"]), known.of(match["like"]) if "like" in match else static
 
 
 def _leave_out(match: Match, step: Rewriter) -> Change | None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from ....engine.common.quick_dataclass import dataclass
 from ....engine.graph.graph import Operation
-from .registry import exports
+from ....engine.graph.spec import TensorSpec
+from .registry import attribute, exports
 from .writer import INT, LONG, Writer
 
 
@@ -77,7 +78,7 @@ def as_sequence(w: Writer, array: Array) -> str:
 
 @exports("array_new")
 def _new(w: Writer, node: Operation, size: str) -> Fresh:
-    return Fresh(size, node.op.element)  # pyright: ignore[reportAttributeAccessIssue]
+    return Fresh(size, attribute(node, "element", TensorSpec))
 
 
 @exports("constant_array")
@@ -93,7 +94,7 @@ def _unstack(w: Writer, node: Operation, x: str) -> Dense:
 
 @exports("array_stack")
 def _stack(w: Writer, node: Operation, array: Array) -> str:
-    element = node.op.element  # pyright: ignore[reportAttributeAccessIssue]
+    element = attribute(node, "element", TensorSpec)
     if isinstance(array, Fresh) and element.shape is not None:  # all of its elements are missing: it must be empty
         return w.zeros(w.filled((None, *[dim or 0 for dim in element.shape]), [array.size]), element.dtype)
     return as_dense(w, array, element)
@@ -158,13 +159,13 @@ def _without(w: Writer, array: Sequence, index: str) -> str:
 
 @exports("array_gather")
 def _gather(w: Writer, node: Operation, array: Array, indices: str) -> str:
-    element = node.op.element  # pyright: ignore[reportAttributeAccessIssue]
+    element = attribute(node, "element", TensorSpec)
     return w.add("Gather", as_dense(w, array, element), w.cast(indices, LONG), axis=0)
 
 
 @exports("array_scatter")
 def _scatter(w: Writer, node: Operation, array: Array, indices: str, values: str) -> Dense:
-    if node.op.dynamic_size:  # pyright: ignore[reportAttributeAccessIssue]
+    if attribute(node, "dynamic_size", bool):
         raise ValueError("a TensorArray that grows by scatter is not written as ONNX")
     spec: Any = node.outputs[0].spec
     if isinstance(array, Fresh) and not is_static(spec.element):
@@ -177,7 +178,7 @@ def _scatter(w: Writer, node: Operation, array: Array, indices: str, values: str
 @exports("array_concat")
 def _concat(w: Writer, node: Operation, array: Array) -> str:
     """Elements end to end: of one tensor the first two axes become one."""
-    element = node.op.element  # pyright: ignore[reportAttributeAccessIssue]
+    element = attribute(node, "element", TensorSpec)
     if isinstance(array, Sequence):
         return w.add("ConcatFromSequence", array.name, axis=0, new_axis=0)
     whole = as_dense(w, array, element)
@@ -189,7 +190,7 @@ def _concat(w: Writer, node: Operation, array: Array) -> str:
 @exports("array_window")
 def _window(w: Writer, node: Operation, array: Array, start: str, count: str) -> str:
     first = w.vector(start)
-    whole = as_dense(w, array, node.op.element)  # pyright: ignore[reportAttributeAccessIssue]
+    whole = as_dense(w, array, attribute(node, "element", TensorSpec))
     return w.slice(whole, first, w.add("Add", first, w.vector(count)), 0)
 
 

@@ -6,6 +6,7 @@ operator, too. What the operator can't express (weights that are used elsewhere,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from ....engine.graph import Symbol
 from ....engine.graph.graph import Operation
 from ....engine.ops.base import Constant
 from .patterns import match
+from .registry import attribute
 from .shapes import scalar_dim
 from .sizes import Sizes
 from .writer import FLOAT, Writer
@@ -88,7 +90,7 @@ def _size(operation: Operation, recogniser: _Recogniser) -> Composite | None:
     source = operation.inputs[0]
     if source.shape is None:
         return None
-    axis = operation.op.axis % len(source.shape)  # pyright: ignore[reportAttributeAccessIssue]
+    axis = attribute(operation, "axis", int) % len(source.shape)
     first, own = recogniser.first_of_size(source, axis)
     return None if first is source else Composite([first], lambda w, x: scalar_dim(w, x, own))
 
@@ -144,7 +146,7 @@ def _rotary_embedding(operation: Operation, recogniser: _Recogniser) -> Composit
     x, cos, sin, split = bound["?x"], bound["?cos"], bound["?sin"], bound["split"]
     rank = len(x.shape or ())
     last = rank - 1
-    axes = (split.op.axis, operation.op.axis)  # pyright: ignore[reportAttributeAccessIssue]
+    axes = (attribute(split, "axis", int), attribute(operation, "axis", int))
     if rank not in (3, 4) or any(axis % rank != last for axis in axes) or len(set(split.op.sizes)) != 1:
         return None
     if cos.shape is None or sin.shape is None or len(cos.shape) != rank or len(sin.shape) != rank:
@@ -333,7 +335,8 @@ def _joins(recogniser: _Recogniser, wide: Symbol, narrow: Symbol, axis: int) -> 
     if wide.shape is None or narrow.shape is None or (len(wide.shape), len(narrow.shape)) != (5, 4):
         return False
     pair, joined = wide.shape[axis : axis + 2], narrow.shape[axis]
-    if None in pair or joined is None or int(np.prod(pair)) != joined:  # pyright: ignore[reportArgumentType, reportCallIssue]
+    known = [dim for dim in pair if dim is not None]
+    if len(known) < len(pair) or joined is None or math.prod(known) != joined:
         return False
     others = [k for k in range(4) if k != axis]
     return all(recogniser.sizes.are_same(narrow, k, wide, k if k < axis else k + 1) for k in others)

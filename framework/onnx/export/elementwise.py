@@ -9,7 +9,7 @@ import numpy as np
 
 from ....engine.common import dtypes
 from ....engine.graph.graph import Operation
-from .registry import exports
+from .registry import attribute, exports
 from .writer import BOOL, INT, Writer
 
 # Ops that are one operator of ONNX, with the same meaning.
@@ -106,7 +106,7 @@ def _absolute(w: Writer, node: Operation, x: str) -> str:
 
 @exports("cast")
 def _cast(w: Writer, node: Operation, x: str) -> str:
-    return w.cast(x, node.op.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+    return w.cast(x, attribute(node, "dtype", np.dtype))
 
 
 # --- division -------------------------------------------------------------------------------------------------------

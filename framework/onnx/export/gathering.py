@@ -9,7 +9,7 @@ import numpy as np
 from ....engine.common import dtypes
 from ....engine.graph.graph import Operation
 from ....engine.ops.arrays.indexing import Place, SliceItem
-from .registry import exports
+from .registry import attribute, exports
 from .shapes import positions, rank_of, shape_input
 from .writer import BOOL, INT, LONG, Writer
 
@@ -18,7 +18,7 @@ _LARGEST = int(np.iinfo(np.int64).max)
 
 @exports("take")
 def _take(w: Writer, node: Operation, x: str, indices: str) -> str:
-    return w.add("Gather", x, index(w, indices), axis=node.op.axis)  # pyright: ignore[reportAttributeAccessIssue]
+    return w.add("Gather", x, index(w, indices), axis=attribute(node, "axis", int))
 
 
 def index(w: Writer, indices: str) -> str:
@@ -29,7 +29,7 @@ def index(w: Writer, indices: str) -> str:
 @exports("take_along_axis")
 def _take_along_axis(w: Writer, node: Operation, x: str, indices: str) -> str:
     """The engine broadcasts the other axes; ONNX does not."""
-    axis = node.op.axis % rank_of(node)  # pyright: ignore[reportAttributeAccessIssue]
+    axis = attribute(node, "axis", int) % rank_of(node)
     own: Any = node.inputs[0].shape
     other: Any = node.inputs[1].shape
     rank = len(own)
@@ -113,7 +113,7 @@ def _get_item(w: Writer, node: Operation, x: str, *given: str) -> str:
 
 def _expanded(node: Operation, rank: int) -> list[Any]:
     """The items with the ellipsis written out, and whole slices at the end."""
-    items: list[Any] = list(node.op.items)  # pyright: ignore[reportAttributeAccessIssue]
+    items: list[Any] = list(attribute(node, "items", tuple))
     remaining = iter(node.inputs[1:])
     used = 0
     for item in items:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ....engine.graph.tensor import Symbol
 from ....engine.ops.base import Constant
+from .registry import attribute
 
 Bindings = dict[str, Any]
 _EITHER_WAY = {"add", "multiply"}
@@ -41,14 +42,14 @@ def match(symbol: Symbol, pattern: Any, found: Bindings) -> Bindings | None:
         return match(operation.inputs[0], inner, {**found, "split": operation})
     if kind == "item":
         items, inner = rest
-        if operation.type != "get_item" or operation.op.items != items:  # pyright: ignore[reportAttributeAccessIssue]
+        if operation.type != "get_item" or attribute(operation, "items", tuple) != items:
             return None
         return match(operation.inputs[0], inner, found)
     if kind == "columns":
         name, inner = rest
         if operation.type != "get_item":
             return None
-        return match(operation.inputs[0], inner, {**found, name: operation.op.items})  # pyright: ignore[reportAttributeAccessIssue]
+        return match(operation.inputs[0], inner, {**found, name: attribute(operation, "items", tuple)})
     if kind == "apply":
         name, inner = rest
         if operation.type not in ACTIVATIONS or found.get(name, operation.type) != operation.type:

@@ -14,6 +14,7 @@ from ....engine.graph.tensor import Symbol
 from ....engine.ops.arrays.indexing import SliceItem
 from .arrays import Dense
 from .patterns import ACTIVATIONS, Bindings, match, match_any
+from .registry import attribute, axes_of
 from .shapes import reversed_along
 
 _PRODUCTS = ("add", ("matmul", "?x", "?kernel"), ("matmul", "?h", "?recurrent"))
@@ -167,12 +168,13 @@ def _is_length(limit: Symbol, rows: Symbol) -> bool:
         return rows.shape is not None and rows.shape[0] == int(known)
     if limit.operation.type != "dim_of":
         return False
-    axis, source = limit.operation.op.axis, limit.operation.inputs[0]  # pyright: ignore[reportAttributeAccessIssue]
+    axis, source = attribute(limit.operation, "axis", int), limit.operation.inputs[0]
     place = 0
     while rows is not source:
         step = rows.operation
-        if step.type == "transpose" and step.op.axes is not None:  # pyright: ignore[reportAttributeAccessIssue]
-            place = step.op.axes[place]  # pyright: ignore[reportAttributeAccessIssue]
+        axes = axes_of(step) if step.type == "transpose" else None
+        if axes is not None:
+            place = axes[place]
         elif step.type not in ("flip", "identity"):
             return False
         rows = step.inputs[0]

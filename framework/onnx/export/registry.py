@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from ....engine.graph.graph import Operation
+
+T = TypeVar("T")
 Rule = Callable[..., Any]  # (writer, operation, *values of its inputs) -> the value of its output, or a list of them
 
 
@@ -33,3 +36,19 @@ def exports(*type_names: str, opset: int = LOWEST) -> Callable[[Rule], Rule]:
         return write
 
     return register
+
+
+def attribute(node: Operation, name: str, kind: type[T]) -> T:
+    """Return an attribute of the op of an operation.
+
+    Args:
+        node: the operation.
+        name: the attribute's name.
+        kind: its type.
+    """
+    return getattr(node.op, name)
+
+
+def axes_of(node: Operation) -> tuple[int, ...] | None:
+    """Return the axes that are an attribute of the op of an operation; None stands for the op's default."""
+    return getattr(node.op, "axes")  # noqa: B009 - ops of several classes have it

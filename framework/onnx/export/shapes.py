@@ -8,7 +8,7 @@ import numpy as np
 
 from ....engine.common import dtypes
 from ....engine.graph.graph import Operation
-from .registry import exports
+from .registry import attribute, axes_of, exports
 from .writer import BOOL, INT, LONG, Writer
 
 
@@ -34,7 +34,11 @@ def shape_input(w: Writer, name: str) -> str:
 
 @exports("dim_of")
 def _dim_of(w: Writer, node: Operation, x: str) -> str:
-    axis = node.op.axis % rank_of(node) if node.op.axis < 0 else node.op.axis  # pyright: ignore
+    axis = (
+        attribute(node, "axis", int) % rank_of(node)
+        if attribute(node, "axis", int) < 0
+        else attribute(node, "axis", int)
+    )
     return scalar_dim(w, x, axis)
 
 
@@ -71,7 +75,7 @@ def _size_of(w: Writer, node: Operation, x: str) -> str:
 
 @exports("reshape")
 def _reshape(w: Writer, node: Operation, x: str, *sizes: str) -> str:
-    shape = node.op.shape  # pyright: ignore[reportAttributeAccessIssue]
+    shape = attribute(node, "shape", tuple)
     if -1 in shape:  # beside which allowzero may not stand if there is a 0
         shape = [dim if dim is None or dim >= 0 else -1 for dim in shape]
         if 0 in shape:
@@ -92,12 +96,12 @@ def _reshape_to_shape(w: Writer, node: Operation, x: str, shape: str) -> str:
 
 @exports("expand_dims")
 def _expand_dims(w: Writer, node: Operation, x: str) -> str:
-    return w.unsqueeze(x, *node.op.axes)  # pyright: ignore[reportAttributeAccessIssue]
+    return w.unsqueeze(x, *attribute(node, "axes", tuple))
 
 
 @exports("squeeze")
 def _squeeze(w: Writer, node: Operation, x: str) -> str:
-    axes = node.op.axes  # pyright: ignore[reportAttributeAccessIssue]
+    axes = axes_of(node)
     return w.add("Squeeze", x) if axes is None else w.squeeze(x, *axes)
 
 
@@ -114,7 +118,7 @@ def _unflatten_rows(w: Writer, node: Operation, rows: str, shape: str) -> str:
 
 @exports("broadcast_to")
 def _broadcast_to(w: Writer, node: Operation, x: str, *sizes: str) -> str:
-    return w.expand(x, w.filled(node.op.shape, sizes))  # pyright: ignore[reportAttributeAccessIssue]
+    return w.expand(x, w.filled(attribute(node, "shape", tuple), sizes))
 
 
 @exports("broadcast_to_shape")
@@ -129,7 +133,7 @@ def _zeros_of_shape(w: Writer, node: Operation, shape: str) -> str:
 
 @exports("fill")
 def _fill(w: Writer, node: Operation, value: str, *sizes: str) -> str:
-    return w.expand(value, w.filled(node.op.shape, sizes))  # pyright: ignore[reportAttributeAccessIssue]
+    return w.expand(value, w.filled(attribute(node, "shape", tuple), sizes))
 
 
 @exports("sum_to_shape")
@@ -154,14 +158,14 @@ def _sum_to_shape(w: Writer, node: Operation, x: str, shape: str) -> str:
 
 @exports("transpose", "transposed_copy")
 def _transpose(w: Writer, node: Operation, x: str) -> str:
-    axes = node.op.axes  # pyright: ignore[reportAttributeAccessIssue]
+    axes = axes_of(node)
     rank = rank_of(node)
     return w.transpose(x, list(reversed(range(rank))) if axes is None else [axis % rank for axis in axes])
 
 
 @exports("flip")
 def _flip(w: Writer, node: Operation, x: str) -> str:
-    axes = node.op.axes  # pyright: ignore[reportAttributeAccessIssue]
+    axes = axes_of(node)
     axes = list(range(rank_of(node))) if axes is None else [axis % rank_of(node) for axis in axes]
     return reversed_along(w, x, axes)
 
@@ -190,7 +194,7 @@ def _roll(w: Writer, node: Operation, x: str, *shift: str) -> str:
 
 @exports("concatenate")
 def _concatenate(w: Writer, node: Operation, *parts: str) -> str:
-    return w.concat(parts, node.op.axis)  # pyright: ignore[reportAttributeAccessIssue]
+    return w.concat(parts, attribute(node, "axis", int))
 
 
 @exports("stack")
@@ -225,7 +229,7 @@ def _split(w: Writer, node: Operation, x: str, *sizes: str) -> list[str]:
 
 @exports("pad")
 def _pad(w: Writer, node: Operation, x: str, value: str, *widths: str) -> str:
-    pairs = node.op.widths  # pyright: ignore[reportAttributeAccessIssue]
+    pairs = attribute(node, "widths", tuple)
     if not pairs:
         return x
     order = list(widths)

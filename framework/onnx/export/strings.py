@@ -8,7 +8,7 @@ import numpy as np
 
 from ....engine.graph.graph import Operation
 from ....engine.graph.tensor import Symbol
-from .registry import exports
+from .registry import attribute, exports
 from .shapes import rank_of
 from .writer import BOOL, INT, LONG, Writer
 
@@ -17,7 +17,7 @@ TEXT = np.dtype("T")
 
 @exports("string_join", opset=20)
 def _string_join(w: Writer, node: Operation, *parts: str) -> str:
-    separator = node.op.separator  # pyright: ignore[reportAttributeAccessIssue]
+    separator = attribute(node, "separator", str)
     whole = parts[0]
     for part in parts[1:]:
         if separator:

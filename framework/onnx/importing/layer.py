@@ -155,7 +155,7 @@ class OnnxLayer(Layer):
                 shape=tuple(shape), initializer="zeros", dtype=dtype, trainable=trains, name=_weight_name(key)
             )
         if any(node.op_type in _LOOPS for node in proto.graph.node):
-            self.has_loops = True  # pyright: ignore[reportAttributeAccessIssue]
+            self.has_loops = True
         self.built = True
 
     def call(self, inputs: Any) -> Any:

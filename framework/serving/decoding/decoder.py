@@ -254,7 +254,7 @@ def decoder_of(path: Path, version: int, graph: Graph, signatures: Mapping[str, 
     """
     found = Decoder.__new__(Decoder)
     try:
-        found._set(graph, Plan.from_json(document, graph), signatures[DEFAULT])  # pyright: ignore[reportPrivateUsage]
+        found._set(graph, Plan.from_json(document, graph), signatures[DEFAULT])
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ServableError(f"{str(path)!r} is damaged: {type(error).__name__}: {error}. Export it again.") from error
     found.path, found.version = path, version
