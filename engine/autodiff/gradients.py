@@ -74,7 +74,7 @@ def gradients(
         raise ValueError("gradients() needs at least one y.")
     zero = unconnected_gradients == "zero"
     if runs_now(targets):
-        given = [None] * len(targets) if grad_ys is None else list(_leaves_with_none(grad_ys))
+        given: list[Any] = [None] * len(targets) if grad_ys is None else list(_leaves_with_none(grad_ys))
         _check_count(given, targets)
         sources, stops = ([_as_source(x) for x in flatten(each)] for each in (xs, stop_gradients))
         return gradients_of_values(targets, sources, given, stops, zero)
@@ -170,7 +170,7 @@ def _as_target(y: Any) -> Tensor:
 
 
 def _seeds(targets: list[Symbol], grad_ys: Any) -> dict[Symbol, Any]:
-    given = [None] * len(targets) if grad_ys is None else list(_leaves_with_none(grad_ys))
+    given: list[Any] = [None] * len(targets) if grad_ys is None else list(_leaves_with_none(grad_ys))
     _check_count(given, targets)
     seeds: dict[Symbol, Any] = {}
     for target, cotangent in zip(targets, given, strict=True):

@@ -227,6 +227,10 @@ def restore(prefix: Any, names: Sequence[str], specs: Sequence[Any]) -> list[Ten
 def _as_text(value: Any) -> Tensor:
     if isinstance(value, os.PathLike):
         value = os.fspath(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return _text_tensor(value)
+
+
+def _text_tensor(value: Any) -> Tensor:
     return convert_to_tensor(np.asarray(value, string) if isinstance(value, str) else value)
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
 DType = np.dtype[Any]
-DTypeLike = Any  # str, np.dtype, NumPy scalar type or Python scalar type
+DTypeLike: TypeAlias = str | np.dtype[Any] | type[Any] | None
+"""A name, a NumPy dtype, or a scalar type of NumPy or Python; None stands for the default."""
 
 bool_ = np.dtype("bool")
 int32 = np.dtype("int32")

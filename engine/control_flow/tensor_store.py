@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..common.dtypes import as_dtype, is_integer, is_string, name_of
+from ..common.nest import is_sequence
 from ..graph.spec import TensorSpec, as_shape, shape_text, shapes_compatible
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import apply, convert_to_tensor
@@ -140,7 +141,7 @@ class TensorStore:
         return self.with_flow(self.flow)
 
     def _key(self, key: Any) -> Tensor:
-        is_empty = isinstance(key, (tuple, list)) and not key  # which gives no dtype
+        is_empty = is_sequence(key) and not key  # which gives no dtype
         return convert_to_tensor(key, self.key_dtype if is_empty else None)
 
     def _element_spec(self) -> TensorSpec:

@@ -87,8 +87,7 @@ class Op:
 
     Subclasses are frozen dataclasses. A definition holds no tensors; the same one may be used by many operations.
     A class is registered by being defined, unless its name starts with an underscore or it is one with `abstract=True`;
-    `anabranch.testing.check_op`
-    tests it from its samples.
+    `anabranch.testing.check_op` tests it from its samples.
 
     Class attributes:
         type_name: the op's name in graphs and dumps; from the class name unless it is given.

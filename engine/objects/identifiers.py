@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ..common.dtypes import DTypeLike
 from ..graph import Tensor, Value
+
+if TYPE_CHECKING:
+    from .policies import DTypePolicy
 
 Config: TypeAlias = Mapping[str, Any]
 """What `serialize` gives: a class or function by its name, and its arguments."""
@@ -25,3 +29,6 @@ RegularizerLike: TypeAlias = str | Callable[..., Any] | Config | None
 
 ConstraintLike: TypeAlias = str | Callable[..., Any] | Config | None
 """A name such as "non_neg", a function of a weight, a config, or None; see `constraints.get`."""
+
+PolicyLike: TypeAlias = "DTypeLike | DTypePolicy | Config"
+"""The dtype of a layer: a dtype, a policy or its name, or a config; see `policies.get`."""

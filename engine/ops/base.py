@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -30,7 +30,11 @@ from ..graph.variable import Variable
 from .immediate import run_now
 from .text.numbers import as_strings
 
-TensorLike = Any  # a Tensor, a Variable, a NumPy array or scalar, a Python number, or nested sequences of these
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+TensorLike: TypeAlias = "Tensor | Variable | Readable | IndexedSlices | ArrayLike | Sequence[TensorLike]"
+"""A tensor, a variable, what NumPy makes an array of, or nested sequences of these."""
 
 _PYTHON_SCALARS = (bool, int, float, complex)
 _MOST_SCALARS = 4096

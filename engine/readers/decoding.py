@@ -216,8 +216,9 @@ def decode_csv(
 
 def _column(default: Any) -> tuple[DType, str | None]:
     """The dtype of a column and its default as text."""
+    wanted = default
     if isinstance(default, (np.dtype, type)):
-        dtype, text = as_dtype(default), None
+        dtype, text = as_dtype(wanted), None
     else:
         array = as_array(default)
         text = None if array.size == 0 else str(np.asarray(array).ravel()[0])

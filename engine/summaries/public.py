@@ -100,7 +100,8 @@ def text(name: str, data: Any, step: Any = None) -> Operation | None:
     """
 
     def given() -> list[Tensor]:
-        tensor = convert_to_tensor(data if isinstance(data, (Tensor, np.ndarray)) else np.asarray(data, string))
+        texts: Any = data
+        tensor = convert_to_tensor(texts if isinstance(data, (Tensor, np.ndarray)) else np.asarray(data, string))
         if tensor.dtype.kind != "T":
             raise TypeError(f"text {name!r} must be strings, got {tensor.dtype}.")
         return [tensor]

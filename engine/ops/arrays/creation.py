@@ -200,7 +200,9 @@ def _arange_size(start: Any, stop: Any, step: Any) -> int:
     return max(0, math.ceil(parts)) if math.isfinite(parts) else 0  # then NumPy says what is wrong
 
 
-def arange(start: TensorLike, stop: TensorLike = None, step: TensorLike = None, dtype: Any = None) -> Tensor:
+def arange(
+    start: TensorLike, stop: TensorLike | None = None, step: TensorLike | None = None, dtype: Any = None
+) -> Tensor:
     """start, start + step, ... up to `stop`, which is left out; ``arange(n)`` counts from 0.
 
     Args:

@@ -343,7 +343,8 @@ class _Indexing(Op):
         return dtypes.is_integer(indices[0].dtype)
 
     def _rows(self, indices: Sequence[Tensor]) -> Tensor:
-        return indices[0] if indices else convert_to_tensor(self.items[0], "int32")
+        only: Any = self.items[0]
+        return indices[0] if indices else convert_to_tensor(only, "int32")
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ def _width(width: Any) -> DimLike:
     return dynamic[0] if static is None else static
 
 
-def pad(x: TensorLike, pad_width: Any, mode: str = "constant", constant_values: TensorLike = None) -> Tensor:
+def pad(x: TensorLike, pad_width: Any, mode: str = "constant", constant_values: TensorLike | None = None) -> Tensor:
     """`x` made larger at the ends of its axes.
 
     Args:

@@ -548,7 +548,7 @@ class BinCount(Op):
         yield ErrorSample(lambda: bincount(3), ValueError, "vector or a matrix", "scalar")
 
 
-def bincount(x: TensorLike, weights: TensorLike = None, minlength: int = 0, sparse: bool = False) -> Tensor:
+def bincount(x: TensorLike, weights: TensorLike | None = None, minlength: int = 0, sparse: bool = False) -> Tensor:
     """Count how often each value 0, 1, 2, ... occurs in the integers `x`, or add up their weights.
 
     Args:

@@ -105,7 +105,7 @@ def is_sparse(value: Any) -> TypeGuard[SparseTensor]:
     return isinstance(value, SparseTensor)
 
 
-def _parts(x: SparseTensor, what: str) -> _Parts:
+def _parts(x: object, what: str) -> _Parts:
     """The parts of a sparse tensor, checked.
 
     Raises:
@@ -169,7 +169,7 @@ def from_dense(tensor: TensorLike) -> SparseTensor:
     return SparseTensor(indices, gather_nd(x, indices), runtime_shape(x))
 
 
-def to_dense(sp_input: SparseTensor, default_value: TensorLike = None) -> Tensor:
+def to_dense(sp_input: SparseTensor, default_value: TensorLike | None = None) -> Tensor:
     """The whole tensor. Places that are named more than once hold the sum.
 
     Args:

@@ -407,7 +407,7 @@ def lu_factor(x: TensorLike) -> tuple[Tensor, Tensor]:
     return cast(lu, dtype), pivots
 
 
-def pinv(x: TensorLike, rcond: TensorLike = None) -> Tensor:
+def pinv(x: TensorLike, rcond: TensorLike | None = None) -> Tensor:
     """The pseudo-inverses (Moore, Penrose) of the matrices in the last two axes.
 
     Args:
@@ -432,7 +432,7 @@ def pinv(x: TensorLike, rcond: TensorLike = None) -> Tensor:
     return cast(apply(PseudoInverse(), tensor, cast(ratio, part_type(tensor.dtype))), dtype)
 
 
-def lstsq(a: TensorLike, b: TensorLike, rcond: TensorLike = None) -> Tensor:
+def lstsq(a: TensorLike, b: TensorLike, rcond: TensorLike | None = None) -> Tensor:
     """The X of least length among those with the least sum of squares of A X - B.
 
     Args:

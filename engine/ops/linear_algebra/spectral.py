@@ -410,7 +410,7 @@ def svd(x: TensorLike, full_matrices: bool = True, compute_uv: bool = True) -> A
     return cast(u, dtype), cast(s, part_type(dtype)), cast(vh, dtype)
 
 
-def matrix_rank(x: TensorLike, tol: TensorLike = None) -> Tensor:
+def matrix_rank(x: TensorLike, tol: TensorLike | None = None) -> Tensor:
     """The ranks of the matrices in the last two axes: how many singular values exceed `tol`.
 
     Args:
@@ -429,9 +429,8 @@ def matrix_rank(x: TensorLike, tol: TensorLike = None) -> Tensor:
     """
     (tensor,), _ = widened(x)
     values = apply(SingularValues(), tensor)
-    if tol is None:
-        tol = max(values, -1, keepdims=True, initial=0.0) * relative_precision(tensor)
-    return sum(cast(greater(values, tol), "int32"), -1)
+    least = max(values, -1, keepdims=True, initial=0.0) * relative_precision(tensor) if tol is None else tol
+    return sum(cast(greater(values, least), "int32"), -1)
 
 
 def relative_precision(x: Tensor) -> Any:

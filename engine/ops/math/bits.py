@@ -71,6 +71,12 @@ def is_number(*values: Any) -> bool:
     return all(isinstance(value, (int, float, np.number)) for value in values)
 
 
+def numbers_of(*values: object) -> list[float] | None:
+    """Return the values as floats where they are numbers that are known now; None where one is a tensor."""
+    given: Any = values
+    return [float(value) for value in given] if is_number(*values) else None
+
+
 @dataclass(frozen=True)
 class RandomOp(Op, abstract=True):
     """Base: numbers of `dtype` from a key (first input); further inputs fill the Nones of `shape`."""

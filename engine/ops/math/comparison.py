@@ -409,7 +409,7 @@ def logical_not(x: TensorLike) -> Tensor:
     return apply(LogicalNot(), cast(x, dtypes.bool_))
 
 
-def where(condition: TensorLike, x1: TensorLike = None, x2: TensorLike = None) -> Any:
+def where(condition: TensorLike, x1: TensorLike | None = None, x2: TensorLike | None = None) -> Any:
     """`x1` where `condition` is true, elsewhere `x2`; all three broadcast. Without them, the indices of true elements.
 
     No gradient flows to the side that is not taken, so a NaN there does no harm.
@@ -478,7 +478,7 @@ def minimum(x1: TensorLike, x2: TensorLike) -> Tensor:
     return apply(Minimum(), *promote(x1, x2))
 
 
-def clip(x: TensorLike, x_min: TensorLike, x_max: TensorLike) -> Tensor:
+def clip(x: TensorLike, x_min: TensorLike | None, x_max: TensorLike | None) -> Tensor:
     """``minimum(maximum(x, x_min), x_max)``; a bound that is None does not bound.
 
     >>> import anabranch as ab

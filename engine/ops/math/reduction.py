@@ -570,7 +570,7 @@ def std(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
     return sqrt(var(x, axis, keepdims))
 
 
-def average(x: TensorLike, axis: AxisLike = None, weights: TensorLike = None) -> Tensor:
+def average(x: TensorLike, axis: AxisLike = None, weights: TensorLike | None = None) -> Tensor:
     """The mean over `axis`, weighted.
 
     Args:

@@ -69,7 +69,7 @@ def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
     return tensor
 
 
-def trapezoid(y: TensorLike, x: TensorLike = None, dx: TensorLike = 1.0, axis: int = -1) -> Tensor:
+def trapezoid(y: TensorLike, x: TensorLike | None = None, dx: TensorLike = 1.0, axis: int = -1) -> Tensor:
     """The integral along `axis` of what has the values `y`, by the trapezoidal rule.
 
     Args:

@@ -335,8 +335,8 @@ def batch_normalization(
     mean: TensorLike,
     variance: TensorLike,
     axis: int,
-    offset: TensorLike = None,
-    scale: TensorLike = None,
+    offset: TensorLike | None = None,
+    scale: TensorLike | None = None,
     epsilon: float = 1e-3,
 ) -> Tensor:
     """``(x - mean) / sqrt(variance + epsilon) * scale + offset`` with vectors along `axis` (Ioffe and Szegedy, 2015).
@@ -371,8 +371,8 @@ def batch_normalization(
 
 def layer_normalization(
     x: TensorLike,
-    gamma: TensorLike = None,
-    beta: TensorLike = None,
+    gamma: TensorLike | None = None,
+    beta: TensorLike | None = None,
     axis: AxisLike = -1,
     epsilon: float | None = None,
 ) -> Tensor:
@@ -396,7 +396,7 @@ def layer_normalization(
 
 
 def rms_normalization(
-    x: TensorLike, scale: TensorLike = None, axis: AxisLike = -1, epsilon: float | None = None
+    x: TensorLike, scale: TensorLike | None = None, axis: AxisLike = -1, epsilon: float | None = None
 ) -> Tensor:
     """`x` over the root of its mean square along `axis`, times `scale` if there is one (Zhang and Sennrich, 2019)."""
     tensor = as_floating(x)

@@ -240,10 +240,14 @@ def take_key(seed: Any = None) -> Tensor:
         return make_constant(np.array([_as_int64(int(seed)), 0], dtype="int64"), "key")
     if not isinstance(seed, (Tensor, Variable, np.ndarray, list, tuple)):
         raise TypeError(f"seed must be None, an int, a SeedGenerator or a key of 2 integers; got {seed!r}.")
-    key = convert_to_tensor(seed, dtypes.int64)
+    key = _key_of(seed)
     if key.shape is not None and key.shape not in ((2,), (None,)):
         raise TypeError(f"A key has shape [2]; got {shape_text(key.shape)}.")
     return key
+
+
+def _key_of(numbers: Any) -> Tensor:
+    return convert_to_tensor(numbers, dtypes.int64)
 
 
 __all__ = [

@@ -54,7 +54,7 @@ from ..math.bits import (
     element_count,
     floating_dtype,
     half_words,
-    is_number,
+    numbers_of,
     raw_words,
     unit_numbers,
 )
@@ -375,8 +375,9 @@ def uniform(
     """
     wanted = floating_dtype("uniform", dtype)
     static, dynamic = resolve_shape(shape)
-    if is_number(minval, maxval):
-        return draw(RandomUniform(static, wanted, float(minval), float(maxval)), take_key(seed), *dynamic)
+    known = numbers_of(minval, maxval)
+    if known is not None:
+        return draw(RandomUniform(static, wanted, *known), take_key(seed), *dynamic)
     unit = draw(RandomUniform(static, wanted), take_key(seed), *dynamic)
     low = convert_to_tensor(minval, wanted)
     return unit * (convert_to_tensor(maxval, wanted) - low) + low
@@ -398,8 +399,9 @@ def normal(
     """
     wanted = floating_dtype("normal", dtype)
     static, dynamic = resolve_shape(shape)
-    if is_number(mean, stddev):
-        return draw(RandomNormal(static, wanted, float(mean), float(stddev)), take_key(seed), *dynamic)
+    known = numbers_of(mean, stddev)
+    if known is not None:
+        return draw(RandomNormal(static, wanted, *known), take_key(seed), *dynamic)
     standard = draw(RandomNormal(static, wanted), take_key(seed), *dynamic)
     return standard * convert_to_tensor(stddev, wanted) + convert_to_tensor(mean, wanted)
 
@@ -410,9 +412,9 @@ def truncated_normal(
     """Normally distributed numbers within 2 standard deviations of the mean; arguments as for `normal`."""
     wanted = floating_dtype("truncated_normal", dtype)
     static, dynamic = resolve_shape(shape)
-    if is_number(mean, stddev):
-        op = RandomTruncatedNormal(static, wanted, float(mean), float(stddev))
-        return draw(op, take_key(seed), *dynamic)
+    known = numbers_of(mean, stddev)
+    if known is not None:
+        return draw(RandomTruncatedNormal(static, wanted, *known), take_key(seed), *dynamic)
     standard = draw(RandomTruncatedNormal(static, wanted), take_key(seed), *dynamic)
     return standard * convert_to_tensor(stddev, wanted) + convert_to_tensor(mean, wanted)
 
@@ -455,7 +457,7 @@ def categorical(logits: TensorLike, num_samples: int, dtype: Any = "int32", seed
         ValueError: `logits` is no matrix.
     """
     (static,), dynamic = resolve_shape((num_samples,))
-    count = dynamic[0] if dynamic else convert_to_tensor(static, dtypes.int32)
+    count = dynamic[0] if dynamic else convert_to_tensor(static or 0, dtypes.int32)
     op = RandomCategories(static, as_dtype(dtype or "int32"))
     return apply(op, own_key(take_key(seed)), as_floating(logits), count)
 
