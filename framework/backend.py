@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..engine.common.dtypes import as_dtype, is_floating, is_integer, name_of
+from ..engine.common.dtypes import DTypeLike, as_dtype, is_floating, is_integer, name_of
 from ..engine.common.dtypes import result_type as _result_type
 from ..engine.graph import Tensor
 from ..engine.objects.names import unique_name
@@ -13,7 +13,7 @@ from .config import backend, epsilon, floatx, image_data_format, set_epsilon, se
 from .utils import clear_session, is_keras_tensor, standardize_dtype
 
 
-def is_float_dtype(dtype: Any) -> bool:
+def is_float_dtype(dtype: DTypeLike) -> bool:
     """Test whether a dtype is a float type.
 
     >>> is_float_dtype("bfloat16"), is_float_dtype("int32")
@@ -22,7 +22,7 @@ def is_float_dtype(dtype: Any) -> bool:
     return is_floating(as_dtype(standardize_dtype(dtype)))
 
 
-def is_int_dtype(dtype: Any) -> bool:
+def is_int_dtype(dtype: DTypeLike) -> bool:
     """Test whether a dtype is a whole number type.
 
     >>> is_int_dtype("uint8"), is_int_dtype("float32")
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         def __init__(
             self,
             shape: Any,
-            dtype: Any = "float32",
+            dtype: DTypeLike = "float32",
             sparse: bool = False,
             ragged: bool = False,
             record_history: bool = True,

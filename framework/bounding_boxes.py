@@ -8,6 +8,7 @@ import numpy as np
 
 from ..engine import ops
 from ..engine.graph import Tensor
+from ..engine.ops.base import TensorLike
 
 _FORMATS = ("xyxy", "yxyx", "xywh", "center_xywh", "center_yxhw")
 
@@ -64,7 +65,7 @@ def _parts(boxes: Any) -> list[Any]:
     return [boxes[..., k : k + 1] for k in range(4)]
 
 
-def _to_sides(boxes: Any, form: str) -> Any:
+def _to_sides(boxes: TensorLike, form: str) -> Any:
     """Left, top, right and bottom."""
     a, b, c, d = _parts(boxes)
     if form in ("yxyx", "center_yxhw"):

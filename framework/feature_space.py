@@ -395,7 +395,7 @@ def _check_mode(what: str, mode: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{what}: output_mode must be one of {', '.join(map(repr, allowed))}; got {mode!r}.")
 
 
-def _can_learn(layer: Any) -> bool:
+def _can_learn(layer: Layer) -> bool:
     if isinstance(layer, layers.Normalization):
         return layer.input_mean is None
     if isinstance(layer, layers.Discretization):
@@ -405,7 +405,7 @@ def _can_learn(layer: Any) -> bool:
     return isinstance(layer, layers.TextVectorization)
 
 
-def _size_of(layer: Any) -> int | None:
+def _size_of(layer: Layer) -> int | None:
     if isinstance(layer, (layers.IntegerLookup, layers.StringLookup)):
         return layer.vocabulary_size()
     if isinstance(layer, layers.Discretization):

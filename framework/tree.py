@@ -89,7 +89,7 @@ def _map_up_to(shallow: Any, func: Callable[..., Any], structures: tuple[Any, ..
     return _like(shallow, {key: _map_up_to(item, func, _parts(structures, key)) for key, item in _items(shallow)})
 
 
-def _parts(structures: tuple[Any, ...], key: Any) -> tuple[Any, ...]:
+def _parts(structures: tuple[Any, ...], key: object) -> tuple[Any, ...]:
     return tuple([structure[key] for structure in structures])
 
 
@@ -173,7 +173,7 @@ def traverse(func: Callable[[Any], Any], structure: Any, top_down: bool = True) 
     return _found(func(structure), structure)
 
 
-def _found(found: Any, otherwise: Any) -> Any:
+def _found(found: object, otherwise: Any) -> Any:
     if found is MAP_TO_NONE or isinstance(found, MAP_TO_NONE):
         return None
     return otherwise if found is None else found
@@ -204,7 +204,7 @@ def map_shape_structure(func: Callable[[Any], Any], structure: Any) -> Any:
     return _like(structure, {key: map_shape_structure(func, item) for key, item in _items(structure)})
 
 
-def _is_shape(structure: Any) -> bool:
+def _is_shape(structure: object) -> bool:
     return isinstance(structure, (list, tuple)) and all(
         item is None or isinstance(item, int) for item in cast("Iterable[Any]", structure)
     )
@@ -213,7 +213,7 @@ def _is_shape(structure: Any) -> bool:
 # --- containers -----------------------------------------------------------------------------------------------------
 
 
-def _items(structure: Any) -> Iterator[tuple[Any, Any]]:
+def _items(structure: object) -> Iterator[tuple[Any, Any]]:
     """The parts of a container, with their keys or positions."""
     if not isinstance(structure, dict):
         yield from enumerate(cast("Iterable[Any]", structure))
@@ -237,7 +237,7 @@ def _like(container: Any, parts: Mapping[Any, Any]) -> Any:
     return tuple(items) if isinstance(container, tuple) else items
 
 
-def _kind(structure: Any) -> Any:
+def _kind(structure: object) -> Any:
     """Return the key that two containers share if they count as equal; None for a leaf."""
     return None if not is_nested(structure) else dict if isinstance(structure, dict) else type(structure)
 
@@ -249,7 +249,7 @@ def _check_arguments(name: str, func: Any, structures: tuple[Any, ...]) -> None:
         raise TypeError(f"{name}: at least one structure is needed.")
 
 
-def _check_form(a: Any, b: Any, path: Path, deeper: bool) -> None:
+def _check_form(a: object, b: Any, path: Path, deeper: bool) -> None:
     if deeper and not is_nested(a):
         return
     place = "".join(f"[{key!r}]" for key in path) or "the top"

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine import ops
-from ..engine.common.dtypes import as_dtype, name_of
+from ..engine.common.dtypes import DTypeLike, as_dtype, name_of
 from ..engine.common.nest import flatten, map_structure
 from ..engine.graph import Tensor, Value
 from ..engine.graph.graph import reset_default_graph
 from ..engine.objects.floats import floatx
 from ..engine.objects.names import reset_names
+from ..engine.ops.base import TensorLike
 from ..engine.ops.random.keys import set_global_seed
 from . import bounding_boxes
 from .callbacks.progbar import Progbar
@@ -80,7 +81,7 @@ def clear_session(free_memory: bool = True) -> None:
         gc.collect()
 
 
-def to_categorical(x: Any, num_classes: int | None = None) -> Any:
+def to_categorical(x: TensorLike, num_classes: int | None = None) -> Any:
     """Integer labels as one-hot rows.
 
     Args:
@@ -111,7 +112,7 @@ def to_categorical(x: Any, num_classes: int | None = None) -> Any:
     return np.eye(classes, dtype="float32")[labels]
 
 
-def normalize(x: Any, axis: int = -1, order: float = 2) -> Any:
+def normalize(x: TensorLike, axis: int = -1, order: float = 2) -> Any:
     """Vectors divided by their norms; zeros stay zeros.
 
     Args:
@@ -130,7 +131,7 @@ def normalize(x: Any, axis: int = -1, order: float = 2) -> Any:
     return array / np.where(norms == 0, 1, norms)
 
 
-def is_keras_tensor(x: Any) -> bool:
+def is_keras_tensor(x: TensorLike) -> bool:
     """Test whether `x` stands for a value that is computed later: an `Input`, or what a layer or op made of tensors.
 
     >>> is_keras_tensor([1.0])
@@ -139,7 +140,7 @@ def is_keras_tensor(x: Any) -> bool:
     return isinstance(x, Tensor)
 
 
-def standardize_dtype(dtype: Any) -> str:
+def standardize_dtype(dtype: DTypeLike) -> str:
     """The name of a dtype; None is the default float type.
 
     >>> standardize_dtype(None), standardize_dtype("int64")
@@ -151,10 +152,10 @@ def standardize_dtype(dtype: Any) -> str:
 def pad_sequences(
     sequences: collections.abc.Sequence[Any],
     maxlen: int | None = None,
-    dtype: Any = "int32",
+    dtype: DTypeLike = "int32",
     padding: str = "pre",
     truncating: str = "pre",
-    value: Any = 0.0,
+    value: object = 0.0,
 ) -> Array:
     """Sequences of different lengths as one array.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from ..engine import ops
 from ..engine.graph import Tensor, Variable
 from ..engine.objects import initializers
 from ..engine.objects.identifiers import InitializerLike
+from ..engine.ops.base import TensorLike
 from ..engine.ops.random import samplers as random
 from .core.dense import known_features, positive_int
 from .core.layer import Layer
@@ -20,6 +21,10 @@ from .core.tracking import optional_metric
 from .core.weight import Weight, WeightSpec
 from .recurrent.step_rows import live_rows, rows_live
 from .recurrent.step_sums import sum_over_steps
+
+if TYPE_CHECKING:
+    from .core.options import LayerOptions
+
 
 _LEAST_NOISE = 1e-2  # what is divided by; as in the authors' own program
 
@@ -99,7 +104,7 @@ class MixtureOfExperts(Layer):
         seed: int | None = None,
         routing: str = "token_choice",
         dropped_metric: Any = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.num_experts = positive_int("MixtureOfExperts", "num_experts", num_experts)
@@ -127,7 +132,7 @@ class MixtureOfExperts(Layer):
         self.expert_tokens = _counter((num_experts,), "expert_tokens")
         self.dropped_metric = optional_metric("MixtureOfExperts", "dropped_metric", dropped_metric)
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         shape = (known_features(self, input_shape), self.num_experts)
         is_noisy = self.noisy and self.routing == "token_choice"
         return (
@@ -135,14 +140,14 @@ class MixtureOfExperts(Layer):
             WeightSpec("noise_kernel", shape, options="noise", present=is_noisy),
         )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.build_weights(self.weight_specs(input_shape))
         for expert in self.experts:
             if not expert.built:
                 expert.build((None, known_features(self, input_shape)))
                 expert.built = True
 
-    def call(self, inputs: Any, mask: Any = None, training: Any = False) -> Tensor:
+    def call(self, inputs: Any, mask: TensorLike | None = None, training: bool | None = False) -> Tensor:
         dims = ops.shape(inputs)
         tokens = ops.reshape(inputs, (-1, inputs.shape[-1]))
         live = self._live_of_cell(inputs) if mask is None else self._live(mask, len(inputs.shape))
@@ -182,7 +187,7 @@ class MixtureOfExperts(Layer):
 
     # --- the gate -------------------------------------------------------------------------------------------
 
-    def _routes(self, tokens: Tensor, live: Any, training: Any) -> _Routes:
+    def _routes(self, tokens: Tensor, live: Any, training: bool | None) -> _Routes:
         logits = clean = self._logits(tokens)
         scale = None
         if self.noise_kernel is not None:
@@ -261,7 +266,7 @@ class MixtureOfExperts(Layer):
                 )
         return results
 
-    def _within_capacity(self, parts: list[Tensor], count: Any) -> tuple[list[Tensor], list[Tensor]]:
+    def _within_capacity(self, parts: list[Tensor], count: TensorLike) -> tuple[list[Tensor], list[Tensor]]:
         """Return what the expert of each part takes, and what is left over."""
         taken, dropped = parts, list[Tensor]()
         if self.capacity_factor is not None:
@@ -272,7 +277,7 @@ class MixtureOfExperts(Layer):
         sum_over_steps([lost, sizes], self._note)
         return taken, dropped
 
-    def _capacity(self, count: Any, experts_a_token: float) -> Tensor:
+    def _capacity(self, count: TensorLike, experts_a_token: float) -> Tensor:
         """Return how many of `count` tokens an expert takes, if each token goes to so many experts on average."""
         share = experts_a_token / self.num_experts
         return ops.cast(ops.ceil(ops.cast(count, "float64") * share), "int32")

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...engine.graph import Symbol
+from ...engine.graph import Symbol, Tensor
 from ...engine.objects import activations
 from ...engine.objects.identifiers import ActivationLike
+from ...engine.ops.base import TensorLike
 from ...layers.convolution.convolution import Conv2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D, GlobalMaxPooling2D
 from ...layers.core.activation import Activation
@@ -104,22 +105,22 @@ class Options:
                 f"{self.classifier_activation!r}. Apply others to the output of a model without a top."
             )
 
-    def pooled(self, x: Any, names: tuple[str | None, str | None] = ("avg_pool", "max_pool")) -> Any:
+    def pooled(self, x: TensorLike, names: tuple[str | None, str | None] = ("avg_pool", "max_pool")) -> Any:
         """The features of a model without a top, pooled over height and width as `pooling` says."""
         if self.pooling == "avg":
             return GlobalAveragePooling2D(name=names[0])(x)
         return GlobalMaxPooling2D(name=names[1])(x) if self.pooling == "max" else x
 
-    def classified(self, x: Any, name: str = "predictions", **options: Any) -> Any:
+    def classified(self, x: TensorLike, name: str = "predictions", **options: Any) -> Any:
         """The classes' scores, from pooled features."""
         self.check_activation()
         return Dense(self.classes, activation=self.classifier_activation, name=name, **options)(x)
 
-    def topped(self, x: Any) -> Any:
+    def topped(self, x: TensorLike) -> Any:
         """The usual end: mean features and the classes' scores, or pooled features."""
         return self.classified(GlobalAveragePooling2D(name="avg_pool")(x)) if self.include_top else self.pooled(x)
 
-    def model(self, images: Any, outputs: Any, folder: str, file: str, file_hash: str | None) -> Functional:
+    def model(self, images: Any, outputs: object, folder: str, file: str, file_hash: str | None) -> Functional:
         """The model, with its weights.
 
         Args:
@@ -156,17 +157,17 @@ def _sources(tensor: Symbol) -> Any:
     return found[0] if len(found) == 1 else found
 
 
-def normalized(x: Any, name: str, epsilon: float = 1.001e-5, momentum: float = 0.99) -> Any:
+def normalized(x: Tensor, name: str, epsilon: float = 1.001e-5, momentum: float = 0.99) -> Any:
     """The features, normalised over the batch."""
     return BatchNormalization(epsilon=epsilon, momentum=momentum, name=name)(x)
 
 
-def activated(x: Any, name: str, activation: ActivationLike = "relu") -> Any:
+def activated(x: Tensor, name: str, activation: ActivationLike = "relu") -> Any:
     """The features behind an activation."""
     return Activation(activation, name=name)(x)
 
 
-def convolved(x: Any, filters: int, size: int, name: str, **options: Any) -> Any:
+def convolved(x: TensorLike, filters: int, size: int, name: str, **options: Any) -> Any:
     """The features behind a convolution."""
     return Conv2D(filters, size, name=name, **options)(x)
 

@@ -5,9 +5,13 @@ Liu, Mao, Wu, Feichtenhofer, Darrell and Xie, "A ConvNet for the 2020s", CVPR 20
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ...engine.graph import Tensor
+from ...engine.objects.identifiers import ActivationLike
+from ...engine.ops.base import TensorLike
 from ...layers.convolution.convolution import Conv2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D
 from ...layers.core.activation import Activation
@@ -80,12 +84,12 @@ _MODELS = {
 def ConvNeXtTiny(
     include_top: bool = True,
     include_preprocessing: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "convnext_tiny",
 ) -> Functional:
     """Build ConvNeXtTiny: 28.6 million parameters, images of 224x224.
@@ -108,12 +112,12 @@ def ConvNeXtTiny(
 def ConvNeXtSmall(
     include_top: bool = True,
     include_preprocessing: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "convnext_small",
 ) -> Functional:
     """Build ConvNeXtSmall: 50.2 million parameters; the arguments are those of `ConvNeXtTiny`."""
@@ -124,12 +128,12 @@ def ConvNeXtSmall(
 def ConvNeXtBase(
     include_top: bool = True,
     include_preprocessing: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "convnext_base",
 ) -> Functional:
     """Build ConvNeXtBase: 88.6 million parameters; the arguments are those of `ConvNeXtTiny`."""
@@ -140,12 +144,12 @@ def ConvNeXtBase(
 def ConvNeXtLarge(
     include_top: bool = True,
     include_preprocessing: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "convnext_large",
 ) -> Functional:
     """Build ConvNeXtLarge: 197.8 million parameters; the arguments are those of `ConvNeXtTiny`."""
@@ -156,12 +160,12 @@ def ConvNeXtLarge(
 def ConvNeXtXLarge(
     include_top: bool = True,
     include_preprocessing: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "convnext_xlarge",
 ) -> Functional:
     """Build ConvNeXtXLarge: 350.2 million parameters; the arguments are those of `ConvNeXtTiny`."""
@@ -186,7 +190,7 @@ def _convnext(kind: str, options: Options, include_preprocessing: bool) -> Funct
     return options.model(images, _topped(x, options), "convnext", file, file_hash)
 
 
-def _smaller(x: Any, filters: int, stage: int, name: str) -> Any:
+def _smaller(x: Tensor, filters: int, stage: int, name: str) -> Any:
     """The features at a quarter (first) or half of the size."""
     if stage == 0:
         convolution = Conv2D(filters, 4, strides=4, name=f"{name}_stem_conv")
@@ -201,7 +205,7 @@ def _normalization(name: str | None = None) -> LayerNormalization:
     return LayerNormalization(epsilon=_EPSILON, name=name)
 
 
-def _block(inputs: Any, filters: int, name: str) -> Any:
+def _block(inputs: Tensor, filters: int, name: str) -> Any:
     """Convolved feature by feature, then mixed at each place, and added."""
     x = convolved(inputs, filters, 7, f"{name}_depthwise_conv", padding="same", groups=filters)
     x = _normalization(f"{name}_layernorm")(x)
@@ -212,7 +216,7 @@ def _block(inputs: Any, filters: int, name: str) -> Any:
     return inputs + Activation("linear", name=f"{name}_identity")(x)
 
 
-def _topped(x: Any, options: Options) -> Any:
+def _topped(x: Tensor, options: Options) -> Any:
     if not options.include_top:
         return _normalization()(options.pooled(x, (None, None)))
     x = GlobalAveragePooling2D(name=f"{options.name}_head_gap")(x)

@@ -5,9 +5,13 @@ Huang, Liu, van der Maaten and Weinberger, "Densely Connected Convolutional Netw
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
+from ...engine.graph import Tensor
+from ...engine.objects.identifiers import ActivationLike
+from ...engine.ops.base import TensorLike
 from ...layers.convolution.padding import ZeroPadding2D
 from ...layers.convolution.pooling import AveragePooling2D, MaxPooling2D
 from ...layers.core.merging import Concatenate
@@ -27,12 +31,12 @@ _MODELS: dict[str, tuple[tuple[int, int, int, int], str, str]] = {
 
 def DenseNet121(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "densenet121",
 ) -> Functional:
     """Build DenseNet of 121 layers: 8.1 million parameters.
@@ -54,12 +58,12 @@ def DenseNet121(
 
 def DenseNet169(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "densenet169",
 ) -> Functional:
     """Build DenseNet of 169 layers: 14.3 million parameters; the arguments are those of `resnet.ResNet50`."""
@@ -71,12 +75,12 @@ def DenseNet169(
 
 def DenseNet201(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "densenet201",
 ) -> Functional:
     """Build DenseNet of 201 layers: 20.2 million parameters; the arguments are those of `resnet.ResNet50`."""
@@ -86,7 +90,7 @@ def DenseNet201(
     )
 
 
-def preprocess_input(x: Any, data_format: str | None = None) -> Any:
+def preprocess_input(x: TensorLike, data_format: str | None = None) -> Any:
     """Return images as these models expect them: 0 to 1, less the means of ImageNet, over its standard deviations.
 
     Args:
@@ -111,7 +115,7 @@ def _densenet(kind: str, options: Options) -> Functional:
     return options.model(images, options.topped(x), "densenet", KERAS_FILE.format(kind, ending), file_hash)
 
 
-def _step(x: Any, name: str) -> Any:
+def _step(x: Tensor, name: str) -> Any:
     """The features, and `_GROWTH` new ones."""
     new = activated(normalized(x, f"{name}_0_bn"), f"{name}_0_relu")
     new = convolved(new, 4 * _GROWTH, 1, f"{name}_1_conv", use_bias=False)

@@ -6,10 +6,14 @@ Tan and Le, "EfficientNetV2: Smaller Models and Faster Training", ICML 2021.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ...engine.graph import Tensor
+from ...engine.objects.identifiers import ActivationLike
 from ...engine.objects.initializers import VarianceScaling
+from ...engine.ops.base import TensorLike
 from ...layers.convolution.depthwise import DepthwiseConv2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D
 from ...layers.core.basic import Rescaling
@@ -95,12 +99,12 @@ _MODELS = {
 
 def EfficientNetV2B0(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     include_preprocessing: bool = True,
     name: str | None = "efficientnetv2-b0",
 ) -> Functional:
@@ -124,12 +128,12 @@ def EfficientNetV2B0(
 
 def EfficientNetV2B1(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     include_preprocessing: bool = True,
     name: str | None = "efficientnetv2-b1",
 ) -> Functional:
@@ -140,12 +144,12 @@ def EfficientNetV2B1(
 
 def EfficientNetV2B2(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     include_preprocessing: bool = True,
     name: str | None = "efficientnetv2-b2",
 ) -> Functional:
@@ -156,12 +160,12 @@ def EfficientNetV2B2(
 
 def EfficientNetV2B3(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     include_preprocessing: bool = True,
     name: str | None = "efficientnetv2-b3",
 ) -> Functional:
@@ -172,12 +176,12 @@ def EfficientNetV2B3(
 
 def EfficientNetV2S(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     include_preprocessing: bool = True,
     name: str | None = "efficientnetv2-s",
 ) -> Functional:
@@ -188,12 +192,12 @@ def EfficientNetV2S(
 
 def EfficientNetV2M(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     include_preprocessing: bool = True,
     name: str | None = "efficientnetv2-m",
 ) -> Functional:
@@ -204,12 +208,12 @@ def EfficientNetV2M(
 
 def EfficientNetV2L(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     include_preprocessing: bool = True,
     name: str | None = "efficientnetv2-l",
 ) -> Functional:
@@ -241,7 +245,7 @@ def _efficientnet(kind: str, options: Options, include_preprocessing: bool) -> F
     return options.model(images, _topped(x, options), "efficientnet_v2", file, file_hash)
 
 
-def _prepared(x: Any, kind: str, channels: int | None) -> Any:
+def _prepared(x: Tensor, kind: str, channels: int | None) -> Any:
     """Images of 0 to 255 as the model was trained on them."""
     if not kind.startswith("b") or channels != 3:
         return Rescaling(1 / 128, -1)(x)
@@ -254,7 +258,7 @@ def _filters(filters: int, network: _Network) -> int:
     return max(8, int(filters * network.width + 4) // 8 * 8)
 
 
-def _convolved(x: Any, filters: int, size: int, name: str, **options: Any) -> Any:
+def _convolved(x: TensorLike, filters: int, size: int, name: str, **options: Any) -> Any:
     options = {"padding": "same", "use_bias": False, "kernel_initializer": _initializer(), **options}
     return convolved(x, filters, size, name, **options)
 
@@ -263,11 +267,11 @@ def _initializer() -> VarianceScaling:
     return VarianceScaling(2.0, "fan_out", "truncated_normal")
 
 
-def _normalized(x: Any, name: str) -> Any:
+def _normalized(x: Tensor, name: str) -> Any:
     return normalized(x, name, 1e-3, 0.9)
 
 
-def _activated(x: Any, name: str) -> Any:
+def _activated(x: Tensor, name: str) -> Any:
     return activated(x, name, "swish")
 
 
@@ -307,7 +311,7 @@ def _apart(x: Any, inside: int, filters: int, stage: _Stage, name: str) -> Any:
     return _normalized(_convolved(x, filters, 1, f"{name}project_conv"), f"{name}project_bn")
 
 
-def _topped(x: Any, options: Options) -> Any:
+def _topped(x: Tensor, options: Options) -> Any:
     if not options.include_top:
         return options.pooled(x)
     x = Dropout(_DROPOUT, name="top_dropout")(GlobalAveragePooling2D(name="avg_pool")(x))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.floats import floatx
+from ...engine.ops.base import TensorLike
 from ..config import image_data_format
 from ..data.get_file import get_file
 
@@ -62,7 +63,7 @@ def preprocess_input(x: Any, data_format: str | None = None, mode: str = "caffe"
     return x if deviation is None else x / _along(deviation, axis, x)
 
 
-def _as_floats(x: Any) -> Any:
+def _as_floats(x: TensorLike) -> Any:
     """The images as floats, of their own dtype if it is one."""
     if isinstance(x, Tensor):
         return x if "float" in str(x.dtype) else ops.cast(x, floatx())

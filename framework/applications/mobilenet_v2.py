@@ -5,9 +5,13 @@ Sandler, Howard, Zhu, Zhmoginov and Chen, "MobileNetV2: Inverted Residuals and L
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
+from ...engine.graph import Tensor
+from ...engine.objects.identifiers import ActivationLike
+from ...engine.ops.base import TensorLike
 from ...layers.convolution.depthwise import DepthwiseConv2D
 from ...layers.convolution.padding import ZeroPadding2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D
@@ -29,11 +33,11 @@ def MobileNetV2(
     input_shape: Sequence[int | None] | None = None,
     alpha: float = 1.0,
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = None,
 ) -> Functional:
     """Build MobileNetV2: 3.5 million parameters.
@@ -69,7 +73,7 @@ def MobileNetV2(
     return options.model(images, _topped(_features(images, alpha), options), "mobilenet_v2", file, None)
 
 
-def _features(images: Any, alpha: float) -> Any:
+def _features(images: TensorLike, alpha: float) -> Any:
     x = convolved(images, divisible(32 * alpha), 3, "Conv1", strides=2, padding="same", use_bias=False)
     x = _normalized(x, "bn_Conv1", "Conv1_relu")
     number = 0
@@ -82,7 +86,7 @@ def _features(images: Any, alpha: float) -> Any:
     return _normalized(x, "Conv_1_bn", "out_relu")
 
 
-def _normalized(x: Any, name: str, activation_name: str | None = None) -> Any:
+def _normalized(x: Tensor, name: str, activation_name: str | None = None) -> Any:
     x = normalized(x, name, 1e-3, 0.999)
     return x if activation_name is None else ReLU(6.0, name=activation_name)(x)
 
@@ -104,7 +108,7 @@ def _block(inputs: Any, filters: int, stride: int, number: int) -> Any:
     return Add(name=f"{prefix}add")([inputs, x]) if before == filters and stride == 1 else x
 
 
-def _topped(x: Any, options: Options) -> Any:
+def _topped(x: Tensor, options: Options) -> Any:
     if options.include_top:
         return options.classified(GlobalAveragePooling2D()(x))
     return options.pooled(x, (None, None))

@@ -5,10 +5,14 @@ Howard, Sandler, Chu and others, "Searching for MobileNetV3", ICCV 2019.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ...engine.graph import Tensor
+from ...engine.objects.identifiers import ActivationLike
+from ...engine.ops.base import TensorLike
 from ...layers.convolution.depthwise import DepthwiseConv2D
 from ...layers.convolution.padding import ZeroPadding2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D
@@ -91,12 +95,12 @@ def MobileNetV3Small(
     alpha: float = 1.0,
     minimalistic: bool = False,
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     classes: int = 1000,
     pooling: str | None = None,
     dropout_rate: float = 0.2,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     include_preprocessing: bool = True,
     name: str | None = "MobileNetV3Small",
 ) -> Functional:
@@ -130,12 +134,12 @@ def MobileNetV3Large(
     alpha: float = 1.0,
     minimalistic: bool = False,
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     classes: int = 1000,
     pooling: str | None = None,
     dropout_rate: float = 0.2,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     include_preprocessing: bool = True,
     name: str | None = "MobileNetV3Large",
 ) -> Functional:
@@ -145,7 +149,7 @@ def MobileNetV3Large(
     return _mobilenet_v3(variant, options)
 
 
-def preprocess_input(x: Any, data_format: str | None = None) -> Any:
+def preprocess_input(x: TensorLike, data_format: str | None = None) -> Any:
     """Return images as they are: the models scale them.
 
     Args:
@@ -188,11 +192,11 @@ def _shape(variant: _Variant, options: Options) -> tuple[int | None, ...]:
     return shape
 
 
-def _normalized(x: Any, name: str) -> Any:
+def _normalized(x: Tensor, name: str) -> Any:
     return normalized(x, f"{name}_bn", 1e-3, 0.999)
 
 
-def _activated(x: Any, variant: _Variant, is_hard_swish: bool = True) -> Any:
+def _activated(x: Tensor, variant: _Variant, is_hard_swish: bool = True) -> Any:
     return Activation("hard_swish")(x) if is_hard_swish and not variant.is_minimalistic else ReLU()(x)
 
 
@@ -217,7 +221,7 @@ def _block(inputs: Any, block: _Block, variant: _Variant, number: int) -> Any:
     return Add(name=f"{prefix}add")([inputs, x]) if block.stride == 1 and before == filters else x
 
 
-def _squeezed(inputs: Any, filters: int, name: str) -> Any:
+def _squeezed(inputs: Tensor, filters: int, name: str) -> Any:
     """Features weighed by what the whole image has of them (Hu, Shen and Sun, 2018)."""
     x = GlobalAveragePooling2D(keepdims=True, name=f"{name}_avg_pool")(inputs)
     x = convolved(x, divisible(filters / 4), 1, f"{name}_conv", padding="same")
@@ -227,7 +231,7 @@ def _squeezed(inputs: Any, filters: int, name: str) -> Any:
     return Multiply(name=f"{name}_mul")([inputs, x])
 
 
-def _classified(x: Any, filters: int, variant: _Variant, options: Options) -> Any:
+def _classified(x: Tensor, filters: int, variant: _Variant, options: Options) -> Any:
     x = GlobalAveragePooling2D(keepdims=True)(x)
     x = _activated(convolved(x, filters, 1, "conv_2", padding="same"), variant)
     if variant.dropout_rate > 0:

@@ -6,9 +6,13 @@ Mappings in Deep Residual Networks", ECCV 2016 (version 2: normalised before eac
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
+from ...engine.graph import Tensor
+from ...engine.objects.identifiers import ActivationLike
+from ...engine.ops.base import TensorLike
 from ...layers.convolution.padding import ZeroPadding2D
 from ...layers.convolution.pooling import MaxPooling2D
 from ...layers.core.merging import Add
@@ -30,12 +34,12 @@ _MODELS: dict[str, tuple[tuple[int, int, int, int], str, str]] = {
 
 def ResNet50(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "resnet50",
 ) -> Functional:
     """Build a residual network of 50 layers: 25.6 million parameters, images of 224x224.
@@ -71,12 +75,12 @@ def ResNet50(
 
 def ResNet101(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "resnet101",
 ) -> Functional:
     """Build a residual network of 101 layers: 44.7 million parameters; the arguments are those of `ResNet50`."""
@@ -88,12 +92,12 @@ def ResNet101(
 
 def ResNet152(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "resnet152",
 ) -> Functional:
     """Build a residual network of 152 layers: 60.4 million parameters; the arguments are those of `ResNet50`."""
@@ -103,7 +107,7 @@ def ResNet152(
     )
 
 
-def preprocess_input(x: Any, data_format: str | None = None) -> Any:
+def preprocess_input(x: TensorLike, data_format: str | None = None) -> Any:
     """Return images as these models expect them: blue, green, red, less the means of ImageNet.
 
     Args:
@@ -128,12 +132,12 @@ def resnet_v2(kind: str, options: Options) -> Functional:
     return _with_weights(kind, hashes, options, images, x)
 
 
-def _with_weights(kind: str, hashes: Sequence[str], options: Options, images: Any, x: Any) -> Functional:
+def _with_weights(kind: str, hashes: Sequence[str], options: Options, images: TensorLike, x: Tensor) -> Functional:
     ending, file_hash = ("", hashes[0]) if options.include_top else ("_notop", hashes[1])
     return options.model(images, options.topped(x), "resnet", KERAS_FILE.format(kind, ending), file_hash)
 
 
-def _stem(images: Any, is_normalized: bool) -> Any:
+def _stem(images: TensorLike, is_normalized: bool) -> Any:
     """The first convolution and pooling, to a quarter of the size."""
     x = convolved(ZeroPadding2D(3, name="conv1_pad")(images), 64, 7, "conv1_conv", strides=2)
     if is_normalized:
@@ -142,7 +146,7 @@ def _stem(images: Any, is_normalized: bool) -> Any:
     return MaxPooling2D(3, strides=2, name="pool1_pool")(x)
 
 
-def _stages_v1(x: Any, depths: Sequence[int]) -> Any:
+def _stages_v1(x: Tensor, depths: Sequence[int]) -> Any:
     for stage, depth in enumerate(depths):
         for block in range(depth):
             stride = 2 if stage > 0 and block == 0 else 1
@@ -150,7 +154,7 @@ def _stages_v1(x: Any, depths: Sequence[int]) -> Any:
     return x
 
 
-def _block_v1(x: Any, filters: int, stride: int, is_first: bool, name: str) -> Any:
+def _block_v1(x: Tensor, filters: int, stride: int, is_first: bool, name: str) -> Any:
     """A bottleneck: convolutions of size 1, 3 and 1, and their input added."""
     shortcut = x
     if is_first:
@@ -163,7 +167,7 @@ def _block_v1(x: Any, filters: int, stride: int, is_first: bool, name: str) -> A
     return activated(Add(name=f"{name}_add")([shortcut, x]), f"{name}_out")
 
 
-def _stages_v2(x: Any, depths: Sequence[int]) -> Any:
+def _stages_v2(x: Tensor, depths: Sequence[int]) -> Any:
     for stage, depth in enumerate(depths):
         for block in range(depth):
             # Other than in version 1 the last block of a stage halves the size, and the last stage does not.
@@ -172,7 +176,7 @@ def _stages_v2(x: Any, depths: Sequence[int]) -> Any:
     return x
 
 
-def _block_v2(x: Any, filters: int, stride: int, is_first: bool, name: str) -> Any:
+def _block_v2(x: Tensor, filters: int, stride: int, is_first: bool, name: str) -> Any:
     """A bottleneck whose input is normalised, and added as it came."""
     active = activated(normalized(x, f"{name}_preact_bn"), f"{name}_preact_relu")
     if is_first:

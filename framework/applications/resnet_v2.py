@@ -5,9 +5,12 @@ He, Zhang, Ren and Sun, "Identity Mappings in Deep Residual Networks", ECCV 2016
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
+from ...engine.objects.identifiers import ActivationLike
+from ...engine.ops.base import TensorLike
 from ..models.functional import Functional
 from . import imagenet_utils
 from .building import Options
@@ -17,12 +20,12 @@ from .resnet import resnet_v2
 
 def ResNet50V2(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "resnet50v2",
 ) -> Functional:
     """Build a network of 50 layers: 25.6 million parameters; the arguments are those of `resnet.ResNet50`."""
@@ -34,12 +37,12 @@ def ResNet50V2(
 
 def ResNet101V2(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "resnet101v2",
 ) -> Functional:
     """Build a network of 101 layers: 44.7 million parameters; the arguments are those of `resnet.ResNet50`."""
@@ -51,12 +54,12 @@ def ResNet101V2(
 
 def ResNet152V2(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "resnet152v2",
 ) -> Functional:
     """Build a network of 152 layers: 60.4 million parameters; the arguments are those of `resnet.ResNet50`."""
@@ -66,7 +69,7 @@ def ResNet152V2(
     )
 
 
-def preprocess_input(x: Any, data_format: str | None = None) -> Any:
+def preprocess_input(x: TensorLike, data_format: str | None = None) -> Any:
     """Return images as these models expect them: numbers from -1 to 1.
 
     Args:

@@ -5,9 +5,13 @@ Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
+from ...engine.graph import Tensor
+from ...engine.objects.identifiers import ActivationLike
+from ...engine.ops.base import TensorLike
 from ...layers.convolution.pooling import MaxPooling2D
 from ...layers.core.dense import Dense
 from ...layers.core.shaping import Flatten
@@ -25,12 +29,12 @@ _MODELS: dict[str, tuple[tuple[int, ...], str, str]] = {
 
 def VGG16(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "vgg16",
 ) -> Functional:
     """Build VGG of 16 layers: 138.4 million parameters, most of them in the top.
@@ -63,7 +67,7 @@ def vgg(kind: str, options: Options) -> Functional:
     return options.model(images, _topped(x, options), kind, KERAS_FILE.format(kind, ending), file_hash)
 
 
-def _topped(x: Any, options: Options) -> Any:
+def _topped(x: Tensor, options: Options) -> Any:
     if not options.include_top:
         return options.pooled(x, (None, None))
     x = Flatten(name="flatten")(x)

@@ -6,9 +6,11 @@ in `vgg16`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Any
 
+from ...engine.objects.identifiers import ActivationLike
+from ...engine.ops.base import TensorLike
 from ..models.functional import Functional
 from .building import Options
 from .imagenet_utils import decode_predictions
@@ -17,12 +19,12 @@ from .vgg16 import preprocess_input, vgg
 
 def VGG19(
     include_top: bool = True,
-    weights: Any = "imagenet",
-    input_tensor: Any = None,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    input_tensor: TensorLike | None = None,
     input_shape: Sequence[int | None] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
-    classifier_activation: Any = "softmax",
+    classifier_activation: ActivationLike = "softmax",
     name: str | None = "vgg19",
 ) -> Functional:
     """Build VGG of 19 layers: 143.7 million parameters; the arguments are those of `resnet.ResNet50`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ..saving.checkpointing import stateful_parts
 from ..training.epochs import Epochs
 from ..training.fit_data import validation_data_of
 from .base import Callback, CallbackList, Logs
+
+if TYPE_CHECKING:
+    from ..models.model import Model
 
 
 class Every(Callback):
@@ -87,7 +90,7 @@ class Every(Callback):
         super().set_params(params)
         self._inner.set_params(params)
 
-    def set_model(self, model: Any) -> None:
+    def set_model(self, model: Model) -> None:
         super().set_model(model)
         self._inner.set_model(model)
 
@@ -140,7 +143,7 @@ class Every(Callback):
 
 
 @contextmanager
-def _averages_kept(model: Any) -> Generator[None]:
+def _averages_kept(model: Model) -> Generator[None]:
     """The running averages, and the states that steps of testing may change, are as before behind the block."""
     trained = {id(variable) for variable in (*model.trainable_variables, *getattr(model.optimizer, "variables", ()))}
     parts = stateful_parts(model).values()

@@ -85,7 +85,7 @@ class RemoteMonitor(Callback):
         )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 

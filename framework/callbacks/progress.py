@@ -53,7 +53,7 @@ def format_logs(logs: Logs) -> str:
     return " - ".join(f"{name}: {_format_value(value)}" for name, value in logs.items())
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     if not math.isfinite(value) or value == 0 or abs(value) > 1e-3:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...engine.graph import Graph, Placeholder, TensorSpec, flatten, pack_as
 from ..event_file import EventWriter
 from .base import Callback, Logs
+
+if TYPE_CHECKING:
+    from ..models.model import Model
 
 
 class TensorBoard(Callback):
@@ -182,7 +185,7 @@ class TensorBoard(Callback):
             self.writer().keras_model("keras", _json_of(self.model))
 
 
-def _json_of(model: Any) -> str:
+def _json_of(model: Model) -> str:
     try:
         return model.to_json()
     except (TypeError, ValueError, NotImplementedError) as error:
@@ -190,7 +193,7 @@ def _json_of(model: Any) -> str:
         return "{}"
 
 
-def _forward_graph(model: Any) -> Graph | None:
+def _forward_graph(model: Model) -> Graph | None:
     """The operations from a model's inputs to its outputs; None if its inputs are not known."""
     if model.layer_graph is None:
         return None

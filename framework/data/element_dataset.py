@@ -207,7 +207,7 @@ class ElementDataset:
         return iter(self)
 
 
-def _of_arrays(structure: Any) -> Any:
+def _of_arrays(structure: object) -> Any:
     """Tuples and dicts with arrays in them; a list is an array, as in TensorFlow."""
     if isinstance(structure, tuple):
         return tuple(_of_arrays(part) for part in cast(tuple[Any, ...], structure))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engine import ops
+from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor
 from ...engine.session import Function
 from ..config import floatx
@@ -48,7 +49,7 @@ def _check_format(data_format: str | None) -> str:
     return data_format or "channels_last"
 
 
-def array_to_img(x: Any, data_format: str | None = None, scale: bool = True, dtype: Any = None) -> Image:
+def array_to_img(x: Any, data_format: str | None = None, scale: bool = True, dtype: DTypeLike = None) -> Image:
     """An array as an image of Pillow's.
 
     Args:
@@ -77,7 +78,7 @@ def array_to_img(x: Any, data_format: str | None = None, scale: bool = True, dty
     return pillow.fromarray(array.astype("uint8") if channels > 1 else array[:, :, 0].astype("uint8"))
 
 
-def img_to_array(img: Any, data_format: str | None = None, dtype: Any = None) -> Array:
+def img_to_array(img: Any, data_format: str | None = None, dtype: DTypeLike = None) -> Array:
     """An image of Pillow's (or anything that converts to an array) as an array with channels.
 
     Args:
@@ -141,7 +142,7 @@ def open_image(content: io.BytesIO, formats: Sequence[str]) -> Image:
     return _pillow("open_image").open(content, formats=formats)
 
 
-def _content(path: Any) -> bytes:
+def _content(path: object) -> bytes:
     if isinstance(path, io.BytesIO):
         return path.getvalue()
     if not isinstance(path, (str, bytes, os.PathLike)):

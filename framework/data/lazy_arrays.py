@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...engine.common.dtypes import DTypeLike
+
 Array = NDArray[Any]
 
 
@@ -48,7 +50,7 @@ class LazyArray:
         """The rows from `start` to `stop`, still unread."""
         return LazyArray(self.source, self.convert, self.start + start, self.start + stop)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Array:
         array = self[:]
         return array if dtype is None else array.astype(dtype)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...engine.common.dtypes import DTypeLike
 from ...engine.objects.registry import (
     custom_object_scope,
     deserialize_keras_object,
@@ -58,7 +59,7 @@ class MeanSquaredError(LossFunctionWrapper):
     """``mean(square(y_true - y_pred))``"""
 
     def __init__(
-        self, reduction: str | None = _MEAN, name: str | None = "mean_squared_error", dtype: Any = None
+        self, reduction: str | None = _MEAN, name: str | None = "mean_squared_error", dtype: DTypeLike = None
     ) -> None:
         super().__init__(_functions.mean_squared_error, reduction, name, dtype)
 
@@ -67,7 +68,7 @@ class MeanAbsoluteError(LossFunctionWrapper):
     """``mean(abs(y_true - y_pred))``"""
 
     def __init__(
-        self, reduction: str | None = _MEAN, name: str | None = "mean_absolute_error", dtype: Any = None
+        self, reduction: str | None = _MEAN, name: str | None = "mean_absolute_error", dtype: DTypeLike = None
     ) -> None:
         super().__init__(_functions.mean_absolute_error, reduction, name, dtype)
 
@@ -76,7 +77,10 @@ class MeanAbsolutePercentageError(LossFunctionWrapper):
     """``100 * mean(abs((y_true - y_pred) / y_true))``"""
 
     def __init__(
-        self, reduction: str | None = _MEAN, name: str | None = "mean_absolute_percentage_error", dtype: Any = None
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "mean_absolute_percentage_error",
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(_functions.mean_absolute_percentage_error, reduction, name, dtype)
 
@@ -85,7 +89,10 @@ class MeanSquaredLogarithmicError(LossFunctionWrapper):
     """``mean(square(log(y_true + 1) - log(y_pred + 1)))``"""
 
     def __init__(
-        self, reduction: str | None = _MEAN, name: str | None = "mean_squared_logarithmic_error", dtype: Any = None
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "mean_squared_logarithmic_error",
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(_functions.mean_squared_logarithmic_error, reduction, name, dtype)
 
@@ -98,7 +105,11 @@ class Huber(LossFunctionWrapper):
     """
 
     def __init__(
-        self, delta: float = 1.0, reduction: str | None = _MEAN, name: str | None = "huber_loss", dtype: Any = None
+        self,
+        delta: float = 1.0,
+        reduction: str | None = _MEAN,
+        name: str | None = "huber_loss",
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(_functions.huber, reduction, name, dtype, delta=delta)
 
@@ -106,7 +117,7 @@ class Huber(LossFunctionWrapper):
 class LogCosh(LossFunctionWrapper):
     """``mean(log(cosh(y_pred - y_true)))``"""
 
-    def __init__(self, reduction: str | None = _MEAN, name: str | None = "log_cosh", dtype: Any = None) -> None:
+    def __init__(self, reduction: str | None = _MEAN, name: str | None = "log_cosh", dtype: DTypeLike = None) -> None:
         super().__init__(_functions.log_cosh, reduction, name, dtype)
 
 
@@ -118,7 +129,11 @@ class CosineSimilarity(LossFunctionWrapper):
     """
 
     def __init__(
-        self, axis: int = -1, reduction: str | None = _MEAN, name: str | None = "cosine_similarity", dtype: Any = None
+        self,
+        axis: int = -1,
+        reduction: str | None = _MEAN,
+        name: str | None = "cosine_similarity",
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(_functions.cosine_similarity, reduction, name, dtype, axis=axis)
 
@@ -126,14 +141,16 @@ class CosineSimilarity(LossFunctionWrapper):
 class Hinge(LossFunctionWrapper):
     """``mean(maximum(1 - y_true * y_pred, 0))`` for targets -1 and 1 (or 0 and 1)."""
 
-    def __init__(self, reduction: str | None = _MEAN, name: str | None = "hinge", dtype: Any = None) -> None:
+    def __init__(self, reduction: str | None = _MEAN, name: str | None = "hinge", dtype: DTypeLike = None) -> None:
         super().__init__(_functions.hinge, reduction, name, dtype)
 
 
 class SquaredHinge(LossFunctionWrapper):
     """``mean(square(maximum(1 - y_true * y_pred, 0)))`` for targets -1 and 1 (or 0 and 1)."""
 
-    def __init__(self, reduction: str | None = _MEAN, name: str | None = "squared_hinge", dtype: Any = None) -> None:
+    def __init__(
+        self, reduction: str | None = _MEAN, name: str | None = "squared_hinge", dtype: DTypeLike = None
+    ) -> None:
         super().__init__(_functions.squared_hinge, reduction, name, dtype)
 
 
@@ -141,7 +158,7 @@ class CategoricalHinge(LossFunctionWrapper):
     """``maximum(1 + max((1 - y_true) * y_pred) - sum(y_true * y_pred), 0)`` for one-hot targets."""
 
     def __init__(
-        self, reduction: str | None = _MEAN, name: str | None = "categorical_hinge", dtype: Any = None
+        self, reduction: str | None = _MEAN, name: str | None = "categorical_hinge", dtype: DTypeLike = None
     ) -> None:
         super().__init__(_functions.categorical_hinge, reduction, name, dtype)
 
@@ -149,14 +166,16 @@ class CategoricalHinge(LossFunctionWrapper):
 class KLDivergence(LossFunctionWrapper):
     """``sum(y_true * log(y_true / y_pred))``"""
 
-    def __init__(self, reduction: str | None = _MEAN, name: str | None = "kl_divergence", dtype: Any = None) -> None:
+    def __init__(
+        self, reduction: str | None = _MEAN, name: str | None = "kl_divergence", dtype: DTypeLike = None
+    ) -> None:
         super().__init__(_functions.kl_divergence, reduction, name, dtype)
 
 
 class Poisson(LossFunctionWrapper):
     """``mean(y_pred - y_true * log(y_pred))``: for counts with expectation `y_pred`."""
 
-    def __init__(self, reduction: str | None = _MEAN, name: str | None = "poisson", dtype: Any = None) -> None:
+    def __init__(self, reduction: str | None = _MEAN, name: str | None = "poisson", dtype: DTypeLike = None) -> None:
         super().__init__(_functions.poisson, reduction, name, dtype)
 
 
@@ -176,7 +195,7 @@ class BinaryCrossentropy(LossFunctionWrapper):
         axis: int = -1,
         reduction: str | None = _MEAN,
         name: str | None = "binary_crossentropy",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         options = {"from_logits": from_logits, "label_smoothing": _share(label_smoothing), "axis": axis}
         super().__init__(_functions.binary_crossentropy, reduction, name, dtype, **options)
@@ -204,7 +223,7 @@ class BinaryFocalCrossentropy(LossFunctionWrapper):
         axis: int = -1,
         reduction: str | None = _MEAN,
         name: str | None = "binary_focal_crossentropy",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         balancing = {"apply_class_balancing": apply_class_balancing, "alpha": alpha, "gamma": gamma}
         options = {"from_logits": from_logits, "label_smoothing": _share(label_smoothing), "axis": axis}
@@ -227,7 +246,7 @@ class CategoricalCrossentropy(LossFunctionWrapper):
         axis: int = -1,
         reduction: str | None = _MEAN,
         name: str | None = "categorical_crossentropy",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         options = {"from_logits": from_logits, "label_smoothing": _share(label_smoothing), "axis": axis}
         super().__init__(_functions.categorical_crossentropy, reduction, name, dtype, **options)
@@ -253,7 +272,7 @@ class CategoricalFocalCrossentropy(LossFunctionWrapper):
         axis: int = -1,
         reduction: str | None = _MEAN,
         name: str | None = "categorical_focal_crossentropy",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         smoothing = _share(label_smoothing)
         options = {"from_logits": from_logits, "label_smoothing": smoothing, "axis": axis, "alpha": alpha}
@@ -278,7 +297,7 @@ class CategoricalGeneralizedCrossEntropy(LossFunctionWrapper):
         q: float = 0.5,
         reduction: str | None = _MEAN,
         name: str | None = "categorical_generalized_cross_entropy",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         if not 0 < q < 1:
             raise ValueError(f"CategoricalGeneralizedCrossEntropy: q must be between 0 and 1, got {q}.")
@@ -301,7 +320,7 @@ class SparseCategoricalCrossentropy(LossFunctionWrapper):
         reduction: str | None = _MEAN,
         axis: int = -1,
         name: str | None = "sparse_categorical_crossentropy",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         options = {"from_logits": from_logits, "ignore_class": ignore_class, "axis": axis}
         super().__init__(_functions.sparse_categorical_crossentropy, reduction, name, dtype, **options)
@@ -318,7 +337,7 @@ class Dice(LossFunctionWrapper):
     """
 
     def __init__(
-        self, reduction: str | None = _MEAN, name: str | None = "dice", axis: Any = None, dtype: Any = None
+        self, reduction: str | None = _MEAN, name: str | None = "dice", axis: int | None = None, dtype: DTypeLike = None
     ) -> None:
         super().__init__(_structure.dice, reduction, name, dtype, axis=axis)
 
@@ -341,8 +360,8 @@ class Tversky(LossFunctionWrapper):
         beta: float = 0.5,
         reduction: str | None = _MEAN,
         name: str | None = "tversky",
-        axis: Any = None,
-        dtype: Any = None,
+        axis: int | None = None,
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(_structure.tversky, reduction, name, dtype, alpha=alpha, beta=beta, axis=axis)
 
@@ -365,7 +384,7 @@ class Circle(LossFunctionWrapper):
         remove_diagonal: bool = True,
         reduction: str | None = _MEAN,
         name: str | None = "circle",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         options = {"gamma": gamma, "margin": margin, "remove_diagonal": remove_diagonal}
         super().__init__(_structure.circle, reduction, name, dtype, **options)
@@ -380,7 +399,7 @@ class CTC(LossFunctionWrapper):
     Source: Graves et al., "Connectionist temporal classification", 2006.
     """
 
-    def __init__(self, reduction: str | None = _MEAN, name: str | None = "ctc", dtype: Any = None) -> None:
+    def __init__(self, reduction: str | None = _MEAN, name: str | None = "ctc", dtype: DTypeLike = None) -> None:
         super().__init__(_structure.ctc, reduction, name, dtype)
 
 
@@ -425,7 +444,7 @@ _KNOWN: dict[str, Any] = {**_CLASSES, **_FUNCTIONS, **_functions.ALIASES}
 register_builtins("keras.losses", {**_CLASSES, **_FUNCTIONS})
 
 
-def get(identifier: Any) -> Any:
+def get(identifier: object) -> Any:
     """The loss that `identifier` stands for: a name, a config, a `Loss`, a function, or None.
 
     A function's name ("mse", "sparse_categorical_crossentropy") gives the function, a class's name an instance.
@@ -448,7 +467,7 @@ def get(identifier: Any) -> Any:
     return found
 
 
-def serialize(loss: Any) -> Any:
+def serialize(loss: object) -> Any:
     """The config of a loss; built-in functions are written as their names."""
     name = getattr(loss, "__name__", None)
     return name if name is not None and _FUNCTIONS.get(name) is loss else serialize_keras_object(loss)

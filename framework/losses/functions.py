@@ -16,6 +16,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Symbol, Tensor
 from ...engine.graph.spec import shape_text, shapes_compatible
+from ...engine.ops.base import TensorLike
 from ..calling import on_tensors
 from .base import aligned, as_predictions
 
@@ -29,7 +30,7 @@ _LEAST_LOGIT, _MOST_LOGIT = -math.log(1 / EPSILON - 1), math.log(_ONE_MINUS / (1
 
 
 @on_tensors
-def mean_squared_error(y_true: Any, y_pred: Any) -> Tensor:
+def mean_squared_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """``mean(square(y_true - y_pred), axis=-1)``
 
     >>> import anabranch as ab
@@ -41,21 +42,21 @@ def mean_squared_error(y_true: Any, y_pred: Any) -> Tensor:
 
 
 @on_tensors
-def mean_absolute_error(y_true: Any, y_pred: Any) -> Tensor:
+def mean_absolute_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """``mean(abs(y_true - y_pred), axis=-1)``"""
     target, prediction = aligned("mean_absolute_error", y_true, y_pred)
     return ops.mean(ops.abs(prediction - target), axis=-1)
 
 
 @on_tensors
-def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Tensor:
+def mean_absolute_percentage_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """``100 * mean(abs((y_true - y_pred) / y_true), axis=-1)``, where targets count as at least 1e-7 in size."""
     target, prediction = aligned("mean_absolute_percentage_error", y_true, y_pred)
     return 100.0 * ops.mean(ops.abs((target - prediction) / ops.maximum(ops.abs(target), EPSILON)), axis=-1)
 
 
 @on_tensors
-def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Tensor:
+def mean_squared_logarithmic_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """``mean(square(log(y_true + 1) - log(y_pred + 1)), axis=-1)``, where values below 1e-7 count as 1e-7."""
     target, prediction = aligned("mean_squared_logarithmic_error", y_true, y_pred)
     difference = ops.log(ops.maximum(prediction, EPSILON) + 1.0) - ops.log(ops.maximum(target, EPSILON) + 1.0)
@@ -63,7 +64,7 @@ def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Tensor:
 
 
 @on_tensors
-def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Tensor:
+def huber(y_true: TensorLike, y_pred: TensorLike, delta: float = 1.0) -> Tensor:
     """The mean of ``error**2 / 2`` for errors up to `delta`, and of ``delta * (abs(error) - delta / 2)`` beyond.
 
     Source: Huber, "Robust Estimation of a Location Parameter", 1964.
@@ -75,7 +76,7 @@ def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Tensor:
 
 
 @on_tensors
-def log_cosh(y_true: Any, y_pred: Any) -> Tensor:
+def log_cosh(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """``mean(log(cosh(y_pred - y_true)), axis=-1)``, without overflow."""
     target, prediction = aligned("log_cosh", y_true, y_pred)
     error = prediction - target
@@ -83,7 +84,7 @@ def log_cosh(y_true: Any, y_pred: Any) -> Tensor:
 
 
 @on_tensors
-def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
+def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) -> Tensor:
     """Minus the cosine of the angle between targets and predictions, vectors along `axis`: -1 where they agree."""
     target, prediction = aligned("cosine_similarity", y_true, y_pred)
     return -ops.sum(ops.normalize(target, axis) * ops.normalize(prediction, axis), axis=axis)
@@ -99,21 +100,21 @@ def _signed(target: Tensor) -> Tensor:
 
 
 @on_tensors
-def hinge(y_true: Any, y_pred: Any) -> Tensor:
+def hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """``mean(maximum(1 - y_true * y_pred, 0), axis=-1)`` for targets -1 and 1 (or 0 and 1)."""
     target, prediction = aligned("hinge", y_true, y_pred)
     return ops.mean(ops.maximum(1.0 - _signed(target) * prediction, 0.0), axis=-1)
 
 
 @on_tensors
-def squared_hinge(y_true: Any, y_pred: Any) -> Tensor:
+def squared_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """``mean(square(maximum(1 - y_true * y_pred, 0)), axis=-1)`` for targets -1 and 1 (or 0 and 1)."""
     target, prediction = aligned("squared_hinge", y_true, y_pred)
     return ops.mean(ops.square(ops.maximum(1.0 - _signed(target) * prediction, 0.0)), axis=-1)
 
 
 @on_tensors
-def categorical_hinge(y_true: Any, y_pred: Any) -> Tensor:
+def categorical_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """``maximum(1 + max((1 - y_true) * y_pred) - sum(y_true * y_pred), 0)`` for one-hot targets."""
     target, prediction = aligned("categorical_hinge", y_true, y_pred)
     right = ops.sum(target * prediction, axis=-1)
@@ -125,7 +126,7 @@ def categorical_hinge(y_true: Any, y_pred: Any) -> Tensor:
 
 
 @on_tensors
-def kl_divergence(y_true: Any, y_pred: Any) -> Tensor:
+def kl_divergence(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """``sum(y_true * log(y_true / y_pred), axis=-1)``, with both clipped to [1e-7, 1].
 
     Source: Kullback and Leibler, "On Information and Sufficiency", 1951.
@@ -136,7 +137,7 @@ def kl_divergence(y_true: Any, y_pred: Any) -> Tensor:
 
 
 @on_tensors
-def poisson(y_true: Any, y_pred: Any) -> Tensor:
+def poisson(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """``mean(y_pred - y_true * log(y_pred + 1e-7), axis=-1)``: for counts with expectation `y_pred`."""
     target, prediction = aligned("poisson", y_true, y_pred)
     return ops.mean(prediction - target * ops.log(prediction + EPSILON), axis=-1)
@@ -144,7 +145,7 @@ def poisson(y_true: Any, y_pred: Any) -> Tensor:
 
 @on_tensors
 def binary_crossentropy(
-    y_true: Any, y_pred: Any, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1
+    y_true: TensorLike, y_pred: TensorLike, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1
 ) -> Tensor:
     """The mean of ``-y_true * log(p) - (1 - y_true) * log(1 - p)`` over `axis`.
 
@@ -169,8 +170,8 @@ def binary_crossentropy(
 
 @on_tensors
 def binary_focal_crossentropy(
-    y_true: Any,
-    y_pred: Any,
+    y_true: TensorLike,
+    y_pred: TensorLike,
     apply_class_balancing: bool = False,
     alpha: float = 0.25,
     gamma: float = 2.0,
@@ -202,7 +203,7 @@ def binary_focal_crossentropy(
 
 @on_tensors
 def categorical_crossentropy(
-    y_true: Any, y_pred: Any, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1
+    y_true: TensorLike, y_pred: TensorLike, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1
 ) -> Tensor:
     """``-sum(y_true * log(p), axis)`` for one-hot targets.
 
@@ -246,8 +247,8 @@ def _check_one_hot(name: str, target: Tensor, prediction: Tensor) -> None:
 
 @on_tensors
 def categorical_focal_crossentropy(
-    y_true: Any,
-    y_pred: Any,
+    y_true: TensorLike,
+    y_pred: TensorLike,
     alpha: Any = 0.25,
     gamma: float = 2.0,
     from_logits: bool = False,
@@ -276,7 +277,7 @@ def categorical_focal_crossentropy(
 
 
 @on_tensors
-def categorical_generalized_cross_entropy(y_true: Any, y_pred: Any, q: float) -> Tensor:
+def categorical_generalized_cross_entropy(y_true: TensorLike, y_pred: TensorLike, q: float) -> Tensor:
     """``(1 - p ** q) / q`` for the probability p of the right class: less disturbed by wrong labels.
 
     Args:
@@ -298,7 +299,7 @@ categorical_generalized_cross_entropy.takes_class_numbers = True  # type: ignore
 
 @on_tensors
 def sparse_categorical_crossentropy(
-    y_true: Any, y_pred: Any, from_logits: bool = False, ignore_class: int | None = None, axis: int = -1
+    y_true: TensorLike, y_pred: TensorLike, from_logits: bool = False, ignore_class: int | None = None, axis: int = -1
 ) -> Tensor:
     """``-log(p[y_true])`` for class numbers `y_true`.
 

@@ -119,8 +119,8 @@ def circle(
 
 
 def _circle(
-    y_true: Any,
-    y_pred: Any,
+    y_true: object,
+    y_pred: object,
     ref_labels: Any,
     ref_embeddings: Any,
     remove_diagonal: bool,

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...engine import ops
+from ...engine.common.dtypes import DTypeLike
+from ...engine.objects.identifiers import Config
 from ...engine.objects.names import to_snake_case
 from ...engine.objects.registry import (
     custom_object_scope,
@@ -21,6 +23,7 @@ from ...engine.objects.registry import (
     register_builtins,
     serialize_keras_object,
 )
+from ...engine.ops.base import TensorLike
 from ..losses import functions as _losses
 from ..losses.base import aligned
 from ..losses.functions import (
@@ -78,14 +81,14 @@ from .tradeoff import (
 class Accuracy(MeanMetricWrapper):
     """Computes how often predictions equal targets."""
 
-    def __init__(self, name: str | None = "accuracy", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "accuracy", dtype: DTypeLike = None) -> None:
         super().__init__(accuracy, name, dtype)
 
 
 class BinaryAccuracy(MeanMetricWrapper):
     """Computes how often predictions above `threshold` have targets of 1, and others targets of 0."""
 
-    def __init__(self, name: str | None = "binary_accuracy", dtype: Any = None, threshold: float = 0.5) -> None:
+    def __init__(self, name: str | None = "binary_accuracy", dtype: DTypeLike = None, threshold: float = 0.5) -> None:
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold must be in [0, 1]; got {threshold}.")
         super().__init__(binary_accuracy, name, dtype, threshold=threshold)
@@ -94,21 +97,21 @@ class BinaryAccuracy(MeanMetricWrapper):
 class CategoricalAccuracy(MeanMetricWrapper):
     """Computes how often the largest prediction is that of the right class; targets are one-hot."""
 
-    def __init__(self, name: str | None = "categorical_accuracy", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "categorical_accuracy", dtype: DTypeLike = None) -> None:
         super().__init__(categorical_accuracy, name, dtype)
 
 
 class SparseCategoricalAccuracy(MeanMetricWrapper):
     """Computes how often the largest prediction is that of the right class; targets are class numbers."""
 
-    def __init__(self, name: str | None = "sparse_categorical_accuracy", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "sparse_categorical_accuracy", dtype: DTypeLike = None) -> None:
         super().__init__(sparse_categorical_accuracy, name, dtype)
 
 
 class TopKCategoricalAccuracy(MeanMetricWrapper):
     """Computes how often the right class is among the `k` largest predictions; targets are one-hot."""
 
-    def __init__(self, k: int = 5, name: str | None = "top_k_categorical_accuracy", dtype: Any = None) -> None:
+    def __init__(self, k: int = 5, name: str | None = "top_k_categorical_accuracy", dtype: DTypeLike = None) -> None:
         super().__init__(top_k_categorical_accuracy, name, dtype, k=k)
         self.k = k
 
@@ -125,7 +128,7 @@ class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
         self,
         k: int = 5,
         name: str | None = "sparse_top_k_categorical_accuracy",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         from_sorted_ids: bool = False,
     ) -> None:
         super().__init__(sparse_top_k_categorical_accuracy, name, dtype, k=k, from_sorted_ids=from_sorted_ids)
@@ -139,17 +142,17 @@ class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
 class MeanSquaredError(MeanMetricWrapper):
     """The mean of ``square(y_true - y_pred)``."""
 
-    def __init__(self, name: str | None = "mean_squared_error", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "mean_squared_error", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.mean_squared_error, name, dtype)
 
 
 class RootMeanSquaredError(Mean):
     """The square root of the mean of ``square(y_true - y_pred)`` over all batches."""
 
-    def __init__(self, name: str | None = "root_mean_squared_error", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "root_mean_squared_error", dtype: DTypeLike = None) -> None:
         super().__init__(name, dtype)
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> None:
         """Add a batch."""
         target, prediction = aligned("root_mean_squared_error", y_true, ops.cast(y_pred, self.dtype))
         super().update_state(ops.square(prediction - target), sample_weight)
@@ -161,35 +164,35 @@ class RootMeanSquaredError(Mean):
 class MeanAbsoluteError(MeanMetricWrapper):
     """The mean of ``abs(y_true - y_pred)``."""
 
-    def __init__(self, name: str | None = "mean_absolute_error", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "mean_absolute_error", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.mean_absolute_error, name, dtype)
 
 
 class MeanAbsolutePercentageError(MeanMetricWrapper):
     """The mean of ``100 * abs((y_true - y_pred) / y_true)``."""
 
-    def __init__(self, name: str | None = "mean_absolute_percentage_error", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "mean_absolute_percentage_error", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.mean_absolute_percentage_error, name, dtype)
 
 
 class MeanSquaredLogarithmicError(MeanMetricWrapper):
     """The mean of ``square(log(y_true + 1) - log(y_pred + 1))``."""
 
-    def __init__(self, name: str | None = "mean_squared_logarithmic_error", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "mean_squared_logarithmic_error", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.mean_squared_logarithmic_error, name, dtype)
 
 
 class LogCoshError(MeanMetricWrapper):
     """The mean of ``log(cosh(y_pred - y_true))``."""
 
-    def __init__(self, name: str | None = "logcosh", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "logcosh", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.log_cosh, name, dtype)
 
 
 class CosineSimilarity(MeanMetricWrapper):
     """The mean cosine of the angle between targets and predictions, vectors along `axis`."""
 
-    def __init__(self, name: str | None = "cosine_similarity", dtype: Any = None, axis: int = -1) -> None:
+    def __init__(self, name: str | None = "cosine_similarity", dtype: DTypeLike = None, axis: int = -1) -> None:
         super().__init__(_functions.cosine_similarity, name, dtype, axis=axis)
 
 
@@ -199,35 +202,35 @@ class CosineSimilarity(MeanMetricWrapper):
 class Hinge(MeanMetricWrapper):
     """The mean of ``maximum(1 - y_true * y_pred, 0)``."""
 
-    def __init__(self, name: str | None = "hinge", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "hinge", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.hinge, name, dtype)
 
 
 class SquaredHinge(MeanMetricWrapper):
     """The mean of ``square(maximum(1 - y_true * y_pred, 0))``."""
 
-    def __init__(self, name: str | None = "squared_hinge", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "squared_hinge", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.squared_hinge, name, dtype)
 
 
 class CategoricalHinge(MeanMetricWrapper):
     """The mean categorical hinge loss; targets are one-hot."""
 
-    def __init__(self, name: str | None = "categorical_hinge", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "categorical_hinge", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.categorical_hinge, name, dtype)
 
 
 class KLDivergence(MeanMetricWrapper):
     """The mean of ``sum(y_true * log(y_true / y_pred))``."""
 
-    def __init__(self, name: str | None = "kl_divergence", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "kl_divergence", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.kl_divergence, name, dtype)
 
 
 class Poisson(MeanMetricWrapper):
     """The mean of ``y_pred - y_true * log(y_pred)``."""
 
-    def __init__(self, name: str | None = "poisson", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "poisson", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.poisson, name, dtype)
 
 
@@ -237,7 +240,7 @@ class BinaryCrossentropy(MeanMetricWrapper):
     def __init__(
         self,
         name: str | None = "binary_crossentropy",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         from_logits: bool = False,
         label_smoothing: float = 0,
     ) -> None:
@@ -251,7 +254,7 @@ class CategoricalCrossentropy(MeanMetricWrapper):
     def __init__(
         self,
         name: str | None = "categorical_crossentropy",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         from_logits: bool = False,
         label_smoothing: float = 0,
         axis: int = -1,
@@ -266,7 +269,7 @@ class SparseCategoricalCrossentropy(MeanMetricWrapper):
     def __init__(
         self,
         name: str | None = "sparse_categorical_crossentropy",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         from_logits: bool = False,
         ignore_class: int | None = None,
         axis: int = -1,
@@ -341,7 +344,7 @@ _KNOWN: dict[str, Any] = {
 register_builtins("keras.metrics", {**_CLASSES, **{name: getattr(_functions, name) for name in _functions.__all__}})
 
 
-def get(identifier: Any) -> Any:
+def get(identifier: object) -> Any:
     """The metric that `identifier` stands for: a name, a config, a `Metric` or its class, a function, or None.
 
     A name gives a new instance: "mse", "mean_squared_error", "MeanSquaredError". ("accuracy" is the plain one here,
@@ -365,12 +368,12 @@ def get(identifier: Any) -> Any:
     return found
 
 
-def serialize(metric: Any) -> Any:
+def serialize(metric: Metric) -> Any:
     """The config of a metric."""
     return serialize_keras_object(metric)
 
 
-def deserialize(config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
+def deserialize(config: Config, custom_objects: Mapping[str, Any] | None = None) -> Any:
     """The metric that a config (or a name) describes."""
     if isinstance(config, str):
         with custom_object_scope(custom_objects or {}):

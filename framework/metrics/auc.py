@@ -7,7 +7,9 @@ from typing import Any
 
 from ...engine import ops
 from ...engine.common.claims import claim
+from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor, Variable
+from ...engine.ops.base import TensorLike
 from .base import Metric
 from .confusion import checked_thresholds, new_counts, update_counts
 
@@ -49,7 +51,7 @@ class AUC(Metric):
         curve: str = "ROC",
         summation_method: str = "interpolation",
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         thresholds: Sequence[float] | None = None,
         multi_label: bool = False,
         num_labels: int | None = None,
@@ -78,7 +80,7 @@ class AUC(Metric):
         shape = (self.num_thresholds,) if labels is None else (self.num_thresholds, labels)
         self.counts = new_counts(self, shape)
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> None:
         """Add a batch: targets (not 0 means true), predictions in [0, 1] or logits, weights."""
         prediction = ops.convert_to_tensor(y_pred)
         if not self.counts:

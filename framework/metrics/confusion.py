@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...engine import ops
+from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor, Variable
+from ...engine.ops.base import TensorLike
 from ..losses.base import aligned, same_rank
 from .base import Metric
 
@@ -17,10 +19,10 @@ NEVER = -1e10  # the score of predictions that are not among the top k, and the 
 
 def update_counts(
     counts: Mapping[str, Variable],
-    y_true: Any,
-    y_pred: Any,
+    y_true: TensorLike,
+    y_pred: TensorLike,
     thresholds: Sequence[float],
-    sample_weight: Any = None,
+    sample_weight: TensorLike | None = None,
     top_k: int | None = None,
     class_id: int | None = None,
     multi_label: bool = False,
@@ -163,7 +165,7 @@ class _Counting(Metric):
         top_k: int | None = None,
         class_id: int | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         self.init_thresholds = thresholds
@@ -172,7 +174,7 @@ class _Counting(Metric):
         self.thresholds = checked_thresholds(thresholds, 0.5 if top_k is None else NEVER)
         self.counts = new_counts(self, (len(self.thresholds),), self.names)
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> None:
         """Add a batch: targets (not 0 means true), predictions in [0, 1], weights [batch] or [batch, ...]."""
         update_counts(
             self.counts, y_true, y_pred, self.thresholds, sample_weight, top_k=self.top_k, class_id=self.class_id
@@ -200,7 +202,7 @@ class _Count(_Counting):
         thresholds: one or several, in [0, 1]; 0.5 by default.
     """
 
-    def __init__(self, thresholds: Any = None, name: str | None = None, dtype: Any = None) -> None:
+    def __init__(self, thresholds: Any = None, name: str | None = None, dtype: DTypeLike = None) -> None:
         super().__init__(thresholds=thresholds, name=name, dtype=dtype)
         self.accumulator = self.counts[self.names[0]]
 

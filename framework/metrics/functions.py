@@ -8,16 +8,17 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.graph.spec import shape_text, shapes_compatible
 from ...engine.objects.floats import floatx
+from ...engine.ops.base import TensorLike
 from ..calling import on_tensors
 from ..losses.base import aligned, as_predictions, same_rank
 
 
-def _matches(found: Any, wanted: Any) -> Tensor:
+def _matches(found: TensorLike, wanted: Any) -> Tensor:
     return ops.cast(ops.equal(found, wanted), floatx())
 
 
 @on_tensors
-def accuracy(y_true: Any, y_pred: Any) -> Tensor:
+def accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """Return 1 where predictions equal targets, and 0 elsewhere.
 
     >>> import anabranch as ab
@@ -29,21 +30,21 @@ def accuracy(y_true: Any, y_pred: Any) -> Tensor:
 
 
 @on_tensors
-def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Tensor:
+def binary_accuracy(y_true: TensorLike, y_pred: TensorLike, threshold: float = 0.5) -> Tensor:
     """Return 1 where a prediction above `threshold` has target 1, or another one target 0; 0 elsewhere."""
     target, prediction = aligned("binary_accuracy", y_true, y_pred)
     return _matches(target, ops.cast(prediction > threshold, target.dtype))
 
 
 @on_tensors
-def categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
+def categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """Return 1 where the largest prediction is at the place of the largest target (one-hot), and 0 elsewhere."""
     target, prediction = aligned("categorical_accuracy", y_true, y_pred)
     return _matches(ops.argmax(target, axis=-1), ops.argmax(prediction, axis=-1))
 
 
 @on_tensors
-def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
+def sparse_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """Return 1 where the largest prediction is at the place that the class number names, and 0 elsewhere.
 
     >>> import anabranch as ab
@@ -58,14 +59,16 @@ def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
 
 
 @on_tensors
-def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
+def top_k_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike, k: int = 5) -> Tensor:
     """Return 1 where the class of the largest target is among the `k` largest predictions, and 0 elsewhere."""
     target, prediction = aligned("top_k_categorical_accuracy", y_true, y_pred)
     return _in_top(ops.argmax(target, axis=-1), prediction, k)
 
 
 @on_tensors
-def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5, from_sorted_ids: bool = False) -> Tensor:
+def sparse_top_k_categorical_accuracy(
+    y_true: TensorLike, y_pred: TensorLike, k: int = 5, from_sorted_ids: bool = False
+) -> Tensor:
     """Return 1 where the class number is among the `k` largest predictions, and 0 elsewhere.
 
     Args:
@@ -87,7 +90,7 @@ def _in_top(label: Tensor, scores: Tensor, k: int) -> Tensor:
     return ops.cast(ops.in_top_k(label, scores, k), floatx())
 
 
-def _class_numbers(name: str, y_true: Any, prediction: Tensor) -> Tensor:
+def _class_numbers(name: str, y_true: TensorLike, prediction: Tensor) -> Tensor:
     label = ops.convert_to_tensor(y_true)
     label = label if label.dtype.kind in "iu" else ops.cast(label, "int32")
     if label.shape is None or prediction.shape is None:
@@ -104,14 +107,14 @@ def _class_numbers(name: str, y_true: Any, prediction: Tensor) -> Tensor:
 
 
 @on_tensors
-def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
+def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) -> Tensor:
     """The cosine of the angle between targets and predictions, vectors along `axis`: 1 where they agree."""
     target, prediction = aligned("cosine_similarity", y_true, y_pred)
     return ops.sum(ops.normalize(target, axis) * ops.normalize(prediction, axis), axis=axis)
 
 
 @on_tensors
-def pearson_correlation(y_true: Any, y_pred: Any, axis: Any = -1) -> Tensor:
+def pearson_correlation(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) -> Tensor:
     """The correlation of targets and predictions, vectors along `axis` (or several): from -1 to 1.
 
     >>> import anabranch as ab
@@ -125,7 +128,7 @@ def pearson_correlation(y_true: Any, y_pred: Any, axis: Any = -1) -> Tensor:
 
 
 @on_tensors
-def concordance_correlation(y_true: Any, y_pred: Any, axis: Any = -1) -> Tensor:
+def concordance_correlation(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) -> Tensor:
     """Like `pearson_correlation`, but 1 only where targets and predictions are equal, not where they are proportional.
 
     Source: Lin, "A Concordance Correlation Coefficient to Evaluate Reproducibility", 1989.
@@ -142,7 +145,7 @@ def concordance_correlation(y_true: Any, y_pred: Any, axis: Any = -1) -> Tensor:
     return ops.mean(2.0 * common / (spread + 1e-7), axis=_axes(axis))
 
 
-def _axes(axis: Any) -> Any:
+def _axes(axis: int) -> Any:
     return tuple(axis) if isinstance(axis, list) else axis
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...engine import ops
-from ...engine.common.dtypes import as_dtype, is_floating
+from ...engine.common.dtypes import DTypeLike, as_dtype, is_floating
 from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
 from .base import Metric
 
 _EPSILON = 1e-7
@@ -43,7 +44,7 @@ class IoU(Metric):
         num_classes: int,
         target_class_ids: Sequence[int],
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         ignore_class: int | None = None,
         sparse_y_true: bool = True,
         sparse_y_pred: bool = True,
@@ -63,7 +64,7 @@ class IoU(Metric):
         self.axis = axis
         self.total_cm = self.add_variable((num_classes, num_classes), name="total_confusion_matrix")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> None:
         """Add a batch.
 
         Args:
@@ -80,7 +81,7 @@ class IoU(Metric):
         amounts = ops.bincount(cell, weights=weight, minlength=cells)[:cells]
         self.total_cm.assign_add(ops.cast(ops.reshape(amounts, self.total_cm.shape), self.dtype))
 
-    def _numbers(self, values: Any, sparse: bool) -> Tensor:
+    def _numbers(self, values: TensorLike, sparse: bool) -> Tensor:
         """Class numbers of all positions, [positions]."""
         tensor = ops.convert_to_tensor(values)
         return ops.reshape(ops.cast(tensor if sparse else ops.argmax(tensor, axis=self.axis), "int32"), (-1,))
@@ -143,12 +144,12 @@ class BinaryIoU(IoU):
         target_class_ids: Sequence[int] = (0, 1),
         threshold: float = 0.5,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(2, target_class_ids, name, dtype)
         self.threshold = threshold
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> None:
         """Add a batch: targets 0 and 1, predictions of any shape, and weights as in `IoU`."""
         above = ops.cast(y_pred, "float32") >= self.threshold
         super().update_state(y_true, ops.cast(above, "int32"), sample_weight)
@@ -170,7 +171,7 @@ class MeanIoU(IoU):
         self,
         num_classes: int,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         ignore_class: int | None = None,
         sparse_y_true: bool = True,
         sparse_y_pred: bool = True,
@@ -193,7 +194,7 @@ class OneHotIoU(IoU):
         num_classes: int,
         target_class_ids: Sequence[int],
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         ignore_class: int | None = None,
         sparse_y_pred: bool = False,
         axis: int = -1,
@@ -213,7 +214,7 @@ class OneHotMeanIoU(MeanIoU):
         self,
         num_classes: int,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         ignore_class: int | None = None,
         sparse_y_pred: bool = False,
         axis: int = -1,

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ...engine import ops
+from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ...engine.ops.base import TensorLike
 from ..calling import mask_of
 from ..losses.base import apply_mask, same_rank
 from .base import Metric
@@ -23,11 +25,11 @@ class Sum(Metric):
     4.0
     """
 
-    def __init__(self, name: str | None = "sum", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "sum", dtype: DTypeLike = None) -> None:
         super().__init__(name=name, dtype=dtype)
         self.total = self.add_variable(name="total")
 
-    def update_state(self, values: Any, sample_weight: Any = None) -> None:
+    def update_state(self, values: TensorLike, sample_weight: TensorLike | None = None) -> None:
         values, _ = per_sample(values, sample_weight, ops.sum, self.dtype)
         self.total.assign_add(ops.sum(values))
 
@@ -46,12 +48,12 @@ class Mean(Metric):
     4.0
     """
 
-    def __init__(self, name: str | None = "mean", dtype: Any = None) -> None:
+    def __init__(self, name: str | None = "mean", dtype: DTypeLike = None) -> None:
         super().__init__(name=name, dtype=dtype)
         self.total = self.add_variable(name="total")
         self.count = self.add_variable(name="count")
 
-    def update_state(self, values: Any, sample_weight: Any = None) -> None:
+    def update_state(self, values: Any, sample_weight: TensorLike | None = None) -> None:
         """Add values [batch, ...], whose mean counts for each example, with weights [batch] or [batch, ...]."""
         values, weight = per_sample(values, sample_weight, ops.mean, self.dtype)
         self.total.assign_add(ops.sum(values))
@@ -75,12 +77,12 @@ class MeanMetricWrapper(Mean):
         **kwargs: passed on to `fn`.
     """
 
-    def __init__(self, fn: Callable[..., Any], name: str | None = None, dtype: Any = None, **kwargs: Any) -> None:
+    def __init__(self, fn: Callable[..., Any], name: str | None = None, dtype: DTypeLike = None, **kwargs: Any) -> None:
         super().__init__(name=name or getattr(fn, "__name__", None), dtype=dtype)
         self._fn = fn
         self._fn_kwargs = kwargs
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> None:
         """Add a batch. A mask on the predictions is applied."""
         values = self._fn(y_true, y_pred, **self._fn_kwargs)
         super().update_state(values, apply_mask(sample_weight, mask_of(y_pred), self.dtype))

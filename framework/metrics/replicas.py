@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .base import Metric
+
 
 Take = Callable[[Any, tuple[Any, ...], dict[str, Any]], bool]  # of a metric and the arguments of `update_state`
 
@@ -32,7 +36,7 @@ def handing_updates(take: Take | None) -> Generator[None]:
         _active.take = before
 
 
-def is_taken(metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_taken(metric: Metric, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Offer an update to the block around; gives whether that makes it."""
     return _active.take is not None and _active.take(metric, args, kwargs)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...engine import ops
+from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor, Variable
 from ...engine.graph.spec import shape_text
+from ...engine.ops.base import TensorLike
 from ..losses.base import aligned
 from . import functions as _functions
 from .base import Metric
@@ -20,11 +22,11 @@ class _ByColumn(Metric):
 
     names: tuple[str, ...] = ()
 
-    def __init__(self, name: str | None, dtype: Any) -> None:
+    def __init__(self, name: str | None, dtype: DTypeLike) -> None:
         super().__init__(name=name, dtype=dtype)
         self.sums: dict[str, Variable] = {}
 
-    def _checked(self, y_true: Any, y_pred: Any) -> tuple[Tensor, Tensor]:
+    def _checked(self, y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
         kind = type(self).__name__
         target, prediction = aligned(kind, y_true, ops.cast(y_pred, self.dtype))
         shape = prediction.shape
@@ -76,7 +78,7 @@ class FBetaScore(_ByColumn):
         beta: float = 1.0,
         threshold: float | None = None,
         name: str | None = "fbeta_score",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(name, dtype)
         if average not in (None, "micro", "macro", "weighted"):
@@ -92,7 +94,7 @@ class FBetaScore(_ByColumn):
     def _sum_shape(self, columns: int) -> tuple[int, ...]:
         return () if self.average == "micro" else (columns,)
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> None:
         """Add a batch: targets 0 and 1 and predictions [batch, classes], weights [batch]."""
         target, prediction = self._checked(y_true, y_pred)
         positive = ops.cast(self._is_positive(prediction), self.dtype)
@@ -139,7 +141,7 @@ class F1Score(FBetaScore):
         average: str | None = None,
         threshold: float | None = None,
         name: str | None = "f1_score",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(average, 1.0, threshold, name, dtype)
 
@@ -174,7 +176,7 @@ class R2Score(_ByColumn):
         class_aggregation: str | None = "uniform_average",
         num_regressors: int = 0,
         name: str | None = "r2_score",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(name, dtype)
         if class_aggregation not in (None, "uniform_average", "variance_weighted_average"):
@@ -188,7 +190,7 @@ class R2Score(_ByColumn):
         self.num_regressors = num_regressors
         self.num_samples = self.add_variable((), name="num_samples")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> None:
         """Add a batch: targets and predictions [batch, columns], weights [batch] or [batch, columns]."""
         target, prediction = self._checked(y_true, y_pred)
         given = self._weights(sample_weight)
@@ -231,7 +233,7 @@ class PearsonCorrelation(MeanMetricWrapper):
     0.9967
     """
 
-    def __init__(self, name: str | None = "pearson_correlation", dtype: Any = None, axis: Any = -1) -> None:
+    def __init__(self, name: str | None = "pearson_correlation", dtype: DTypeLike = None, axis: int = -1) -> None:
         super().__init__(_functions.pearson_correlation, name, dtype, axis=axis)
 
 
@@ -244,7 +246,7 @@ class ConcordanceCorrelation(MeanMetricWrapper):
     0.9816
     """
 
-    def __init__(self, name: str | None = "concordance_correlation", dtype: Any = None, axis: Any = -1) -> None:
+    def __init__(self, name: str | None = "concordance_correlation", dtype: DTypeLike = None, axis: int = -1) -> None:
         super().__init__(_functions.concordance_correlation, name, dtype, axis=axis)
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from ...engine import ops
 from ...engine.common.claims import claim
+from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor, Variable
+from ...engine.ops.base import TensorLike
 from .base import Metric
 from .confusion import new_counts, update_counts
 
@@ -34,7 +36,9 @@ class _BestAt(Metric):
     true_negatives: Variable
     false_negatives: Variable
 
-    def __init__(self, value: float, num_thresholds: int, class_id: int | None, name: str | None, dtype: Any) -> None:
+    def __init__(
+        self, value: float, num_thresholds: int, class_id: int | None, name: str | None, dtype: DTypeLike
+    ) -> None:
         super().__init__(name=name, dtype=dtype)
         if not 0 <= value <= 1:
             raise ValueError(f"{type(self).__name__}: {self.constrained} must be in [0, 1]; got {value}.")
@@ -49,7 +53,7 @@ class _BestAt(Metric):
         self.thresholds = [position / last for position in range(num_thresholds)] if last else [0.5]
         self.counts = new_counts(self, (num_thresholds,))
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> None:
         """Add a batch: targets (not 0 means true), predictions in [0, 1], weights [batch] or [batch, ...]."""
         update_counts(self.counts, y_true, y_pred, self.thresholds, sample_weight, class_id=self.class_id)
 
@@ -95,7 +99,7 @@ class SensitivityAtSpecificity(_BestAt):
         num_thresholds: int = 200,
         class_id: int | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(specificity, num_thresholds, class_id, name, dtype)
 
@@ -118,7 +122,7 @@ class SpecificityAtSensitivity(_BestAt):
         num_thresholds: int = 200,
         class_id: int | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(sensitivity, num_thresholds, class_id, name, dtype)
 
@@ -141,7 +145,7 @@ class PrecisionAtRecall(_BestAt):
         num_thresholds: int = 200,
         class_id: int | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(recall, num_thresholds, class_id, name, dtype)
 
@@ -164,7 +168,7 @@ class RecallAtPrecision(_BestAt):
         num_thresholds: int = 200,
         class_id: int | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(precision, num_thresholds, class_id, name, dtype)
 

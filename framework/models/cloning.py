@@ -59,7 +59,7 @@ def clone_model(
     return made
 
 
-def _compile_alike(clone: Any, model: Any) -> None:
+def _compile_alike(clone: Any, model: Model) -> None:
     given = model._compile_arguments
     if given is None or type(model).compile is not Model.compile:
         clone.compile_from_config(model.get_compile_config() or {})

@@ -152,7 +152,7 @@ class LayerGraph:
                 tensor.annotations["mask"] = mask
         return flat
 
-    def _flat(self, inputs: Any) -> list[Any]:
+    def _flat(self, inputs: object) -> list[Any]:
         """The inputs in flat order.
 
         Raises:
@@ -178,7 +178,7 @@ class LayerGraph:
             )
         return flat
 
-    def _flat_like(self, structure: Any, given: Any, path: str) -> list[Any]:
+    def _flat_like(self, structure: object, given: Any, path: str) -> list[Any]:
         """The leaves of `given`, which is a structure of structures like that of the inputs."""
         if isinstance(structure, dict):
             keys = sorted(structure)
@@ -218,7 +218,7 @@ def is_optional(symbol: Any) -> bool:
     return isinstance(symbol, Tensor) and getattr(history(symbol).layer, "optional", False)
 
 
-def _none_or_0(value: Any) -> int | None:
+def _none_or_0(value: object) -> int | None:
     return None if value is None else 0
 
 
@@ -264,21 +264,21 @@ def history(tensor: Tensor) -> History:
     return tensor.annotations["history"]
 
 
-def _children(structure: Any) -> list[Any]:
+def _children(structure: object) -> list[Any]:
     if isinstance(structure, dict):
         return list(structure.values())
     return list(structure) if isinstance(structure, (list, tuple)) else []
 
 
-def _is_symbol(leaf: Any) -> bool:
+def _is_symbol(leaf: object) -> bool:
     return isinstance(leaf, Symbol)
 
 
-def _tensors(outputs: Any) -> list[Tensor]:
+def _tensors(outputs: object) -> list[Tensor]:
     return [leaf for leaf in flatten(outputs) if isinstance(leaf, Tensor)]
 
 
-def _checked(structure: Any, what: str, model_name: str) -> list[Symbol]:
+def _checked(structure: object, what: str, model_name: str) -> list[Symbol]:
     flat = flatten(structure)
     for item in flat:
         if not isinstance(item, Symbol):

@@ -257,7 +257,7 @@ def _as_in_file(layer: AdaptableLayer, factor: Any) -> Any:
     return ordered.reshape(*ordered.shape, *[1] * (layer.rank + 2 - ordered.ndim))
 
 
-def _from_file(layer: AdaptableLayer, array: Any, place: int) -> Any:
+def _from_file(layer: AdaptableLayer, array: object, place: int) -> Any:
     """The first or second factor, which `_as_in_file` ordered."""
     array = np.asarray(array)
     if not isinstance(layer, Convolution):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Graph, flatten
 from ...engine.objects.registry import custom_object_scope, register_builtins
 from ...layers.core.calling import shapes_of, tensors_in
@@ -76,7 +77,7 @@ class Model(Trainer, NestedState, Layer):
         *,
         name: str | None = None,
         trainable: bool = True,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         autocast: bool = True,
         activity_regularizer: Any = None,
     ) -> None: ...
@@ -89,7 +90,7 @@ class Model(Trainer, NestedState, Layer):
         *,
         name: str | None = None,
         trainable: bool = True,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         autocast: bool = True,
         activity_regularizer: Any = None,
     ) -> None: ...
@@ -113,7 +114,7 @@ class Model(Trainer, NestedState, Layer):
             self.autocast = False  # each layer casts its own inputs and weights
             self.built = True
 
-    def _call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+    def _call(self, inputs: object, training: Any = None, mask: Any = None) -> Any:
         """The outputs; subclasses define it, functional models have it."""
         graph = self.layer_graph
         if graph is None:

@@ -123,7 +123,7 @@ def _entry(module: str, class_name: str, name: str, config: dict[str, Any]) -> d
     return {"module": module, "class_name": class_name, "config": config, "registered_name": class_name}
 
 
-def _write(value: Any) -> Any:
+def _write(value: object) -> Any:
     """An attribute of an op as JSON; those of an index hold values of classes of their own."""
     if isinstance(value, tuple):
         return [_write(item) for item in value]
@@ -132,7 +132,7 @@ def _write(value: Any) -> Any:
     return {_PLACE: value.name} if isinstance(value, Place) else serialize_keras_object(value)
 
 
-def _read(value: Any) -> Any:
+def _read(value: object) -> Any:
     """The reverse of `_write`. JSON has no tuples; the attributes of ops have no lists."""
     if isinstance(value, list):
         return tuple(_read(item) for item in value)

@@ -235,7 +235,7 @@ class Sequential(Model):
         return model
 
 
-def _as_layer(item: Any) -> Any:
+def _as_layer(item: object) -> Any:
     """The layer that `item` is, or the `Input` that it comes from.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...distribute.strategies.pipeline import Pipeline
 from ...engine.graph import Graph, Operation, Placeholder, Variable, eagerly, flatten
@@ -18,6 +18,9 @@ from ...layers.core.layer import Layer
 from ...layers.core.placed import placed_layers, placed_variables
 from ..models.layer_graph import LayerGraph
 from ..models.raw_ops import RawOp
+
+if TYPE_CHECKING:
+    from ..models.model import Model
 
 
 class Stages:
@@ -35,7 +38,7 @@ class Stages:
         places: the device of each stage; empty if all are on one CPU.
     """
 
-    def __init__(self, model: Any, strategy: Pipeline) -> None:
+    def __init__(self, model: Model, strategy: Pipeline) -> None:
         self._model = model
         self._tasks = strategy.tasks
         graph = model.layer_graph
@@ -109,7 +112,7 @@ def _places(strategy: Pipeline) -> list[str]:
 # --- stages that are given ------------------------------------------------------------------------------------------
 
 
-def _check_all(model: Any, stages: Sequence[Sequence[Any]]) -> None:
+def _check_all(model: Model, stages: Sequence[Sequence[Any]]) -> None:
     """Check that each layer with weights is in a stage, itself or by a layer around it.
 
     Raises:
@@ -138,7 +141,7 @@ def _check_all(model: Any, stages: Sequence[Sequence[Any]]) -> None:
         )
 
 
-def _holds(layer: Any, given: Sequence[Any]) -> bool:
+def _holds(layer: Layer, given: Sequence[Any]) -> bool:
     """Test whether some of the given layers are inside a layer."""
     wanted = {id(each) for each in given}
     return any(id(inner) in wanted for inner in layer._flatten_layers())
@@ -162,7 +165,7 @@ def _add_ops(graph: LayerGraph, stages: list[list[Any]]) -> None:
 # --- cutting by cost ------------------------------------------------------------------------------------------------
 
 
-def _cut(model: Any, count: int) -> list[list[Any]]:
+def _cut(model: Model, count: int) -> list[list[Any]]:
     """The layers in the order of their calls, in stages of about equal cost."""
     if model.layer_graph is None:
         raise ValueError(

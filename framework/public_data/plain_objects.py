@@ -123,5 +123,5 @@ def _array(shape: tuple[int, ...], dtype: _Made, is_fortran: bool, content: Any)
     return found.reshape(shape, order="F" if is_fortran else "C")
 
 
-def _as_text(name: Any) -> Any:
+def _as_text(name: str) -> Any:
     return name.decode("latin1") if isinstance(name, bytes) else name

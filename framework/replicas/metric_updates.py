@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from ...engine.ops.math.elementwise import Add
 from ...engine.queues.replica_sums import Part
 from ..calling import mask_of
 from ..metrics.replicas import handing_updates
+
+if TYPE_CHECKING:
+    from ..metrics.base import Metric
 
 
 @dataclass(eq=False)
@@ -88,7 +91,7 @@ class MetricUpdates:
         self.taken: list[MetricUpdate] = []
         self._adds: dict[int, tuple[Any, bool]] = {}  # by the `id` of a metric, which is kept so that it stays the same
 
-    def take(self, metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def take(self, metric: Metric, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Keep an update for later, if its metric's state is no sum; gives whether it is.
 
         Raises:
@@ -113,7 +116,7 @@ class MetricUpdates:
         return True
 
 
-def _without_rows(metric: Any, given: str) -> ValueError:
+def _without_rows(metric: Metric, given: str) -> ValueError:
     return ValueError(
         f"Metric {metric.name!r} has a state that is no sum. So under a strategy its update_state() is called once, "
         f"with the rows of all replicas; but train_step calls it with {given}, which has no rows. Pass it arrays with "
@@ -121,7 +124,7 @@ def _without_rows(metric: Any, given: str) -> ValueError:
     )
 
 
-def _place_in(tensors: list[Symbol], leaf: Any) -> Any:
+def _place_in(tensors: list[Symbol], leaf: object) -> Any:
     if isinstance(leaf, Variable):
         leaf = ops.convert_to_tensor(leaf)
     if not isinstance(leaf, Symbol):
@@ -130,7 +133,7 @@ def _place_in(tensors: list[Symbol], leaf: Any) -> Any:
     return _Place(len(tensors) - 1)
 
 
-def only_adds(metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def only_adds(metric: Metric, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Test whether an update adds numbers to the variables of a metric that do not depend on these, and no more.
 
     Args:
@@ -160,7 +163,7 @@ def only_adds(metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     return all(_has_added(value, old, dependent) for value, old in zip(results, state, strict=True))
 
 
-def _has_added(value: Any, old: Symbol, dependent: set[Symbol]) -> bool:
+def _has_added(value: object, old: Symbol, dependent: set[Symbol]) -> bool:
     """Test whether a value is an old one and numbers that don't depend on state."""
     while value is not old:
         if not isinstance(value, Symbol) or not isinstance(value.operation.op, Add):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...distribute.strategies.model_parallel import ModelParallel
 from ...engine.graph import ShardedVariable, Tensor, Variable
@@ -26,6 +26,10 @@ from ...layers.mixture_of_experts import MixtureOfExperts
 from ...layers.quantizers.kernels import QuantizableKernel
 from ..data.adapters import Layout
 from .local import LocalSteps
+
+if TYPE_CHECKING:
+    from ...layers.core.layer import Layer
+
 
 _PRODUCTS = (Dense.call, EinsumDense.call)
 
@@ -153,7 +157,7 @@ def check_layouts(model: Any, strategy: ModelParallel) -> None:
     strategy.parts = cut
 
 
-def _parts_of_layer(layer: Any, strategy: ModelParallel) -> list[tuple[Any, list[str | None]]]:
+def _parts_of_layer(layer: Layer, strategy: ModelParallel) -> list[tuple[Any, list[str | None]]]:
     """Return the weights of a layer that may be cut; for a bias also the axes of the mesh that its own follow."""
     if not layer.built or getattr(layer, "quantization_mode", None) is not None:
         return []

@@ -295,7 +295,7 @@ class ParallelFit(ClusterFit):
 
     # --- what the chief sends ---------------------------------------------------------------------------------------
 
-    def _tell(self, message: Any) -> Any:
+    def _tell(self, message: object) -> Any:
         """Give all workers a value of JSON that the chief has; what others pass does not count."""
         text = json.dumps(message) if self.strategy.is_chief else ""
         return json.loads(self._group.gather_bytes(text.encode())[0])

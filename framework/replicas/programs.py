@@ -81,7 +81,7 @@ class ReplicaPrograms:
         if not self.plan.in_order:
             self._lead_on("forget", lambda token: self._fences(token, FORGET))
 
-    def _fences(self, token: Any, mark: Any = -1) -> list[Any]:
+    def _fences(self, token: object, mark: Any = -1) -> list[Any]:
         return [each.fence(token, mark) for each in self.plan.gradients]
 
     def accept(self) -> int:
@@ -222,11 +222,11 @@ class ReplicaPrograms:
         specs = [_NUMBER, _NUMBERS, _NUMBERS, _NUMBER]
         self._lead_on("apply", self._build_apply, *zip(specs, chosen, strict=True))
 
-    def _build_apply(self, token: Any, step: Any, tickets: Any, rows: Any, horizon: Any) -> Any:
+    def _build_apply(self, token: object, step: Any, tickets: Any, rows: object, horizon: Any) -> Any:
         with control_dependencies(self._fences(token, tickets[0])):
             return self._build_update(token, step, tickets, rows, horizon)
 
-    def _build_update(self, token: Any, step: Any, tickets: Any, rows: Any, horizon: Any) -> Any:
+    def _build_update(self, token: object, step: Any, tickets: Any, rows: object, horizon: Any) -> Any:
         plan, graph = self.plan, step.graph
         taken = [iter(each.take(tickets, rows, horizon) if each.parts else ()) for each in plan.gradients]
         values: list[Any] = []
@@ -300,11 +300,11 @@ class ReplicaPrograms:
 
     # --- building ---------------------------------------------------------------------------------------------------
 
-    def _lead_on(self, key: Any, build: Callable[..., Any], *given: tuple[TensorSpec, Any]) -> tuple[Any, ...]:
+    def _lead_on(self, key: object, build: Callable[..., Any], *given: tuple[TensorSpec, Any]) -> tuple[Any, ...]:
         """Run a step that only the leader may run; its token is the first placeholder."""
         return self._run(key, build, (_NUMBER, self.token), *given)
 
-    def _run(self, key: Any, build: Callable[..., Any], *given: tuple[TensorSpec, Any]) -> tuple[Any, ...]:
+    def _run(self, key: object, build: Callable[..., Any], *given: tuple[TensorSpec, Any]) -> tuple[Any, ...]:
         """Run a step on the ps tasks; it is built when it is first run.
 
         Args:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ...engine import ops
+from ...engine.common.dtypes import DTypeLike
 from ...engine.common.nest import flatten
 from ...engine.control_flow.grouping import no_op
 from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, Symbol, TensorSpec, Variable
@@ -28,6 +29,9 @@ from ..data.adapters import Batch
 from ..metrics.replicas import handing_updates
 from ..saving.checkpointing import stateful_parts
 from .metric_updates import MetricUpdate, MetricUpdates
+
+if TYPE_CHECKING:
+    pass
 
 
 @dataclass(eq=False)
@@ -407,7 +411,7 @@ def _of_whole(gradient: Any, share: Any) -> Any:
     return on_values(wide, lambda values: values / ops.cast(share, values.dtype))
 
 
-def _cast(gradient: Any, dtype: Any) -> Any:
+def _cast(gradient: Any, dtype: DTypeLike) -> Any:
     return on_values(gradient, lambda values: ops.cast(values, dtype))
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ... import __version__
 from ...engine.common.claims import PER_ARRAY, memory_budget
+from ...engine.objects.identifiers import Config
 from ...engine.objects.registry import (
     custom_object_scope,
     deserialize_keras_object,
@@ -260,7 +261,7 @@ def _budget(reader: WeightsReader, safe_mode: bool) -> AbstractContextManager[No
 
 
 def rebuild(
-    reader: WeightsReader, config: Any, custom_objects: Mapping[str, Any] | None, safe_mode: bool, keras_version: str
+    reader: WeightsReader, config: Config, custom_objects: Mapping[str, Any] | None, safe_mode: bool, keras_version: str
 ) -> Model:
     """The model that a config describes, which that version of Keras (or this framework) wrote.
 

@@ -109,7 +109,7 @@ def to_json(config: dict[str, Any]) -> str:
         ) from error
 
 
-def _first_unfit(value: Any, place: str, above: frozenset[int]) -> tuple[str, Any]:
+def _first_unfit(value: object, place: str, above: frozenset[int]) -> tuple[str, Any]:
     """The place and value of the first thing in a config that JSON can't express; an empty place if there is none."""
     if isinstance(value, (str, int, float)) or value is None:
         return "", None

@@ -36,6 +36,7 @@ from .archive import SavedFileError, check_readable, damaged
 if TYPE_CHECKING:
     from ..callbacks.base import CallbackList
     from ..data.adapters import Batch
+    from ..models.model import Model
     from ..training.epochs import Epochs
 
 State = dict[str, Any]
@@ -62,7 +63,7 @@ _SHOWN = 8
 # --- what there is --------------------------------------------------------------------------------------------------
 
 
-def stateful_parts(model: Any, with_averages: bool = True) -> dict[str, Variable | ShardedVariable | SeedGenerator]:
+def stateful_parts(model: Model, with_averages: bool = True) -> dict[str, Variable | ShardedVariable | SeedGenerator]:
     """Every variable and generator that a model holds in its layers, metrics and optimizers, by its first path.
 
     Args:
@@ -77,7 +78,7 @@ def stateful_parts(model: Any, with_averages: bool = True) -> dict[str, Variable
     return found
 
 
-def _collect(item: Any, path: str, found: dict[str, Any], visited: dict[int, Any]) -> None:
+def _collect(item: object, path: str, found: dict[str, Any], visited: dict[int, Any]) -> None:
     if id(item) in visited:
         return
     if isinstance(item, (Variable, ShardedVariable, SeedGenerator)):
@@ -89,7 +90,7 @@ def _collect(item: Any, path: str, found: dict[str, Any], visited: dict[int, Any
             _collect(child, f"{path}/{name}" if path else str(name), found, visited)
 
 
-def _children(item: Any) -> Iterator[tuple[str, Any]]:
+def _children(item: object) -> Iterator[tuple[str, Any]]:
     """Yield what an object holds. Layers come before optimizers, which refer to their weights once they are built."""
     if isinstance(item, dict):
         yield from ((str(key), value) for key, value in item.items() if isinstance(key, (str, int)))
@@ -212,7 +213,7 @@ def _read(source: Any) -> Any:
         return _decoded(json.loads(file[_STATE].tobytes().decode()), file)
 
 
-def _encoded(value: Any, arrays: dict[str, Any], path: str | None = None) -> Any:
+def _encoded(value: object, arrays: dict[str, Any], path: str | None = None) -> Any:
     """Write a state as JSON, and its arrays apart.
 
     Args:
@@ -240,7 +241,7 @@ def _encoded(value: Any, arrays: dict[str, Any], path: str | None = None) -> Any
     return {"__array__": name, "dtype": array.dtype.name, "shape": list(array.shape)}
 
 
-def _decoded(value: Any, arrays: Any) -> Any:
+def _decoded(value: object, arrays: Any) -> Any:
     if isinstance(value, list):
         return [_decoded(item, arrays) for item in value]
     if not isinstance(value, dict):

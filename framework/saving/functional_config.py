@@ -187,7 +187,7 @@ class _Written:
             args = node.layer.written_arguments(args)
         return {"args": [map_leaves(self._leaf, arg) for arg in args], "kwargs": map_leaves(self._leaf, kwargs)}
 
-    def _leaf(self, leaf: Any) -> Any:
+    def _leaf(self, leaf: object) -> Any:
         leaf = _real_where_it_is(literal_of(self._alias(leaf)) if isinstance(leaf, Symbol) else leaf)
         if isinstance(leaf, Symbol):
             shape = None if leaf.shape is None else list(leaf.shape)
@@ -217,7 +217,7 @@ class _Written:
         return [self.structure(value) for value in structure]
 
 
-def _real_where_it_is(value: Any) -> Any:
+def _real_where_it_is(value: object) -> Any:
     """Complex numbers whose imaginary part is zero as real ones, which Keras can write; ops take either."""
     if isinstance(value, (complex, np.complexfloating)) and value.imag == 0:
         return value.real
@@ -293,7 +293,7 @@ class _Rebuild:
             return False  # calls of a layer are numbered in order
         return all((address[0], address[1]) in self.outputs for address in _addresses(call))
 
-    def _call(self, key: Key, layer: Any, call: Any) -> None:
+    def _call(self, key: Key, layer: Layer, call: Any) -> None:
         args, kwargs = self._arguments(call)
         # What an op makes of numbers alone is part of the graph, too, where `fold` asks for its memory first.
         with self._graph.entered() if isinstance(layer, SavedOp) else nullcontext():
@@ -309,7 +309,7 @@ class _Rebuild:
         kwargs = call[0][3] if len(call[0]) > 3 else {}
         return [tensors[0] if len(tensors) == 1 else tensors], _as_given(deserialize_keras_object(kwargs))
 
-    def _fill(self, value: Any) -> Any:
+    def _fill(self, value: object) -> Any:
         """An argument with tensors in their places."""
         if isinstance(value, list):
             return [self._fill(item) for item in value]

@@ -355,13 +355,13 @@ def _fits(name: str, config: dict[str, Any], arguments: list[Any]) -> bool:
     return True
 
 
-def _closes_over_state(leaf: Any) -> bool:
+def _closes_over_state(leaf: object) -> bool:
     """Test whether `leaf` is a function that takes tensors or variables from around it, which no file has."""
     cells = getattr(leaf, "__closure__", None) or ()
     return any(isinstance(cell.cell_contents, (Tensor, Variable)) for cell in cells)
 
 
-def _setting(value: Any) -> Any:
+def _setting(value: object) -> Any:
     """A setting as JSON holds it.
 
     Raises:
@@ -378,7 +378,7 @@ def _setting(value: Any) -> Any:
     raise TypeError(f"{value!r} of type {type(value).__name__} is no setting")
 
 
-def _argument(value: Any) -> Any:
+def _argument(value: object) -> Any:
     """An argument of a call: what takes a tensor gets arrays for lists of numbers."""
     if isinstance(value, (list, tuple)) and not any(isinstance(leaf, Tensor) for leaf in flatten(value)):
         try:

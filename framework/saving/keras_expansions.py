@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...engine import ops
-from ...engine.graph import Operation, Symbol, Tensor
+from ...engine.graph import Op, Operation, Symbol, Tensor
 from ...engine.ops.arrays.indexing import Place, SliceItem
 from ...engine.ops.arrays.shaping import DimOf
 from ...engine.ops.entrance import PublicCall
@@ -77,7 +77,7 @@ def _ones_of(shape: Sequence[int | None], sizes: Sequence[Any]) -> Any:
     return result if isinstance(result, Symbol) else None
 
 
-def _axis_ones(size: Any) -> Any:
+def _axis_ones(size: object) -> Any:
     if not isinstance(size, Symbol) or not isinstance(size.operation.op, DimOf):
         return None
     return _ones_along(size.operation.inputs[0], size.operation.op.axis)
@@ -98,7 +98,7 @@ def _broadcast(op: Any, x: Any, *sizes: Any) -> Any:
     return None if ones is None else ops.where(ops.cast(ones, "bool"), x, x)
 
 
-def _range(op: Any, start: Any, stop: Any, step: Any) -> Any:
+def _range(op: Op, start: Any, stop: Any, step: Any) -> Any:
     """The positions along an axis."""
     ones = _axis_ones(stop)
     if ones is None or any(isinstance(value, Tensor) for value in (start, step)) or (int(start), int(step)) != (0, 1):
@@ -135,7 +135,7 @@ def _is_known(items: Sequence[Any]) -> bool:
     return Place.INPUT not in bounds and items.count(Place.INPUT) == 1
 
 
-def _slice(item: Any) -> Any:
+def _slice(item: object) -> Any:
     return slice(item.start, item.stop, item.step) if isinstance(item, SliceItem) else item
 
 
@@ -176,7 +176,7 @@ def _along(axis: int, rank: int) -> list[int]:
 # --- numbers --------------------------------------------------------------------------------------------------------
 
 
-def _from_parts(op: Any, real: Any, imag: Any) -> Any:
+def _from_parts(op: Op, real: Any, imag: Any) -> Any:
     zeros = ops.zeros_like(ops.add(real, imag))
     return ops.view_as_complex(ops.stack([ops.add(real, zeros), ops.add(imag, zeros)], axis=-1))
 

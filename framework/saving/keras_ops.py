@@ -15,7 +15,7 @@ from ...engine import ops
 from ...engine.common.claims import claim
 from ...engine.common.dtypes import name_of
 from ...engine.common.quick_dataclass import dataclass
-from ...engine.graph import Operation, Symbol, get_default_graph
+from ...engine.graph import Op, Operation, Symbol, get_default_graph
 from ...engine.objects.names import to_snake_case
 from ...engine.ops.base import Constant
 from ...engine.ops.entrance import recorded_call
@@ -155,7 +155,7 @@ def fold(operation: Operation) -> bool:
     return True
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, np.dtype):
         return name_of(value)
     return list(value) if isinstance(value, tuple) else value
@@ -166,14 +166,14 @@ def _axis(axes: Any) -> Any:
     return axes[0] if axes is not None and len(axes) == 1 else _plain(axes)
 
 
-def _reshape(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _reshape(op: Op, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     shape = outputs[0].shape
     if shape is None or shape.count(None) > 1:
         return None
     return KerasOp("numpy.Reshape", {"newshape": [-1 if size is None else size for size in shape]}, 1)
 
 
-def _broadcast(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _broadcast(op: Op, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     """The result's shape is fixed, or that of a tensor, or open where the input's is."""
     source, shape = inputs[0], outputs[0].shape
     if len(inputs) > 1 and isinstance(inputs[1].operation.op, ShapeOf):
@@ -191,7 +191,7 @@ def _broadcast(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> 
     return KerasOp("numpy.Multiply", {}, given=(source, ones))
 
 
-def _zeros(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _zeros(op: Op, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     if not isinstance(inputs[0].operation.op, ShapeOf):
         return None
     like = inputs[0].operation.inputs[0]
@@ -206,13 +206,13 @@ def _bessel(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> Ker
     return KerasOp("numpy.I0", {}) if op.order == 0 else None
 
 
-def _sparse_cross_entropy(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _sparse_cross_entropy(op: Op, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     logits, labels = inputs
     config = {"from_logits": True, "axis": -1}
     return KerasOp("nn.SparseCategoricalCrossentropy", config, given=(labels, logits))
 
 
-def _fill(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _fill(op: Op, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     shape = outputs[0].shape
     if shape is None or None in shape:
         return None

@@ -186,7 +186,7 @@ def _names(reader: WeightsReader, place: str, attribute: str) -> list[str]:
     return [_text(name) for part in parts for name in part]
 
 
-def _text(name: Any) -> str:
+def _text(name: str) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...engine.objects.identifiers import Config
+
 _NESTED_BEFORE = (3, 13)  # a single input or output of a functional model stood in a list
 _OPTIMIZER_OPTIONS = ("is_legacy_optimizer", "jit_compile")  # of Keras 2, and of no meaning here
 OLD_LAYERS = "_layer_checkpoint_dependencies"  # what Keras up to 2.13 called the list of a model's layers
 _CUSTOM = "Custom>"  # Keras 2.12 to 2.15 put its own optimizers under this package
 
 
-def modern_config(config: Any, keras_version: str) -> Any:
+def modern_config(config: Config, keras_version: str) -> Any:
     """The config of a model, a layer or an optimizer as Keras writes it today.
 
     Args:
@@ -25,7 +27,7 @@ def modern_config(config: Any, keras_version: str) -> Any:
     return _modern(config, version) if version < _NESTED_BEFORE else config
 
 
-def _modern(config: Any, version: tuple[int, ...]) -> Any:
+def _modern(config: Config, version: tuple[int, ...]) -> Any:
     if isinstance(config, list):
         return [_modern(item, version) for item in config]
     if not isinstance(config, Mapping):

@@ -161,7 +161,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _entry(path: Path, name: str, value: Any, begin: int) -> Entry:
+def _entry(path: Path, name: str, value: object, begin: int) -> Entry:
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise _damaged(path, f"{name!r} has no dtype, shape and data_offsets, or has more than these")
     code, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
@@ -179,7 +179,7 @@ def _entry(path: Path, name: str, value: Any, begin: int) -> Entry:
     return Entry(code, tuple(shape), begin + start, begin + stop)
 
 
-def _are_sizes(value: Any) -> bool:
+def _are_sizes(value: object) -> bool:
     return isinstance(value, list) and all(type(size) is int and 0 <= size < 2**63 for size in value)
 
 
@@ -241,7 +241,7 @@ def write_safetensors(
             stream.write(np.ascontiguousarray(found[name]).reshape(-1).view(np.uint8).data)
 
 
-def _writable(name: str, array: Any) -> Array:
+def _writable(name: str, array: object) -> Array:
     found = np.asarray(array)
     if name == METADATA:
         raise ValueError(f"write_safetensors: {name!r} is the format's own name; give the array another one.")

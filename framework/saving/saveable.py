@@ -11,19 +11,24 @@ import json
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine.objects import names
+from ...engine.objects.identifiers import Config
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object, shared_reading_scope
 from ...engine.ops.random.keys import global_generator
 from ...layers.core.layer import Layer
 from .archive import to_json
 
+if TYPE_CHECKING:
+    from ..models.model import Model
+
+
 _NOT_CONFIG = ("build_config", "compile_config", "shared_object_id")
 _PLAIN = (bool, int, float, str)
 
 
-def check_saveable(model: Any, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True) -> None:
+def check_saveable(model: Model, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True) -> None:
     """Check that what `model.save` writes can be loaded again: each layer is written and made again from its config.
 
     Args:
@@ -89,7 +94,7 @@ def _problem(layer: Layer, custom_objects: Mapping[str, Any] | None, safe_mode: 
     return _difference(layer, json.loads(text)["config"], found["config"])
 
 
-def _without_builds(config: Any) -> Any:
+def _without_builds(config: Config) -> Any:
     """A config without what would make weights."""
     if isinstance(config, list):
         return [_without_builds(item) for item in config]
@@ -113,6 +118,6 @@ def _difference(layer: Layer, written: dict[str, Any], found: dict[str, Any]) ->
     return ""
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."

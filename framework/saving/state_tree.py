@@ -52,7 +52,7 @@ def _walk(item: Saveable, path: str, visited: set[int]) -> Iterator[tuple[str, S
         yield from _walk_value(child, f"{path}/{name}" if path else name, visited, frozenset())
 
 
-def _walk_value(value: Any, path: str, visited: set[int], above: frozenset[int]) -> Iterator[tuple[str, Saveable]]:
+def _walk_value(value: object, path: str, visited: set[int], above: frozenset[int]) -> Iterator[tuple[str, Saveable]]:
     """An attribute or an element: an object that saves, a container of them, or something else."""
     if isinstance(value, Saveable):
         yield from _walk(value, path, visited)
@@ -119,7 +119,7 @@ def collect(root: Saveable) -> Iterator[Group]:
         yield Group(path, item.name, _arrays_of(item))
 
 
-def _as_array(value: Any) -> Array:
+def _as_array(value: object) -> Array:
     return value.read_value() if isinstance(value, (Variable, ShardedVariable)) else np.asarray(value)
 
 
@@ -229,11 +229,11 @@ def _differences(item: Saveable, expected: dict[str, Any], stored: dict[str, Sto
     return words
 
 
-def _title(key: str, value: Any) -> str:
+def _title(key: str, value: object) -> str:
     return f"weight {key} {value.name!r}" if isinstance(value, (Variable, ShardedVariable)) else f"weight {key}"
 
 
-def _difference(title: str, value: Any, stored: Stored | None) -> list[str]:
+def _difference(title: str, value: object, stored: Stored | None) -> list[str]:
     array = _as_array(value)
     if stored is None:
         return [f"{title} is not in the file"]

@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
+from ...engine.common.dtypes import DTypeLike
 from ...engine.control_flow import TensorArray as TensorArray
 from ...engine.control_flow import cond as cond
 from ...engine.control_flow import group as group
@@ -37,6 +38,7 @@ from ...engine.graph import name_scope as name_scope
 from ...engine.objects import initializers as initializers
 from ...engine.ops import constant as constant
 from ...engine.ops import convert_to_tensor as convert_to_tensor
+from ...engine.ops.base import TensorLike
 from ...engine.ops.math.elementwise import identity as pass_on
 from ...engine.ops.random import samplers as draws
 from ...engine.ops.random.keys import set_global_seed
@@ -44,6 +46,10 @@ from ...engine.session.function import function as trace_function
 from ...layers import nn as many_classes
 from ..data.element_dataset import ElementDataset
 from ..training.gradient_tape import GradientTape as GradientTape
+
+if TYPE_CHECKING:
+    from ...engine.ops.random.keys import SeedGenerator
+
 
 newaxis = None
 float16, bfloat16, float32, float64 = "float16", "bfloat16", "float32", "float64"
@@ -53,14 +59,14 @@ string = "string"
 
 
 def _of_one(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def call(x: Any, name: str | None = None) -> Tensor:
+    def call(x: TensorLike, name: str | None = None) -> Tensor:
         return op(x)
 
     return call
 
 
 def _of_two(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def call(x: Any, y: Any, name: str | None = None) -> Tensor:
+    def call(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
         return op(x, y)
 
     return call
@@ -78,7 +84,7 @@ logical_and, logical_or = _of_two(ops.logical_and), _of_two(ops.logical_or)
 maximum, minimum = _of_two(ops.maximum), _of_two(ops.minimum)
 
 
-def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
+def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """The same values in another dtype."""
     return ops.cast(x, dtype)
 
@@ -93,49 +99,54 @@ def einsum(equation: str, *inputs: Any, **options: Any) -> Tensor:
     return ops.einsum(equation, *inputs)
 
 
-def expand_dims(input: Any, axis: Any, name: str | None = None) -> Tensor:
+def expand_dims(input: Any, axis: int, name: str | None = None) -> Tensor:
     """A tensor with an axis of one element more."""
     return ops.expand_dims(input, axis)
 
 
-def eye(num_rows: Any, num_columns: Any = None, dtype: Any = "float32", name: str | None = None) -> Tensor:
+def eye(num_rows: Any, num_columns: Any = None, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
     """The matrix that is one on its diagonal and zero elsewhere."""
     return ops.eye(num_rows, num_columns, dtype=dtype)
 
 
-def linspace(start: Any, stop: Any, num: Any, name: str | None = None, axis: int = 0) -> Tensor:
+def linspace(start: TensorLike, stop: Any, num: Any, name: str | None = None, axis: int = 0) -> Tensor:
     """So many numbers from `start` to `stop`, both included, at equal distances."""
     return ops.linspace(start, stop, num, axis=axis)
 
 
 def matmul(
-    a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False, name: str | None = None, **options: Any
+    a: TensorLike,
+    b: TensorLike,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    name: str | None = None,
+    **options: Any,
 ) -> Tensor:
     """The product of matrices, with the last two axes of either swapped before; other options do nothing here."""
     return ops.matmul(ops.swapaxes(a, -1, -2) if transpose_a else a, ops.swapaxes(b, -1, -2) if transpose_b else b)
 
 
-def ones(shape: Any, dtype: Any = "float32", name: str | None = None) -> Tensor:
+def ones(shape: Any, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
     """A tensor of ones."""
     return ops.ones(shape, dtype)
 
 
-def ones_like(input: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+def ones_like(input: Any, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
     """Ones in the shape of a tensor."""
     return ops.ones_like(input, dtype)
 
 
-def zeros(shape: Any, dtype: Any = "float32", name: str | None = None) -> Tensor:
+def zeros(shape: Any, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
     """A tensor of zeros."""
     return ops.zeros(shape, dtype)
 
 
-def zeros_like(input: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+def zeros_like(input: Any, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
     """Zeros in the shape of a tensor."""
     return ops.zeros_like(input, dtype)
 
 
-def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str | None = None) -> Tensor:
+def range(start: TensorLike, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str | None = None) -> Tensor:
     """Numbers from `start` (0, if only one is given) up to `limit`, which is left out, in steps of `delta`."""
     first, last = (0, start) if limit is None else (start, limit)
     return ops.arange(first, last, delta, dtype)
@@ -151,7 +162,7 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
     return ops.reshape(tensor, shape)
 
 
-def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
+def roll(input: Any, shift: Any, axis: int, name: str | None = None) -> Tensor:
     """The elements moved on along an axis; those at the end come first."""
     return ops.roll(input, shift, axis)
 
@@ -166,12 +177,12 @@ def size(input: Any, out_type: Any = "int32", name: str | None = None) -> Any:
     return ops.size(input)
 
 
-def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
+def squeeze(input: Any, axis: int | None = None, name: str | None = None) -> Tensor:
     """A tensor without its axes of one element, or without some of these."""
     return ops.squeeze(input, axis)
 
 
-def stack(values: Any, axis: int = 0, name: str | None = None) -> Tensor:
+def stack(values: Sequence[Tensor], axis: int = 0, name: str | None = None) -> Tensor:
     """Tensors side by side along a new axis."""
     return ops.stack(values, axis)
 
@@ -181,7 +192,7 @@ def stop_gradient(input: Any, name: str | None = None) -> Tensor:
     return ops.stop_gradient(input)
 
 
-def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
+def tensordot(a: TensorLike, b: TensorLike, axes: Sequence[int], name: str | None = None) -> Tensor:
     """The sum of products along axes."""
     return ops.tensordot(a, b, axes)
 
@@ -191,7 +202,7 @@ def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
     return ops.tile(input, multiples)
 
 
-def unstack(value: Any, num: int | None = None, axis: int = 0, name: str | None = None) -> list[Tensor]:
+def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str | None = None) -> list[Tensor]:
     """The parts of a tensor along an axis, each without that axis."""
     return ops.unstack(value, num, axis)
 
@@ -211,7 +222,9 @@ def identity(input: Any, name: str | None = None) -> Tensor:
     return pass_on(convert_to_tensor(input))
 
 
-def split(value: Any, num_or_size_splits: Any, axis: int = 0, num: int | None = None, name: str | None = None) -> Any:
+def split(
+    value: TensorLike, num_or_size_splits: Any, axis: int = 0, num: int | None = None, name: str | None = None
+) -> Any:
     """Parts of a tensor along an axis: so many equal ones, or ones of given sizes."""
     if isinstance(num_or_size_splits, int):
         return ops.split(value, num_or_size_splits, axis)
@@ -223,17 +236,17 @@ def concat(values: Sequence[Any], axis: int, name: str | None = None) -> Tensor:
     return ops.concatenate(values, axis)
 
 
-def transpose(a: Any, perm: Sequence[int] | None = None, name: str | None = None) -> Tensor:
+def transpose(a: TensorLike, perm: Sequence[int] | None = None, name: str | None = None) -> Tensor:
     """A tensor with its axes in another order."""
     return ops.transpose(a, perm)
 
 
-def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
+def fill(dims: Any, value: TensorLike, name: str | None = None) -> Tensor:
     """A tensor of one value."""
     return ops.full(dims, value)
 
 
-def gather(params: Any, indices: Any, axis: int = 0, batch_dims: int = 0, name: str | None = None) -> Tensor:
+def gather(params: Any, indices: TensorLike, axis: int = 0, batch_dims: int = 0, name: str | None = None) -> Tensor:
     """Parts of a tensor along an axis; along the first one by default.
 
     Raises:
@@ -244,7 +257,9 @@ def gather(params: Any, indices: Any, axis: int = 0, batch_dims: int = 0, name: 
     return ops.take(params, indices, axis)
 
 
-def one_hot(indices: Any, depth: int, axis: int = -1, dtype: Any = "float32", name: str | None = None) -> Tensor:
+def one_hot(
+    indices: TensorLike, depth: int, axis: int = -1, dtype: DTypeLike = "float32", name: str | None = None
+) -> Tensor:
     """Whole numbers as rows with a one in the place of the number."""
     return ops.one_hot(indices, depth, axis=axis, dtype=dtype)
 
@@ -260,7 +275,9 @@ def argmin(input: Any, axis: int = 0, output_type: Any = "int64", name: str | No
 
 
 def _reduction(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def reduce(input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    def reduce(
+        input_tensor: TensorLike, axis: int | None = None, keepdims: bool = False, name: str | None = None
+    ) -> Tensor:
         return op(input_tensor, axis=axis, keepdims=keepdims)
 
     return reduce
@@ -274,7 +291,12 @@ reduce_variance = _reduction(ops.var)
 
 
 def _uniform(
-    shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = "float32", seed: Any = None, name: Any = None
+    shape: Any,
+    minval: Any = 0,
+    maxval: Any = None,
+    dtype: DTypeLike = "float32",
+    seed: int | SeedGenerator | None = None,
+    name: str | None = None,
 ) -> Tensor:
     if str(dtype).startswith(("int", "uint")):
         return draws.randint(shape, minval, maxval, dtype=dtype, seed=seed)
@@ -282,27 +304,29 @@ def _uniform(
 
 
 def _normal(
-    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = "float32", seed: Any = None, name: Any = None
+    shape: Any, mean: TensorLike = 0.0, stddev: Any = 1.0, dtype: Any = "float32", seed: Any = None, name: Any = None
 ) -> Tensor:
     return draws.normal(shape, mean, stddev, dtype=dtype, seed=seed)
 
 
-def _shuffle(value: Any, seed: Any = None, name: Any = None) -> Tensor:
+def _shuffle(value: TensorLike, seed: int | SeedGenerator | None = None, name: str | None = None) -> Tensor:
     return draws.shuffle(value, seed=seed)
 
 
-def _moments(x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: Any = None) -> tuple[Any, Any]:
+def _moments(
+    x: Any, axes: Sequence[int], shift: Any = None, keepdims: bool = False, name: str | None = None
+) -> tuple[Any, Any]:
     return ops.moments(x, axes, keepdims=keepdims)
 
 
 def _conv2d(
     input: Any,
-    filters: Any,
-    strides: Any,
+    filters: TensorLike,
+    strides: int | Sequence[int],
     padding: str,
     data_format: str = "NHWC",
     dilations: Any = 1,
-    name: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     order = "channels_first" if data_format == "NCHW" else "channels_last"
     return ops.conv(input, filters, _inner(strides, order), padding.lower(), order, _inner(dilations, order))
@@ -315,7 +339,9 @@ def _inner(given: Any, order: str) -> Any:
     return tuple(given[2:4] if order == "channels_first" else given[1:3])
 
 
-def _patches(images: Any, sizes: Any, strides: Any, rates: Any, padding: str, name: Any = None) -> Tensor:
+def _patches(
+    images: TensorLike, sizes: Sequence[int], strides: Any, rates: Any, padding: str, name: str | None = None
+) -> Tensor:
     return ops.image.extract_patches(
         images,
         size=tuple(sizes[1:3]),
@@ -325,12 +351,12 @@ def _patches(images: Any, sizes: Any, strides: Any, rates: Any, padding: str, na
     )
 
 
-def _resize(images: Any, size: Any, method: str = "bilinear", **options: Any) -> Tensor:
+def _resize(images: TensorLike, size: Any, method: str = "bilinear", **options: Any) -> Tensor:
     return ops.image.resize(images, size, interpolation=method, **options)
 
 
 def _crop_to_bounding_box(
-    image: Any, offset_height: int, offset_width: int, target_height: int, target_width: int
+    image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Tensor:
     rows, columns = (
         slice(offset, offset + size) for offset, size in ((offset_height, target_height), (offset_width, target_width))
@@ -339,7 +365,7 @@ def _crop_to_bounding_box(
 
 
 def _pad_to_bounding_box(
-    image: Any, offset_height: int, offset_width: int, target_height: int, target_width: int
+    image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Tensor:
     tensor = ops.convert_to_tensor(image)
     rank, sizes = tensor.ndim or 0, ops.shape(tensor)
@@ -356,15 +382,17 @@ def _flip(axis: int) -> Any:
     return lambda image: ops.flip(image, axis=axis)
 
 
-def _l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: Any = None) -> Tensor:
+def _l2_normalize(x: Tensor, axis: int | None = None, epsilon: float = 1e-12, name: str | None = None) -> Tensor:
     return x * ops.rsqrt(ops.maximum(ops.sum(ops.square(x), axis=axis, keepdims=True), epsilon))
 
 
-def _norm(tensor: Any, ord: Any = "euclidean", axis: Any = None, keepdims: bool = False, name: Any = None) -> Tensor:
+def _norm(
+    tensor: Tensor, ord: Any = "euclidean", axis: int | None = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     return ops.norm(tensor, None if ord == "euclidean" else ord, axis, keepdims)
 
 
-def _softmax(logits: Any, axis: int = -1, name: Any = None) -> Tensor:
+def _softmax(logits: TensorLike, axis: int = -1, name: str | None = None) -> Tensor:
     return ops.softmax(logits, axis)
 
 

@@ -256,7 +256,7 @@ class Batcher:
         size = 1 << (rows - 1).bit_length()
         return min(size, most) if rows <= most else size
 
-    def _run_here(self, batch: list[_Request], kind: Any) -> None:
+    def _run_here(self, batch: list[_Request], kind: object) -> None:
         """Compute a batch of a kind that takes little time on this thread."""
         began = time.perf_counter()
         try:
@@ -271,7 +271,7 @@ class Batcher:
         if self._waiting:
             self._plan_turn()  # other models, and what has just come, are not held up
 
-    def _begin(self, batch: list[_Request], kind: Any) -> None:
+    def _begin(self, batch: list[_Request], kind: object) -> None:
         """Have the thread compute a batch."""
         self._is_busy = True
         for request in self._waiting:
@@ -314,7 +314,7 @@ class Batcher:
 
     # --- in the thread, or where calls are short ------------------------------------------------------------------
 
-    def _compute(self, batch: list[_Request], kind: Any) -> list[Any]:
+    def _compute(self, batch: list[_Request], kind: object) -> list[Any]:
         """Give for each request its outputs, or what was raised.
 
         Where requests together fail, each is computed alone.

@@ -101,7 +101,7 @@ class ServerConfig:
     max_loaded_bytes: int | None = None
 
 
-def _is_version(value: Any) -> bool:
+def _is_version(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -146,7 +146,7 @@ def parse_config(document: Any) -> ServerConfig:
     return ServerConfig({name: _model(name, entry) for name, entry in top["models"].items()}, **limits)
 
 
-def _model(name: str, entry: Any) -> ModelConfig:
+def _model(name: str, entry: object) -> ModelConfig:
     where = f"models.{name}"
     if not name or "/" in name or ":" in name:
         raise ValueError(f"{where}: a model's name has no slash and no colon.")
@@ -173,7 +173,7 @@ def _model(name: str, entry: Any) -> ModelConfig:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _checked(value: Any, where: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(value: object, where: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """A table whose keys are known, and whose values have the types that these ask for."""
     if not isinstance(value, dict):
         raise ValueError(f"{where}: expected a table of {', '.join(kinds)}; got {type(value).__name__}.")

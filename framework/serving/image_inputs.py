@@ -88,7 +88,7 @@ class _NoImageError(Exception):
     """The bytes that were sent are no image, or one of another size; the message says why."""
 
 
-def _bytes(value: Any) -> bytes:
+def _bytes(value: object) -> bytes:
     if isinstance(value, (list, tuple)) and len(value) == 1:  # a row of the shape [1]
         return _bytes(value[0])
     if isinstance(value, dict) and value.keys() == {"b64"}:

@@ -61,7 +61,7 @@ def as_json_array(array: Any) -> Any:
     return np.ascontiguousarray(array) if array.ndim else array
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} has no JSON form.")

@@ -322,7 +322,7 @@ def _check_file(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
         raise ServableError(f"{str(path)!r} is not what was written: its SHA-256 is another. Copy it again.")
 
 
-def _array(folder: Path, files: Mapping[str, Any], entry: Any) -> Any:
+def _array(folder: Path, files: Mapping[str, Any], entry: object) -> Any:
     if isinstance(entry, dict) and "zeros" in entry:
         return _zeros(folder, entry)
     if not isinstance(entry, str):

@@ -65,7 +65,7 @@ def _check_range(what: str, array: Any, wanted: Any) -> None:
         raise RequestError(400, f"{what}: expected values of {wanted.name}, got {found}, which is out of its range.")
 
 
-def _as_strings(what: str, value: Any) -> Any:
+def _as_strings(what: str, value: object) -> Any:
     try:
         if isinstance(value, np.ndarray):
             if value.dtype.kind not in "USTO":
@@ -79,7 +79,7 @@ def _as_strings(what: str, value: Any) -> Any:
         raise RequestError(400, f"{what}: expected an array of text, got unequal lists: {error}.") from None
 
 
-def _boxed(value: Any) -> Any:
+def _boxed(value: object) -> Any:
     """`value` with ``{"b64": ...}`` decoded; these become bytes."""
     if isinstance(value, (list, tuple)):
         return [_boxed(item) for item in value]

@@ -233,7 +233,7 @@ class _LayerCheck:
         layer.set_weights(self.layer.get_weights())
         return layer
 
-    def _compare(self, outputs: Any, what: str) -> None:
+    def _compare(self, outputs: object, what: str) -> None:
         for found, wanted in zip(tree.flatten(outputs), tree.flatten(self.outputs), strict=True):
             assert_close(found, wanted, what, self.tolerance)
 
@@ -266,7 +266,7 @@ def _shapes(shapes: Any) -> list[tuple[Any, ...]]:
     return [shape for item in items for shape in _shapes(item)]
 
 
-def _refuse(value: Any) -> Any:
+def _refuse(value: object) -> Any:
     raise TypeError(
         f"get_config has {value!r}, which JSON can't hold; serialize it with ab.saving.serialize_keras_object"
     )

@@ -80,7 +80,7 @@ def check_not_applied_twice(loss: Any, prediction: Any, output: str) -> None:
         )
 
 
-def _applied_by(loss: Any) -> str | None:
+def _applied_by(loss: object) -> str | None:
     """The activation that a loss applies to what it takes for logits; None if there is none, or it isn't known."""
     if not isinstance(loss, LossFunctionWrapper) or loss.option("from_logits") is not True:
         return None

@@ -187,7 +187,7 @@ class GradientTape:
         self._release()
         return found
 
-    def _recorded(self, target: Any) -> Any:
+    def _recorded(self, target: object) -> Any:
         """The block in which gradients of values are read from this tape."""
         return nullcontext() if any(isinstance(item, Symbol) for item in flatten(target)) else self._tape.asked()
 
@@ -237,7 +237,7 @@ def _choice(unconnected_gradients: Any) -> str:
     return str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
 
 
-def _check_tensor(item: Any, role: str) -> None:
+def _check_tensor(item: object, role: str) -> None:
     if isinstance(getattr(item, "flow", item), (Tensor, Variable, IndexedSlices)):
         return
     raise TypeError(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine.runtime import numerics
+
+if TYPE_CHECKING:
+    from ..models.model import Model
 
 
 @contextmanager
@@ -43,7 +46,7 @@ def located(error: FloatingPointError, model: Any, title: str, batch: int) -> Fl
     return found
 
 
-def _layer_of(model: Any, name: str) -> Any:
+def _layer_of(model: Model, name: str) -> Any:
     """The innermost layer among the parts of an operation's name; None if there is none."""
     layers = {layer.name: layer for layer in model._flatten_layers(include_self=False)}
     found = [layers[part] for part in name.split("/") if part in layers]

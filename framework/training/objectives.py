@@ -7,7 +7,7 @@ predictions are known: ``"accuracy"`` becomes binary, categorical or sparse cate
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.common.nest import flatten, map_structure
@@ -16,6 +16,10 @@ from ...engine.objects.registry import is_serialized
 from ..losses import api as losses_module
 from ..metrics import api as metrics_module
 from .contract import check_not_applied_twice
+
+if TYPE_CHECKING:
+    from ..metrics.base import Metric
+
 
 Names = Sequence[str]
 
@@ -48,18 +52,18 @@ def output_names(y_pred: Any, layer_names: Names | None) -> list[str]:
     return [f"output_{position + 1}" for position in range(count)]
 
 
-def _items(structure: Any) -> list[tuple[Any, Any]]:
+def _items(structure: object) -> list[tuple[Any, Any]]:
     """Return what is directly inside, in flat order, by keys or positions; nothing for a leaf."""
     if isinstance(structure, dict):
         return [(key, structure[key]) for key in sorted(structure)]
     return list(enumerate(structure)) if isinstance(structure, (list, tuple)) else []
 
 
-def _is_nested(structure: Any) -> bool:
+def _is_nested(structure: object) -> bool:
     return any(_items(item) for _, item in _items(structure))
 
 
-def _paths(structure: Any, before: str, layer_names: Iterator[str]) -> Iterator[str]:
+def _paths(structure: object, before: str, layer_names: Iterator[str]) -> Iterator[str]:
     for key, item in _items(structure):
         if _items(item):
             yield from _paths(item, f"{before}{key}/", layer_names)
@@ -147,7 +151,7 @@ def check_names(loss: Any, *metrics: Any) -> None:
         metrics_module.get(name)
 
 
-def _names_in(given: Any) -> Iterator[str]:
+def _names_in(given: object) -> Iterator[str]:
     """The names in a structure that still have to be looked up."""
     if isinstance(given, str) and given.lower() not in _BY_SHAPES:
         yield given
@@ -159,7 +163,7 @@ def _names_in(given: Any) -> Iterator[str]:
 # --- losses ---------------------------------------------------------------------------------------------------------
 
 
-def _make_loss(identifier: Any, y_true: Any, y_pred: Any) -> Any:
+def _make_loss(identifier: object, y_true: Any, y_pred: Any) -> Any:
     if isinstance(identifier, (list, tuple)):  # several losses of one output count as their sum
         parts = [_make_loss(item, y_true, y_pred) for item in identifier if item is not None]
         return parts[0] if len(parts) == 1 else _SumOfLosses(parts) if parts else None
@@ -305,7 +309,7 @@ def sum_of(terms: Sequence[Any]) -> Any:
 # --- metrics --------------------------------------------------------------------------------------------------------
 
 
-def _make_metric(identifier: Any, y_true: Any, y_pred: Any) -> Any:
+def _make_metric(identifier: object, y_true: object, y_pred: object) -> Any:
     text = str(identifier).lower() if isinstance(identifier, str) else ""
     if text in ("accuracy", "acc"):
         kinds = ("BinaryAccuracy", "SparseCategoricalAccuracy", "CategoricalAccuracy")
@@ -409,14 +413,14 @@ class CompiledMetrics:
 class _Entry:
     """A metric of one output."""
 
-    def __init__(self, name: str, metric: Any, output: int, weighted: bool) -> None:
+    def __init__(self, name: str, metric: Metric, output: int, weighted: bool) -> None:
         self.name = name
         self.metric = metric
         self.output = output
         self.weighted = weighted
 
 
-def _lists_per_output(given: Any, names: Names, keys: Names | None, what: str) -> list[list[Any]]:
+def _lists_per_output(given: object, names: Names, keys: Names | None, what: str) -> list[list[Any]]:
     if given is None or given == [] or given == {}:
         return [[] for _ in names]
     if len(names) == 1 and not isinstance(given, dict):
@@ -424,7 +428,7 @@ def _lists_per_output(given: Any, names: Names, keys: Names | None, what: str) -
     return [_as_list(item) for item in per_output(given, names, keys, what)]
 
 
-def _as_list(given: Any) -> list[Any]:
+def _as_list(given: object) -> list[Any]:
     if given is None:
         return []
     items = list(given) if isinstance(given, (list, tuple)) else [given]

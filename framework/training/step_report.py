@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,10 @@ from ...engine.session.speedscope import Stack, write_speedscope
 from ..data.adapters import Batch, as_data
 from ..saving.checkpointing import random_state, set_random_state, stateful_parts
 from .fit_data import without_targets
+
+if TYPE_CHECKING:
+    from ..models.model import Model
+
 
 _KINDS = ("train", "test", "predict")
 _OTHERS = ("loss", "optimizer", "metrics")
@@ -290,7 +294,7 @@ class ModelExplanation:
 
 
 def profile_step(
-    model: Any, data: Sequence[Any], kind: str | None, batch_size: int | None, runs: int | None
+    model: Model, data: Sequence[Any], kind: str | None, batch_size: int | None, runs: int | None
 ) -> ModelProfile:
     """`Model.profile`."""
     if data[0] is None:
@@ -308,14 +312,14 @@ def profile_step(
     return ModelProfile(model.name, kind, found.seconds, layers, found.between, found, waited, *sizes)
 
 
-def _kind_for(model: Any, data: Sequence[Any]) -> str:
+def _kind_for(model: Model, data: Sequence[Any]) -> str:
     """Return the step that data are for: arrays without targets are predicted from, for no loss could be computed."""
     x, y, _ = data
     is_arrays = hasattr(x, "__array__") or isinstance(x, (list, tuple, dict))
     return "predict" if y is None and (not model.compiled or (is_arrays and _holds_arrays(x))) else "train"
 
 
-def _holds_arrays(x: Any) -> bool:
+def _holds_arrays(x: object) -> bool:
     """Test whether `x` holds the inputs of a model, and not batches of inputs and targets."""
     leaves: list[Any] = list(x.values() if isinstance(x, dict) else x) if isinstance(x, (list, tuple, dict)) else [x]
     return not any(isinstance(leaf, tuple) for leaf in leaves)
@@ -325,7 +329,9 @@ def _bytes_of(variables: Iterable[Any]) -> int:
     return sum(int(np.prod(v.shape)) * np.dtype(v.dtype).itemsize for v in variables if v.shape is not None)
 
 
-def explain_step(model: Any, data: Sequence[Any], kind: str, batch_size: int | None, passes: bool) -> ModelExplanation:
+def explain_step(
+    model: Model, data: Sequence[Any], kind: str, batch_size: int | None, passes: bool
+) -> ModelExplanation:
     """`Model.explain`."""
     batch: Batch | None = None
     if data[0] is None:
@@ -349,7 +355,7 @@ def explain_step(model: Any, data: Sequence[Any], kind: str, batch_size: int | N
     return ModelExplanation(model.name, kind, program.source, lines, told, summary, program, passes)
 
 
-def _check(model: Any, kind: str, what: str) -> None:
+def _check(model: Model, kind: str, what: str) -> None:
     if kind not in _KINDS:
         raise ValueError(f"{what}(): kind must be 'train', 'test' or 'predict', got {kind!r}.")
     if kind != "predict":
@@ -358,7 +364,9 @@ def _check(model: Any, kind: str, what: str) -> None:
         raise RuntimeError(f"{what}() runs at once, but a graph is being built here. Call it outside of that.")
 
 
-def _first_batch(model: Any, data: Sequence[Any], kind: str, batch_size: int | None, what: str) -> tuple[Batch, float]:
+def _first_batch(
+    model: Model, data: Sequence[Any], kind: str, batch_size: int | None, what: str
+) -> tuple[Batch, float]:
     """Return the first batch of the data, and how long a batch is waited for."""
     _check(model, kind, what)
     x, y, sample_weight = data
@@ -385,7 +393,7 @@ def _timed_next(batches: Iterator[Batch]) -> tuple[Batch | None, float]:
 
 
 @contextmanager
-def _state_kept(model: Any) -> Generator[None]:
+def _state_kept(model: Model) -> Generator[None]:
     """Whatever is run inside, the model's variables and the random state are as before behind it."""
     parts, random = stateful_parts(model), random_state()
     before = {
@@ -423,7 +431,7 @@ class _Sum:
         return LayerTime(name, classes.get(name, ""), forward, backward, size, inner)
 
 
-def layer_times(model: Any, lines: Iterable[ProfiledLine]) -> tuple[LayerTime, ...]:
+def layer_times(model: Model, lines: Iterable[ProfiledLine]) -> tuple[LayerTime, ...]:
     """Return the time of each layer, from those of its operations.
 
     Args:
@@ -449,14 +457,14 @@ def layer_times(model: Any, lines: Iterable[ProfiledLine]) -> tuple[LayerTime, .
     return (*found, *[own.told(name, {}) for name, own in others.items() if name in met])
 
 
-def _layer(layers: _Sum, model: Any, path: str) -> _Sum:
+def _layer(layers: _Sum, model: Model, path: str) -> _Sum:
     found = layers
     for name in _names(model, path):
         found = found.inside.setdefault(name, _Sum())
     return found
 
 
-def _names(model: Any, path: str) -> list[str]:
+def _names(model: Model, path: str) -> list[str]:
     """The names on the way to a layer. The model is on all of them, and named only where it computes by itself."""
     return _names_of(model.name, path)
 
@@ -472,12 +480,12 @@ def _in_order(inside: Mapping[str, _Sum], classes: Mapping[str, str]) -> list[tu
     return sorted(inside.items(), key=lambda item: order.get(item[0], len(order)))
 
 
-def _classes(model: Any) -> dict[str, str]:
+def _classes(model: Model) -> dict[str, str]:
     """The classes of all layers by name, in the order of the layers."""
     return {layer.name: type(layer).__name__ for layer in model._flatten_layers()}
 
 
-def _explained(model: Any, program: Any) -> Generator[ExplainedLine]:
+def _explained(model: Model, program: Any) -> Generator[ExplainedLine]:
     for number, text in enumerate(program.source.splitlines(), 1):
         origin = program.origins.get(number)
         if origin is None:
@@ -490,7 +498,7 @@ def _explained(model: Any, program: Any) -> Generator[ExplainedLine]:
         yield ExplainedLine(number, text, operation.name, whose, "" if location is None else str(location))
 
 
-def _told(model: Any, part: Part) -> str:
+def _told(model: Model, part: Part) -> str:
     name = "/".join(_names(model, part.path)) if part.kind == "layer" else part.kind
     return f"{name}, backward" if name and part.is_backward else name
 

@@ -135,7 +135,7 @@ class StepPrograms:
         """Return the number of programs that were compiled."""
         return len({id(program) for program in (*self._programs.values(), *[loop for _, loop in self._loops.values()])})
 
-    def _loop_of(self, key: Any, batches: Sequence[Batch]) -> Program | None:
+    def _loop_of(self, key: object, batches: Sequence[Batch]) -> Program | None:
         """The loop over so many batches of one kind; None where the steps had better be run one by one.
 
         A loop whose length is known runs quicker, so there is one for the length that comes first: other groups, as at

@@ -73,7 +73,7 @@ class _Estimator(BaseEstimator):
     def _trained(self) -> Any:
         return getattr(self, "model_", None) if self.warm_start else None
 
-    def _made(self, X: Any, y: Any) -> Any:
+    def _made(self, X: object, y: object) -> Any:
         if not isinstance(self.model, Model):
             return self.model(X=X, y=y, **(self.model_kwargs or {}))
         made = copy.deepcopy(self.model) if self.warm_start else clone_model(self.model)

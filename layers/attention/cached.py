@@ -6,6 +6,7 @@ from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
 from .masks import both
 from .multi_head import MultiHeadAttention
 
@@ -47,7 +48,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
     True
     """
 
-    def initial_cache(self, batch_size: Any, capacity: Any) -> tuple[Tensor, Tensor]:
+    def initial_cache(self, batch_size: int, capacity: Any) -> tuple[Tensor, Tensor]:
         """An empty cache for so many places."""
         sizes = (batch_size, capacity, self.num_heads)
         return (
@@ -64,7 +65,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
     def call(
         self,
         query: Any,
-        value: Any,
+        value: TensorLike,
         key: Any = None,
         query_mask: Any = None,
         value_mask: Any = None,
@@ -103,7 +104,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
         outputs, _ = self._compute_attention(self._query_dense(query), keys, values, attention_mask, training)
         return self._output_dense(outputs if gate is None else outputs * gate), (keys, values)
 
-    def _seen(self, query: Tensor, keys: Tensor, index: Any) -> Tensor:
+    def _seen(self, query: Tensor, keys: Tensor, index: TensorLike) -> Tensor:
         """``(batch or 1, targets, capacity)``: the places up to each target's own, and within the window."""
         targets = ops.expand_dims(_by_row(index), 1) + ops.arange(ops.shape(query)[1], dtype="int32")
         back = ops.expand_dims(targets, 2) - ops.arange(ops.shape(keys)[1], dtype="int32")
@@ -115,12 +116,12 @@ class CachedMultiHeadAttention(MultiHeadAttention):
             raise ValueError(f"Layer {self.name!r} ({type(self).__name__}) {problem}.")
 
 
-def _by_row(index: Any) -> Tensor:
+def _by_row(index: TensorLike) -> Tensor:
     """`index` as int32, ``(batch,)`` or ``(1,)``."""
     return ops.reshape(ops.cast(ops.convert_to_tensor(index), "int32"), (-1,))
 
 
-def _put(cache: Tensor, new: Tensor, index: Any) -> Tensor:
+def _put(cache: Tensor, new: Tensor, index: TensorLike) -> Tensor:
     """The cache, ``(batch, capacity, heads, size)``, with `new` at the places from `index` on.
 
     Raises:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
 from ...engine.ops.random import samplers as random
 from ..core.dropout import acts
 from ..core.layer import Layer
@@ -76,7 +77,7 @@ class Attention(Layer):
         self,
         inputs: Any,
         mask: Any = None,
-        training: Any = False,
+        training: bool | None = False,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
     ) -> Any:
@@ -101,7 +102,7 @@ class Attention(Layer):
         return self.concat_score_weight * ops.sum(ops.tanh(pairs if self.scale is None else self.scale * pairs), -1)
 
     def _apply_scores(
-        self, scores: Tensor, value: Tensor, scores_mask: Any = None, training: Any = False
+        self, scores: Tensor, value: Tensor, scores_mask: Any = None, training: bool | None = False
     ) -> tuple[Tensor, Tensor]:
         """The weighted means of the values, and the weights."""
         if scores_mask is not None:
@@ -113,11 +114,11 @@ class Attention(Layer):
             weights = random.dropout(weights, self.dropout, seed=self.seed_generator)
         return ops.matmul(weights, value), weights
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """The query's mask."""
         return mask[0] if isinstance(mask, (list, tuple)) else None
 
-    def _check(self, inputs: Any, mask: Any) -> None:
+    def _check(self, inputs: object, mask: Any) -> None:
         for argument, value in (("inputs", inputs), ("mask", mask)):
             if argument == "mask" and value is None:
                 continue

@@ -104,7 +104,7 @@ class GroupQueryAttention(HeadsAttention):
         self._output_dense = self._projection("bquh,uhm->bqm", (None, query_shape[-1]), "m", "attention_output", heads)
 
     def _attend_with_scores(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, training: Any
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, training: bool | None
     ) -> tuple[Tensor, Tensor]:
         key, value = ops.repeat(key, self.num_repeats, axis=2), ops.repeat(value, self.num_repeats, axis=2)
         return super()._attend_with_scores(query, key, value, mask, training)

@@ -9,6 +9,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..core.activation import Softmax
 from ..core.dropout import Dropout, acts
 from ..core.einsum_dense import EinsumDense
@@ -136,13 +137,13 @@ class HeadsAttention(Layer):
         self,
         query: Any,
         value: Any,
-        key: Any = None,
-        query_mask: Any = None,
-        value_mask: Any = None,
-        key_mask: Any = None,
-        attention_mask: Any = None,
+        key: object = None,
+        query_mask: TensorLike | None = None,
+        value_mask: TensorLike | None = None,
+        key_mask: TensorLike | None = None,
+        attention_mask: TensorLike | None = None,
         return_attention_scores: bool = False,
-        training: Any = None,
+        training: bool | None = None,
         use_causal_mask: bool = False,
     ) -> Any:
         if self._flash_attention and return_attention_scores:
@@ -175,10 +176,10 @@ class HeadsAttention(Layer):
         self,
         query: Tensor,
         value: Tensor,
-        query_mask: Any = None,
-        value_mask: Any = None,
-        key_mask: Any = None,
-        attention_mask: Any = None,
+        query_mask: TensorLike | None = None,
+        value_mask: TensorLike | None = None,
+        key_mask: TensorLike | None = None,
+        attention_mask: TensorLike | None = None,
         use_causal_mask: bool = False,
     ) -> Any:
         """All masks as one, ``(batch, targets, sources)`` or what broadcasts to it; None for no mask."""
@@ -197,7 +198,7 @@ class HeadsAttention(Layer):
         key: Tensor,
         value: Tensor,
         attention_mask: Any = None,
-        training: Any = None,
+        training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> tuple[Tensor, Any]:
         """Return the output of each head, ``(batch, targets, heads, value size)``, and its weights if they are wanted.
@@ -211,7 +212,7 @@ class HeadsAttention(Layer):
         return ops.dot_product_attention(query, key, value, mask=mask, scale=self._scale), None
 
     def _attend_with_scores(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, training: Any
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, training: bool | None
     ) -> tuple[Tensor, Tensor]:
         scores = ops.einsum(self._dot_product_equation, key, query * self._scale)
         if mask is not None:

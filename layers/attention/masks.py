@@ -6,21 +6,22 @@ from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
 
 
-def causal_mask(targets: Any, sources: Any) -> Tensor:
+def causal_mask(targets: TensorLike, sources: Any) -> Tensor:
     """``(1, targets, sources)``, True where a source is no later than the target."""
     rows, columns = _places(targets, sources)
     return ops.greater_equal(rows, columns)
 
 
-def window_mask(targets: Any, sources: Any, width: int) -> Tensor:
+def window_mask(targets: TensorLike, sources: Any, width: int) -> Tensor:
     """``(1, targets, sources)``, True where a source is less than `width` places away from the target."""
     rows, columns = _places(targets, sources)
     return ops.less(ops.abs(rows - columns), width)
 
 
-def _places(targets: Any, sources: Any) -> tuple[Tensor, Tensor]:
+def _places(targets: TensorLike, sources: Any) -> tuple[Tensor, Tensor]:
     rows = ops.reshape(ops.arange(targets, dtype="int32"), (1, targets, 1))
     return rows, ops.reshape(ops.arange(sources, dtype="int32"), (1, 1, sources))
 

@@ -144,7 +144,7 @@ class MultiHeadAttention(HeadsAttention):
         return self._output_dense
 
 
-def _as_tuple(name: str, value: Any) -> tuple[int, ...] | None:
+def _as_tuple(name: str, value: object) -> tuple[int, ...] | None:
     if value is None:
         return None
     if isinstance(value, int):

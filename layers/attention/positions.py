@@ -9,6 +9,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import initializers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..core.cut_weights import cut_of, product_in_parts
 from ..core.dense import positive_int
 from ..core.embedding import Embedding
@@ -55,7 +56,7 @@ class PositionEmbedding(Layer):
         shape = (self.sequence_length, input_shape[-1])
         return (WeightSpec("embeddings", shape, self.initializer, attribute="position_embeddings"),)
 
-    def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Tensor:
+    def call(self, inputs: Any, start_index: TensorLike = 0, positions: TensorLike | None = None) -> Tensor:
         steps = inputs.shape[-2]
         if steps is not None and positions is None and steps > self.sequence_length:
             raise ValueError(
@@ -91,7 +92,7 @@ class SinePositionEncoding(Layer):
         self.input_spec = InputSpec(min_ndim=2)
         self._build_at_init()
 
-    def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Tensor:
+    def call(self, inputs: Any, start_index: TensorLike = 0, positions: TensorLike | None = None) -> Tensor:
         features = ops.shape(inputs)[-1]
         feature, dtype = ops.arange(features, dtype="int32"), _wide(self.compute_dtype)
         exponents = ops.cast(2 * (feature // 2), dtype) / ops.cast(features, dtype)
@@ -147,7 +148,7 @@ class RotaryEmbedding(Layer):
         self.supports_masking = True
         self._build_at_init()
 
-    def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Tensor:
+    def call(self, inputs: Any, start_index: TensorLike = 0, positions: TensorLike | None = None) -> Tensor:
         rank = len(inputs.shape)
         sequence, feature = self.sequence_axis % rank, self.feature_axis % rank
         features = inputs.shape[feature]
@@ -162,7 +163,7 @@ class RotaryEmbedding(Layer):
         return ops.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=feature)
 
     def _angles(
-        self, inputs: Tensor, sequence: int, feature: int, features: int, start_index: Any, positions: Any
+        self, inputs: Tensor, sequence: int, feature: int, features: int, start_index: TensorLike, positions: Any
     ) -> Tensor:
         """Return the angle of each position and pair, with the axes of the inputs."""
         places = _positions(inputs, sequence, start_index, positions)
@@ -253,7 +254,7 @@ class ReversibleEmbedding(Embedding):
             return logits
         return ops.tanh(logits / self.logit_soft_cap) * self.logit_soft_cap
 
-    def _reverse_product(self, inputs: Any) -> Tensor:
+    def _reverse_product(self, inputs: TensorLike) -> Tensor:
         if self.quantization_mode is not None:
             from ..quantizers.reversing import reverse_product
 
@@ -288,7 +289,7 @@ class ReversibleEmbedding(Embedding):
         names = super()._saved_names(mode)
         return names if self.tie_weights else [*names, *_REVERSE_NAMES]
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """None: the call itself notes where the input is not 0, for only the way there has such a mask."""
         return None
 
@@ -350,16 +351,16 @@ class TokenAndPositionEmbedding(Layer):
         self.token_embedding.build(inputs_shape)
         self.position_embedding.build((*inputs_shape, self.embedding_dim))
 
-    def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Tensor:
+    def call(self, inputs: Any, start_index: TensorLike = 0, positions: Any = None) -> Tensor:
         embedded = self.token_embedding(inputs)
         return embedded + self.position_embedding(embedded, start_index=start_index, positions=positions)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """Return a mask, True where the token is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
 
-def _positions(inputs: Tensor, axis: int, start_index: Any, positions: Any) -> Tensor:
+def _positions(inputs: Tensor, axis: int, start_index: TensorLike, positions: Any) -> Tensor:
     """int32 ``(steps,)`` or ``(batch, steps)``."""
     if positions is not None:
         return ops.cast(ops.convert_to_tensor(positions), "int32")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor, flatten
 from ...engine.objects import activations, initializers
 from ...engine.objects.identifiers import ActivationLike, InitializerLike
+from ...engine.ops.base import TensorLike
 from ..core.dense import Dense, known_features, positive_int
 from ..core.dropout import Dropout
 from ..core.layer import Layer
@@ -114,13 +116,13 @@ class TransformerBlock(Layer):
 
     # --- calling --------------------------------------------------------------------------------------------
 
-    def _before(self, norm: LayerNormalization, x: Any) -> Any:
+    def _before(self, norm: LayerNormalization, x: TensorLike) -> Any:
         return norm(x) if self.normalize_first else x
 
-    def _behind(self, norm: LayerNormalization, residual: Any, x: Any) -> Any:
+    def _behind(self, norm: LayerNormalization, residual: Any, x: Tensor) -> Any:
         return residual + x if self.normalize_first else norm(residual + x)
 
-    def _feedforward(self, x: Any, training: Any) -> Any:
+    def _feedforward(self, x: Tensor, training: bool | None) -> Any:
         inner = self.feedforward_intermediate_dense(self._before(self.feedforward_layer_norm, x))
         outputs = self.feedforward_dropout(self.feedforward_output_dense(inner), training=training)
         return self._behind(self.feedforward_layer_norm, x, outputs)
@@ -163,12 +165,12 @@ class TransformerEncoder(TransformerBlock):
 
     def call(
         self,
-        inputs: Any,
+        inputs: TensorLike,
         padding_mask: Any = None,
-        attention_mask: Any = None,
-        training: Any = None,
+        attention_mask: TensorLike | None = None,
+        training: bool | None = None,
         return_attention_scores: bool = False,
-        mask: Any = None,
+        mask: TensorLike | None = None,
     ) -> Any:
         seen = _seen(padding_mask if padding_mask is not None else mask, attention_mask)
         x = self._before(self.self_attention_layer_norm, inputs)
@@ -226,7 +228,7 @@ class TransformerDecoder(TransformerBlock):
             self.cross_attention_dropout = self._dropout("cross_attention_dropout")
         self._build_feedforward(shape)
 
-    def initial_cache(self, batch_size: Any, capacity: Any) -> tuple[Tensor, Tensor]:
+    def initial_cache(self, batch_size: int, capacity: Any) -> tuple[Tensor, Tensor]:
         """An empty `self_attention_cache` for so many places."""
         return self.self_attention_layer.initial_cache(batch_size, capacity)
 
@@ -245,9 +247,9 @@ class TransformerDecoder(TransformerBlock):
         self_attention_cache: Any = None,
         self_attention_cache_update_index: Any = None,
         cross_attention_cache: Any = None,
-        training: Any = None,
+        training: bool | None = None,
         use_causal_mask: bool = True,
-        mask: Any = None,
+        mask: TensorLike | None = None,
         encoder_sequence_mask: Any = None,
     ) -> Any:
         has_source = encoder_sequence is not None or cross_attention_cache is not None
@@ -275,7 +277,7 @@ class TransformerDecoder(TransformerBlock):
         outputs = self._feedforward(x, training)
         return outputs if self_attention_cache is None else (outputs, cache)
 
-    def _cross_attend(self, x: Any, source: Any, cache: Any, seen: Any, training: Any) -> Any:
+    def _cross_attend(self, x: Tensor, source: object, cache: Any, seen: Any, training: bool | None) -> Any:
         attention, norm = self.cross_attention_layer, self.cross_attention_layer_norm
         cache = self.project_encoder_sequence(source) if cache is None else cache
         query = self._before(norm, x)
@@ -341,7 +343,7 @@ class TransformerDecoderCell(Layer):
         """Nothing so far."""
         return [*self.decoder.initial_cache(batch_size, self.max_length), ops.zeros((batch_size,), "int32")]
 
-    def prepare(self, encoder_sequence: Any, mask: Any = None) -> Memory:
+    def prepare(self, encoder_sequence: Any, mask: TensorLike | None = None) -> Memory:
         """Compute once what does not change from place to place.
 
         Args:
@@ -352,12 +354,23 @@ class TransformerDecoderCell(Layer):
             mask = encoder_sequence.annotations.get("mask")
         return Memory(*self.decoder.project_encoder_sequence(encoder_sequence), as_mask(mask))
 
-    def call(self, inputs: Any, states: Any, memory: Any = None, training: Any = False) -> tuple[Tensor, list[Tensor]]:
+    def call(
+        self,
+        inputs: TensorLike,
+        states: Sequence[Tensor],
+        memory: TensorLike | None = None,
+        training: bool | None = False,
+    ) -> tuple[Tensor, list[Tensor]]:
         outputs, new = self._fed(ops.expand_dims(inputs, 1), states, 1, memory, training)
         return outputs[:, 0], new
 
     def feed(
-        self, sequence: Any, states: Any, lengths: Any = None, memory: Any = None, training: Any = False
+        self,
+        sequence: Any,
+        states: Sequence[Tensor],
+        lengths: object = None,
+        memory: TensorLike | None = None,
+        training: bool | None = False,
     ) -> tuple[Tensor, list[Tensor]]:
         """Several places at once, such as the beginning of a text that is to be continued.
 
@@ -375,7 +388,9 @@ class TransformerDecoderCell(Layer):
         steps = ops.shape(sequence)[1] if lengths is None else lengths
         return self._fed(sequence, states, steps, memory, training)
 
-    def _fed(self, sequence: Any, states: Any, steps: Any, memory: Any, training: Any) -> tuple[Tensor, list[Tensor]]:
+    def _fed(
+        self, sequence: Any, states: Sequence[Tensor], steps: Any, memory: Any, training: bool | None
+    ) -> tuple[Tensor, list[Tensor]]:
         keys, values, count = flatten(states)
         if self.decoder.has_cross_attention and memory is None:
             raise ValueError(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from .spatial import axis_sizes
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
 
 
 @config_from_signature()
@@ -19,7 +23,9 @@ class _AdaptivePooling(Layer):
 
     rank: ClassVar[int]
 
-    def __init__(self, output_size: int | tuple[int, ...], data_format: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, output_size: int | tuple[int, ...], data_format: str | None = None, **kwargs: Unpack[LayerOptions]
+    ) -> None:
         super().__init__(**kwargs)
         self.output_size = axis_sizes(type(self).__name__, "output_size", output_size, self.rank)
         self.data_format = check_data_format(data_format)
@@ -29,14 +35,14 @@ class _AdaptivePooling(Layer):
 class _AdaptiveAveragePooling(_AdaptivePooling):
     """The base of the layers that take the mean of each window."""
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return ops.adaptive_average_pool(inputs, self.output_size, self.data_format)
 
 
 class _AdaptiveMaxPooling(_AdaptivePooling):
     """The base of the layers that take the largest value of each window."""
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return ops.adaptive_max_pool(inputs, self.output_size, self.data_format)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ...engine import ops
@@ -25,7 +26,7 @@ class Convolution(Layer):
     bias: Weight | None = None
 
     def _set_windows(
-        self, kernel_size: Any, strides: Any, padding: str, data_format: str | None, dilation_rate: Any
+        self, kernel_size: Any, strides: int | Sequence[int], padding: str, data_format: str | None, dilation_rate: Any
     ) -> None:
         layer = type(self).__name__
         self.kernel_size = axis_sizes(layer, "kernel_size", kernel_size, self.rank)
@@ -52,7 +53,7 @@ class Convolution(Layer):
         channels = self._input_channels(input_shape)
         self.input_spec = InputSpec(ndim=self.rank + 2, axes={channels_axis(self.data_format): channels})
 
-    def _input_channels(self, input_shape: Any) -> int:
+    def _input_channels(self, input_shape: Sequence[int | None]) -> int:
         """Return the number of channels of an input, which all later ones must have, too."""
         return known_channels(self, input_shape, self.rank, self.data_format)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, initializers
 from ...engine.objects.identifiers import ActivationLike, InitializerLike
+from ...engine.ops.base import TensorLike
 from ..core.dense import positive_int
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
@@ -16,6 +17,9 @@ from ..core.layer_config import config_from_signature
 from ..normalization.batch_and_layer import BatchNormalization
 from .convolution import Conv2D
 from .pooling import MaxPooling2D
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
 
 
 @config_from_signature()
@@ -55,7 +59,7 @@ class ResidualBlock(Layer):
         momentum: float = 0.99,
         epsilon: float = 1e-3,
         kernel_initializer: InitializerLike = "he_normal",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.filters = positive_int("ResidualBlock", "filters", filters)
@@ -89,7 +93,7 @@ class ResidualBlock(Layer):
     def _norm(self, name: str) -> BatchNormalization:
         return BatchNormalization(momentum=self.momentum, epsilon=self.epsilon, name=name, dtype=self.dtype_policy)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.first_conv.build(input_shape)
         inner = self.first_conv.compute_output_shape(input_shape)
         self.second_conv.build(inner)
@@ -138,10 +142,10 @@ class InceptionBlock(Layer):
 
     def __init__(
         self,
-        filters: Any,
+        filters: TensorLike,
         activation: ActivationLike = "relu",
         kernel_initializer: InitializerLike = "glorot_uniform",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.filters = _branches(filters)
@@ -183,7 +187,7 @@ class InceptionBlock(Layer):
         return ops.concatenate(outputs, axis=-1)
 
 
-def _branches(filters: Any) -> list[Any]:
+def _branches(filters: TensorLike) -> list[Any]:
     """`filters` as lists of ints.
 
     Raises:

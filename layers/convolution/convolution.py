@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..core.dense import positive_int
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
 from ..quantizers.adapters import AdaptableLayer
 from .base import Convolution, check_dilation
+
+if TYPE_CHECKING:
+    from ..core.options import CommonOptions
 
 
 @config_from_signature()
@@ -43,7 +47,7 @@ class _Conv(Convolution, AdaptableLayer):
         activity_regularizer: RegularizerLike = None,
         kernel_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CommonOptions],
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
@@ -85,14 +89,14 @@ class _Conv(Convolution, AdaptableLayer):
         return kernel
 
     @kernel.setter
-    def kernel(self, value: Any) -> None:
+    def kernel(self, value: object) -> None:
         self._kernel = value
 
     def _lora_shapes(self, rank: int) -> tuple[Sequence[int], Sequence[int]]:
         *sizes, filters = self._kernel.shape
         return (*sizes, rank), (rank, filters)
 
-    def convolution_op(self, inputs: Any, kernel: Any) -> Tensor:
+    def convolution_op(self, inputs: TensorLike, kernel: TensorLike) -> Tensor:
         """The convolution alone, without bias and activation; what subclasses may override.
 
         Args:
@@ -101,7 +105,7 @@ class _Conv(Convolution, AdaptableLayer):
         """
         return ops.conv(inputs, kernel, **self._windows)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return self._finished(self.convolution_op(inputs, self.kernel))
 
 

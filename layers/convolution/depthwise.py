@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..core.dense import positive_int
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
 from .base import Convolution
+
+if TYPE_CHECKING:
+    from ..core.options import CommonOptions
 
 
 @config_from_signature()
@@ -41,7 +45,7 @@ class _DepthwiseConv(Convolution):
         activity_regularizer: RegularizerLike = None,
         depthwise_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CommonOptions],
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
@@ -59,7 +63,7 @@ class _DepthwiseConv(Convolution):
             WeightSpec("bias", (channels * self.depth_multiplier,), present=self.use_bias),
         )
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return self._finished(ops.depthwise_conv(inputs, self.kernel, **self._windows))
 
 
@@ -146,7 +150,7 @@ class _SeparableConv(Convolution):
         depthwise_constraint: ConstraintLike = None,
         pointwise_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CommonOptions],
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
@@ -172,7 +176,7 @@ class _SeparableConv(Convolution):
             WeightSpec("bias", (self.filters,), present=self.use_bias),
         )
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         outputs = ops.separable_conv(inputs, self.depthwise_kernel, self.pointwise_kernel, **self._windows)
         return self._finished(outputs)
 

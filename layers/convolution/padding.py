@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from .spatial import axis_pairs, axis_sizes, spatial_axes
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 Pair = tuple[int, int]
 
@@ -21,17 +26,17 @@ class _ZeroPadding(Layer):
 
     rank: ClassVar[int]
 
-    def __init__(self, padding: Any, data_format: str | None, **kwargs: Any) -> None:
+    def __init__(self, padding: Any, data_format: str | None, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.data_format = check_data_format(data_format)
         self.padding = padding
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
-    def _padded(self, inputs: Any, pairs: tuple[tuple[int, ...], ...]) -> Tensor:
+    def _padded(self, inputs: TensorLike, pairs: tuple[tuple[int, ...], ...]) -> Tensor:
         last = self.data_format == "channels_last"
         return ops.pad(inputs, ((0, 0), *pairs, (0, 0)) if last else ((0, 0), (0, 0), *pairs))
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return self._padded(inputs, self.padding)
 
 
@@ -53,10 +58,10 @@ class ZeroPadding1D(_ZeroPadding):
 
     rank = 1
 
-    def __init__(self, padding: int | Pair = 1, data_format: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, padding: int | Pair = 1, data_format: str | None = None, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(axis_sizes("ZeroPadding1D", "padding", padding, 2, 0), data_format, **kwargs)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return self._padded(inputs, (self.padding,))
 
 
@@ -83,7 +88,10 @@ class ZeroPadding2D(_ZeroPadding):
     rank = 2
 
     def __init__(
-        self, padding: int | Pair | tuple[Pair, Pair] = (1, 1), data_format: str | None = None, **kwargs: Any
+        self,
+        padding: int | Pair | tuple[Pair, Pair] = (1, 1),
+        data_format: str | None = None,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(axis_pairs("ZeroPadding2D", "padding", padding, 2), data_format, **kwargs)
 
@@ -114,7 +122,7 @@ class ZeroPadding3D(_ZeroPadding):
         self,
         padding: int | tuple[int | Pair, int | Pair, int | Pair] = ((1, 1), (1, 1), (1, 1)),
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(axis_pairs("ZeroPadding3D", "padding", padding, 3), data_format, **kwargs)
 
@@ -128,7 +136,7 @@ class _Cropping(Layer):
 
     rank: ClassVar[int]
 
-    def __init__(self, cropping: Any, data_format: str | None, **kwargs: Any) -> None:
+    def __init__(self, cropping: Any, data_format: str | None, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.cropping = cropping
         self.data_format = check_data_format(data_format)
@@ -147,7 +155,7 @@ class _Cropping(Layer):
             window[axis] = slice(before, -behind if behind else None)
         return inputs[tuple(window)]
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return self._cropped(inputs, self.cropping)
 
 
@@ -168,10 +176,10 @@ class Cropping1D(_Cropping):
 
     rank = 1
 
-    def __init__(self, cropping: int | Pair = (1, 1), **kwargs: Any) -> None:
+    def __init__(self, cropping: int | Pair = (1, 1), **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(axis_sizes("Cropping1D", "cropping", cropping, 2, 0), None, **kwargs)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return self._cropped(inputs, (self.cropping,))
 
     def get_config(self) -> dict[str, Any]:
@@ -203,7 +211,10 @@ class Cropping2D(_Cropping):
     rank = 2
 
     def __init__(
-        self, cropping: int | Pair | tuple[Pair, Pair] = ((0, 0), (0, 0)), data_format: str | None = None, **kwargs: Any
+        self,
+        cropping: int | Pair | tuple[Pair, Pair] = ((0, 0), (0, 0)),
+        data_format: str | None = None,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(axis_pairs("Cropping2D", "cropping", cropping, 2), data_format, **kwargs)
 
@@ -234,6 +245,6 @@ class Cropping3D(_Cropping):
         self,
         cropping: int | tuple[int | Pair, int | Pair, int | Pair] = ((1, 1), (1, 1), (1, 1)),
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(axis_pairs("Cropping3D", "cropping", cropping, 3), data_format, **kwargs)

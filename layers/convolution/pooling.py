@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -57,7 +58,7 @@ class _MaxPooling(_Pooling):
     ) -> None:
         super().__init__(pool_size, strides, padding, data_format, name, **kwargs)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return ops.max_pool(inputs, *self._windows)
 
 
@@ -131,7 +132,7 @@ class MaxPooling3D(_MaxPooling):
 class _AveragePooling(_Pooling):
     """The base of the layers that take the mean of each window; see `AveragePooling2D`."""
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return ops.average_pool(inputs, *self._windows)
 
 
@@ -226,14 +227,14 @@ class _GlobalPooling(Layer):
 class _GlobalAveragePooling(_GlobalPooling):
     """The base of the layers that take the mean of all cells."""
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return ops.mean(inputs, axis=self._axes, keepdims=self.keepdims)
 
 
 class _GlobalMaxPooling(_GlobalPooling):
     """The base of the layers that take the largest value of all cells."""
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return ops.max(inputs, axis=self._axes, keepdims=self.keepdims)
 
 
@@ -264,7 +265,7 @@ class GlobalAveragePooling1D(_GlobalPooling):
         super().__init__(data_format, keepdims, **kwargs)
         self.supports_masking = True
 
-    def call(self, inputs: Any, mask: Any = None) -> Tensor:
+    def call(self, inputs: Any, mask: TensorLike | None = None) -> Tensor:
         (axis,) = self._axes
         if mask is None:
             return ops.mean(inputs, axis=axis, keepdims=self.keepdims)
@@ -272,7 +273,7 @@ class GlobalAveragePooling1D(_GlobalPooling):
         total = ops.sum(ops.where(kept, inputs, 0), axis=axis, keepdims=self.keepdims)
         return total / ops.sum(ops.cast(kept, inputs.dtype), axis=axis, keepdims=self.keepdims)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """None: there are no steps left to mask."""
         return None
 

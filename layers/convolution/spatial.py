@@ -6,10 +6,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from ...engine.ops.base import TensorLike
 from ..core.layer import Layer
 
 
-def axis_sizes(layer: str, name: str, value: Any, rank: int, least: int = 1) -> tuple[int, ...]:
+def axis_sizes(layer: str, name: str, value: TensorLike, rank: int, least: int = 1) -> tuple[int, ...]:
     """An int, or one for each of `rank` axes, as a tuple.
 
     Args:
@@ -43,7 +44,7 @@ def _integers(value: Any) -> tuple[int, ...] | None:
         return None
 
 
-def axis_pairs(layer: str, name: str, value: Any, rank: int) -> tuple[tuple[int, ...], ...]:
+def axis_pairs(layer: str, name: str, value: TensorLike, rank: int) -> tuple[tuple[int, ...], ...]:
     """Return how many cells come before and behind each of `rank` axes, as pairs.
 
     Args:
@@ -90,7 +91,7 @@ def channels_axis(data_format: str) -> int:
     return -1 if data_format == "channels_last" else 1
 
 
-def known_channels(layer: Layer, input_shape: Any, rank: int, data_format: str) -> int:
+def known_channels(layer: Layer, input_shape: Sequence[int | None], rank: int, data_format: str) -> int:
     """The number of channels of an input.
 
     Args:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine.graph import Tensor
 from ..core.dropout import Dropout, Rate
 from ..core.input_spec import InputSpec
 from ..core.shaping import check_data_format
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
 
 
 class _SpatialDropout(Dropout):
@@ -15,7 +18,9 @@ class _SpatialDropout(Dropout):
 
     rank: ClassVar[int]
 
-    def __init__(self, rate: Rate, data_format: str | None = None, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, rate: Rate, data_format: str | None = None, seed: int | None = None, **kwargs: Unpack[LayerOptions]
+    ) -> None:
         super().__init__(rate, seed=seed, **kwargs)
         self.data_format = check_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)

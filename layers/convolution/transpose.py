@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..core.dense import positive_int
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
 from .base import Convolution, check_dilation
 from .spatial import axis_sizes
+
+if TYPE_CHECKING:
+    from ..core.options import CommonOptions
 
 
 @config_from_signature()
@@ -43,7 +47,7 @@ class _ConvTranspose(Convolution):
         activity_regularizer: RegularizerLike = None,
         kernel_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CommonOptions],
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
@@ -75,7 +79,7 @@ class _ConvTranspose(Convolution):
             WeightSpec("bias", (self.filters,), present=self.use_bias),
         )
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         outputs = ops.conv_transpose(inputs, self.kernel, output_padding=self.output_padding, **self._windows)
         return self._finished(outputs)
 
@@ -178,7 +182,7 @@ class Conv3DTranspose(_ConvTranspose):
         activity_regularizer: RegularizerLike = None,
         kernel_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CommonOptions],
     ) -> None:
         super().__init__(
             filters,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from .spatial import axis_sizes, one_of, spatial_axes
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 # How many cells to either side of a point count, at most.
 _RADIUS = {"bilinear": 1, "bicubic": 2, "lanczos3": 3, "lanczos5": 5}
@@ -34,12 +39,12 @@ class UpSampling1D(Layer):
     Tensor([1., 1., 2., 2.], dtype=float32)
     """
 
-    def __init__(self, size: int = 2, **kwargs: Any) -> None:
+    def __init__(self, size: int = 2, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         (self.size,) = axis_sizes("UpSampling1D", "size", size, 1)
         self.input_spec = InputSpec(ndim=3)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return ops.repeat(inputs, self.size, axis=1)
 
 
@@ -69,7 +74,7 @@ class UpSampling2D(Layer):
         size: int | tuple[int, int] = (2, 2),
         data_format: str | None = None,
         interpolation: str = "nearest",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.size = axis_sizes("UpSampling2D", "size", size, 2)
@@ -113,7 +118,10 @@ class UpSampling3D(Layer):
     """
 
     def __init__(
-        self, size: int | tuple[int, int, int] = (2, 2, 2), data_format: str | None = None, **kwargs: Any
+        self,
+        size: int | tuple[int, int, int] = (2, 2, 2),
+        data_format: str | None = None,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.size = axis_sizes("UpSampling3D", "size", size, 3)

@@ -11,6 +11,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from .input_spec import InputSpec
 from .layer import Layer
 from .layer_config import config_from_signature
@@ -31,7 +32,7 @@ class Activation(Layer):
         self.supports_masking = True
         self.activation = activations.get(activation)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return self.activation(inputs)
 
 
@@ -63,7 +64,7 @@ class ReLU(Layer):
         self.negative_slope = negative_slope
         self.threshold = threshold
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return activations.relu(inputs, self.negative_slope, self.max_value, self.threshold)
 
 
@@ -81,7 +82,7 @@ class LeakyReLU(Layer):
         self.supports_masking = True
         self.negative_slope = negative_slope
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return ops.leaky_relu(inputs, negative_slope=self.negative_slope)
 
 
@@ -95,7 +96,7 @@ class ELU(Layer):
         self.supports_masking = True
         self.alpha = alpha
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         return ops.elu(inputs, alpha=self.alpha)
 
 

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
+from ...engine.ops.base import TensorLike
 from .layer import Layer
 from .layer_config import config_from_signature
+
+if TYPE_CHECKING:
+    from .options import LayerOptions
 
 
 class Identity(Layer):
     """The inputs themselves."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
         self._build_at_init()
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: TensorLike) -> Any:
         return inputs
 
 
@@ -35,13 +39,13 @@ class Masking(Layer):
         mask_value: the value that stands for nothing.
     """
 
-    def __init__(self, mask_value: float = 0.0, **kwargs: Any) -> None:
+    def __init__(self, mask_value: float = 0.0, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.mask_value = deserialize_keras_object(mask_value)
         self.supports_masking = True
         self._build_at_init()
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Tensor:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Tensor:
         """Return a mask over all axes but the last, True where any feature differs from `mask_value`."""
         return ops.any(ops.not_equal(inputs, self.mask_value), axis=-1)
 
@@ -62,7 +66,7 @@ class Rescaling(Layer):
         offset: as `scale`.
     """
 
-    def __init__(self, scale: Any, offset: Any = 0.0, **kwargs: Any) -> None:
+    def __init__(self, scale: object, offset: Any = 0.0, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.scale = scale
         self.offset = offset
@@ -96,9 +100,9 @@ class Lambda(Layer):
         self,
         function: Callable[..., Any],
         output_shape: Any = None,
-        mask: Any = None,
+        mask: TensorLike | None = None,
         arguments: dict[str, Any] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         if not callable(function):
@@ -109,7 +113,7 @@ class Lambda(Layer):
         self.supports_masking = mask is not None
         self._build_at_init()
 
-    def call(self, inputs: Any, mask: Any = None, training: Any = None) -> Any:
+    def call(self, inputs: Any, mask: TensorLike | None = None, training: bool | None = None) -> Any:
         given = dict(self.arguments)
         names = inspect.signature(self.function).parameters
         if "mask" in names:
@@ -118,7 +122,7 @@ class Lambda(Layer):
             given["training"] = training
         return self.function(inputs, **given)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """Return what the `mask` argument gives."""
         return self.mask(inputs, mask) if callable(self.mask) else self.mask
 

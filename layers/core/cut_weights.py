@@ -21,7 +21,7 @@ from ...engine.autodiff.custom_gradient import CustomGradient
 from ...engine.graph import ShardedVariable, Tensor, Variable
 from ...engine.graph.scopes import device
 from ...engine.graph.sharded import layout_of_grid
-from ...engine.ops.base import apply
+from ...engine.ops.base import TensorLike, apply
 from ...engine.ops.containers.indexed_slices import slices_of
 
 Index = tuple[int, ...]
@@ -50,7 +50,7 @@ class Cut:
             }
         return found
 
-    def parts_of_weight(self, weight: Any) -> dict[Index, Tensor]:
+    def parts_of_weight(self, weight: TensorLike) -> dict[Index, Tensor]:
         """Give the parts of the weight: its shards, if it is in parts already."""
         if not isinstance(weight, ShardedVariable):
             return self.parts(ops.convert_to_tensor(weight), self.axes)
@@ -139,7 +139,7 @@ def cut_weights(find: Callable[[Any], Cut | None]) -> Generator[None]:
         _active.find = before
 
 
-def cut_of(weight: Any) -> Cut | None:
+def cut_of(weight: Variable) -> Cut | None:
     """Return the cut of a weight where a layer is called now; None for whole weights."""
     is_weight = isinstance(weight, (Variable, ShardedVariable))
     return _active.find(weight) if _active.find is not None and is_weight else None
@@ -151,7 +151,7 @@ def cut_of(weight: Any) -> Cut | None:
 def product_in_parts(
     cut: Cut,
     inputs: Tensor,
-    kernel: Any,
+    kernel: TensorLike,
     bias: Any,
     product: Callable[[Tensor, Tensor], Tensor],
     axes: Sequence[tuple[int | None, int | None]],

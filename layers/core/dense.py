@@ -10,6 +10,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..quantizers.kernels import QuantizableKernel
 from .input_spec import InputSpec
 from .layer import Layer
@@ -79,13 +80,13 @@ class Dense(QuantizableKernel):
         self.input_spec = InputSpec(min_ndim=2)
         self.supports_masking = True
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         return (
             WeightSpec("kernel", (known_features(self, input_shape), self.units)),
             WeightSpec("bias", (self.units,), present=self.use_bias),
         )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.build_weights(self.weight_specs(input_shape))
         self.input_spec = InputSpec(min_ndim=2, axes={-1: known_features(self, input_shape)})
         self._enable_given_lora()
@@ -96,7 +97,7 @@ class Dense(QuantizableKernel):
     def _scale_shape(self) -> tuple[int, ...]:
         return (self.units,)
 
-    def _scales_along_kernel(self, scale: Any) -> Any:
+    def _scales_along_kernel(self, scale: object) -> Any:
         return scale
 
     def _product(self, inputs: Any, kernel: Any) -> Tensor:
@@ -105,12 +106,12 @@ class Dense(QuantizableKernel):
     def _kernel_axes(self, rank: int) -> list[tuple[int | None, int | None]]:
         return [(-1, None), (None, -1)]
 
-    def _int8_product(self, inputs: Any) -> Tensor:
+    def _int8_product(self, inputs: TensorLike) -> Tensor:
         from ..quantizers.products import int8_product
 
         return int8_product(self, inputs, self._kernel, self.kernel_scale)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         outputs = self._biased(inputs)
         return outputs if self.activation is None else self.activation(outputs)
 
@@ -130,7 +131,7 @@ def positive_int(layer: str, name: str, value: Any) -> int:
     return number
 
 
-def known_features(layer: Layer, input_shape: Any) -> int:
+def known_features(layer: Layer, input_shape: Sequence[int | None]) -> int:
     """The size of the last axis.
 
     Raises:

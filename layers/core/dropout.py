@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -14,10 +14,14 @@ from .input_spec import InputSpec
 from .layer import Layer
 from .layer_config import config_from_signature
 
+if TYPE_CHECKING:
+    from .options import LayerOptions
+
+
 Rate = float | Tensor | Variable
 
 
-def acts(rate: Any) -> bool:
+def acts(rate: object) -> bool:
     """Test whether dropout by a rate does anything; a rate that is a tensor is tested when the graph runs."""
     return isinstance(rate, (Tensor, Variable)) or rate != 0
 
@@ -53,7 +57,11 @@ class Dropout(Layer):
     """
 
     def __init__(
-        self, rate: Rate, noise_shape: Sequence[int | None] | None = None, seed: int | None = None, **kwargs: Any
+        self,
+        rate: Rate,
+        noise_shape: Sequence[int | None] | None = None,
+        seed: int | None = None,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.rate = random.checked_rate(type(self).__name__, rate)
@@ -63,7 +71,7 @@ class Dropout(Layer):
         self.seed_generator = random.SeedGenerator(seed)
         self._build_at_init()
 
-    def call(self, inputs: Any, training: Any = False) -> Tensor:
+    def call(self, inputs: Any, training: bool | None = False) -> Tensor:
         if not training or not acts(self.rate):
             return inputs
         return random.dropout(inputs, self.rate, noise_shape=self._noise_shape(inputs), seed=self.seed_generator)
@@ -75,7 +83,7 @@ class Dropout(Layer):
 class SpatialDropout1D(Dropout):
     """In training, drops whole features: the same ones at each step of ``(batch, steps, features)``."""
 
-    def __init__(self, rate: Rate, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, rate: Rate, seed: int | None = None, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(rate, seed=seed, **kwargs)
         self.input_spec = InputSpec(ndim=3)
 
@@ -98,7 +106,7 @@ class GaussianNoise(Layer):
         seed: an integer, so that a new process draws the same noise.
     """
 
-    def __init__(self, stddev: float, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, stddev: float, seed: int | None = None, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         if not isinstance(stddev, (Tensor, Variable)) and stddev < 0:
             raise ValueError(f"GaussianNoise: stddev must not be negative, got stddev={stddev}.")
@@ -108,7 +116,7 @@ class GaussianNoise(Layer):
         self.seed_generator = random.SeedGenerator(seed)
         self._build_at_init()
 
-    def call(self, inputs: Any, training: Any = False) -> Tensor:
+    def call(self, inputs: Any, training: bool | None = False) -> Tensor:
         if not training or not acts(self.stddev):
             return inputs
         noise = random.normal(ops.shape(inputs), 0.0, self.stddev, self.compute_dtype, self.seed_generator)

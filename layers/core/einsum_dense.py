@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from ...engine import ops
+from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..quantizers.contractions import Subscripts, int8_contraction
 from ..quantizers.kernels import QuantizableKernel
 from .input_spec import InputSpec
@@ -137,13 +139,13 @@ class EinsumDense(QuantizableKernel):
         equation = _without_ellipsis(self.equation, len(inputs.shape))
         return int8_contraction(self, equation, inputs, self._kernel, self.kernel_scale)
 
-    def _adapted(self, inputs: Any, a: Tensor, b: Tensor) -> Tensor:
+    def _adapted(self, inputs: TensorLike, a: Tensor, b: Tensor) -> Tensor:
         names = self._subscripts
         if names.kernel[-1] == names.outputs[-1]:
             return super()._adapted(inputs, a, b)
         return self._product(inputs, ops.matmul(a, b))
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         outputs = self._biased(inputs)
         return outputs if self.activation is None else self.activation(outputs)
 
@@ -234,7 +236,7 @@ class _WeightShapes:
             return initializer
         order = (*self.input_axes, *self.output_axes)
 
-        def draw(shape: Sequence[int], dtype: Any = None) -> Any:
+        def draw(shape: Sequence[int], dtype: DTypeLike = None) -> Any:
             sizes = [math.prod(shape[axis] for axis in axes) for axes in (self.input_axes, self.output_axes)]
             matrix = np.asarray(initializer(tuple(sizes), dtype=dtype))
             return matrix.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))

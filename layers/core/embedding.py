@@ -8,7 +8,8 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
-from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..quantizers.tables import QuantizableTable
 from .dense import positive_int
 from .layer_config import config_from_signature
@@ -74,7 +75,7 @@ class Embedding(QuantizableTable):
         self.build_weights(self.weight_specs(input_shape))
         self._enable_given_lora()
 
-    def _given_value(self, shape: Any, dtype: Any = None) -> Any:
+    def _given_value(self, shape: Any, dtype: PolicyLike = None) -> Any:
         table = initializers.Constant(self._first_value).value
         if isinstance(table, (list, tuple)) and len(table) == 1 and shape[0] != 1:
             table = table[0]
@@ -85,6 +86,6 @@ class Embedding(QuantizableTable):
             inputs = ops.cast(inputs, "int32")
         return self._rows(inputs)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """Return a mask, True where the input is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None

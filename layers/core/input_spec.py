@@ -96,7 +96,7 @@ class InputSpec:
         return f"InputSpec({', '.join(f'{key}={value}' for key, value in given.items())})"
 
 
-def check_inputs(specs: Any, inputs: Any, layer_name: str) -> None:
+def check_inputs(specs: Any, inputs: object, layer_name: str) -> None:
     """Check the inputs of a layer against its specs.
 
     Args:

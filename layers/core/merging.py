@@ -69,7 +69,7 @@ class Merge(Layer):
         masks = self._masks(inputs, mask)
         if any(each is None for each in masks):
             return None
-        return functools.reduce(ops.logical_or, _aligned(inputs, masks))
+        return functools.reduce(ops.logical_or, [each for each in _aligned(inputs, masks) if each is not None])
 
     def _masks(self, inputs: Any, mask: Any) -> list[Any]:
         """The masks of the inputs, None for one without."""

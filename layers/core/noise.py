@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -13,6 +13,10 @@ from ...engine.ops.random import samplers as random
 from .dropout import Rate, acts, checked_noise_shape
 from .layer import Layer
 from .layer_config import config_from_signature
+
+if TYPE_CHECKING:
+    from .options import CommonOptions, LayerOptions
+
 
 # Of the scaled exponential linear unit: where it saturates below.
 _SELU_FLOOR = -1.6732632423543772 * 1.0507009873554805
@@ -36,7 +40,7 @@ class GaussianDropout(Layer):
     Tensor([[1., 1., 1.]], dtype=float32)
     """
 
-    def __init__(self, rate: Rate, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, rate: Rate, seed: int | None = None, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.rate = random.checked_rate("GaussianDropout", rate, below_one=True)
         self.seed = seed
@@ -44,7 +48,7 @@ class GaussianDropout(Layer):
         self.seed_generator = random.SeedGenerator(seed)
         self._build_at_init()
 
-    def call(self, inputs: Any, training: Any = False) -> Tensor:
+    def call(self, inputs: Any, training: bool | None = False) -> Tensor:
         if not training or not acts(self.rate):
             return inputs
         variance = self.rate / (1.0 - self.rate)
@@ -71,7 +75,11 @@ class AlphaDropout(Layer):
     """
 
     def __init__(
-        self, rate: Rate, noise_shape: Sequence[int | None] | None = None, seed: int | None = None, **kwargs: Any
+        self,
+        rate: Rate,
+        noise_shape: Sequence[int | None] | None = None,
+        seed: int | None = None,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.rate = random.checked_rate("AlphaDropout", rate, below_one=True)
@@ -81,7 +89,7 @@ class AlphaDropout(Layer):
         self.seed_generator = random.SeedGenerator(seed)
         self._build_at_init()
 
-    def call(self, inputs: Any, training: Any = False) -> Tensor:
+    def call(self, inputs: Any, training: bool | None = False) -> Tensor:
         if not training or not acts(self.rate):
             return inputs
         sizes = ops.shape(inputs)
@@ -111,7 +119,7 @@ class ActivityRegularization(Layer):
     [2.0]
     """
 
-    def __init__(self, l1: float = 0.0, l2: float = 0.0, **kwargs: Any) -> None:
+    def __init__(self, l1: float = 0.0, l2: float = 0.0, **kwargs: Unpack[CommonOptions]) -> None:
         super().__init__(activity_regularizer=regularizers.L1L2(l1=l1, l2=l2), **kwargs)
         self.supports_masking = True
         self.l1 = l1

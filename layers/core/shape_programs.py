@@ -8,7 +8,7 @@ from typing import Any
 from ...engine.common.logs import INFO, changes_of, is_logged, log
 from ...engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Value, flatten, pack_as
 from ...engine.ops import convert_to_tensor
-from ...engine.ops.base import as_array
+from ...engine.ops.base import TensorLike, as_array
 from ...engine.place.devices import devices_version
 from ...engine.session.function import as_values
 from ...engine.session.programs import make_program
@@ -165,5 +165,5 @@ class ArrayFunction:
         return compiled
 
 
-def _as_fetch(graph: Graph, leaf: Any) -> Symbol:
+def _as_fetch(graph: Graph, leaf: TensorLike) -> Symbol:
     return graph.capture(convert_to_tensor(getattr(leaf, "flow", leaf)))

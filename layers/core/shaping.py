@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from .dense import positive_int
 from .input_spec import InputSpec
 from .layer import Layer
 from .layer_config import config_from_signature
+
+if TYPE_CHECKING:
+    from .options import LayerOptions
 
 
 def _product(sizes: Sequence[Any]) -> Any:
@@ -32,7 +35,7 @@ class Flatten(Layer):
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``, whose channels are moved last first.
     """
 
-    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, data_format: str | None = None, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.data_format = check_data_format(data_format)
         self.input_spec = InputSpec(min_ndim=1)
@@ -56,7 +59,7 @@ class Reshape(Layer):
         ValueError: at the call, the shape holds another number of elements.
     """
 
-    def __init__(self, target_shape: Sequence[int], **kwargs: Any) -> None:
+    def __init__(self, target_shape: Sequence[int], **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self._build_at_init()
         self.target_shape = tuple(target_shape)
@@ -91,7 +94,7 @@ class Permute(Layer):
         dims: the order of the axes behind the batch, counted from 1: ``(2, 1)`` exchanges the first two.
     """
 
-    def __init__(self, dims: Sequence[int], **kwargs: Any) -> None:
+    def __init__(self, dims: Sequence[int], **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.dims = tuple(dims)
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
@@ -109,7 +112,7 @@ class Permute(Layer):
 class RepeatVector(Layer):
     """``(batch, features)`` repeated to ``(batch, n, features)``."""
 
-    def __init__(self, n: int, **kwargs: Any) -> None:
+    def __init__(self, n: int, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.n = positive_int("RepeatVector", "n", n)
         self.input_spec = InputSpec(ndim=2)

@@ -31,7 +31,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None), FunctionType, np.ndarray,
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
-def held(value: Any, kinds: tuple[type, ...] | type, around: tuple[int, ...] = ()) -> Iterator[Any]:
+def held(value: object, kinds: tuple[type, ...] | type, around: tuple[int, ...] = ()) -> Iterator[Any]:
     """The instances of `kinds` that `value` is or holds, in order. `around` are the containers that hold it."""
     if isinstance(value, kinds):
         yield value

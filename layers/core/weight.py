@@ -9,7 +9,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.common.dtypes import is_floating
 from ...engine.graph import DType, Tensor, Variable, as_dtype
-from ...engine.objects.identifiers import InitializerLike
+from ...engine.objects.identifiers import InitializerLike, PolicyLike
 from .calling import autocast_dtype, without_autocast
 
 
@@ -30,10 +30,10 @@ class Weight(Variable):
 
     def __init__(
         self,
-        value: Any,
+        value: object,
         name: str,
         path: str,
-        dtype: Any = None,
+        dtype: PolicyLike = None,
         trainable: bool = True,
         regularizer: Callable[[Any], Any] | None = None,
         constraint: Callable[[Any], Any] | None = None,
@@ -62,7 +62,7 @@ class Weight(Variable):
         dtype, value = self._read_dtype(), super().value
         return value if dtype is None else ops.cast(value, dtype)
 
-    def assign(self, value: Any) -> Any:
+    def assign(self, value: object) -> Any:
         """Set the value, in the weight's own dtype; see `Variable`."""
         with without_autocast():
             return super().assign(value)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from .layer import Layer
 from .layer_config import config_from_signature
+
+if TYPE_CHECKING:
+    from .options import LayerOptions
 
 
 @config_from_signature()
@@ -26,7 +29,7 @@ class Wrapper(Layer):
     Tensor([[9.]], dtype=float32)
     """
 
-    def __init__(self, layer: Any, **kwargs: Any) -> None:
+    def __init__(self, layer: Layer, **kwargs: Unpack[LayerOptions]) -> None:
         if not isinstance(layer, Layer):
             raise ValueError(f"{type(self).__name__} takes a layer, got {layer!r} of type {type(layer).__name__}.")
         super().__init__(**kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,9 +46,9 @@ class _History(NamedTuple):
 @compiled_on_values
 def beam_search(
     step: Step,
-    states: Any,
+    states: Sequence[Tensor],
     *,
-    start_token: Any,
+    start_token: int,
     end_token: int,
     max_length: int,
     beam_width: int = 4,
@@ -148,7 +149,7 @@ class _Search:
         self.divisors = ops.constant(divisors, self.dtype)
         self.best_divisors = ops.constant(np.append(best_from[1:], best_from[-1]), self.dtype)  # of what is longer
 
-    def run(self, starts: Tensor, states: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, starts: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         batch = ops.shape(starts)[0]
         logs = np.full(self.width, -np.inf)
         logs[0] = 0.0  # beams that are all alike would stay alike
@@ -177,7 +178,7 @@ class _Search:
         return self._sequences(_put(found, beams.best, beams.rows), history, steps)
 
     def _body(
-        self, length: Any, beams: _Beams, states: Any, found: _Best, history: _History, totals: Any
+        self, length: int, beams: _Beams, states: Sequence[Tensor], found: _Best, history: _History, totals: Any
     ) -> tuple[Any, ...]:
         logits, new_states, totals = self.step.of_some_rows(
             ops.reshape(beams.latest, (-1,)), states, totals, self._places(beams.rows)
@@ -226,7 +227,7 @@ class _Search:
         return ops.reshape(best, (-1, self.width * self.choices)), ops.reshape(tokens, (-1, self.width * self.choices))
 
     def _parted(
-        self, length: Any, logs: Tensor, tokens: Tensor, first: Tensor, best: _Best
+        self, length: int, logs: Tensor, tokens: Tensor, first: Tensor, best: _Best
     ) -> tuple[Tensor, Tensor, _Best]:
         """The best candidates that go on and their places, and the best sequences, with the candidates that end.
 
@@ -248,11 +249,11 @@ class _Search:
         any_ends = ops.logical_or(ops.any(is_end), is_last)
         return cond(any_ends, finished, lambda: (top, places, best), name="finish")
 
-    def _scores(self, logs: Tensor, divisors: Tensor, length: Any) -> Tensor:
+    def _scores(self, logs: Tensor, divisors: Tensor, length: int) -> Tensor:
         """The scores of sequences that are longer than `length` by one token."""
         return logs / divisors[length + 1] if self.is_penalised else logs
 
-    def _sequences(self, best: _Best, history: _History, steps: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def _sequences(self, best: _Best, history: _History, steps: object) -> tuple[Tensor, Tensor, Tensor]:
         """Sequences, scores and lengths, read from the last tokens to the first."""
         tokens, before = history.tokens.concat(), history.before.concat()
         _, _, places = while_loop(
@@ -275,12 +276,12 @@ class _Search:
         shape = (batch, self.paths)
         return ops.reshape(sequences, (*shape, self.max_length)), best.scores, ops.reshape(lengths, shape)
 
-    def _untouched(self, states: Any, new_states: Any) -> list[Tensor]:
+    def _untouched(self, states: Sequence[Tensor], new_states: Any) -> list[Tensor]:
         """Return the states that the step returned just as they were given. Each is the same for all beams of a row."""
         pairs = zip(flatten(states), flatten(new_states), strict=True)
         return [old for old, new in pairs if new is old]
 
-    def _of_rows(self, states: Any, new_states: Any, rows: Tensor) -> list[Tensor]:
+    def _of_rows(self, states: Sequence[Tensor], new_states: Any, rows: Tensor) -> list[Tensor]:
         """Return what is untouched, of some of the rows."""
         places = self._places(rows)
         return [ops.take(x, places, axis=0) for x in self._untouched(states, new_states)]
@@ -290,7 +291,7 @@ class _Search:
         places = ops.expand_dims(rows * self.width, 1) + ops.arange(self.width, dtype="int32")
         return ops.reshape(places, (-1,))
 
-    def _moved(self, states: Any, new_states: Any, untouched: list[Tensor], sources: Tensor) -> Any:
+    def _moved(self, states: Sequence[Tensor], new_states: Any, untouched: list[Tensor], sources: Tensor) -> Any:
         """The states of the beams `sources`; what is untouched is there already."""
         remaining = iter(untouched)
 

@@ -7,8 +7,8 @@ in it add to the loss, and count, is summed over the steps, as in an `RNN`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,17 +16,22 @@ from ...engine import ops
 from ...engine.common.nest import map_structure
 from ...engine.control_flow import TensorArray, cond, while_loop
 from ...engine.graph import Tensor, Variable
+from ...engine.ops.base import TensorLike
 from ...engine.ops.random import samplers as random
 from ...engine.session.staged import compiled_on_values
 from .beam_search import beam_search
 from .steps import CheckedStep, Step, check_at_least, first_values, pointed_at
+
+if TYPE_CHECKING:
+    from ...engine.ops.random.keys import SeedGenerator
+
 
 __all__ = ["beam_search", "greedy_search", "sample", "scheduled_sampling"]
 
 
 @compiled_on_values
 def greedy_search(
-    step: Step, states: Any, *, start_token: Any, end_token: int, max_length: int
+    step: Step, states: Sequence[Tensor], *, start_token: int, end_token: int, max_length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Take the most probable token at each step, the first of equals, until all rows have ended.
 
@@ -67,15 +72,15 @@ def greedy_search(
 @compiled_on_values
 def sample(
     step: Step,
-    states: Any,
+    states: Sequence[Tensor],
     *,
-    start_token: Any,
+    start_token: int,
     end_token: int,
     max_length: int,
     temperature: Any = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    seed: Any = None,
+    seed: int | SeedGenerator | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Draw a token at each step, until all rows have ended.
 
@@ -126,7 +131,7 @@ def sample(
     return _decode("sample", draw, step, states, start_token, end_token, max_length)
 
 
-def _units(batch: Any, generator: random.SeedGenerator) -> Tensor:
+def _units(batch: object, generator: random.SeedGenerator) -> Tensor:
     """A number from 0 to 1 for each row."""
     return random.uniform((batch,), dtype="float64", seed=generator)
 
@@ -164,8 +169,8 @@ def _decode(
     caller: str,
     choose: Callable[[Tensor, Tensor], Tensor],
     step: Step,
-    states: Any,
-    start_token: Any,
+    states: Sequence[Tensor],
+    start_token: int,
     end_token: int,
     max_length: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -225,7 +230,13 @@ def _decode(
 
 @compiled_on_values
 def scheduled_sampling(
-    step: Step, states: Any, tokens: Any, probability: Any, *, greedy: bool = False, seed: Any = None
+    step: Step,
+    states: Sequence[Tensor],
+    tokens: TensorLike,
+    probability: Any,
+    *,
+    greedy: bool = False,
+    seed: int | SeedGenerator | None = None,
 ) -> tuple[Tensor, Any]:
     """Run a decoder over sequences that are known, now and then on tokens of its own instead (Bengio et al., 2015).
 

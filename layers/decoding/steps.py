@@ -12,6 +12,7 @@ from ...engine.common.dtypes import is_floating
 from ...engine.common.nest import map_structure
 from ...engine.graph import Region, Tensor, flatten, pack_as
 from ...engine.graph.graph import Graph, get_default_graph, in_explicit_graph
+from ...engine.ops.base import TensorLike
 from ..recurrent.step_rows import rows_live
 from ..recurrent.step_sums import collect_step_sums
 
@@ -29,7 +30,7 @@ def check_at_least(caller: str, smallest: int, **numbers: Any) -> None:
             raise ValueError(f"{caller}: {name} must be an int of at least {smallest}, got {value!r}.")
 
 
-def first_values(caller: str, start_token: Any, states: Any) -> tuple[Tensor, Any]:
+def first_values(caller: str, start_token: TensorLike, states: Sequence[Tensor]) -> tuple[Tensor, Any]:
     """The start token of each row, int32 ``(batch,)``, and the states as tensors.
 
     Raises:
@@ -80,7 +81,7 @@ class CheckedStep:
         TypeError, ValueError: the step returns something else.
     """
 
-    def __init__(self, caller: str, step: Step, tokens: Tensor, states: Any) -> None:
+    def __init__(self, caller: str, step: Step, tokens: Tensor, states: Sequence[Tensor]) -> None:
         self.caller = caller
         self._step = step
         region = Region(get_default_graph() if in_explicit_graph() else Graph(), "probe")  # thrown away
@@ -100,7 +101,7 @@ class CheckedStep:
         self.dtype: str = logits.dtype.name if wide else "float32"
 
     def __call__(
-        self, tokens: Tensor, states: Any, totals: Sequence[Tensor], rows: Any = None
+        self, tokens: Tensor, states: Any, totals: Sequence[Tensor], rows: TensorLike | None = None
     ) -> tuple[Tensor, Any, list[Tensor]]:
         """Logits, in a dtype in which probabilities can be added up, the new states, and the new totals of `sums`.
 
@@ -131,7 +132,7 @@ class CheckedStep:
                 )
         return logits, new_states, totals
 
-    def _called(self, tokens: Tensor, states: Any) -> tuple[Tensor, Any]:
+    def _called(self, tokens: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, Any]:
         with rows_live(None, other_rows=True):  # of a step around the search, if there is one
             result = self._step(tokens, states)
         if not isinstance(result, tuple) or len(result) != 2:

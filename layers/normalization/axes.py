@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...engine.ops.base import normalize_axes
 
+if TYPE_CHECKING:
+    from ..core.layer import Layer
 
-def given_axes(layer: str, axis: Any) -> int | list[int]:
+
+def given_axes(layer: str, axis: int | Sequence[int]) -> int | list[int]:
     """`axis` of a layer's constructor, an int or a list of ints.
 
     Raises:
@@ -21,7 +24,7 @@ def given_axes(layer: str, axis: Any) -> int | list[int]:
     raise TypeError(f"{layer}: axis must be an int or a list of ints, got {axis!r}.")
 
 
-def axes_of(layer: Any, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
+def axes_of(layer: Layer, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
     """`axis` counted from the front, in ascending order, for inputs of a rank.
 
     Raises:

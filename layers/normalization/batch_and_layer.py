@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor, as_dtype, result_type
 from ...engine.objects import constraints, initializers, regularizers
-from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ...engine.ops.collectives import is_replicated, sum_over_replicas
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
 from .axes import axes_of, given_axes
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 # Keras's epsilon: what a mask without a True is divided by.
 _LEAST_WEIGHT = 1e-7
@@ -53,7 +58,7 @@ class LayerNormalization(Layer):
         gamma_regularizer: RegularizerLike = None,
         beta_constraint: ConstraintLike = None,
         gamma_constraint: ConstraintLike = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.axis = given_axes(type(self).__name__, axis)
@@ -154,7 +159,7 @@ class BatchNormalization(Layer):
         renorm_clipping: dict[str, float] | None = None,
         renorm_momentum: float = 0.99,
         synchronized: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.axis = int(axis[0]) if isinstance(axis, (list, tuple)) else int(axis)
@@ -194,7 +199,7 @@ class BatchNormalization(Layer):
         self.build_weights(self.weight_specs(input_shape))
         self.input_spec = InputSpec(ndim=len(input_shape), axes={self.axis: input_shape[self.axis]})
 
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Tensor:
+    def call(self, inputs: Any, training: bool | None = None, mask: TensorLike | None = None) -> Tensor:
         gamma, beta = self.gamma, self.beta
         # In half precision, sums over a batch overflow.
         inputs = ops.cast(inputs, result_type(as_dtype(self.compute_dtype), as_dtype("float32")))
@@ -226,7 +231,7 @@ class BatchNormalization(Layer):
 
     # --- renormalisation ------------------------------------------------------------------------------------
 
-    def _first_stddev(self, shape: Any, dtype: Any = None) -> Any:
+    def _first_stddev(self, shape: Any, dtype: PolicyLike = None) -> Any:
         return np.sqrt(np.asarray(self.moving_variance_initializer(shape, dtype=dtype)))
 
     def _renormed(self, mean: Tensor, variance: Tensor, counts: Any) -> tuple[Tensor, Tensor]:
@@ -271,7 +276,7 @@ class BatchNormalization(Layer):
         mean = masked_mean(inputs)
         return mean, masked_mean(ops.square(inputs - ops.reshape(mean, along))), counts
 
-    def _kept(self, inputs: Tensor, mask: Any) -> Tensor:
+    def _kept(self, inputs: Tensor, mask: TensorLike) -> Tensor:
         """The mask in the shape of the inputs."""
         kept = ops.cast(mask, "bool")
         for _ in range(len(inputs.shape or ()) - len(kept.shape or ())):
@@ -279,7 +284,7 @@ class BatchNormalization(Layer):
         # A mask may lack the inputs' inner axes: it counts once for each position that it stands for.
         return ops.broadcast_to(kept, ops.shape(inputs))
 
-    def _moments_of_replicas(self, inputs: Tensor, mask: Any, axes: list[int]) -> tuple[Tensor, Tensor, Any]:
+    def _moments_of_replicas(self, inputs: Tensor, mask: TensorLike, axes: list[int]) -> tuple[Tensor, Tensor, Any]:
         """As `_moments`, over the positions of all replicas."""
         values = ops.cast(inputs, result_type(inputs.dtype, as_dtype("float32")))
         kept = ops.ones_like(values) if mask is None else ops.cast(self._kept(inputs, mask), values.dtype)

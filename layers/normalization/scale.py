@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
-from ...engine.graph import Tensor, as_dtype, result_type
+from ...engine.graph import Tensor, Variable, as_dtype, result_type
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.input_spec import InputSpec
@@ -14,6 +14,9 @@ from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
 from .axes import axes_of, given_axes
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
 
 
 @config_from_signature()
@@ -59,7 +62,7 @@ class GroupNormalization(Layer):
         gamma_regularizer: RegularizerLike = None,
         beta_constraint: ConstraintLike = None,
         gamma_constraint: ConstraintLike = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         if not isinstance(groups, int) or (groups <= 0 and groups != -1):
@@ -115,7 +118,7 @@ class GroupNormalization(Layer):
             normal = normal + self._along_axis(self.beta, axis, rank)
         return ops.cast(normal, self.compute_dtype)
 
-    def _along_axis(self, weight: Any, axis: int, rank: int) -> Tensor:
+    def _along_axis(self, weight: Variable, axis: int, rank: int) -> Tensor:
         shape = [1] * rank
         shape[axis] = -1
         return ops.reshape(weight, shape)
@@ -139,7 +142,7 @@ class RMSNormalization(Layer):
 
     scale: Weight
 
-    def __init__(self, axis: int | Sequence[int] = -1, epsilon: float = 1e-6, **kwargs: Any) -> None:
+    def __init__(self, axis: int | Sequence[int] = -1, epsilon: float = 1e-6, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.axis = given_axes(type(self).__name__, axis)
         self.epsilon = epsilon
@@ -176,7 +179,7 @@ class UnitNormalization(Layer):
     Tensor([[0.6, 0.8]], dtype=float32)
     """
 
-    def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
+    def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.axis = given_axes("UnitNormalization", axis)
         self.supports_masking = True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -11,6 +12,10 @@ from ..core.calling import signature_of
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 _LEAST = 1e-12
 
@@ -36,7 +41,7 @@ class SpectralNormalization(Layer):
     1.0
     """
 
-    def __init__(self, layer: Any, power_iterations: int = 1, **kwargs: Any) -> None:
+    def __init__(self, layer: Layer, power_iterations: int = 1, **kwargs: Unpack[LayerOptions]) -> None:
         if not isinstance(layer, Layer):
             raise ValueError(f"SpectralNormalization takes a layer, got {layer!r}.")
         if power_iterations <= 0:
@@ -45,7 +50,7 @@ class SpectralNormalization(Layer):
         self.layer: Any = layer
         self.power_iterations = power_iterations
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         if not self.layer.built:
             self.layer.build(input_shape)
             self.layer.built = True
@@ -65,7 +70,7 @@ class SpectralNormalization(Layer):
             name="vector_u",
         )
 
-    def call(self, inputs: Any, training: Any = False) -> Any:
+    def call(self, inputs: Any, training: bool | None = False) -> Any:
         if training:
             self._normalize()
         takes_training = signature_of(type(self.layer).call).takes("training")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ..core.layer_config import config_from_signature
 from .images import RandomImageLayer, Transformation, check_choice, factor_pair
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 _FILL_MODES = ("reflect", "wrap", "constant", "nearest")
 _INTERPOLATIONS = ("nearest", "bilinear")
@@ -26,7 +30,7 @@ class RandomWarp(RandomImageLayer):
         seed: int | None,
         fill_value: float,
         data_format: str | None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         check_choice(self, "fill_mode", fill_mode, _FILL_MODES)
@@ -85,7 +89,7 @@ class RandomRotation(RandomWarp):
         seed: int | None = None,
         fill_value: float = 0.0,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (-1, 1))
@@ -122,7 +126,7 @@ class RandomZoom(RandomWarp):
         seed: int | None = None,
         fill_value: float = 0.0,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
         self.height_factor = height_factor
@@ -130,7 +134,7 @@ class RandomZoom(RandomWarp):
         self._height_range = self._range(height_factor, "height_factor")
         self._width_range = None if width_factor is None else self._range(width_factor, "width_factor")
 
-    def _range(self, factor: Any, name: str) -> tuple[float, float]:
+    def _range(self, factor: object, name: str) -> tuple[float, float]:
         low, high = factor_pair(self, factor, name, (-1, 1))
         if low <= -1 and factor != 1:
             raise ValueError(f"Layer {self.name!r}: {name} must be greater than -1, got {name}={factor!r}.")
@@ -172,7 +176,7 @@ class RandomTranslation(RandomWarp):
         seed: int | None = None,
         fill_value: float = 0.0,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
         self.height_factor = height_factor
@@ -209,7 +213,7 @@ class RandomContrast(RandomImageLayer):
         factor: float | Sequence[float],
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
@@ -248,7 +252,7 @@ class RandomBrightness(RandomImageLayer):
         factor: float | Sequence[float],
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (-1, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -11,6 +11,10 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ..core.layer_config import config_from_signature
 from .images import ImageLayer, Transformation, rescaled, value_pair
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 _LEVELS = 256
 
@@ -47,7 +51,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
         clip_limit: float = 4.0,
         tile_grid_size: Sequence[int] = (8, 8),
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(data_format, **kwargs)
         grid = tile_grid_size
@@ -59,7 +63,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
         self.clip_limit = clip_limit
         self.tile_grid_size = (grid[0], grid[1])
 
-    def is_active(self, training: Any) -> bool:
+    def is_active(self, training: bool | None) -> bool:
         return True
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
 from .augmentation import RandomBrightness, RandomContrast
 from .images import RandomImageLayer, Transformation, factor_pair, rescaled, value_pair
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 _EPSILON = 1e-7
 _BITS = 8
@@ -31,7 +35,7 @@ class RandomColorLayer(RandomImageLayer):
         value_range: Sequence[float] = (0, 255),
         data_format: str | None = None,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", self.bounds)
@@ -161,7 +165,11 @@ class RandomGrayscale(RandomImageLayer):
     moves_pixels: ClassVar[bool] = False
 
     def __init__(
-        self, factor: float = 0.5, data_format: str | None = None, seed: int | None = None, **kwargs: Any
+        self,
+        factor: float = 0.5,
+        data_format: str | None = None,
+        seed: int | None = None,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         if not isinstance(factor, (int, float)) or not 0 <= factor <= 1:
@@ -198,7 +206,7 @@ class RandomInvert(RandomColorLayer):
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(factor, value_range, data_format, seed, **kwargs)
 
@@ -293,7 +301,7 @@ class RandomColorJitter(RandomImageLayer):
         hue_factor: Any = None,
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.value_range = value_pair(self, value_range)
@@ -302,7 +310,7 @@ class RandomColorJitter(RandomImageLayer):
         self.saturation_factor = saturation_factor
         self.hue_factor = hue_factor
 
-        def made(kind: Any, factor: Any) -> Any:
+        def made(kind: Any, factor: object) -> Any:
             options = {"value_range": self.value_range, "seed": seed, "data_format": data_format, "dtype": self.dtype}
             return None if factor is None else kind(factor, **options)
 

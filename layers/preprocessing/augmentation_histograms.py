@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ..core.layer_config import config_from_signature
 from .images import ImageLayer, RandomImageLayer, Transformation, rescaled, value_pair
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
 
 
 @config_from_signature()
@@ -38,14 +41,14 @@ class Solarization(RandomImageLayer):
         threshold_factor: float | Sequence[float] = 0.0,
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, **kwargs)
         self.addition_factor = self._pair(addition_factor, "addition_factor")
         self.threshold_factor = self._pair(threshold_factor, "threshold_factor")
         self.value_range = value_pair(self, value_range)
 
-    def _pair(self, factor: Any, name: str) -> tuple[float, float]:
+    def _pair(self, factor: object, name: str) -> tuple[float, float]:
         pair = [0.0, factor] if isinstance(factor, (int, float)) else factor
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(0 <= part <= 1 for part in pair):
             raise ValueError(
@@ -92,7 +95,7 @@ class Equalization(ImageLayer):
         value_range: Sequence[float] = (0, 255),
         bins: int = 256,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(data_format, **kwargs)
         if not isinstance(bins, int) or bins < 2:
@@ -137,11 +140,11 @@ class AutoContrast(ImageLayer):
 
     moves_pixels: ClassVar[bool] = False
 
-    def __init__(self, value_range: Sequence[float] = (0, 255), **kwargs: Any) -> None:
+    def __init__(self, value_range: Sequence[float] = (0, 255), **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.value_range = value_pair(self, value_range)
 
-    def is_active(self, training: Any) -> bool:
+    def is_active(self, training: bool | None) -> bool:
         return True
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
 from .images import RandomImageLayer, Transformation, factor_pair
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
 
 
 class _Mixing(RandomImageLayer):
@@ -53,7 +56,11 @@ class MixUp(_Mixing):
     """
 
     def __init__(
-        self, alpha: float = 0.2, data_format: str | None = None, seed: int | None = None, **kwargs: Any
+        self,
+        alpha: float = 0.2,
+        data_format: str | None = None,
+        seed: int | None = None,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         if not isinstance(alpha, (int, float)) or not alpha > 0:
@@ -91,7 +98,7 @@ class CutMix(_Mixing):
         factor: float | Sequence[float] = 1.0,
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
@@ -110,7 +117,7 @@ class CutMix(_Mixing):
             "partners": self._partners(images),
         }
 
-    def _span(self, images: Tensor, size: Any, share: Tensor) -> tuple[Tensor, Tensor]:
+    def _span(self, images: Tensor, size: int, share: Tensor) -> tuple[Tensor, Tensor]:
         whole = ops.cast(size, "float32")
         start = self._uniform(images, 0.0, 1.0, ones=0) * (whole - share * whole)
         return start, start + share * whole
@@ -120,7 +127,7 @@ class CutMix(_Mixing):
         return ops.where(transformation["inside"], others, images)
 
 
-def _between(size: Any, first: Tensor, last: Tensor) -> Tensor:
+def _between(size: int, first: Tensor, last: Tensor) -> Tensor:
     """Return a mask of the places in the spans, ``(batch, size)``."""
     places = ops.cast(ops.arange(size), "float32")
     return ops.logical_and(places >= first[:, None], places < last[:, None])

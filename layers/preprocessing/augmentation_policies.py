@@ -10,6 +10,7 @@ from ...engine.control_flow import switch
 from ...engine.control_flow.scan import fori_loop
 from ...engine.graph import Tensor
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ...engine.ops.base import TensorLike
 from ...engine.ops.random import samplers as random
 from ..core.calling import signature_of
 from ..core.layer import Layer
@@ -58,13 +59,13 @@ class _Policy(RandomImageLayer):
         self.auto_contrast = AutoContrast(**colors)
         self.equalization = Equalization(**colors)
 
-    def call(self, data: Any, training: Any = True) -> Any:
+    def call(self, data: object, training: bool | None = True) -> Any:
         if not isinstance(data, dict):
             return self._augmented({"images": data}, training)["images"]
         self._check_keys(data)
         return self._augmented(data, training)
 
-    def _augmented(self, data: dict[str, Any], training: Any) -> dict[str, Any]:
+    def _augmented(self, data: dict[str, Any], training: bool | None) -> dict[str, Any]:
         """The images, and the masks with them, of a dict of data."""
         names = [name for name in ("images", "segmentation_masks") if name in data]
         given = {name: self._cast(ops.convert_to_tensor(data[name])) for name in names}
@@ -84,7 +85,7 @@ class _Policy(RandomImageLayer):
         """A batch of images, and the masks that go with them, transformed."""
         raise NotImplementedError(f"{type(self).__name__} does not define augment().")
 
-    def _by_number(self, number: Any, batch: dict[str, Tensor], nothing: int = 0) -> dict[str, Tensor]:
+    def _by_number(self, number: object, batch: dict[str, Tensor], nothing: int = 0) -> dict[str, Tensor]:
         """Return what the layer of that number makes of a batch; `nothing` further numbers leave it as it is."""
         layers = [getattr(self, name) for name in self.names]
         branches = [_applying(layer) for layer in layers] + [_unchanged] * nothing
@@ -220,7 +221,7 @@ class AugMix(_Policy):
         return {**mixed, "images": ops.clip(mixed["images"], *self.value_range)}
 
 
-def _count(layer: Layer, name: str, value: Any, least: int) -> int:
+def _count(layer: Layer, name: str, value: object, least: int) -> int:
     if not isinstance(value, int) or value < least:
         raise ValueError(f"Layer {layer.name!r}: {name} must be an integer from {least} up, got {name}={value!r}.")
     return value
@@ -252,7 +253,7 @@ class Pipeline(Layer):
         """The layers, in the order in which they are called."""
         return list(self._pipeline_layers)
 
-    def call(self, inputs: Any, training: Any = True, mask: Any = None) -> Any:
+    def call(self, inputs: TensorLike, training: bool | None = True, mask: Any = None) -> Any:
         for place, layer in enumerate(self._pipeline_layers):
             takes = signature_of(type(layer).call).takes
             given = {"training": training} if takes("training") else {}
@@ -261,7 +262,7 @@ class Pipeline(Layer):
             inputs = layer(inputs, **given)
         return inputs
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """The masks that the layers inside gave to the outputs stay; the pipeline itself adds none."""
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -12,6 +12,10 @@ from ...engine.ops.random.keys import take_key
 from ..core.layer_config import config_from_signature
 from .augmentation import RandomWarp
 from .images import RandomImageLayer, Transformation, check_choice, factor_pair, value_pair
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 _INTERPOLATIONS = ("nearest", "bilinear")
 _FILL_MODES = ("constant", "nearest", "wrap", "mirror", "reflect")
@@ -44,7 +48,7 @@ class RandomShear(RandomWarp):
         fill_value: float = 0.0,
         data_format: str | None = None,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
         self.x_factor = x_factor
@@ -52,7 +56,7 @@ class RandomShear(RandomWarp):
         self._x_range = self._range(x_factor, "x_factor")
         self._y_range = self._range(y_factor, "y_factor")
 
-    def _range(self, factor: Any, name: str) -> tuple[float, float]:
+    def _range(self, factor: object, name: str) -> tuple[float, float]:
         parts = factor if isinstance(factor, (tuple, list)) else [factor]
         if len(parts) > 2 or not all(isinstance(part, (int, float)) and 0 <= part <= 1 for part in parts):
             raise ValueError(
@@ -98,7 +102,7 @@ class RandomPerspective(RandomImageLayer):
         fill_value: float = 0.0,
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
@@ -159,7 +163,7 @@ class RandomGaussianBlur(RandomImageLayer):
         value_range: Sequence[float] = (0, 255),
         data_format: str | None = None,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
@@ -216,7 +220,7 @@ class RandomElasticTransform(RandomImageLayer):
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...engine import ops
-from ...engine.common.dtypes import string
+from ...engine.common.dtypes import DTypeLike, string
 from ...engine.graph import Tensor, Variable
 from ...engine.ops.base import as_array
 from ..core.layer import Layer
@@ -24,7 +24,7 @@ class PreprocessingLayer(Layer):
         return super().__call__(*[_as_data(value) for value in args[:1]], *args[1:], **kwargs)
 
 
-def _as_data(value: Any) -> Any:
+def _as_data(value: object) -> Any:
     """Strings, numbers and nested lists of them as arrays; lists of arrays or tensors stay lists."""
     if isinstance(value, (str, bytes, bool, int, float)):
         return as_array(value)
@@ -42,7 +42,7 @@ def _holds_arrays(values: Sequence[Any]) -> bool:
     )
 
 
-def batches_of(data: Any, steps: int | None, layer: Layer) -> Iterator[np.ndarray[Any, Any]]:
+def batches_of(data: object, steps: int | None, layer: Layer) -> Iterator[np.ndarray[Any, Any]]:
     """The arrays that `adapt` was given: one, or one a batch, without labels.
 
     Args:
@@ -96,7 +96,7 @@ def check_mode(layer: Layer, output_mode: str, allowed: Sequence[str], sparse: b
     return mode
 
 
-def encode(indices: Tensor, output_mode: str, depth: int, dtype: Any, weights: Tensor | None = None) -> Tensor:
+def encode(indices: Tensor, output_mode: str, depth: int, dtype: DTypeLike, weights: Tensor | None = None) -> Tensor:
     """Indices in an output mode.
 
     Args:
@@ -119,7 +119,7 @@ def encode(indices: Tensor, output_mode: str, depth: int, dtype: Any, weights: T
     return ops.minimum(counts, ops.cast(1, dtype)) if output_mode == "multi_hot" else counts
 
 
-def _counts(indices: Tensor, depth: int, dtype: Any, weights: Tensor | None) -> Tensor:
+def _counts(indices: Tensor, depth: int, dtype: DTypeLike, weights: Tensor | None) -> Tensor:
     """Count each index along the last axis, with memory for the result only, none for one-hot rows."""
     *leading, size = ops.shape(indices)
     rows = 1
@@ -146,7 +146,7 @@ def encoded_shape(input_shape: Any, output_mode: str, depth: int | None) -> tupl
     return (*shape[:-1], depth)
 
 
-def strings_of(values: Any) -> np.ndarray[Any, Any]:
+def strings_of(values: object) -> np.ndarray[Any, Any]:
     """Texts of any kind as an array of dtype string."""
     array = np.asarray(as_array(values))
     return array if array.dtype == string else array.astype(string)

@@ -95,10 +95,10 @@ class Hashing(PreprocessingLayer):
 
     def call(self, inputs: Any) -> Tensor:
         values = ops.convert_to_tensor(inputs)
-        masked = self.mask_value is not None and self.num_bins > 1
-        bins = hash_buckets(as_text(values), self.num_bins - int(masked), self.salt)
-        if masked:
-            bins = ops.where(ops.equal(values, self.mask_value), ops.zeros_like(bins), bins + 1)
+        mask_value = self.mask_value if self.num_bins > 1 else None
+        bins = hash_buckets(as_text(values), self.num_bins - int(mask_value is not None), self.salt)
+        if mask_value is not None:
+            bins = ops.where(ops.equal(values, mask_value), ops.zeros_like(bins), bins + 1)
         return encode(bins, self.output_mode, self.num_bins, self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Any) -> Any:

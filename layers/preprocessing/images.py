@@ -7,7 +7,7 @@ All take one image ``(height, width, channels)`` or a batch of images, or a dict
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 Transformation = dict[str, Any]
 
@@ -35,7 +39,7 @@ class ImageLayer(Layer):
     # What becomes of segmentation masks: True where pixels move, False where only colours change.
     moves_pixels: ClassVar[bool] = True
 
-    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, data_format: str | None = None, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         if data_format not in (None, "channels_last", "channels_first"):
             raise ValueError(
@@ -58,13 +62,13 @@ class ImageLayer(Layer):
         """The labels of a batch of transformed images; the same ones unless a layer mixes images."""
         return labels
 
-    def is_active(self, training: Any) -> bool:
+    def is_active(self, training: bool | None) -> bool:
         """Test whether images are transformed: random layers do it in training."""
         return bool(training)
 
     # --- calling --------------------------------------------------------------------------------------------
 
-    def call(self, data: Any, training: Any = True) -> Any:
+    def call(self, data: object, training: bool | None = True) -> Any:
         if not isinstance(data, dict):
             return self._on_images(data, None, training)[0]
         self._check_keys(data)
@@ -91,7 +95,7 @@ class ImageLayer(Layer):
             )
 
     def _on_images(
-        self, data: Any, transformation: Transformation | None, training: Any, is_mask: bool = False
+        self, data: Any, transformation: Transformation | None, training: bool | None, is_mask: bool = False
     ) -> tuple[Tensor, Transformation]:
         images = self._cast(ops.convert_to_tensor(data))
         if images.ndim not in (3, 4):
@@ -132,7 +136,7 @@ class ImageLayer(Layer):
             )
         return height, width
 
-    def _window(self, images: Tensor, top: Any, left: Any, height: Any, width: Any) -> Tensor:
+    def _window(self, images: Tensor, top: Any, left: Any, height: Any, width: object) -> Tensor:
         rows, columns = slice(top, top + height), slice(left, left + width)
         if self.data_format == "channels_last":
             return images[:, rows, columns, :]
@@ -172,14 +176,14 @@ def rescaled(images: Tensor, old: Sequence[float], new: Sequence[float]) -> Tens
     return (images - old[0]) / (old[1] - old[0]) * (new[1] - new[0]) + new[0]
 
 
-def check_size(layer: Layer, height: Any, width: Any) -> None:
+def check_size(layer: Layer, height: Any, width: object) -> None:
     """Refuse sizes that are no positive integers."""
     for name, size in (("height", height), ("width", width)):
         if not isinstance(size, (int, np.integer)) or size < 1:
             raise ValueError(f"Layer {layer.name!r}: {name} must be a positive integer, got {name}={size!r}.")
 
 
-def check_choice(layer: Layer, name: str, value: Any, known: Sequence[str]) -> None:
+def check_choice(layer: Layer, name: str, value: object, known: Sequence[str]) -> None:
     """Refuse what is none of the known values of an option."""
     if value not in known:
         raise ValueError(f"Layer {layer.name!r}: {name} must be one of {', '.join(known)}; got {value!r}.")
@@ -219,7 +223,7 @@ class Resizing(ImageLayer):
         fill_value: float = 0.0,
         antialias: bool = False,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(data_format, **kwargs)
         check_size(self, height, width)
@@ -232,7 +236,7 @@ class Resizing(ImageLayer):
         self.fill_value = fill_value
         self.antialias = bool(antialias)
 
-    def is_active(self, training: Any) -> bool:
+    def is_active(self, training: bool | None) -> bool:
         return True
 
     def _cast(self, images: Tensor) -> Tensor:
@@ -273,13 +277,13 @@ class CenterCrop(ImageLayer):
     4.0
     """
 
-    def __init__(self, height: int, width: int, data_format: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, height: int, width: int, data_format: str | None = None, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(data_format, **kwargs)
         check_size(self, height, width)
         self.height = height
         self.width = width
 
-    def is_active(self, training: Any) -> bool:
+    def is_active(self, training: bool | None) -> bool:
         return True
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
@@ -305,7 +309,7 @@ class RandomImageLayer(ImageLayer):
         seed: an integer, so that a new process draws the same.
     """
 
-    def __init__(self, seed: int | None = None, data_format: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, seed: int | None = None, data_format: str | None = None, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(data_format, **kwargs)
         self.seed = seed
         self.generator = random.SeedGenerator(seed)
@@ -343,7 +347,7 @@ class RandomFlip(RandomImageLayer):
         mode: str = "horizontal_and_vertical",
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         if mode not in ("horizontal", "vertical", "horizontal_and_vertical"):
@@ -378,7 +382,12 @@ class RandomCrop(RandomImageLayer):
     """
 
     def __init__(
-        self, height: int, width: int, seed: int | None = None, data_format: str | None = None, **kwargs: Any
+        self,
+        height: int,
+        width: int,
+        seed: int | None = None,
+        data_format: str | None = None,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         check_size(self, height, width)
@@ -410,7 +419,7 @@ class RandomCrop(RandomImageLayer):
         return self._resized_shape(input_shape, self.height, self.width)
 
 
-def factor_pair(layer: Layer, factor: Any, name: str, bounds: tuple[float, float]) -> tuple[float, float]:
+def factor_pair(layer: Layer, factor: object, name: str, bounds: tuple[float, float]) -> tuple[float, float]:
     """A factor, one number or two, as a range.
 
     Raises:
@@ -454,7 +463,7 @@ class RandomErasing(RandomImageLayer):
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
@@ -469,12 +478,12 @@ class RandomErasing(RandomImageLayer):
         chosen = self._chosen(images, *self.factor)
         return {"erased": ops.logical_and(self._inside(down, across, height, width), chosen)}
 
-    def _span(self, images: Tensor, size: Any, share: Tensor) -> tuple[Tensor, Tensor]:
+    def _span(self, images: Tensor, size: int, share: Tensor) -> tuple[Tensor, Tensor]:
         whole = ops.cast(size, share.dtype)
         start = self._uniform(images, 0.0, 1.0, ones=0) * (whole - share * whole)
         return start, start + share * whole
 
-    def _inside(self, down: Any, across: Any, height: Any, width: Any) -> Tensor:
+    def _inside(self, down: Any, across: Any, height: Any, width: int) -> Tensor:
         """Return a mask of the pixels in the rectangles, ``(batch, height, width, 1)``."""
         rows, columns = ops.cast(ops.arange(height), "float32"), ops.cast(ops.arange(width), "float32")
         in_rows = ops.logical_and(rows >= down[0][:, None], rows < down[1][:, None])

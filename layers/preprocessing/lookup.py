@@ -21,7 +21,7 @@ from ...engine.common.dtypes import is_integer, string
 from ...engine.graph import Tensor, Variable
 from ...engine.objects.floats import floatx
 from ...engine.objects.trust import distrusts_files
-from ...engine.ops.base import apply, as_array
+from ...engine.ops.base import TensorLike, apply, as_array
 from ...engine.ops.text.hashing import AllKnown
 from ..core.layer_config import config_from_signature
 from .base import (
@@ -80,8 +80,8 @@ class IndexLookup(PreprocessingLayer):
         mask_token: Any,
         oov_token: Any,
         vocabulary_dtype: str,
-        vocabulary: Any = None,
-        idf_weights: Any = None,
+        vocabulary: Sequence[str] | None = None,
+        idf_weights: TensorLike | None = None,
         invert: bool = False,
         output_mode: str = "int",
         sparse: bool = False,
@@ -123,7 +123,7 @@ class IndexLookup(PreprocessingLayer):
         if vocabulary is not None:
             self.set_vocabulary(vocabulary, idf_weights)
 
-    def _check_arguments(self, vocabulary: Any) -> None:
+    def _check_arguments(self, vocabulary: object) -> None:
         limit, idf = self.max_tokens, self.input_idf_weights
         if limit is not None and limit <= 1:
             raise self._wrong(f"max_tokens must be greater than 1, got max_tokens={limit}")
@@ -156,7 +156,7 @@ class IndexLookup(PreprocessingLayer):
         """The dtype of the inputs: that of the vocabulary, or of indices where `invert` is set."""
         return "int64" if self.invert else self.vocabulary_dtype
 
-    def _as_tokens(self, values: Any) -> Array:
+    def _as_tokens(self, values: Sequence[Tensor]) -> Array:
         if self._key_type != string:
             return np.asarray(values, "int64")
         return strings_of(values) if len(values) else np.zeros(0, string)
@@ -206,7 +206,7 @@ class IndexLookup(PreprocessingLayer):
     def _nothing(self) -> Any:
         return "" if self._key_type == string else -1
 
-    def set_vocabulary(self, vocabulary: Any, idf_weights: Any = None) -> None:
+    def set_vocabulary(self, vocabulary: object, idf_weights: TensorLike | None = None) -> None:
         """Replace the vocabulary.
 
         Args:
@@ -279,7 +279,7 @@ class IndexLookup(PreprocessingLayer):
 
     # --- adapting -------------------------------------------------------------------------------------------
 
-    def adapt(self, data: Any, steps: int | None = None) -> None:
+    def adapt(self, data: object, steps: int | None = None) -> None:
         """Learn the vocabulary: the most frequent values, ties in falling order of the values themselves.
 
         Args:
@@ -301,7 +301,7 @@ class IndexLookup(PreprocessingLayer):
         self._documents: collections.Counter[Any] = collections.Counter()
         self._document_count = 0
 
-    def update_state(self, data: Any) -> None:
+    def update_state(self, data: object) -> None:
         """Count the values of a batch, ``[documents, ...]``; a vector is one document."""
         if self._has_input_vocabulary:
             raise self._wrong("it was made with a vocabulary, so that it can't be adapted. Make it without one")
@@ -332,7 +332,7 @@ class IndexLookup(PreprocessingLayer):
 
     # --- looking up -----------------------------------------------------------------------------------------
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         values = self._checked(ops.convert_to_tensor(inputs))
         if self.invert:
             return self._inverse(values)
@@ -406,13 +406,13 @@ class IndexLookup(PreprocessingLayer):
         if self.output_mode == "tf_idf" and "idf_weights" in store:
             self.idf_weights.write_value(np.asarray(store["idf_weights"], floatx()))
 
-    def save_assets(self, dir_path: Any) -> None:
+    def save_assets(self, dir_path: str | os.PathLike[str]) -> None:
         """Write the vocabulary to ``vocabulary.txt``, one term a line, unless it is in the config."""
         if self.input_vocabulary is None:
             text = "\n".join("" if term is None else str(term) for term in self.get_vocabulary())
             Path(dir_path, _FILE).write_text(text, encoding="utf-8", newline="\n")
 
-    def load_assets(self, dir_path: Any) -> None:
+    def load_assets(self, dir_path: str | os.PathLike[str]) -> None:
         """Read what `save_assets` wrote."""
         path = Path(dir_path, _FILE)
         if self.input_vocabulary is not None or not path.is_file():
@@ -471,8 +471,8 @@ class StringLookup(IndexLookup):
         num_oov_indices: int = 1,
         mask_token: str | None = None,
         oov_token: str | None = "[UNK]",
-        vocabulary: Any = None,
-        idf_weights: Any = None,
+        vocabulary: Sequence[str] | None = None,
+        idf_weights: TensorLike | None = None,
         invert: bool = False,
         output_mode: str = "int",
         pad_to_max_tokens: bool = False,
@@ -531,9 +531,9 @@ class IntegerLookup(IndexLookup):
         num_oov_indices: int = 1,
         mask_token: int | None = None,
         oov_token: int | None = -1,
-        vocabulary: Any = None,
+        vocabulary: Sequence[str] | None = None,
         vocabulary_dtype: str = "int64",
-        idf_weights: Any = None,
+        idf_weights: TensorLike | None = None,
         invert: bool = False,
         output_mode: str = "int",
         sparse: bool = False,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor, Variable
 from ...engine.objects.floats import floatx
-from ...engine.ops.base import as_array
+from ...engine.ops.base import TensorLike, as_array
 from ..core.layer_config import config_from_signature
 from .base import ENCODED_MODES, PreprocessingLayer, batches_of, check_mode, encode, encoded_shape
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 _EPSILON = 1e-7  # the least standard deviation
 Array = np.ndarray[Any, Any]
@@ -43,10 +47,10 @@ class Normalization(PreprocessingLayer):
     def __init__(
         self,
         axis: int | Sequence[int] | None = -1,
-        mean: Any = None,
-        variance: Any = None,
+        mean: TensorLike | None = None,
+        variance: TensorLike | None = None,
         invert: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.axis = () if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
@@ -89,7 +93,7 @@ class Normalization(PreprocessingLayer):
         self.adapt_variance = self.add_weight(shape, "ones", trainable=False, name="variance")
         self.count = self.add_weight((), "zeros", dtype="int32", trainable=False, name="count")
 
-    def adapt(self, data: Any) -> None:
+    def adapt(self, data: object) -> None:
         """Learn the mean and the variance.
 
         Args:
@@ -161,7 +165,7 @@ class Normalization(PreprocessingLayer):
         weights = (self.adapt_mean, self.adapt_variance)
         return tuple(ops.reshape(ops.cast(each.value, self.compute_dtype), self._broadcast) for each in weights)  # type: ignore[return-value]
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         inputs = ops.cast(inputs, self.compute_dtype)
         mean, variance = self._statistics()
         deviation = ops.maximum(ops.sqrt(variance), _EPSILON)
@@ -209,7 +213,7 @@ class Discretization(PreprocessingLayer):
         epsilon: float = 0.01,
         output_mode: str = "int",
         sparse: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.output_mode = check_mode(self, output_mode, ("int", *ENCODED_MODES), sparse)
@@ -241,7 +245,7 @@ class Discretization(PreprocessingLayer):
         self._has_boundaries = True
         self._functions.clear()
 
-    def adapt(self, data: Any, steps: int | None = None) -> None:
+    def adapt(self, data: object, steps: int | None = None) -> None:
         """Find boundaries between bins of equal weight.
 
         Args:
@@ -262,7 +266,7 @@ class Discretization(PreprocessingLayer):
         """Forget what `update_state` saw."""
         self.summary: Array = np.zeros((2, 0), "float32")
 
-    def update_state(self, data: Any) -> None:
+    def update_state(self, data: object) -> None:
         """Add the quantiles of a batch to those seen so far."""
         values = np.sort(np.asarray(data, "float32").reshape(-1))
         step = max(values.size * self.epsilon, 1)
@@ -275,7 +279,7 @@ class Discretization(PreprocessingLayer):
         if self.num_bins is not None and self.summary.size:
             self._set_boundaries(_compressed(self.summary, 1.0 / self.num_bins)[0, :-1])
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor:
         values = ops.cast(inputs, floatx())
         if self.output_mode == "int":
             return ops.digitize(values, self._boundaries.value)
@@ -341,7 +345,11 @@ class CategoryEncoding(PreprocessingLayer):
     """
 
     def __init__(
-        self, num_tokens: int | None = None, output_mode: str = "multi_hot", sparse: bool = False, **kwargs: Any
+        self,
+        num_tokens: int | None = None,
+        output_mode: str = "multi_hot",
+        sparse: bool = False,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.output_mode = check_mode(self, output_mode, ENCODED_MODES, sparse)
@@ -355,7 +363,7 @@ class CategoryEncoding(PreprocessingLayer):
         self.autocast = False
         self._build_at_init()
 
-    def call(self, inputs: Any, count_weights: Any = None) -> Tensor:
+    def call(self, inputs: TensorLike, count_weights: Any = None) -> Tensor:
         if count_weights is not None and self.output_mode != "count":
             raise ValueError(
                 f"Layer {self.name!r}: count_weights are for output_mode='count', this one has {self.output_mode!r}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,15 @@ from ...engine.common.dtypes import is_floating
 from ...engine.graph import Tensor
 from ...engine.objects.fourier_windows import check_window
 from ...engine.objects.initializers import STFT
+from ...engine.ops.base import TensorLike
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import WeightSpec
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 _MODES = ("log", "magnitude", "psd", "real", "imag", "angle", "stft")
 _SMALLEST = 1e-7  # what roots and logarithms are kept away from 0 by
@@ -68,7 +73,7 @@ class STFTSpectrogram(Layer):
         padding: str = "valid",
         expand_dims: bool = False,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self._check_choice("mode", mode, _MODES)
@@ -98,7 +103,7 @@ class STFTSpectrogram(Layer):
         self.data_format = data_format or "channels_last"
         self.input_spec = InputSpec(ndim=3)
 
-    def _check_choice(self, name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    def _check_choice(self, name: str, value: object, allowed: tuple[Any, ...]) -> None:
         if value not in allowed:
             raise ValueError(
                 f"Layer {self.name!r}: {name} must be one of {', '.join(map(repr, allowed))}; got {value!r}."
@@ -138,7 +143,7 @@ class STFTSpectrogram(Layer):
         magnitude = ops.sqrt(ops.maximum(power, _SMALLEST))
         return magnitude if self.mode == "magnitude" else ops.log(ops.maximum(magnitude, _SMALLEST))
 
-    def _transformed(self, inputs: Tensor, kernel: Any) -> Tensor:
+    def _transformed(self, inputs: Tensor, kernel: TensorLike) -> Tensor:
         signals = inputs if self.data_format == "channels_first" else ops.transpose(inputs, (0, 2, 1))
         batch, channels, samples = ops.shape(signals)
         frames = ops.conv(
@@ -205,7 +210,7 @@ class MelSpectrogram(Layer):
         mag_exp: float = 2.0,
         min_power: float = 1e-10,
         ref_power: float = 1.0,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.fft_length = fft_length

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from ...engine import ops
 from ...engine.common.claims import claim
 from ...engine.graph import Tensor
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ...engine.ops.base import TensorLike
 from ...engine.session import Function
 from .base import PreprocessingLayer, batches_of, encoded_shape, strings_of
 from .lookup import StringLookup
@@ -70,7 +72,7 @@ class TextVectorization(PreprocessingLayer):
         output_sequence_length: int | None = None,
         pad_to_max_tokens: bool = False,
         vocabulary: Any = None,
-        idf_weights: Any = None,
+        idf_weights: TensorLike | None = None,
         sparse: bool = False,
         ragged: bool = False,
         encoding: str = "utf-8",
@@ -172,7 +174,7 @@ class TextVectorization(PreprocessingLayer):
         """The number of words, with the padding and the unknown token."""
         return self._lookup_layer.vocabulary_size()
 
-    def set_vocabulary(self, vocabulary: Any, idf_weights: Any = None) -> None:
+    def set_vocabulary(self, vocabulary: Any, idf_weights: TensorLike | None = None) -> None:
         """Replace the vocabulary; see `StringLookup.set_vocabulary`."""
         self._lookup_layer.set_vocabulary(vocabulary, idf_weights)
 
@@ -199,7 +201,8 @@ class TextVectorization(PreprocessingLayer):
     def _standardized(self, texts: Tensor) -> Tensor:
         how = self._standardize
         if callable(how):
-            return ops.convert_to_tensor(how(texts))
+            standardized: Any = how(texts)
+            return ops.convert_to_tensor(standardized)
         if how in ("lower", "lower_and_strip_punctuation"):
             texts = ops.strings.lower(texts, encoding="")  # ASCII only, as in Keras
         if how in ("strip_punctuation", "lower_and_strip_punctuation"):
@@ -219,7 +222,7 @@ class TextVectorization(PreprocessingLayer):
     def _split_texts(self, texts: Tensor) -> _Tokens:
         how = self._split
         if callable(how):
-            made = how(texts)
+            made: Any = how(texts)
             values = ops.convert_to_tensor(made[0] if isinstance(made, tuple) else made)
             return _Tokens(values, ops.sum(ops.cast(ops.not_equal(values, ""), "int32"), axis=-1))
         if how == "whitespace":  # that of ASCII, as in Keras
@@ -279,11 +282,11 @@ class TextVectorization(PreprocessingLayer):
     def load_own_variables(self, store: Any) -> None:
         self._lookup_layer.load_own_variables(store)
 
-    def save_assets(self, dir_path: Any) -> None:
+    def save_assets(self, dir_path: str | os.PathLike[str]) -> None:
         """Write the vocabulary; see `StringLookup.save_assets`."""
         self._lookup_layer.save_assets(dir_path)
 
-    def load_assets(self, dir_path: Any) -> None:
+    def load_assets(self, dir_path: str | os.PathLike[str]) -> None:
         """Read what `save_assets` wrote."""
         self._lookup_layer.load_assets(dir_path)
 

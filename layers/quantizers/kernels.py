@@ -213,6 +213,8 @@ class QuantizableKernel(QuantizableLayer):
         columns = self._matrix_sizes()[1]
         if self._int4_block_size is None:
             return ops.cast(self._unpacked(), self.variable_dtype) / self.kernel_scale
+        assert self.kernel_zero is not None, "groups of values have zero points"
+        assert self.g_idx is not None, "groups of values have their numbers"
         return dequantize_int4(self._kernel, self.kernel_scale, self.kernel_zero, self.g_idx, columns)
 
     def _dequantized_by_data(self) -> Tensor:
@@ -222,6 +224,8 @@ class QuantizableKernel(QuantizableLayer):
         matrix: Any = self.quantized_kernel
         if bits == 4:
             matrix = unpack_int4(matrix, self._matrix_sizes()[1], axis=0, dtype="uint8")
+        assert self.kernel_zero is not None, "kernels that are rounded by data have zero points"
+        assert self.g_idx is not None, "kernels that are rounded by data are in groups"
         groups = ops.cast(self.g_idx, "int32")
         scale = ops.take(self.kernel_scale, groups, axis=-1)
         zero = ops.take(ops.cast(self.kernel_zero, scale.dtype), groups, axis=-1)

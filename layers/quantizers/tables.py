@@ -118,6 +118,7 @@ class QuantizableTable(QuantizableLayer):
             integers = unpack_last(packed, self.output_dim)
         if self._int4_block_size is None or zero is None:
             return ops.cast(integers, dtype) / ops.cast(ops.expand_dims(scale, -1), dtype)
+        assert self.g_idx is not None, "groups of values have their numbers"
         groups = ops.cast(self.g_idx, "int32")
         scale, zero = ops.cast(scale, "float32"), ops.cast(zero, "float32")
         shifted = ops.cast(integers, "float32") - ops.take(zero, groups, axis=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from numbers import Real
 from typing import Any, ClassVar
@@ -116,7 +116,7 @@ class AdaptiveComputationTime(Layer):
         build_cell(self.cell, (input_shape[0], input_shape[1] + 1))
         self.halting.build((None, sum(math.prod(size.dims) for size in flatten(state_form(self.cell)))))
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Any]]:
+    def call(self, inputs: Any, states: Sequence[Tensor], training: bool | None = False) -> tuple[Tensor, list[Any]]:
         self._check_states(flatten(states))
         batch = ops.shape(inputs)[0]
         with nullcontext() if self._has_masks else dropout_scope(self.cell, batch, training):
@@ -138,7 +138,7 @@ class AdaptiveComputationTime(Layer):
                 )
 
     @contextmanager
-    def dropout_masks(self, batch_size: Any, training: Any) -> Generator[None]:
+    def dropout_masks(self, batch_size: int, training: bool | None) -> Generator[None]:
         """Draw the dropout masks of the cell once, for all steps inside the block."""
         with dropout_scope(self.cell, batch_size, training):
             self._has_masks = True
@@ -163,7 +163,9 @@ class _Pondering:
     The first call stands before the loop: each row makes it, and it shows what the cell's output is like.
     """
 
-    def __init__(self, layer: AdaptiveComputationTime, inputs: Tensor, states: Any, training: Any) -> None:
+    def __init__(
+        self, layer: AdaptiveComputationTime, inputs: Tensor, states: Sequence[Tensor], training: bool | None
+    ) -> None:
         self.layer = layer
         self.states = states
         self.training = training
@@ -182,10 +184,10 @@ class _Pondering:
         row_cost, row_count = ops.reshape(remainder + count, (-1,)), ops.reshape(count, (-1,))
         return output, pack_as(self.states, states), row_cost, row_count
 
-    def _unfinished(self, call: Any, states: Any, halted: Any, *_: Any) -> Any:
+    def _unfinished(self, call: Any, states: Sequence[Tensor], halted: Any, *_: Any) -> Any:
         return ops.logical_and(call <= self.layer.max_steps, ops.any(halted < 1 - self.layer.epsilon))
 
-    def _body(self, call: Any, states: Any, halted: Any, *carried: Any) -> tuple[Any, ...]:
+    def _body(self, call: Any, states: Sequence[Tensor], halted: Any, *carried: Any) -> tuple[Any, ...]:
         *so_far, totals = carried
         runs = halted < 1 - self.layer.epsilon
         with collect_step_sums() as sums, rows_live(runs):
@@ -193,7 +195,7 @@ class _Pondering:
             added = sums.values(live=runs)
         return call + 1, *advanced, [total + value for total, value in zip(totals, added, strict=True)]
 
-    def _advance(self, call: Any, states: Any, halted: Tensor, so_far: Any) -> tuple[Any, ...]:
+    def _advance(self, call: Any, states: Sequence[Tensor], halted: Tensor, so_far: Any) -> tuple[Any, ...]:
         """One call: the states after it, what is halted, and the means, remainders and counts so far."""
         inputs = self.first_inputs if so_far is None else self.later_inputs
         output, new = call_cell(self.layer.cell, inputs, states, self.training)
@@ -214,7 +216,7 @@ class _Pondering:
         return pack_as(states, kept), halted + weight, means, remainder + ends, count + counted
 
 
-def _number(name: str, value: Any, is_right: Callable[[float], bool], wanted: str) -> float:
+def _number(name: str, value: object, is_right: Callable[[float], bool], wanted: str) -> float:
     """An argument as a float.
 
     Raises:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...engine import ops
-from ...engine.graph import flatten
+from ...engine.graph import Tensor, flatten
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ...engine.objects.trust import own_objects_scope
+from ...engine.ops.base import TensorLike
 from ..core.calling import signature_of
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -42,7 +43,7 @@ class Bidirectional(Layer):
         self,
         layer: Any,
         merge_mode: str | None = "concat",
-        weights: Any = None,
+        weights: str | None = None,
         backward_layer: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -91,10 +92,10 @@ class Bidirectional(Layer):
 
     def call(
         self,
-        sequences: Any,
-        initial_state: Any = None,
-        mask: Any = None,
-        training: Any = None,
+        sequences: TensorLike,
+        initial_state: Sequence[Tensor] | None = None,
+        mask: TensorLike | None = None,
+        training: bool | None = None,
         sequence_length: Any = None,
         reset: Any = None,
     ) -> Any:
@@ -116,7 +117,7 @@ class Bidirectional(Layer):
         output = _MERGES[self.merge_mode](forward, backward)
         return (output, *final) if self.return_state else output
 
-    def _run(self, layer: Any, sequences: Any, states: Any, others: dict[str, Any]) -> Any:
+    def _run(self, layer: Layer, sequences: Any, states: Any, others: dict[str, Any]) -> Any:
         """Call one of the layers with as much as its `call` takes."""
         signature = signature_of(type(layer).call)
         given = {"initial_state": states, **others}
@@ -133,7 +134,7 @@ class Bidirectional(Layer):
             )
         return layer(sequences, **known)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """The steps' mask where all outputs are returned, else None."""
         mask = next(iter(flatten(mask)), None) if self.return_sequences else None
         outputs = [mask, mask] if self.merge_mode is None else [mask]
@@ -148,7 +149,7 @@ class Bidirectional(Layer):
         self.backward_layer.reset_state()
 
 
-def _copy(layer: Any, prefix: str, **changes: Any) -> Any:
+def _copy(layer: Layer, prefix: str, **changes: Any) -> Any:
     """A layer like `layer`, without its weights."""
     config = serialize_keras_object(layer)
     name = layer.name if layer.name.startswith(prefix) else prefix + layer.name

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ...engine.graph import flatten, pack_as
+from ...engine.graph import Tensor, flatten, pack_as
+from ...engine.ops.base import TensorLike
 from .cell import state_form
 from .rnn import RNN
 
 
 def dynamic_rnn(
     cell: Any,
-    inputs: Any,
+    inputs: TensorLike,
     sequence_length: Any = None,
-    initial_state: Any = None,
+    initial_state: Sequence[Tensor] | None = None,
     time_major: bool = False,
-    training: Any = False,
+    training: bool | None = False,
 ) -> tuple[Any, Any]:
     """Call a cell step by step over sequences of different lengths, as ``tf.nn.dynamic_rnn`` does.
 

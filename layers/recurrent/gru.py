@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..core.layer_config import config_from_signature
 from .cell import RecurrentCell
 from .layer import RecurrentLayer
@@ -78,7 +80,9 @@ class GRUCell(RecurrentCell):
     def bias_shape(self) -> tuple[int, ...]:
         return (2, 3 * self.units) if self.reset_after else (3 * self.units,)
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
+    def call(
+        self, inputs: TensorLike, states: Sequence[Tensor], training: bool | None = False
+    ) -> tuple[Tensor, list[Tensor]]:
         previous = states[0]
         masks = self.current_masks(inputs, training)
         x = self.product(inputs, self.kernel, masks[0])
@@ -90,7 +94,9 @@ class GRUCell(RecurrentCell):
         new = z * previous + (1.0 - z) * candidate
         return new, [new]
 
-    def _reset_after(self, x_z: Tensor, x_r: Tensor, x_h: Tensor, hidden: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
+    def _reset_after(
+        self, x_z: Tensor, x_r: Tensor, x_h: Tensor, hidden: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
         inner = self.product(hidden, self.recurrent_kernel, mask)
         if self.bias is not None:
             inner = inner + self.bias[1]
@@ -99,7 +105,9 @@ class GRUCell(RecurrentCell):
         r = self.recurrent_activation(x_r + h_r)
         return z, self.activation(x_h + r * h_h)
 
-    def _reset_before(self, x_z: Tensor, x_r: Tensor, x_h: Tensor, hidden: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
+    def _reset_before(
+        self, x_z: Tensor, x_r: Tensor, x_h: Tensor, hidden: Tensor, mask: TensorLike
+    ) -> tuple[Tensor, Tensor]:
         of_gates, of_candidate = (mask[:2], mask[2]) if isinstance(mask, list) else (mask, mask)
         inner = self.product(hidden, self.recurrent_kernel[:, : 2 * self.units], of_gates)
         h_z, h_r = ops.split(inner, 2, axis=1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..core.layer_config import config_from_signature
 from .cell import RecurrentCell, forget_gate_of_ones
 from .layer import RecurrentLayer
@@ -81,7 +82,9 @@ class LSTMCell(RecurrentCell):
         first = super()._first_bias()
         return forget_gate_of_ones(first, self.units) if self.unit_forget_bias else first
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
+    def call(
+        self, inputs: TensorLike, states: Sequence[Tensor], training: bool | None = False
+    ) -> tuple[Tensor, list[Tensor]]:
         hidden, memory = states
         masks = self.current_masks(inputs, training)
         gates = self.product(inputs, self.kernel, masks[0]) + self.product(hidden, self.recurrent_kernel, masks[1])

@@ -9,6 +9,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..core.dense import positive_int
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
@@ -63,11 +64,13 @@ class PeepholeLSTMCell(LSTMCell):
         peepholes = WeightSpec("peephole_kernel", (3, self.units), options="peephole", present=self.has_peepholes)
         return (*super().weight_specs(input_shape), peepholes)
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
+    def call(
+        self, inputs: TensorLike, states: Sequence[Tensor], training: bool | None = False
+    ) -> tuple[Tensor, list[Tensor]]:
         hidden, memory = self.advance(inputs, states, training)
         return hidden, [hidden, memory]
 
-    def advance(self, inputs: Any, states: Any, training: Any) -> tuple[Tensor, Tensor]:
+    def advance(self, inputs: TensorLike, states: Sequence[Tensor], training: bool | None) -> tuple[Tensor, Tensor]:
         """``o * activation(c')`` and ``c'``."""
         hidden, memory = states
         masks = self.current_masks(inputs, training)
@@ -152,7 +155,9 @@ class ProjectedLSTMCell(PeepholeLSTMCell):
         """Zeros."""
         return [ops.zeros((batch_size, size), self.compute_dtype) for size in self.state_size]
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
+    def call(
+        self, inputs: TensorLike, states: Sequence[Tensor], training: bool | None = False
+    ) -> tuple[Tensor, list[Tensor]]:
         hidden, memory = self.advance(inputs, states, training)
         projected = _clipped(ops.matmul(hidden, self.projection_kernel), self.proj_clip)
         return projected, [projected, memory]
@@ -213,7 +218,9 @@ class LayerNormLSTMCell(LSTMCell):
         self.recurrent_norm.build((None, 4 * self.units))
         self.state_norm.build((None, self.units))
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
+    def call(
+        self, inputs: TensorLike, states: Sequence[Tensor], training: bool | None = False
+    ) -> tuple[Tensor, list[Tensor]]:
         hidden, memory = states
         masks = self.current_masks(inputs, training)
         gates = self.kernel_norm(self.product(inputs, self.kernel, masks[0]))

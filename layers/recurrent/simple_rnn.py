@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from .cell import RecurrentCell
 from .layer import RecurrentLayer
 
@@ -21,7 +23,9 @@ class SimpleRNNCell(RecurrentCell):
         Others: see `RecurrentCell` and `Layer`.
     """
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
+    def call(
+        self, inputs: TensorLike, states: Sequence[Tensor], training: bool | None = False
+    ) -> tuple[Tensor, list[Tensor]]:
         inputs, hidden = self.dropped(inputs, states[0], training)
         outputs = ops.matmul(inputs, self.kernel)
         if self.bias is not None:

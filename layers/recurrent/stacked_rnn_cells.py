@@ -6,7 +6,8 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from ...engine.graph import flatten
+from ...engine.graph import Tensor, flatten
+from ...engine.ops.base import TensorLike
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from .cell import build_cell, call_cell, dropout_scope, has_bare_state, initial_states, output_size_of
@@ -49,7 +50,9 @@ class StackedRNNCells(Layer):
             build_cell(cell, input_shape)
             input_shape = (input_shape[0], output_size_of(cell))
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Any, list[Any]]:
+    def call(
+        self, inputs: TensorLike, states: Sequence[Tensor], training: bool | None = False
+    ) -> tuple[Any, list[Any]]:
         new_states: list[Any] = []
         for cell, state in zip(self.cells, states, strict=True):
             given = list(state) if isinstance(state, (list, tuple)) else [state]
@@ -59,7 +62,7 @@ class StackedRNNCells(Layer):
         return inputs, new_states
 
     @contextmanager
-    def dropout_masks(self, batch_size: Any, training: Any) -> Generator[None]:
+    def dropout_masks(self, batch_size: int, training: bool | None) -> Generator[None]:
         """Draw the dropout masks of all cells once, for all steps inside the block."""
         with ExitStack() as stack:
             for cell in self.cells:

@@ -57,11 +57,11 @@ class StepSums:
         for summand in self.summands:
             for value in summand.values:
                 total = totals[len(found)]
-                is_part = summand.by_row and rows is not None
-                found.append(total + (ops.segment_sum(value, rows, ops.shape(total)[0]) if is_part else value))
+                whole = rows is None or not summand.by_row
+                found.append(total + (value if whole else ops.segment_sum(value, rows, ops.shape(total)[0])))
         return found
 
-    def zeros(self, batch: Any) -> list[Tensor]:
+    def zeros(self, batch: object) -> list[Tensor]:
         """Return the initial values of the sums."""
         return [
             ops.zeros((batch,) if summand.by_row else value.shape or (), value.dtype)

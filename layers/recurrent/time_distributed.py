@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ..core.calling import map_leaves, signature_of
 from ..core.wrapper import Wrapper
 from .step_rows import live_rows, rows_live
+
+if TYPE_CHECKING:
+    from ..core.layer import Layer
 
 
 class TimeDistributed(Wrapper):
@@ -21,7 +24,7 @@ class TimeDistributed(Wrapper):
         ValueError: `layer` is none, or at the call the input has fewer than three axes.
     """
 
-    def __init__(self, layer: Any, **kwargs: Any) -> None:
+    def __init__(self, layer: Layer, **kwargs: Any) -> None:
         super().__init__(layer, **kwargs)
         self.supports_masking = True
 
@@ -33,7 +36,7 @@ class TimeDistributed(Wrapper):
             )
         super().build((input_shape[0], *input_shape[2:]))
 
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         if mask is not None:
             self._check_mask(inputs.shape, mask.shape)
         batch, steps = ops.shape(inputs)[:2]

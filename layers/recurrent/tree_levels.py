@@ -79,7 +79,7 @@ def trees_of(children: Any, mask: Any, name: str) -> Trees:
     return Trees(numbers, depths, is_live, roots, width, total)
 
 
-def _parents_and_depths(numbers: Tensor, width: int, total: Any, name: str) -> tuple[Tensor, Tensor]:
+def _parents_and_depths(numbers: Tensor, width: int, total: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Return parent and depth of each node, by pointer doubling, so that deep trees take few rounds."""
     flat, owners = ops.reshape(numbers, (-1,)), ops.repeat(ops.arange(total), width)
     counts = ops.segment_sum(ops.ones_like(flat), flat, num_segments=total + 1)[:total]

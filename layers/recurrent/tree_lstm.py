@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...engine import ops
+from ...engine.common.dtypes import DTypeLike
 from ...engine.control_flow import TensorArray, TensorStore, cond, while_loop
 from ...engine.control_flow.scheduling import dynamic_schedule
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..core.dense import known_features, positive_int
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -148,7 +150,7 @@ class TreeLSTM(Layer):
 
     # --- the pass from the leaves up ------------------------------------------------------------------------
 
-    def call(self, inputs: Any, children: Any, mask: Any = None) -> Tensor:
+    def call(self, inputs: Any, children: Any, mask: TensorLike | None = None) -> Tensor:
         children = ops.convert_to_tensor(children)
         self._check_shapes(inputs.shape, children.shape)
         if children.shape[2] == 0:  # leaves alone: what follows needs a place for a child, if there is none in it
@@ -177,7 +179,7 @@ class TreeLSTM(Layer):
         from_inputs = self._from_inputs(ops.take(rows, levels.inner, axis=0))
         count, dtype = ops.shape(levels.inner_counts)[0], rows.dtype
 
-        def pieces(value: Tensor, lengths: Tensor, columns: int, dtype: Any = dtype) -> TensorArray:
+        def pieces(value: Tensor, lengths: Tensor, columns: int, dtype: DTypeLike = dtype) -> TensorArray:
             return TensorArray(dtype, size=0, element_shape=(None, columns)).split(value, lengths)
 
         leaves = pieces(leaf_states, levels.leaf_counts, 2 * self.units)
@@ -267,7 +269,7 @@ class TreeLSTM(Layer):
 
     # --- what it says of itself -----------------------------------------------------------------------------
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """The nodes' mask if all nodes are returned."""
         return mask if self.return_nodes else None
 

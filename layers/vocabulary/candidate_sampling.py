@@ -7,14 +7,19 @@ whole batch, and what sampled losses correct their logits by.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...engine import ops
 from ...engine.control_flow import while_loop
 from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
 from ...engine.ops.random import samplers as random
+
+if TYPE_CHECKING:
+    from ...engine.ops.random.keys import SeedGenerator
+
 
 Draw = Callable[[Any], Tensor]  # so many classes, drawn independently
 Law = Callable[[Tensor], Tensor]  # the probability of each class, float64
@@ -35,7 +40,12 @@ class Candidates(NamedTuple):
 
 
 def log_uniform_candidate_sampler(
-    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: Any = None
+    true_classes: TensorLike,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    seed: int | SeedGenerator | None = None,
 ) -> Candidates:
     """Sample classes that are numbered by falling frequency, of which about Zipf's law holds.
 
@@ -68,7 +78,7 @@ def log_uniform_candidate_sampler(
     true = _checked(name, true_classes, num_true, num_sampled, unique, range_max)
     generator, width = _generator(seed), float(np.log1p(range_max))
 
-    def draw(count: Any) -> Tensor:
+    def draw(count: object) -> Tensor:
         powers = ops.exp(random.uniform((count,), dtype="float64", seed=generator) * width)
         return ops.clip(ops.cast(powers, "int64") - 1, 0, range_max - 1)  # rounding may reach the very end
 
@@ -79,7 +89,12 @@ def log_uniform_candidate_sampler(
 
 
 def uniform_candidate_sampler(
-    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: Any = None
+    true_classes: TensorLike,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    seed: int | SeedGenerator | None = None,
 ) -> Candidates:
     """Sample classes that are all as probable; see `log_uniform_candidate_sampler`.
 
@@ -91,7 +106,7 @@ def uniform_candidate_sampler(
     true = _checked("uniform_candidate_sampler", true_classes, num_true, num_sampled, unique, range_max)
     generator = _generator(seed)
 
-    def draw(count: Any) -> Tensor:
+    def draw(count: object) -> Tensor:
         return random.randint((count,), 0, range_max, dtype="int64", seed=generator)
 
     def law(classes: Tensor) -> Tensor:
@@ -101,7 +116,7 @@ def uniform_candidate_sampler(
 
 
 def fixed_unigram_candidate_sampler(
-    true_classes: Any,
+    true_classes: TensorLike,
     num_true: int,
     num_sampled: int,
     unique: bool,
@@ -109,7 +124,7 @@ def fixed_unigram_candidate_sampler(
     distortion: float = 1.0,
     num_reserved_ids: int = 0,
     unigrams: Sequence[float] = (),
-    seed: Any = None,
+    seed: int | SeedGenerator | None = None,
 ) -> Candidates:
     """Sample classes by counts that are given; see `log_uniform_candidate_sampler`.
 
@@ -150,7 +165,7 @@ def fixed_unigram_candidate_sampler(
     edges = np.cumsum(shares[possible])
     edges[-1] = 1.0
 
-    def draw(count: Any) -> Tensor:
+    def draw(count: object) -> Tensor:
         units = random.uniform((count,), dtype="float64", seed=generator)
         return ops.take(ops.constant(possible, "int64"), ops.searchsorted(edges, units, side="right"), axis=0)
 
@@ -163,7 +178,9 @@ def fixed_unigram_candidate_sampler(
 # --- what all of them do --------------------------------------------------------------------------------------------
 
 
-def _checked(name: str, true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int) -> Tensor:
+def _checked(
+    name: str, true_classes: TensorLike, num_true: int, num_sampled: int, unique: bool, range_max: int
+) -> Tensor:
     """The true classes as int64 ``(batch, num_true)``."""
     for argument, value in (("num_true", num_true), ("num_sampled", num_sampled), ("range_max", range_max)):
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor, Variable, colocate_with
+from ...engine.ops.base import TensorLike
 from ...engine.ops.neural.embedding import find_shards, shards_of
 from .candidate_sampling import log_uniform_candidate_sampler
+
+if TYPE_CHECKING:
+    from ...engine.ops.random.keys import SeedGenerator
+
 
 _NEVER = -1e30  # the logit of a class that must not count: finite, so that no gradient is NaN
 
 
 def sampled_softmax_loss(
-    weights: Any,
-    biases: Any,
-    labels: Any,
-    inputs: Any,
+    weights: Sequence[Tensor],
+    biases: TensorLike,
+    labels: TensorLike,
+    inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
     sampled_values: Any = None,
     remove_accidental_hits: bool = True,
-    seed: Any = None,
+    seed: int | SeedGenerator | None = None,
     *,
     subtract_log_q: bool = True,
     partition_strategy: str = "mod",
@@ -81,16 +87,16 @@ def sampled_softmax_loss(
 
 
 def nce_loss(
-    weights: Any,
-    biases: Any,
-    labels: Any,
-    inputs: Any,
+    weights: str,
+    biases: TensorLike,
+    labels: TensorLike,
+    inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
     sampled_values: Any = None,
     remove_accidental_hits: bool = False,
-    seed: Any = None,
+    seed: int | SeedGenerator | None = None,
     *,
     subtract_log_q: bool = True,
     partition_strategy: str = "mod",
@@ -151,7 +157,7 @@ def _logits(
     candidates, true_count, sampled_count = [ops.stop_gradient(value) for value in sampled_values]
     candidates = ops.cast(candidates, "int64")
 
-    def rows(table: Any, ids: Tensor) -> Tensor:
+    def rows(table: Tensor, ids: Tensor) -> Tensor:
         return ops.cast(ops.embedding_lookup(table, ids, partition_strategy), inputs.dtype)
 
     true = ops.sum(ops.expand_dims(inputs, 1) * rows(weights, labels), axis=-1) + rows(biases, labels)
@@ -168,7 +174,7 @@ def _logits(
 
 
 def _of_candidates(
-    name: str, weights: Any, biases: Any, candidates: Tensor, inputs: Tensor, partition_strategy: str
+    name: str, weights: str, biases: Tensor, candidates: Tensor, inputs: Tensor, partition_strategy: str
 ) -> Tensor:
     """The logits of the sampled classes, ``(batch, num_sampled)``; those of each shard are computed where it is."""
     (tables, strategy), (offsets, _) = shards_of(weights, partition_strategy), shards_of(biases, partition_strategy)
@@ -188,7 +194,7 @@ def _of_candidates(
     return ops.transpose(ops.dynamic_stitch(order, columns))
 
 
-def _checked(name: str, labels: Any, inputs: Any, num_true: int) -> tuple[Tensor, Tensor]:
+def _checked(name: str, labels: TensorLike, inputs: TensorLike, num_true: int) -> tuple[Tensor, Tensor]:
     """Labels as int64 ``(batch, num_true)``, and the inputs."""
     labels, inputs = ops.convert_to_tensor(labels), ops.convert_to_tensor(inputs)
     if labels.dtype.kind not in "iu":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -10,6 +11,7 @@ from ...engine.graph.sharded import rows_of_shards
 from ...engine.objects import initializers
 from ...engine.objects.identifiers import InitializerLike
 from ...engine.objects.registry import serialize_keras_object
+from ...engine.ops.base import TensorLike
 from ...engine.ops.neural.embedding import shards_of
 from ...engine.ops.random import samplers as random
 from ..core.dense import known_features, positive_int
@@ -19,6 +21,9 @@ from ..core.layer_config import config_from_signature
 from .sampled_losses import sampled_softmax_loss
 from .sharded_embedding import ShardedEmbedding
 from .sharded_softmax import sharded_logits, sharded_softmax_loss, sharded_top_k
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
 
 
 @config_from_signature(embedding="")
@@ -72,7 +77,7 @@ class SampledSoftmax(Layer):
         kernel_initializer: InitializerLike = "glorot_uniform",
         bias_initializer: InitializerLike = "zeros",
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.num_classes = positive_int("SampledSoftmax", "num_classes", num_classes)
@@ -92,7 +97,7 @@ class SampledSoftmax(Layer):
         if embedding is None:  # what it has to say of its arguments is said here
             ShardedEmbedding(num_classes, 1, num_shards, partition, devices)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         units = known_features(self, input_shape)
         if self.embedding is None:
             self.embedding = ShardedEmbedding(
@@ -141,7 +146,13 @@ class SampledSoftmax(Layer):
             places=self.tables,
         )
 
-    def call(self, inputs: Any, labels: Any = None, mask: Any = None, training: Any = False) -> Any:
+    def call(
+        self,
+        inputs: TensorLike,
+        labels: TensorLike | None = None,
+        mask: TensorLike | None = None,
+        training: bool | None = False,
+    ) -> Any:
         dims = ops.shape(inputs)[:-1]
         flat = ops.reshape(inputs, (-1, self.embedding.output_dim))
         partition = self._layout
@@ -154,7 +165,7 @@ class SampledSoftmax(Layer):
         best = sharded_top_k(self.tables, self.biases, flat, self.top_k, partition)
         return tuple(ops.reshape(each, (*dims, self.top_k)) for each in best)
 
-    def _losses(self, flat: Tensor, labels: Tensor, training: Any, partition: str) -> Tensor:
+    def _losses(self, flat: Tensor, labels: Tensor, training: bool | None, partition: str) -> Tensor:
         """The loss of each position."""
         if training:
             losses = sampled_softmax_loss(
@@ -171,7 +182,7 @@ class SampledSoftmax(Layer):
             losses = sharded_softmax_loss(self.tables, self.biases, labels, flat, partition)
         return ops.cast(losses, self.variable_dtype)
 
-    def _flat(self, given: Any, inputs: Any, argument: str) -> Tensor:
+    def _flat(self, given: TensorLike, inputs: Any, argument: str) -> Tensor:
         """Labels or mask as ``(positions,)``."""
         tensor = ops.convert_to_tensor(given)
         if tensor.shape is not None and inputs.shape is not None and len(tensor.shape) != len(inputs.shape) - 1:
@@ -183,7 +194,7 @@ class SampledSoftmax(Layer):
             tensor = ops.cast(tensor, "int32")
         return ops.reshape(tensor, (-1,))
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """The inputs' mask, for each output."""
         return mask if self.top_k is None or mask is None else [mask] * 2
 

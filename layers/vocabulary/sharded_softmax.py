@@ -7,6 +7,7 @@ section 4.2).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,16 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor, Variable
 from ...engine.graph.scopes import colocate_with
+from ...engine.ops.base import TensorLike
 from ...engine.ops.neural.embedding import find_shards, shards_of
 
 
 def sharded_softmax_loss(
-    weights: Any, biases: Any, labels: Any, inputs: Any, partition_strategy: str = "mod"
+    weights: Sequence[Tensor],
+    biases: TensorLike,
+    labels: TensorLike,
+    inputs: TensorLike,
+    partition_strategy: str = "mod",
 ) -> Tensor:
     """The cross-entropy of the softmax over all classes, exactly, with weights in shards.
 
@@ -58,7 +64,9 @@ def sharded_softmax_loss(
     return total - (true[0] if len(true) == 1 else ops.sum(ops.stack(true), axis=0))
 
 
-def sharded_logits(weights: Any, biases: Any, inputs: Any, partition_strategy: str = "mod") -> Tensor:
+def sharded_logits(
+    weights: Sequence[Tensor], biases: TensorLike, inputs: TensorLike, partition_strategy: str = "mod"
+) -> Tensor:
     """The logits of all classes, ``(batch, classes)``, in the order of their numbers; see `sharded_softmax_loss`.
 
     >>> import anabranch as ab
@@ -80,7 +88,7 @@ def sharded_logits(weights: Any, biases: Any, inputs: Any, partition_strategy: s
 
 
 def sharded_top_k(
-    weights: Any, biases: Any, inputs: Any, k: int, partition_strategy: str = "mod"
+    weights: Sequence[Tensor], biases: TensorLike, inputs: TensorLike, k: int, partition_strategy: str = "mod"
 ) -> tuple[Tensor, Tensor]:
     """The `k` largest logits and their classes, the best of each shard's best; see `sharded_softmax_loss`.
 
@@ -113,7 +121,9 @@ def sharded_top_k(
     return best, ops.take_along_axis(ops.concatenate(numbers, axis=1), places, axis=1)
 
 
-def _checked(name: str, weights: Any, biases: Any, inputs: Any) -> tuple[list[Any], list[Any], Tensor]:
+def _checked(
+    name: str, weights: Sequence[Tensor], biases: TensorLike, inputs: TensorLike
+) -> tuple[list[Any], list[Any], Tensor]:
     """The shards of weights and biases, as variables or tensors, and the inputs."""
     tables, offsets = [
         [each if isinstance(each, Variable) else ops.convert_to_tensor(each) for each in given]
@@ -152,7 +162,7 @@ def _numbers(sizes: list[int], partition_strategy: str, name: str) -> tuple[Any,
     return owner, every - starts[owner]
 
 
-def _shard_logits(table: Any, offset: Any, inputs: Tensor) -> Tensor:
+def _shard_logits(table: Tensor, offset: Any, inputs: Tensor) -> Tensor:
     return ops.matmul(inputs, ops.transpose(ops.cast(table, inputs.dtype))) + ops.cast(offset, inputs.dtype)
 
 

@@ -303,11 +303,11 @@ def istft(
     signal = apply(add, multiply(sequences, weights)) / where(known, total, 1)
     mirrored = fft_length // 2 if center else 0
     if length is not None:
-        return cast(of_length(signal[..., mirrored:], int(length)), dtype)
+        return cast(_of_length(signal[..., mirrored:], int(length)), dtype)
     return cast(signal[..., mirrored : dim(signal, -1) - mirrored], dtype)
 
 
-def of_length(signal: Tensor, length: int) -> Tensor:
+def _of_length(signal: Tensor, length: int) -> Tensor:
     """The last axis cut, or padded with zeros, to a length."""
     size = dim(signal, -1)
     if isinstance(size, int) and size >= length:

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from ....engine import ops
+from ....engine.graph import Tensor
+from ....engine.ops.base import TensorLike
 from .images import cubic_weights
 from .node import Node, imports
 from .values import known, shape_of, tensor
 
 
 @imports("GridSample")
-def _grid_sample(node: Node, x: Any, grid: Any) -> Any:
+def _grid_sample(node: Node, x: Tensor, grid: Any) -> Any:
     """Values of (batch, channels, *sizes) at points in [-1, 1], whose coordinates come last axis first."""
     given = str(node.get("mode", "linear"))
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(given, given)
@@ -64,7 +66,7 @@ def _inside(place: Any, size: int, how: str, aligned: bool) -> Any:
     return ops.clip(place, 0.0, size - 1.0)
 
 
-def _picked(x: Any, places: list[Any], sizes: list[int], how: str, aligned: bool) -> Any:
+def _picked(x: Tensor, places: list[Any], sizes: list[int], how: str, aligned: bool) -> Any:
     """The cells at whole places; zeros outside, or what is at the border or its mirror."""
     valid: Any = None
     index: Any = 0
@@ -94,7 +96,7 @@ def _mirrored(place: Any, size: int, aligned: bool) -> Any:
 
 @imports("NonMaxSuppression")
 def _non_max_suppression(
-    node: Node, boxes: Any, scores: Any, most: Any = None, overlap: Any = None, least: Any = None
+    node: Node, boxes: object, scores: TensorLike, most: Any = None, overlap: Any = None, least: Any = None
 ) -> Any:
     """Computed where boxes and scores are known, box by box in the order of their scores."""
     all_boxes, all_scores = known(boxes), known(scores)
@@ -134,7 +136,7 @@ def _overlap(a: Any, b: Any) -> float:
 
 
 @imports("TfIdfVectorizer")
-def _tf_idf_vectorizer(node: Node, x: Any) -> Any:
+def _tf_idf_vectorizer(node: Node, x: Tensor) -> Any:
     """Counts of n-grams, with gaps of up to `max_skip_count`, weighted."""
     found = known(x)
     if found is None:
@@ -167,7 +169,7 @@ def _grams(node: Node, row: list[Any]) -> Any:
                 yield tuple(row[first + gap * k] for k in range(length))
 
 
-def _weighted(mode: str, counts: Any, indexes: list[int], weights: Any) -> Any:
+def _weighted(mode: str, counts: Any, indexes: list[int], weights: str) -> Any:
     factors = np.ones(counts.shape[1], "float32")
     if weights:
         for place, weight in zip(indexes, weights, strict=True):
@@ -178,7 +180,7 @@ def _weighted(mode: str, counts: Any, indexes: list[int], weights: Any) -> Any:
 
 
 @imports("RoiAlign")
-def _roi_align(node: Node, x: Any, regions: Any, batches: Any) -> Any:
+def _roi_align(node: Node, x: Tensor, regions: Any, batches: Any) -> Any:
     """The mean (or maximum) of samples in each cell of each region, interpolated linearly."""
     image, boxes, rows = known(x), known(regions), known(batches)
     if image is None or boxes is None or rows is None:

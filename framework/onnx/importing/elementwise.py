@@ -10,6 +10,9 @@ import numpy as np
 
 from ....engine import ops
 from ....engine.common import dtypes
+from ....engine.common.dtypes import DTypeLike
+from ....engine.graph import Tensor
+from ....engine.ops.base import TensorLike
 from .node import Node, imports
 from .values import INT4, UINT4, Dims, FourBits, dtype_of, known, plain, tensor
 
@@ -69,7 +72,7 @@ def _aligned(node: Node, inputs: Any) -> Any:
 
 
 @imports("Add", "Sub", "Mul", "Div", dims=True)
-def _arithmetic(node: Node, x: Any, y: Any) -> Any:
+def _arithmetic(node: Node, x: TensorLike, y: TensorLike) -> Any:
     if isinstance(x, Dims) or isinstance(y, Dims):
         found = _of_dims(node.op_type, x, y)
         if found is not None:
@@ -82,7 +85,7 @@ def _arithmetic(node: Node, x: Any, y: Any) -> Any:
     return ops.multiply(a, b) if node.op_type == "Mul" else _quotient(a, b)
 
 
-def _quotient(a: Any, b: Any) -> Any:
+def _quotient(a: Tensor, b: TensorLike) -> Any:
     """Integers are divided toward zero."""
     if not dtypes.is_integer(a.dtype):
         return ops.divide(a, b)
@@ -94,7 +97,7 @@ def _quotient(a: Any, b: Any) -> Any:
     return ops.where(up, ops.add(down, 1), down)
 
 
-def _of_dims(op_type: str, x: Any, y: Any) -> Dims | None:
+def _of_dims(op_type: str, x: TensorLike, y: TensorLike) -> Dims | None:
     """Arithmetic with sizes of which some are known."""
     left, right = _entries(x), _entries(y)
     if left is None or right is None or (len(left) != len(right) and 1 not in (len(left), len(right))):
@@ -116,7 +119,7 @@ def _int_quotient(op_type: str, a: int, b: int) -> int:
     return int(a / b) if op_type == "Div" else 0
 
 
-def _entries(value: Any) -> list[Any] | None:
+def _entries(value: object) -> list[Any] | None:
     if isinstance(value, Dims):
         return value.entries
     array = known(value)
@@ -124,12 +127,12 @@ def _entries(value: Any) -> list[Any] | None:
 
 
 @imports("Mod")
-def _mod(node: Node, x: Any, y: Any) -> Any:
+def _mod(node: Node, x: Tensor, y: Tensor) -> Any:
     return ops.fmod(x, y) if node.get("fmod") else ops.mod(x, y)
 
 
 @imports("Pow")
-def _pow(node: Node, x: Any, y: Any) -> Any:
+def _pow(node: Node, x: Tensor, y: Tensor) -> Any:
     """The result has the type of the base."""
     x, y = _aligned(node, (x, y))
     if x.dtype == y.dtype and not dtypes.is_integer(x.dtype):
@@ -141,7 +144,7 @@ def _pow(node: Node, x: Any, y: Any) -> Any:
 
 
 @imports("BitShift")
-def _bit_shift(node: Node, x: Any, y: Any) -> Any:
+def _bit_shift(node: Node, x: Tensor, y: Tensor) -> Any:
     return ops.left_shift(x, y) if node.get("direction") == "LEFT" else ops.right_shift(x, y)
 
 
@@ -165,22 +168,22 @@ _COMPARED = {
 
 
 @imports(*_COMPARED)
-def _compared(node: Node, x: Any, y: Any) -> Any:
+def _compared(node: Node, x: Tensor, y: Tensor) -> Any:
     return _COMPARED[node.op_type](*_aligned(node, (x, y)))
 
 
 @imports("Where")
-def _where(node: Node, condition: Any, x: Any, y: Any) -> Any:
+def _where(node: Node, condition: Tensor, x: Tensor, y: Tensor) -> Any:
     return ops.where(condition, x, y)
 
 
 @imports("IsNaN")
-def _is_nan(node: Node, x: Any) -> Any:
+def _is_nan(node: Node, x: Tensor) -> Any:
     return ops.isnan(x)
 
 
 @imports("IsInf")
-def _is_inf(node: Node, x: Any) -> Any:
+def _is_inf(node: Node, x: Tensor) -> Any:
     found = ops.isinf(x)
     if not node.get("detect_negative", 1):
         found = ops.logical_and(found, ops.greater(x, 0))
@@ -190,12 +193,12 @@ def _is_inf(node: Node, x: Any) -> Any:
 
 
 @imports("Identity", dims=True)
-def _identity(node: Node, x: Any) -> Any:
+def _identity(node: Node, x: Tensor) -> Any:
     return x
 
 
 @imports("Cast", dims=True)
-def _cast(node: Node, x: Any) -> Any:
+def _cast(node: Node, x: TensorLike) -> Any:
     dtype = dtype_of(node.get("to"), four_bits=True)
     if isinstance(x, Dims) and dtype == np.dtype("int64"):
         return x
@@ -203,16 +206,16 @@ def _cast(node: Node, x: Any) -> Any:
 
 
 @imports("CastLike", dims=True)
-def _cast_like(node: Node, x: Any, like: Any) -> Any:
+def _cast_like(node: Node, x: Tensor, like: Any) -> Any:
     return _cast_any(x, (like if isinstance(like, FourBits) else tensor(plain(like))).dtype)
 
 
-def _cast_any(x: Any, dtype: Any) -> Any:
+def _cast_any(x: TensorLike, dtype: DTypeLike) -> Any:
     numbers = tensor(x.held if isinstance(x, FourBits) else plain(x))
     return FourBits.of_numbers(numbers, dtype) if dtype in (INT4, UINT4) else cast_to(numbers, dtype)
 
 
-def cast_to(x: Any, dtype: Any) -> Any:
+def cast_to(x: Tensor, dtype: Any) -> Any:
     """Return a value in another dtype, texts read or written as numbers."""
     if dtypes.is_string(dtype):
         return x if dtypes.is_string(x.dtype) else _written(x)
@@ -224,7 +227,7 @@ def cast_to(x: Any, dtype: Any) -> Any:
     return ops.cast(ops.strings.to_number(x, "float64" if dtype.kind == "f" else "int64"), dtype)
 
 
-def _written(x: Any) -> Any:
+def _written(x: Tensor) -> Any:
     if known(x) is not None:
         array = known(x)
         as_text = [str(each) for each in array.astype(array.dtype).reshape(-1)]
@@ -233,7 +236,7 @@ def _written(x: Any) -> Any:
 
 
 @imports("BitCast")
-def _bit_cast(node: Node, x: Any) -> Any:
+def _bit_cast(node: Node, x: Tensor) -> Any:
     return ops.view(x, dtype_of(node.get("to")))
 
 
@@ -241,68 +244,68 @@ def _bit_cast(node: Node, x: Any) -> Any:
 
 
 @imports("Elu")
-def _elu(node: Node, x: Any) -> Any:
+def _elu(node: Node, x: Tensor) -> Any:
     return ops.elu(x, node.get("alpha", 1.0))
 
 
 @imports("Celu")
-def _celu(node: Node, x: Any) -> Any:
+def _celu(node: Node, x: Tensor) -> Any:
     return ops.celu(x, node.get("alpha", 1.0))
 
 
 @imports("Selu")
-def _selu(node: Node, x: Any) -> Any:
+def _selu(node: Node, x: Tensor) -> Any:
     alpha, gamma = node.get("alpha", 1.6732632423543772), node.get("gamma", 1.0507009873554805)
     return ops.multiply(gamma, ops.where(ops.greater(x, 0), x, ops.multiply(alpha, ops.expm1(x))))
 
 
 @imports("LeakyRelu")
-def _leaky_relu(node: Node, x: Any) -> Any:
+def _leaky_relu(node: Node, x: Tensor) -> Any:
     return ops.where(ops.greater_equal(x, 0), x, ops.multiply(x, node.get("alpha", 0.01)))
 
 
 @imports("PRelu")
-def _prelu(node: Node, x: Any, slope: Any) -> Any:
+def _prelu(node: Node, x: Tensor, slope: Any) -> Any:
     return ops.where(ops.greater_equal(x, 0), x, ops.multiply(x, slope))
 
 
 @imports("ThresholdedRelu")
-def _thresholded_relu(node: Node, x: Any) -> Any:
+def _thresholded_relu(node: Node, x: Tensor) -> Any:
     return ops.where(ops.greater(x, node.get("alpha", 1.0)), x, ops.zeros_like(x))
 
 
 @imports("HardSigmoid")
-def _hard_sigmoid(node: Node, x: Any) -> Any:
+def _hard_sigmoid(node: Node, x: Tensor) -> Any:
     return ops.clip(ops.add(ops.multiply(x, node.get("alpha", 0.2)), node.get("beta", 0.5)), 0.0, 1.0)
 
 
 @imports("HardSwish")
-def _hard_swish(node: Node, x: Any) -> Any:
+def _hard_swish(node: Node, x: Tensor) -> Any:
     return ops.multiply(x, ops.clip(ops.add(ops.multiply(x, 1 / 6), 0.5), 0.0, 1.0))
 
 
 @imports("Softsign")
-def _softsign(node: Node, x: Any) -> Any:
+def _softsign(node: Node, x: Tensor) -> Any:
     return ops.softsign(x)
 
 
 @imports("Mish")
-def _mish(node: Node, x: Any) -> Any:
+def _mish(node: Node, x: Tensor) -> Any:
     return ops.multiply(x, ops.tanh(ops.softplus(x)))
 
 
 @imports("Gelu")
-def _gelu(node: Node, x: Any) -> Any:
+def _gelu(node: Node, x: Tensor) -> Any:
     return ops.gelu(x, approximate=node.get("approximate", "none") == "tanh")
 
 
 @imports("Swish")
-def _swish(node: Node, x: Any) -> Any:
+def _swish(node: Node, x: Tensor) -> Any:
     return ops.multiply(x, ops.sigmoid(ops.multiply(x, node.get("alpha", 1.0))))
 
 
 @imports("Shrink")
-def _shrink(node: Node, x: Any) -> Any:
+def _shrink(node: Node, x: Tensor) -> Any:
     bias, bound = node.get("bias", 0.0), node.get("lambd", 0.5)
     low, high = ops.less(x, -bound), ops.greater(x, bound)
     if dtypes.is_integer(x.dtype):
@@ -311,7 +314,7 @@ def _shrink(node: Node, x: Any) -> Any:
 
 
 @imports("Clip")
-def _clip(node: Node, x: Any, low: Any = None, high: Any = None) -> Any:
+def _clip(node: Node, x: Tensor, low: Any = None, high: Any = None) -> Any:
     low = node.get("min") if low is None else low
     high = node.get("max") if high is None else high
     if low is not None:
@@ -320,7 +323,7 @@ def _clip(node: Node, x: Any, low: Any = None, high: Any = None) -> Any:
 
 
 @imports("Dropout")
-def _dropout(node: Node, x: Any, ratio: Any = None, training: Any = None) -> Any:
+def _dropout(node: Node, x: Tensor, ratio: Any = None, training: bool | None = None) -> Any:
     """Return the input, and a mask that drops nothing, as in inference. Draws of other runtimes can't be made again."""
     rate = float(known(ratio)) if ratio is not None and known(ratio) is not None else node.get("ratio", 0.5)
     trains = training is not None and (known(training) is None or bool(known(training)))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ....engine import ops
 from ....engine.common import dtypes
+from ....engine.graph import Tensor
+from ....engine.ops.base import TensorLike
 from .mathematics import rounded_to
 from .node import Node, imports
 from .values import known, rank_of, shape_of, sizes_of, tensor
@@ -17,12 +20,12 @@ from .values import known, rank_of, shape_of, sizes_of, tensor
 # --- padding --------------------------------------------------------------------------------------------------------
 
 
-def _spatial(node: Node, x: Any, name: str, default: int = 1) -> list[int]:
+def _spatial(node: Node, x: TensorLike, name: str, default: int = 1) -> list[int]:
     given = node.get(name)
     return list(given) if given else [default] * (rank_of(x) - 2)
 
 
-def _pads(node: Node, x: Any, kernel: list[int], strides: list[int], dilations: list[int]) -> list[list[int]]:
+def _pads(node: Node, x: TensorLike, kernel: list[int], strides: list[int], dilations: list[int]) -> list[list[int]]:
     """Cells before and behind each spatial axis."""
     how = node.get("auto_pad", "NOTSET")
     rank = len(kernel)
@@ -43,7 +46,7 @@ def _pads(node: Node, x: Any, kernel: list[int], strides: list[int], dilations: 
     return found
 
 
-def _padded(x: Any, pads: list[list[int]], value: Any = 0) -> Any:
+def _padded(x: Any, pads: list[list[int]], value: object = 0) -> Any:
     if not any(width for pair in pads for width in pair):
         return x
     return ops.pad(x, [[0, 0], [0, 0], *pads], "constant", constant_values=tensor(np.array(value).astype(x.dtype)))
@@ -52,13 +55,13 @@ def _padded(x: Any, pads: list[list[int]], value: Any = 0) -> Any:
 # --- convolutions ---------------------------------------------------------------------------------------------------
 
 
-def _turned_kernel(w: Any) -> Any:
+def _turned_kernel(w: TensorLike) -> Any:
     """(filters, channels, ...) as the engine has kernels: (..., channels, filters)."""
     rank = rank_of(w)
     return ops.transpose(w, [*range(2, rank), 1, 0])
 
 
-def convolved(node: Node, x: Any, w: Any) -> Any:
+def convolved(node: Node, x: TensorLike, w: TensorLike) -> Any:
     """Return the convolution of a Conv node, without its bias."""
     kernel = [int(size) for size in shape_of(w)[2:]]
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
@@ -73,28 +76,28 @@ def convolved(node: Node, x: Any, w: Any) -> Any:
     )  # fmt: skip
 
 
-def _with_gaps(x: Any, w: Any, strides: list[int], dilations: list[int]) -> Any:
+def _with_gaps(x: Tensor, w: TensorLike, strides: list[int], dilations: list[int]) -> Any:
     """A convolution with strides and dilations, which `ops.conv` takes apart only: every window, then some."""
     whole = ops.conv(x, _turned_kernel(w), padding="valid", data_format="channels_first", dilation_rate=dilations)
     return whole[(slice(None), slice(None), *[slice(None, None, step) for step in strides])]
 
 
 @imports("Conv")
-def _conv(node: Node, x: Any, w: Any, bias: Any = None) -> Any:
+def _conv(node: Node, x: TensorLike, w: TensorLike, bias: TensorLike | None = None) -> Any:
     y = convolved(node, x, w)
     return y if bias is None else ops.add(y, _channels(x, bias))
 
 
-def _channels(x: Any, value: Any) -> Any:
+def _channels(x: TensorLike, value: TensorLike) -> Any:
     return ops.reshape(value, (1, -1, *[1] * (rank_of(x) - 2)))
 
 
 @imports("ConvInteger")
-def _conv_integer(node: Node, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
+def _conv_integer(node: Node, x: Tensor, w: TensorLike, x_zero: Any = None, w_zero: Any = None) -> Any:
     return ops.cast(ops.round(convolved(node, *_centred(x, w, x_zero, w_zero))), "int32")
 
 
-def _centred(x: Any, w: Any, x_zero: Any, w_zero: Any) -> tuple[Any, Any]:
+def _centred(x: Tensor, w: TensorLike, x_zero: Any, w_zero: Any) -> tuple[Any, Any]:
     """Numbers without their zero points, in float64, in which sums of products are exact."""
     left, right = ops.cast(x, "float64"), ops.cast(w, "float64")
     if x_zero is not None:
@@ -107,8 +110,8 @@ def _centred(x: Any, w: Any, x_zero: Any, w_zero: Any) -> tuple[Any, Any]:
 
 @imports("QLinearConv")
 def _qlinear_conv(
-    node: Node, x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any, y_scale: Any, y_zero: Any,
-    bias: Any = None,
+    node: Node, x: Tensor, x_scale: Any, x_zero: Any, w: TensorLike, w_scale: Any, w_zero: Any, y_scale: Any,
+    y_zero: Any, bias: Tensor | None = None,
 ) -> Any:  # fmt: skip
     total = convolved(node, *_centred(x, w, x_zero, w_zero))
     if bias is not None:
@@ -121,7 +124,7 @@ def _qlinear_conv(
 
 
 @imports("ConvTranspose")
-def _conv_transpose(node: Node, x: Any, w: Any, bias: Any = None) -> Any:
+def _conv_transpose(node: Node, x: Tensor, w: TensorLike, bias: Tensor | None = None) -> Any:
     """Zeros between the cells, then a convolution with the kernel turned round."""
     rank, groups = rank_of(x) - 2, node.get("group", 1)
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
@@ -147,7 +150,7 @@ def _conv_transpose(node: Node, x: Any, w: Any, bias: Any = None) -> Any:
     return y if bias is None else ops.add(y, _channels(x, bias))
 
 
-def _transposed_pads(node: Node, sizes: Any, strides: Any, reach: Any, extra: Any) -> list[list[int]]:
+def _transposed_pads(node: Node, sizes: Sequence[int], strides: Any, reach: Any, extra: Any) -> list[list[int]]:
     """Cells that are cut off before and behind."""
     rank = len(strides)
     wanted, how = node.get("output_shape"), node.get("auto_pad", "NOTSET")
@@ -166,7 +169,7 @@ def _transposed_pads(node: Node, sizes: Any, strides: Any, reach: Any, extra: An
     return found
 
 
-def _spread(x: Any, strides: list[int]) -> Any:
+def _spread(x: Tensor, strides: list[int]) -> Any:
     """Zeros between the cells, as many as a stride skips."""
     for k, step in enumerate(strides):
         if step == 1:
@@ -183,7 +186,7 @@ def _spread(x: Any, strides: list[int]) -> Any:
     return x
 
 
-def _grouped(w: Any, groups: int) -> Any:
+def _grouped(w: TensorLike, groups: int) -> Any:
     if groups == 1:
         return ops.swapaxes(w, 0, 1)
     channels, filters, *rest = shape_of(w)
@@ -194,7 +197,7 @@ def _grouped(w: Any, groups: int) -> Any:
 # --- pooling --------------------------------------------------------------------------------------------------------
 
 
-def _windows(node: Node, x: Any, value: Any) -> tuple[Any, list[tuple[int, ...]], list[int], list[list[int]]]:
+def _windows(node: Node, x: Tensor, value: object) -> tuple[Any, list[tuple[int, ...]], list[int], list[list[int]]]:
     """For each cell of a window what it sees: a stack of strided slices; and the cells, sizes of results, padding."""
     kernel = [int(size) for size in node.get("kernel_shape")]
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
@@ -222,7 +225,7 @@ def _windows(node: Node, x: Any, value: Any) -> tuple[Any, list[tuple[int, ...]]
     return ops.stack(parts), cells, outs, pads
 
 
-def _known_sizes(x: Any) -> list[int]:
+def _known_sizes(x: Tensor) -> list[int]:
     sizes = shape_of(x)[2:]
     if None in sizes:
         raise ValueError("pooling needs spatial sizes that are known")
@@ -234,7 +237,7 @@ def _least(dtype: Any) -> Any:
 
 
 @imports("MaxPool")
-def _max_pool(node: Node, x: Any) -> Any:
+def _max_pool(node: Node, x: Tensor) -> Any:
     seen, cells, outs, pads = _windows(node, x, _least(x.dtype))
     found = ops.max(seen, 0)
     if not node.wants(1):
@@ -242,7 +245,7 @@ def _max_pool(node: Node, x: Any) -> Any:
     return found, _places_of(node, x, ops.argmax(seen, 0), cells, outs, pads)
 
 
-def _places_of(node: Node, x: Any, best: Any, cells: Any, outs: Any, pads: Any) -> Any:
+def _places_of(node: Node, x: Tensor, best: Any, cells: Any, outs: Any, pads: Any) -> Any:
     """Return the positions of the maxima in the whole input, flattened."""
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
     batch, channels, *sizes = shape_of(x)
@@ -263,7 +266,7 @@ def _places_of(node: Node, x: Any, best: Any, cells: Any, outs: Any, pads: Any) 
 
 
 @imports("AveragePool")
-def _average_pool(node: Node, x: Any) -> Any:
+def _average_pool(node: Node, x: Tensor) -> Any:
     seen, _cells, _, pads = _windows(node, x, 0)
     total = ops.sum(ops.cast(seen, "float32") if x.dtype.name == "float16" else seen, 0)
     ones = tensor(np.ones((1, 1, *_known_sizes(x)), total.dtype))
@@ -280,7 +283,7 @@ def _average_pool(node: Node, x: Any) -> Any:
     return ops.cast(ops.divide(total, count), x.dtype)
 
 
-def _seen_of(node: Node, padded: Any, x: Any, pads: Any) -> Any:
+def _seen_of(node: Node, padded: Any, x: Tensor, pads: Any) -> Any:
     """Return the number of ones in each window of a padded plane."""
     kernel = [int(size) for size in node.get("kernel_shape")]
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
@@ -298,14 +301,14 @@ def _seen_of(node: Node, padded: Any, x: Any, pads: Any) -> Any:
 
 
 @imports("LpPool")
-def _lp_pool(node: Node, x: Any) -> Any:
+def _lp_pool(node: Node, x: Tensor) -> Any:
     order = node.get("p", 2)
     seen, *_ = _windows(node, ops.abs(x), 0)
     return ops.power(ops.sum(ops.power(seen, float(order)), 0), 1.0 / order)
 
 
 @imports("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-def _global_pool(node: Node, x: Any) -> Any:
+def _global_pool(node: Node, x: Tensor) -> Any:
     axes = list(range(2, rank_of(x)))
     if node.op_type == "GlobalMaxPool":
         return ops.max(x, axes, keepdims=True)
@@ -316,7 +319,7 @@ def _global_pool(node: Node, x: Any) -> Any:
 
 
 @imports("MaxUnpool")
-def _max_unpool(node: Node, x: Any, places: Any, shape: Any = None) -> Any:
+def _max_unpool(node: Node, x: Tensor, places: Any, shape: Any = None) -> Any:
     kernel = list(node.get("kernel_shape"))
     strides, pads = _spatial(node, x, "strides"), list(node.get("pads") or [0] * (2 * len(kernel)))
     batch, channels, *sizes = [int(size or 0) for size in shape_of(x)]
@@ -333,7 +336,7 @@ def _max_unpool(node: Node, x: Any, places: Any, shape: Any = None) -> Any:
 
 
 @imports("Col2Im")
-def _col2im(node: Node, x: Any, image: Any, block: Any) -> Any:
+def _col2im(node: Node, x: Tensor, image: TensorLike, block: Any) -> Any:
     """Add up blocks at their places in an image."""
     size, kernel = node.ints(image, "image shape"), node.ints(block, "block shape")
     rank = len(size)
@@ -359,7 +362,7 @@ def _col2im(node: Node, x: Any, image: Any, block: Any) -> Any:
 
 
 @imports("Resize", "Upsample")
-def _resize(node: Node, x: Any, *rest: Any) -> Any:
+def _resize(node: Node, x: Tensor, *rest: Any) -> Any:
     """A product with a matrix of weights for each axis that changes its size."""
     if node.op_type == "Upsample" or node.version < 11:
         roi, scales, sizes = None, (rest[0] if rest else np.array(node.get("scales"), "float32")), None
@@ -382,7 +385,7 @@ def _resize(node: Node, x: Any, *rest: Any) -> Any:
     return y
 
 
-def _size_of(value: Any) -> int:
+def _size_of(value: object) -> int:
     array = known(value)
     return 1 if array is None else array.size
 
@@ -401,7 +404,7 @@ def _resized(node: Node, lengths: Any, axes: Any, scales: Any, sizes: Any) -> tu
     return factors, wanted
 
 
-def _applied(node: Node, x: Any, axis: int, weights: Any, outside: Any) -> Any:
+def _applied(node: Node, x: Tensor, axis: int, weights: Any, outside: Any) -> Any:
     mode = node.get("mode", "nearest")
     if mode == "nearest":
         y = ops.take(x, weights.astype("int32"), axis=axis)

@@ -12,6 +12,7 @@ import numpy as np
 from ....engine import ops
 from ....engine.common.dtypes import is_differentiable, name_of
 from ....engine.objects.registry import register_keras_serializable
+from ....engine.ops.base import TensorLike
 from ....layers.core.layer import Layer
 from ..errors import OnnxError
 from ..protos import load_onnx
@@ -29,7 +30,7 @@ _RUNNING = {("BatchNormalization", 3), ("BatchNormalization", 4)}  # weights tha
 _LOOPS = {"Loop", "Scan", "RNN", "GRU", "LSTM"}
 
 
-def load(source: Any, *, trainable: bool = False, name: str | None = None) -> OnnxLayer:
+def load(source: object, *, trainable: bool = False, name: str | None = None) -> OnnxLayer:
     """Make a layer of an ONNX model.
 
     Args:
@@ -158,7 +159,7 @@ class OnnxLayer(Layer):
             self.has_loops = True
         self.built = True
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: TensorLike) -> Any:
         values: dict[str, Any] = {key: ops.convert_to_tensor(weight) for key, weight in self.onnx_weights.items()}
         for name, value in self._named(inputs).items():
             values[name] = value if hasattr(value, "spec") else as_value(value)
@@ -169,7 +170,7 @@ class OnnxLayer(Layer):
         results = tuple([_as_output(each) for each in found])
         return results[0] if len(results) == 1 else results
 
-    def _named(self, inputs: Any) -> dict[str, Any]:
+    def _named(self, inputs: object) -> dict[str, Any]:
         names = self.input_names
         if isinstance(inputs, Mapping):
             given = {str(key): value for key, value in inputs.items()}
@@ -187,7 +188,7 @@ class OnnxLayer(Layer):
         return {**super().get_config(), "model": self._encoded, "weights": self._described}
 
 
-def _as_output(value: Any) -> Any:
+def _as_output(value: object) -> Any:
     if isinstance(value, Optional):
         value = value.value
     return [_as_output(each) for each in value] if isinstance(value, list) else tensor(plain(value))

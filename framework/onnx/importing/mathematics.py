@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ....engine import ops
 from ....engine.common import dtypes
+from ....engine.graph import Tensor
+from ....engine.ops.base import TensorLike
 from .elementwise import cast_to
 from .node import Node, imports
 from .values import INT4, UINT4, FourBits, dtype_of, known, plain, rank_of, shape_of, sizes_of, tensor
@@ -17,12 +20,12 @@ from .values import INT4, UINT4, FourBits, dtype_of, known, plain, rank_of, shap
 
 
 @imports("MatMul")
-def _matmul(node: Node, a: Any, b: Any) -> Any:
+def _matmul(node: Node, a: TensorLike, b: TensorLike) -> Any:
     return ops.matmul(a, b)
 
 
 @imports("Gemm")
-def _gemm(node: Node, a: Any, b: Any, c: Any = None) -> Any:
+def _gemm(node: Node, a: Tensor, b: TensorLike, c: TensorLike | None = None) -> Any:
     a = ops.transpose(a) if node.get("transA") else a
     b = ops.transpose(b) if node.get("transB") else b
     alpha, beta = node.get("alpha", 1.0), node.get("beta", 1.0)
@@ -40,7 +43,7 @@ def _einsum(node: Node, *inputs: Any) -> Any:
 
 
 @imports("MatMulInteger")
-def _matmul_integer(node: Node, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+def _matmul_integer(node: Node, a: TensorLike, b: TensorLike, a_zero: Any = None, b_zero: Any = None) -> Any:
     left, right = ops.cast(a, "int32"), ops.cast(b, "int32")
     if a_zero is not None:
         zero = ops.cast(a_zero, "int32")
@@ -51,14 +54,14 @@ def _matmul_integer(node: Node, a: Any, b: Any, a_zero: Any = None, b_zero: Any 
 
 
 @imports("Det")
-def _det(node: Node, x: Any) -> Any:
+def _det(node: Node, x: Tensor) -> Any:
     return ops.det(x)
 
 
 # --- reductions -----------------------------------------------------------------------------------------------------
 
 
-def _reduced_axes(node: Node, x: Any, axes: Any) -> tuple[int, ...] | None:
+def _reduced_axes(node: Node, x: Tensor, axes: Any) -> tuple[int, ...] | None:
     """The axes, of which none means all, or with noop_with_empty_axes none."""
     found = node.ints(axes, "axes") if axes is not None else node.get("axes")
     if found is None or not len(found):
@@ -66,7 +69,7 @@ def _reduced_axes(node: Node, x: Any, axes: Any) -> tuple[int, ...] | None:
     return tuple(int(axis) for axis in found)
 
 
-def _sum(x: Any, axes: Any, keepdims: bool) -> Any:
+def _sum(x: Tensor, axes: Sequence[int], keepdims: bool) -> Any:
     return ops.cast(ops.sum(x, axes, keepdims), x.dtype)
 
 
@@ -77,7 +80,7 @@ def _integers(x: Any, compute: Any) -> Any:
     return ops.cast(compute(ops.cast(x, "float64")), x.dtype)
 
 
-def _mean(x: Any, axes: Any, keepdims: bool) -> Any:
+def _mean(x: Any, axes: Sequence[int], keepdims: bool) -> Any:
     return _integers(x, lambda v: ops.mean(v, axes, keepdims))
 
 
@@ -94,13 +97,13 @@ _REDUCED: dict[str, Any] = {
 
 
 @imports(*_REDUCED)
-def _reduced(node: Node, x: Any, axes: Any = None) -> Any:
+def _reduced(node: Node, x: Tensor, axes: Sequence[int] | None = None) -> Any:
     found = _reduced_axes(node, x, axes)
     return _REDUCED[node.op_type](x, found, bool(node.get("keepdims", 1)))
 
 
 @imports("ReduceMax", "ReduceMin")
-def _extremum(node: Node, x: Any, axes: Any = None) -> Any:
+def _extremum(node: Node, x: Tensor, axes: Sequence[int] | None = None) -> Any:
     found, keep = _reduced_axes(node, x, axes), bool(node.get("keepdims", 1))
     largest = node.op_type == "ReduceMax"
     if found == ():
@@ -120,7 +123,7 @@ def _extremum(node: Node, x: Any, axes: Any = None) -> Any:
 
 
 @imports("ArgMax", "ArgMin")
-def _arg_extremum(node: Node, x: Any) -> Any:
+def _arg_extremum(node: Node, x: Tensor) -> Any:
     axis, keep = node.get("axis", 0), bool(node.get("keepdims", 1))
     find = ops.argmax if node.op_type == "ArgMax" else ops.argmin
     if not node.get("select_last_index"):
@@ -130,7 +133,7 @@ def _arg_extremum(node: Node, x: Any) -> Any:
 
 
 @imports("CumSum", "CumProd")
-def _running(node: Node, x: Any, axis: Any) -> Any:
+def _running(node: Node, x: Tensor, axis: int) -> Any:
     along = node.ints(axis, "axis")[0]
     back = node.get("reverse", 0)
     x = ops.flip(x, along) if back else x
@@ -146,7 +149,7 @@ def _running(node: Node, x: Any, axis: Any) -> Any:
 
 
 @imports("TopK")
-def _top_k(node: Node, x: Any, k: Any = None) -> Any:
+def _top_k(node: Node, x: Tensor, k: Any = None) -> Any:
     """Return the largest or smallest elements; of equal ones those with the lowest places."""
     count = node.get("k") if k is None else node.ints(k, "k")[0]
     axis = node.get("axis", -1) % rank_of(x)
@@ -158,7 +161,7 @@ def _top_k(node: Node, x: Any, k: Any = None) -> Any:
     return ops.take_along_axis(x, places, axis=axis), places
 
 
-def _descending(x: Any) -> Any:
+def _descending(x: Tensor) -> Any:
     """Numbers whose ascending order is the descending one of `x`."""
     return ops.bitwise_not(x) if dtypes.is_integer(x.dtype) else ops.negative(x)
 
@@ -166,14 +169,14 @@ def _descending(x: Any) -> Any:
 # --- normalisation --------------------------------------------------------------------------------------------------
 
 
-def _channels(x: Any, value: Any) -> Any:
+def _channels(x: TensorLike, value: TensorLike) -> Any:
     """A vector of channels shaped to be used with (batch, channels, ...)."""
     rank = rank_of(x)
     return ops.reshape(value, (1, -1, *[1] * (rank - 2))) if rank > 1 else value
 
 
 @imports("BatchNormalization")
-def _batch_normalization(node: Node, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
+def _batch_normalization(node: Node, x: Tensor, scale: TensorLike, bias: Tensor, mean: Tensor, variance: Tensor) -> Any:
     epsilon = node.get("epsilon", 1e-5)
     if not node.get("training_mode"):
         return _normalised(x, mean, variance, scale, bias, epsilon)
@@ -189,7 +192,7 @@ def _batch_normalization(node: Node, x: Any, scale: Any, bias: Any, mean: Any, v
     return (y, *moved)
 
 
-def _normalised(x: Any, mean: Any, variance: Any, scale: Any, bias: Any, epsilon: float) -> Any:
+def _normalised(x: Tensor, mean: Tensor, variance: Tensor, scale: TensorLike, bias: Tensor, epsilon: float) -> Any:
     dtype = mean.dtype
     centred = ops.subtract(ops.cast(x, dtype), _channels(x, mean))
     factor = ops.divide(ops.cast(scale, dtype), ops.sqrt(ops.add(variance, epsilon)))
@@ -198,7 +201,7 @@ def _normalised(x: Any, mean: Any, variance: Any, scale: Any, bias: Any, epsilon
 
 
 @imports("InstanceNormalization")
-def _instance_normalization(node: Node, x: Any, scale: Any, bias: Any) -> Any:
+def _instance_normalization(node: Node, x: Tensor, scale: TensorLike, bias: Tensor) -> Any:
     axes = list(range(2, rank_of(x)))
     mean, variance = ops.mean(x, axes, keepdims=True), ops.var(x, axes, keepdims=True)
     y = ops.divide(ops.subtract(x, mean), ops.sqrt(ops.add(variance, node.get("epsilon", 1e-5))))
@@ -206,7 +209,7 @@ def _instance_normalization(node: Node, x: Any, scale: Any, bias: Any) -> Any:
 
 
 @imports("LpNormalization")
-def _lp_normalization(node: Node, x: Any) -> Any:
+def _lp_normalization(node: Node, x: Tensor) -> Any:
     axis, order = node.get("axis", -1), node.get("p", 2)
     size = (
         ops.sum(ops.abs(x), axis, keepdims=True)
@@ -218,7 +221,7 @@ def _lp_normalization(node: Node, x: Any) -> Any:
 
 
 @imports("LRN")
-def _lrn(node: Node, x: Any) -> Any:
+def _lrn(node: Node, x: Tensor) -> Any:
     size = node.get("size")
     before, behind = (size - 1) // 2, size // 2
     widths = [[0, 0], [before, behind], *[[0, 0]] * (rank_of(x) - 2)]
@@ -235,7 +238,7 @@ def _lrn(node: Node, x: Any) -> Any:
 # --- quantised numbers ----------------------------------------------------------------------------------------------
 
 
-def _along(node: Node, x: Any, value: Any, block: int = 0) -> Any:
+def _along(node: Node, x: Any, value: TensorLike, block: int = 0) -> Any:
     """A scale or zero point spread over an axis, or over blocks of it."""
     axis = node.get("axis", 1)
     if block:
@@ -253,7 +256,7 @@ def _along(node: Node, x: Any, value: Any, block: int = 0) -> Any:
 
 
 @imports("QuantizeLinear", dims=True)
-def _quantize_linear(node: Node, x: Any, scale: Any, zero: Any = None) -> Any:
+def _quantize_linear(node: Node, x: Tensor, scale: object, zero: Any = None) -> Any:
     if zero is not None:
         dtype = zero.dtype
     else:
@@ -274,13 +277,13 @@ def _quantize_linear(node: Node, x: Any, scale: Any, zero: Any = None) -> Any:
     return ops.cast(ops.clip(ratio, limits.min, limits.max), dtype)
 
 
-def _held(value: Any) -> Any:
+def _held(value: object) -> Any:
     """Return a tensor; integers of four bits as those of eight that hold them."""
     return tensor(value.held if isinstance(value, FourBits) else plain(value))
 
 
 @imports("DequantizeLinear", dims=True)
-def _dequantize_linear(node: Node, x: Any, scale: Any, zero: Any = None) -> Any:
+def _dequantize_linear(node: Node, x: Tensor, scale: object, zero: Any = None) -> Any:
     block = node.get("block_size", 0)
     x, scale = _held(x), tensor(plain(scale))
     dtype = dtype_of(node.get("output_dtype")) if node.get("output_dtype") else scale.dtype
@@ -292,7 +295,15 @@ def _dequantize_linear(node: Node, x: Any, scale: Any, zero: Any = None) -> Any:
 
 @imports("QLinearMatMul")
 def _qlinear_matmul(
-    node: Node, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, y_scale: Any, y_zero: Any
+    node: Node,
+    a: TensorLike,
+    a_scale: Any,
+    a_zero: Any,
+    b: TensorLike,
+    b_scale: Any,
+    b_zero: Any,
+    y_scale: Any,
+    y_zero: Any,
 ) -> Any:
     left = ops.subtract(ops.cast(a, "int32"), ops.cast(a_zero, "int32"))
     right = ops.subtract(ops.cast(b, "int32"), ops.cast(b_zero, "int32"))
@@ -303,7 +314,7 @@ def _qlinear_matmul(
     return rounded_to(ops.multiply(product, factor), y_zero)
 
 
-def rounded_to(x: Any, zero: Any) -> Any:
+def rounded_to(x: Tensor, zero: Any) -> Any:
     """Return numbers rounded and clipped to the type of a zero point, which is added."""
     limits = np.iinfo(zero.dtype)
     return ops.cast(ops.clip(ops.add(ops.round(x), ops.cast(zero, x.dtype)), limits.min, limits.max), zero.dtype)
@@ -313,7 +324,7 @@ def rounded_to(x: Any, zero: Any) -> Any:
 
 
 @imports("HannWindow", "HammingWindow", "BlackmanWindow")
-def _window(node: Node, size: Any) -> Any:
+def _window(node: Node, size: int) -> Any:
     count = node.ints(size, "size")[0]
     period = count if node.get("periodic", 1) else count - 1
     angle = 2 * np.pi * np.arange(count) / max(period, 1)
@@ -327,7 +338,7 @@ def _window(node: Node, size: Any) -> Any:
 
 
 @imports("DFT")
-def _dft(node: Node, x: Any, length: Any = None, axis: Any = None) -> Any:
+def _dft(node: Node, x: Any, length: object = None, axis: int | None = None) -> Any:
     """The transform along one axis, as a product with a matrix of sines and cosines; (re, im) is the last axis."""
     rank = rank_of(x)
     along = node.ints(axis, "axis")[0] if axis is not None else node.get("axis", 1 if node.version < 20 else -2)
@@ -356,7 +367,7 @@ def _dft(node: Node, x: Any, length: Any = None, axis: Any = None) -> Any:
     return ops.stack(parts, -1)
 
 
-def _real_inverse(real: Any, imaginary: Any, along: int, length: Any, node: Node) -> Any:
+def _real_inverse(real: Any, imaginary: Any, along: int, length: object, node: Node) -> Any:
     half = shape_of(real)[along] or 0
     count = node.ints(length, "length")[0] if length is not None else 2 * (half - 1)
     real, imaginary = (_to_length(each, along, count // 2 + 1) for each in (real, imaginary))
@@ -370,7 +381,7 @@ def _real_inverse(real: Any, imaginary: Any, along: int, length: Any, node: Node
     return ops.expand_dims(ops.subtract(_times(real, cosine, along), _times(imaginary, sine, along)), -1)
 
 
-def _to_length(x: Any, axis: int, count: int) -> Any:
+def _to_length(x: TensorLike, axis: int, count: int) -> Any:
     size = shape_of(x)[axis] or 0
     if count < size:
         return ops.take(x, np.arange(count, dtype="int32"), axis=axis)
@@ -379,12 +390,12 @@ def _to_length(x: Any, axis: int, count: int) -> Any:
     return ops.pad(x, [[0, count - size] if k == axis else [0, 0] for k in range(rank_of(x))])
 
 
-def _times(x: Any, matrix: Any, axis: int) -> Any:
+def _times(x: TensorLike, matrix: Any, axis: int) -> Any:
     return ops.moveaxis(ops.matmul(ops.moveaxis(x, axis, -1), matrix), -1, axis)
 
 
 @imports("STFT")
-def _stft(node: Node, signal: Any, step: Any, window: Any = None, length: Any = None) -> Any:
+def _stft(node: Node, signal: Any, step: int, window: Any = None, length: object = None) -> Any:
     stride = node.ints(step, "frame_step")[0]
     size = node.ints(length, "frame_length")[0] if length is not None else shape_of(window)[0]
     total = shape_of(signal)[1]
@@ -410,7 +421,7 @@ def _stft(node: Node, signal: Any, step: Any, window: Any = None, length: Any = 
 
 
 @imports("MelWeightMatrix")
-def _mel_weight_matrix(node: Node, bins: Any, length: Any, rate: Any, low: Any, high: Any) -> Any:
+def _mel_weight_matrix(node: Node, bins: Any, length: TensorLike, rate: object, low: Any, high: Any) -> Any:
     """Triangles on the mel scale over the bins of a spectrogram."""
     count, size, pace = (node.ints(each, "size")[0] for each in (bins, length, rate))
     lowest, highest = (node.floats(each, "edge")[0] for each in (low, high))
@@ -438,7 +449,7 @@ def _mel(frequency: float) -> float:
 
 
 @imports("LabelEncoder", domain="ai.onnx.ml")
-def _label_encoder(node: Node, x: Any) -> Any:
+def _label_encoder(node: Node, x: Tensor) -> Any:
     """A table from keys to values, both as one of several attributes."""
     keys, values = _listed(node, "keys"), _listed(node, "values")
     default = _default(node, values.dtype)
@@ -480,10 +491,10 @@ def _key(value: Any) -> Any:
 
 
 @imports("ArrayFeatureExtractor", domain="ai.onnx.ml")
-def _array_feature_extractor(node: Node, x: Any, places: Any) -> Any:
+def _array_feature_extractor(node: Node, x: Tensor, places: Any) -> Any:
     return ops.take(x, ops.reshape(places, (-1,)), axis=-1)
 
 
 @imports("Binarizer", domain="ai.onnx.ml")
-def _binarizer(node: Node, x: Any) -> Any:
+def _binarizer(node: Node, x: Tensor) -> Any:
     return cast_to(ops.greater(x, node.get("threshold", 0.0)), x.dtype)

@@ -50,7 +50,7 @@ def _has_body(key: tuple[str, str], opset: int) -> bool:
     return schema.has_function or schema.has_context_dependent_function
 
 
-def as_value(value: Any) -> Any:
+def as_value(value: object) -> Any:
     """Return an input (an array, a TensorProto, a list of them, or None) as what rules take."""
     if value is None:
         return Optional(None)
@@ -64,5 +64,5 @@ def as_value(value: Any) -> Any:
     return FourBits.of_array(array) if array.dtype in (INT4, UINT4) else array
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

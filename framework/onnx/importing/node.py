@@ -83,7 +83,7 @@ class Node:
             raise self.error(f"its {what} must be known when the model is called, and depends on the model's inputs")
         return [int(each) for each in array.reshape(-1)]
 
-    def floats(self, value: Any, what: str) -> list[float]:
+    def floats(self, value: object, what: str) -> list[float]:
         """Return numbers that must be known when the model is called; see `ints`."""
         array = known(value)
         if array is None:
@@ -108,5 +108,5 @@ def _as_text(value: Any) -> Any:
     return list(value) if hasattr(value, "__iter__") and not isinstance(value, str) and _is_plain(value) else value
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return type(value).__name__ in ("list", "tuple", "RepeatedScalarContainer", "RepeatedCompositeContainer")

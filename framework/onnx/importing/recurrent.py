@@ -7,6 +7,7 @@ from typing import Any
 
 from ....engine import ops
 from ....engine.control_flow import TensorArray, while_loop
+from ....engine.ops.base import TensorLike
 from .node import Node, imports
 from .values import shape_of, sizes_of
 
@@ -76,7 +77,13 @@ def _run(
 
 
 def _one_way(
-    x: Any, start: list[Any], lengths: Any, backward: bool, step: Callable[..., list[Any]], states: int, node: Node
+    x: Any,
+    start: list[Any],
+    lengths: TensorLike,
+    backward: bool,
+    step: Callable[..., list[Any]],
+    states: int,
+    node: Node,
 ) -> tuple[Any, list[Any]]:
     time, batch, _ = sizes_of(x)
     units = node.get("hidden_size")
@@ -100,7 +107,7 @@ def _one_way(
     return (_turned(y, lengths) if backward else y), list(final[1:-1])
 
 
-def _turned(x: Any, lengths: Any) -> Any:
+def _turned(x: TensorLike, lengths: TensorLike) -> Any:
     """Each sequence in reverse order, what is behind its end left in place."""
     if lengths is None:
         return ops.flip(x, 0)
@@ -113,7 +120,13 @@ def _direction(value: Any, direction: int) -> Any:
 
 @imports("RNN")
 def _rnn(
-    node: Node, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, initial: Any = None
+    node: Node,
+    x: TensorLike,
+    w: Any,
+    r: Any,
+    bias: TensorLike | None = None,
+    lengths: TensorLike | None = None,
+    initial: Any = None,
 ) -> tuple[Any, ...]:
     units = _units(node, r)
 
@@ -121,7 +134,7 @@ def _rnn(
         (f,) = _activations(node, ["Tanh"], direction)
         kernel, recurrent, b = w[direction], r[direction], _direction(bias, direction)
 
-        def step(row: Any, h: Any) -> list[Any]:
+        def step(row: Any, h: TensorLike) -> list[Any]:
             total = ops.add(_product(row, kernel), _product(h, recurrent))
             total = total if b is None else ops.add(total, ops.add(b[:units], b[units:]))
             return [f(total)]
@@ -138,13 +151,19 @@ def _units(node: Node, r: Any) -> int:
     return units
 
 
-def _product(x: Any, w: Any) -> Any:
+def _product(x: TensorLike, w: TensorLike) -> Any:
     return ops.matmul(x, ops.transpose(w))
 
 
 @imports("GRU")
 def _gru(
-    node: Node, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, initial: Any = None
+    node: Node,
+    x: Any,
+    w: Any,
+    r: Any,
+    bias: TensorLike | None = None,
+    lengths: TensorLike | None = None,
+    initial: Any = None,
 ) -> tuple[Any, ...]:
     """Gates z, r, h."""
     units = _units(node, r)
@@ -155,7 +174,7 @@ def _gru(
         own = 0.0 if b is None else b[: 3 * units]
         other = ops.zeros((3 * units,), dtype=x.dtype) if b is None else b[3 * units :]
 
-        def step(row: Any, h: Any) -> list[Any]:
+        def step(row: Any, h: TensorLike) -> list[Any]:
             a = ops.add(_product(row, kernel), own)
             gates = ops.add(_product(h, recurrent[: 2 * units]), other[: 2 * units])
             z = f(ops.add(a[:, :units], gates[:, :units]))
@@ -175,8 +194,8 @@ def _gru(
 
 @imports("LSTM")
 def _lstm(
-    node: Node, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, initial: Any = None,
-    initial_cell: Any = None, peepholes: Any = None,
+    node: Node, x: TensorLike, w: Any, r: Any, bias: TensorLike | None = None, lengths: TensorLike | None = None,
+    initial: Any = None, initial_cell: Any = None, peepholes: Any = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Gates i, o, f, c; peepholes for i, o, f."""
     units = _units(node, r)
@@ -186,7 +205,7 @@ def _lstm(
         kernel, recurrent, b = w[direction], r[direction], _direction(bias, direction)
         p = _direction(peepholes, direction)
 
-        def step(row: Any, h: Any, c: Any) -> list[Any]:
+        def step(row: Any, h: TensorLike, c: TensorLike) -> list[Any]:
             total = ops.add(_product(row, kernel), _product(h, recurrent))
             total = total if b is None else ops.add(total, ops.add(b[: 4 * units], b[4 * units :]))
             i, o, forget, new = (total[:, k * units : (k + 1) * units] for k in range(4))

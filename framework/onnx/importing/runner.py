@@ -164,7 +164,7 @@ class _Scope:
             return self.outer[name]
         raise OnnxError(f"Value {name!r} is used before anything computes it: the graph has a cycle or lacks a node.")
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         self.own[name] = value
 
 
@@ -244,19 +244,19 @@ def _bind(proto: Any, given: Mapping[str, Any]) -> None:
     proto.attribute.extend(kept)
 
 
-def _is_known(value: Any) -> bool:
+def _is_known(value: object) -> bool:
     if isinstance(value, list):
         return all(map(_is_known, value))
     return value is None or isinstance(value, (np.ndarray, np.generic))
 
 
-def _as_tensor(value: Any) -> Any:
+def _as_tensor(value: object) -> Any:
     if isinstance(value, list):
         return [_as_tensor(each) for each in value]
     return tensor(value) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
-def _as_known(value: Any) -> Any:
+def _as_known(value: object) -> Any:
     """Return what was computed from arrays as an array."""
     if isinstance(value, list):
         return [_as_known(each) for each in value]
@@ -266,7 +266,7 @@ def _as_known(value: Any) -> Any:
     return value
 
 
-def _as_list(result: Any) -> list[Any]:
+def _as_list(result: object) -> list[Any]:
     return list(result) if isinstance(result, tuple) else [result]
 
 

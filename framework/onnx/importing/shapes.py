@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ....engine import ops
+from ....engine.graph import Tensor
+from ....engine.ops.base import TensorLike
 from .node import Node, imports
 from .reading import initializer_array
 from .values import Dims, dims_of, dtype_of, known, plain, rank_of, shape_of, sizes_of, tensor
@@ -40,14 +43,14 @@ def _constant_of_shape(node: Node, shape: Any) -> Any:
 
 
 @imports("Shape")
-def _shape(node: Node, x: Any) -> Any:
+def _shape(node: Node, x: TensorLike) -> Any:
     sizes = sizes_of(x) if not isinstance(x, Dims) else [len(x.entries)]
     found = sizes[node.get("start", 0) : node.get("end", _END)]
     return np.array(found, "int64") if all(isinstance(size, int) for size in found) else Dims(found)
 
 
 @imports("Size")
-def _size(node: Node, x: Any) -> Any:
+def _size(node: Node, x: Tensor) -> Any:
     sizes = sizes_of(x)
     if all(isinstance(size, int) for size in sizes):
         return np.array(np.prod(sizes, dtype="int64"))
@@ -55,7 +58,7 @@ def _size(node: Node, x: Any) -> Any:
 
 
 @imports("Reshape", dims=True)
-def _reshape(node: Node, x: Any, shape: Any = None) -> Any:
+def _reshape(node: Node, x: TensorLike, shape: Any = None) -> Any:
     if isinstance(x, Dims):
         target = node.ints(shape, "shape")
         if target in ([-1], [len(x.entries)]):
@@ -71,7 +74,7 @@ def _reshape(node: Node, x: Any, shape: Any = None) -> Any:
 
 
 @imports("Flatten")
-def _flatten(node: Node, x: Any) -> Any:
+def _flatten(node: Node, x: Tensor) -> Any:
     axis = node.get("axis", 1)
     sizes = sizes_of(x)
     axis = axis + len(sizes) if axis < 0 else axis
@@ -93,7 +96,7 @@ def _axes(node: Node, axes: Any) -> list[int] | None:
 
 
 @imports("Squeeze", dims=True)
-def _squeeze(node: Node, x: Any, axes: Any = None) -> Any:
+def _squeeze(node: Node, x: TensorLike, axes: Sequence[int] | None = None) -> Any:
     found = _axes(node, axes)
     if isinstance(x, Dims):
         return Dims(x.entries, scalar=True)
@@ -101,7 +104,7 @@ def _squeeze(node: Node, x: Any, axes: Any = None) -> Any:
 
 
 @imports("Unsqueeze", dims=True)
-def _unsqueeze(node: Node, x: Any, axes: Any = None) -> Any:
+def _unsqueeze(node: Node, x: TensorLike, axes: Sequence[int] | None = None) -> Any:
     found = _axes(node, axes) or []
     if isinstance(x, Dims) and x.scalar and found in ([0], [-1]):
         return Dims(x.entries)
@@ -109,13 +112,13 @@ def _unsqueeze(node: Node, x: Any, axes: Any = None) -> Any:
 
 
 @imports("Transpose")
-def _transpose(node: Node, x: Any) -> Any:
+def _transpose(node: Node, x: Tensor) -> Any:
     axes = node.get("perm")
     return ops.transpose(x, list(axes) if axes else None)
 
 
 @imports("Expand", dims=True)
-def _expand(node: Node, x: Any, shape: Any) -> Any:
+def _expand(node: Node, x: Tensor, shape: Any) -> Any:
     x = tensor(plain(x))
     wanted = dims_of(shape)
     sizes = sizes_of(x)
@@ -137,7 +140,7 @@ def _concat(node: Node, *inputs: Any) -> Any:
 
 
 @imports("Split")
-def _split(node: Node, x: Any, split: Any = None) -> Any:
+def _split(node: Node, x: Tensor, split: Any = None) -> Any:
     axis, count = node.get("axis", 0), node.outputs
     sizes = node.ints(split, "split") if split is not None else node.get("split")
     if sizes is None:
@@ -152,7 +155,14 @@ def _split(node: Node, x: Any, split: Any = None) -> Any:
 
 
 @imports("Slice", dims=True)
-def _slice(node: Node, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
+def _slice(
+    node: Node,
+    x: TensorLike,
+    starts: Any = None,
+    ends: Any = None,
+    axes: Sequence[int] | None = None,
+    steps: object = None,
+) -> Any:
     first = list(node.get("starts")) if starts is None else dims_of(starts)
     last = list(node.get("ends")) if ends is None else dims_of(ends)
     along = _axes(node, axes)
@@ -168,7 +178,7 @@ def _slice(node: Node, x: Any, starts: Any = None, ends: Any = None, axes: Any =
     return x[tuple(key)]
 
 
-def _clamped(start: Any, end: Any, step: Any, size: Any) -> tuple[Any, Any]:
+def _clamped(start: Any, end: Any, step: object, size: int) -> tuple[Any, Any]:
     """Bounds of ints as Python has them: where a negative step ends before the front, None."""
     if isinstance(end, int) and isinstance(step, int) and step < 0:
         lowest = -_END if size is None else -size
@@ -181,12 +191,12 @@ def _clamped(start: Any, end: Any, step: Any, size: Any) -> tuple[Any, Any]:
     return start, end
 
 
-def _python_slice(start: Any, end: Any, step: Any) -> slice:
+def _python_slice(start: object, end: Any, step: object) -> slice:
     return slice(start, end, step)
 
 
 @imports("Gather", dims=True)
-def _gather(node: Node, x: Any, indices: Any) -> Any:
+def _gather(node: Node, x: TensorLike, indices: object) -> Any:
     if isinstance(x, Dims):
         places = known(indices)
         if places is not None:
@@ -196,7 +206,7 @@ def _gather(node: Node, x: Any, indices: Any) -> Any:
 
 
 @imports("GatherElements")
-def _gather_elements(node: Node, x: Any, indices: Any) -> Any:
+def _gather_elements(node: Node, x: Tensor, indices: TensorLike) -> Any:
     axis = node.get("axis", 0) % rank_of(x)
     own, other = shape_of(x), shape_of(indices)
     for k, (a, b) in enumerate(zip(own, other, strict=True)):
@@ -206,7 +216,7 @@ def _gather_elements(node: Node, x: Any, indices: Any) -> Any:
 
 
 @imports("GatherND")
-def _gather_nd(node: Node, x: Any, indices: Any) -> Any:
+def _gather_nd(node: Node, x: Tensor, indices: TensorLike) -> Any:
     return ops.gather_nd(x, indices, batch_dims=node.get("batch_dims", 0))
 
 
@@ -214,11 +224,11 @@ _REDUCTIONS = {"none": None, "add": "add", "mul": "mul", "max": "max", "min": "m
 
 
 @imports("ScatterND")
-def _scatter_nd(node: Node, x: Any, indices: Any, updates: Any) -> Any:
+def _scatter_nd(node: Node, x: Tensor, indices: TensorLike, updates: Any) -> Any:
     return scattered(node, x, indices, updates, node.get("reduction", "none"))
 
 
-def scattered(node: Node, x: Any, indices: Any, updates: Any, how: str) -> Any:
+def scattered(node: Node, x: Tensor, indices: TensorLike, updates: Any, how: str) -> Any:
     """Return x with updates at places, put together as `how` says."""
     if how == "none":
         return ops.scatter_update(x, indices, updates)
@@ -231,7 +241,7 @@ def scattered(node: Node, x: Any, indices: Any, updates: Any, how: str) -> Any:
 
 
 @imports("ScatterElements", "Scatter")
-def _scatter_elements(node: Node, x: Any, indices: Any, updates: Any) -> Any:
+def _scatter_elements(node: Node, x: Tensor, indices: TensorLike, updates: Any) -> Any:
     """The places of the elements as rows of indices."""
     axis = node.get("axis", 0) % rank_of(x)
     size = sizes_of(x)[axis]
@@ -250,7 +260,7 @@ def _scatter_elements(node: Node, x: Any, indices: Any, updates: Any) -> Any:
 
 
 @imports("Compress")
-def _compress(node: Node, x: Any, condition: Any) -> Any:
+def _compress(node: Node, x: Tensor, condition: Tensor) -> Any:
     axis = node.get("axis")
     if axis is None:
         x, axis = ops.reshape(x, (-1,)), 0
@@ -259,12 +269,14 @@ def _compress(node: Node, x: Any, condition: Any) -> Any:
 
 
 @imports("Tile")
-def _tile(node: Node, x: Any, repeats: Any) -> Any:
+def _tile(node: Node, x: Tensor, repeats: Any) -> Any:
     return ops.tile(x, tuple(dims_of(repeats)))
 
 
 @imports("Pad")
-def _pad(node: Node, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
+def _pad(
+    node: Node, x: Tensor, pads: Any = None, value: TensorLike | None = None, axes: Sequence[int] | None = None
+) -> Any:
     mode = node.get("mode", "constant")
     rank = rank_of(x)
     given = list(node.get("pads") or node.get("paddings")) if pads is None else dims_of(pads)
@@ -288,7 +300,7 @@ def _without_cut(x: Any, widths: list[list[Any]]) -> tuple[Any, list[list[Any]]]
 
 
 @imports("Range")
-def _range(node: Node, start: Any, limit: Any, delta: Any) -> Any:
+def _range(node: Node, start: Tensor, limit: Any, delta: Any) -> Any:
     if all(known(each) is not None for each in (start, limit, delta)):
         first, last, step = (known(each).reshape(())[()] for each in (start, limit, delta))
         count = max(int(np.ceil((last - first) / step)), 0)
@@ -297,20 +309,20 @@ def _range(node: Node, start: Any, limit: Any, delta: Any) -> Any:
 
 
 @imports("EyeLike")
-def _eye_like(node: Node, x: Any) -> Any:
+def _eye_like(node: Node, x: Tensor) -> Any:
     dtype = dtype_of(node.get("dtype")) if node.get("dtype") else x.dtype
     rows, columns = sizes_of(x)
     return ops.eye(rows, columns, node.get("k", 0), dtype=dtype)
 
 
 @imports("Trilu")
-def _trilu(node: Node, x: Any, k: Any = None) -> Any:
+def _trilu(node: Node, x: Tensor, k: Any = None) -> Any:
     offset = 0 if k is None else node.ints(k, "diagonal")[0]
     return ops.triu(x, offset) if node.get("upper", 1) else ops.tril(x, offset)
 
 
 @imports("OneHot")
-def _one_hot(node: Node, indices: Any, depth: Any, values: Any) -> Any:
+def _one_hot(node: Node, indices: TensorLike, depth: Any, values: Sequence[Tensor]) -> Any:
     count = node.ints(ops.cast(depth, "int64"), "depth")[0]
     axis = node.get("axis", -1)
     places = ops.cast(indices, "int64")
@@ -320,21 +332,21 @@ def _one_hot(node: Node, indices: Any, depth: Any, values: Any) -> Any:
 
 
 @imports("NonZero")
-def _nonzero(node: Node, x: Any) -> Any:
+def _nonzero(node: Node, x: Tensor) -> Any:
     if not rank_of(x):
         return ops.cast(ops.zeros((0, 1)), "int64") if not known(x) else np.zeros((0, 1), "int64")
     return ops.cast(ops.stack(list(ops.nonzero(x))), "int64")
 
 
 @imports("ReverseSequence")
-def _reverse_sequence(node: Node, x: Any, lengths: Any) -> Any:
+def _reverse_sequence(node: Node, x: Tensor, lengths: TensorLike) -> Any:
     return ops.reverse_sequence(
         x, ops.cast(lengths, "int32"), seq_axis=node.get("time_axis", 0), batch_axis=node.get("batch_axis", 1)
     )
 
 
 @imports("DepthToSpace")
-def _depth_to_space(node: Node, x: Any) -> Any:
+def _depth_to_space(node: Node, x: Tensor) -> Any:
     size = node.get("blocksize")
     batch, channels, height, width = sizes_of(x)
     kept = channels // (size * size)
@@ -348,7 +360,7 @@ def _depth_to_space(node: Node, x: Any) -> Any:
 
 
 @imports("SpaceToDepth")
-def _space_to_depth(node: Node, x: Any) -> Any:
+def _space_to_depth(node: Node, x: Tensor) -> Any:
     size = node.get("blocksize")
     batch, channels, height, width = sizes_of(x)
     parts = ops.reshape(x, (batch, channels, height // size, size, width // size, size))
@@ -357,7 +369,7 @@ def _space_to_depth(node: Node, x: Any) -> Any:
 
 
 @imports("Unique")
-def _unique(node: Node, x: Any) -> Any:
+def _unique(node: Node, x: Tensor) -> Any:
     """With `sorted` in ascending order, else in the order in which they come up."""
     axis = node.get("axis")
     values, first, inverse, counts = ops.unique(
@@ -391,7 +403,7 @@ def _tensor_scatter(node: Node, past: Any, update: Any, places: Any = None) -> A
 
 
 @imports("CenterCropPad")
-def _center_crop_pad(node: Node, x: Any, shape: Any) -> Any:
+def _center_crop_pad(node: Node, x: Tensor, shape: Any) -> Any:
     wanted = node.ints(shape, "shape")
     axes = node.get("axes") or list(range(rank_of(x)))
     for axis, want in zip(axes, wanted, strict=True):
@@ -408,17 +420,17 @@ def _center_crop_pad(node: Node, x: Any, shape: Any) -> Any:
 
 
 @imports("StringConcat")
-def _string_concat(node: Node, x: Any, y: Any) -> Any:
+def _string_concat(node: Node, x: Tensor, y: Tensor) -> Any:
     return ops.add(x, y)
 
 
 @imports("RegexFullMatch")
-def _regex_full_match(node: Node, x: Any) -> Any:
+def _regex_full_match(node: Node, x: Tensor) -> Any:
     return ops.strings.regex_full_match(x, node.get("pattern"))
 
 
 @imports("StringSplit")
-def _string_split(node: Node, x: Any) -> Any:
+def _string_split(node: Node, x: Tensor) -> Any:
     separator = node.get("delimiter") or None
     most = node.get("maxsplit", -1)
     found = known(x)
@@ -433,7 +445,7 @@ def _string_split(node: Node, x: Any) -> Any:
 
 
 @imports("StringNormalizer")
-def _string_normalizer(node: Node, x: Any) -> Any:
+def _string_normalizer(node: Node, x: Tensor) -> Any:
     case, sensitive = node.get("case_change_action", "NONE"), node.get("is_case_sensitive", 0)
     stop = node.get("stopwords") or []
     found = known(x)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....engine import ops
 from ....engine.control_flow import TensorArray, cond, while_loop
-from ....engine.graph import Symbol
+from ....engine.graph import Symbol, Tensor
 from .node import Node, imports
 from .reading import initializer_array
 from .values import Optional, dtype_of, known, plain, shape_of, tensor
@@ -17,7 +17,7 @@ from .values import Optional, dtype_of, known, plain, shape_of, tensor
 
 
 @imports("If")
-def _if(node: Node, condition: Any) -> Any:
+def _if(node: Node, condition: Tensor) -> Any:
     branches = {True: node.get("then_branch"), False: node.get("else_branch")}
     found = known(condition)
     if found is not None:
@@ -30,7 +30,7 @@ def _if(node: Node, condition: Any) -> Any:
 
 
 @imports("Loop")
-def _loop(node: Node, trips: Any, condition: Any, *carried: Any) -> Any:
+def _loop(node: Node, trips: Any, condition: Tensor, *carried: Any) -> Any:
     """A loop whose number of trips, conditions and values are all known runs here; others in the graph."""
     body = node.get("body")
     limit, goes_on = None if trips is None else known(trips), True if condition is None else known(condition)
@@ -43,7 +43,7 @@ def _loop(node: Node, trips: Any, condition: Any, *carried: Any) -> Any:
     return _run_in_graph(node, body, trips, condition, list(carried))
 
 
-def _is_symbolic(value: Any) -> bool:
+def _is_symbolic(value: object) -> bool:
     return any(map(_is_symbolic, value)) if isinstance(value, list) else isinstance(plain(value), Symbol)
 
 
@@ -85,9 +85,10 @@ def _run_in_graph(node: Node, body: Any, trips: Any, condition: Any, carried: li
     first = [] if counted else [tensor(True) if condition is None else ops.reshape(tensor(condition), ())]
 
     def goes_on(i: Any, *rest: Any) -> Any:
-        if counted:
-            return ops.less(i, limit)
-        return rest[0] if limit is None else ops.logical_and(rest[0], ops.less(i, limit))
+        if limit is None:
+            return rest[0]
+        is_before = ops.less(i, limit)
+        return is_before if counted else ops.logical_and(rest[0], is_before)
 
     def step(i: Any, *rest: Any) -> Any:
         again = [tensor(True)] if counted else [rest[0]]
@@ -117,7 +118,7 @@ def _never_ends(body: Any) -> bool:
     return name == body.input[1].name
 
 
-def _array_for(info: Any, size: Any) -> TensorArray:
+def _array_for(info: Any, size: object) -> TensorArray:
     """An array for a scan output, which grows where the number of trips is not known before."""
     kind = info.type.tensor_type
     shape = None
@@ -208,7 +209,7 @@ def _place(node: Node, position: Any, size: int, last: int) -> int:
 
 
 @imports("SequenceInsert")
-def _sequence_insert(node: Node, sequence: Any, value: Any, position: Any = None) -> Any:
+def _sequence_insert(node: Node, sequence: Any, value: object, position: Any = None) -> Any:
     place = _place(node, position, len(sequence), len(sequence))
     return [*sequence[:place], value, *sequence[place:]]
 
@@ -237,7 +238,7 @@ def _concat_from_sequence(node: Node, sequence: Any) -> Any:
 
 
 @imports("SplitToSequence")
-def _split_to_sequence(node: Node, x: Any, split: Any = None) -> Any:
+def _split_to_sequence(node: Node, x: Tensor, split: Any = None) -> Any:
     axis = node.get("axis", 0)
     size = node.ints(np.array(shape_of(x)[axis]), "size")[0]
     if split is None:
@@ -265,12 +266,12 @@ def _sequence_map(node: Node, sequence: Any, *others: Any) -> Any:
 
 
 @imports("Optional")
-def _optional(node: Node, value: Any = None) -> Any:
+def _optional(node: Node, value: object = None) -> Any:
     return Optional(value)
 
 
 @imports("OptionalGetElement")
-def _optional_get_element(node: Node, value: Any) -> Any:
+def _optional_get_element(node: Node, value: object) -> Any:
     found = value.value if isinstance(value, Optional) else value
     if found is None:
         raise ValueError("the optional value is empty")
@@ -278,6 +279,6 @@ def _optional_get_element(node: Node, value: Any) -> Any:
 
 
 @imports("OptionalHasElement")
-def _optional_has_element(node: Node, value: Any = None) -> Any:
+def _optional_has_element(node: Node, value: object = None) -> Any:
     found = value.value if isinstance(value, Optional) else value
     return np.array(found is not None)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ....engine import ops
-from ....engine.common.dtypes import as_dtype, four_bit_dtypes, is_string
+from ....engine.common.dtypes import DTypeLike, as_dtype, four_bit_dtypes, is_string
 from ....engine.common.quick_dataclass import dataclass
 from ....engine.graph import Tensor
 from ....engine.graph.value import Value
-from ....engine.ops.base import known_array
+from ....engine.ops.base import TensorLike, known_array
 from ..errors import OnnxError
 
 LONG = np.dtype("int64")
@@ -59,7 +59,7 @@ class FourBits:
         dtype: of four bits.
     """
 
-    def __init__(self, held: Any, dtype: Any) -> None:
+    def __init__(self, held: Any, dtype: DTypeLike) -> None:
         self.held = held
         self.dtype = np.dtype(dtype)
 
@@ -69,7 +69,7 @@ class FourBits:
         return cls(array.astype("int8" if array.dtype == INT4 else "uint8"), array.dtype)
 
     @classmethod
-    def of_numbers(cls, numbers: Any, dtype: Any) -> FourBits:
+    def of_numbers(cls, numbers: Any, dtype: DTypeLike) -> FourBits:
         """Hold numbers, of which fractions are cut off and the four lowest bits are kept."""
         least = 8 if dtype == INT4 else 0
         wide = ops.cast(numbers, "int32")
@@ -86,7 +86,7 @@ class FourBits:
         return as_array(self.held).astype(self.dtype)
 
 
-def known(value: Any) -> Any:
+def known(value: object) -> Any:
     """Return a value as an array if it is known already, else None."""
     if isinstance(value, Dims):
         value = value.tensor()
@@ -96,7 +96,7 @@ def known(value: Any) -> Any:
     return None if array is None else np.asarray(array)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return a value as a tensor or array; sequences and optionals as they are.
 
     Raises:
@@ -132,24 +132,24 @@ def shape_of(value: Any) -> tuple[Any, ...]:
     return tuple(value.shape)
 
 
-def sizes_of(value: Any) -> list[Any]:
+def sizes_of(value: TensorLike) -> list[Any]:
     """Return the sizes of a value: ints, and scalar tensors where they are not known."""
     shape = shape_of(value)
     run_time = ops.shape(value) if None in shape else shape
     return [size if size is not None else run_time[axis] for axis, size in enumerate(shape)]
 
 
-def rank_of(value: Any) -> int:
+def rank_of(value: TensorLike) -> int:
     """Return the number of axes of a value."""
     return len(shape_of(value))
 
 
-def tensor(value: Any) -> Tensor:
+def tensor(value: TensorLike) -> Tensor:
     """Return a value as a tensor."""
     return ops.convert_to_tensor(value)
 
 
-def as_array(value: Any) -> Any:
+def as_array(value: object) -> Any:
     """Return what was computed as a NumPy array, texts as objects; sequences as lists, nothing as None."""
     if isinstance(value, Optional):
         return None if value.value is None else as_array(value.value)

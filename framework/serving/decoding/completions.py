@@ -135,7 +135,7 @@ def error_form(status: int, message: str) -> dict[str, Any]:
     return {"message": message, "type": kind, "param": None, "code": status}
 
 
-def _prompts(given: Any) -> list[Any]:
+def _prompts(given: object) -> list[Any]:
     """One prompt or several: texts, or lists of tokens."""
     if isinstance(given, str):
         return [given]

@@ -133,7 +133,7 @@ def _set_stops(made: Generation, stop: Any, has_texts: bool) -> None:
         raise RequestError(400, "stop has an empty text, with which every text begins.")
 
 
-def _prompt(prompt: Any, plan: Plan) -> list[int]:
+def _prompt(prompt: object, plan: Plan) -> list[int]:
     try:
         array = np.asarray(prompt)
     except (ValueError, TypeError, OverflowError):
@@ -166,7 +166,7 @@ def _rows(signature: Signature, inputs: Mapping[str, Any]) -> list[Any]:
     return [as_input(info, [inputs[info.name]]) for info in infos]
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -177,6 +177,6 @@ def _check_int(name: str, value: Any, least: int, end: int | None) -> None:
         raise RequestError(400, f"{name} must be an integer of at least {least}; got {value!r}.")
 
 
-def _check_number(name: str, value: Any, accepts: Callable[[Any], bool], expected: str) -> None:
+def _check_number(name: str, value: object, accepts: Callable[[Any], bool], expected: str) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not accepts(value):
         raise RequestError(400, f"{name} must be {expected}; got {value!r}.")

@@ -276,7 +276,7 @@ def _symbol(value: Any) -> Symbol:
     return tensor
 
 
-def _text_result(caller: str, result: Any) -> Symbol:
+def _text_result(caller: str, result: object) -> Symbol:
     if not isinstance(result, Symbol):
         raise TypeError(f"Decoder: {caller} must return a tensor, got {type(result).__name__}.")
     return result

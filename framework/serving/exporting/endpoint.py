@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from ..image_inputs import is_encoded
 from ..signature import OPEN_INFERENCE, Padding, Signature, TensorInfo
 from ..storage import WarmupRequest
 from ..values import as_input
+
+if TYPE_CHECKING:
+    from ...models.model import Model
+
 
 _AUTOMATIC = re.compile(r"(input_layer|keras_tensor|input)(_[0-9]+)?")  # names of inputs to which nobody gave one
 _IN_REQUESTS = re.compile(r"[^\s/:]+")
@@ -74,7 +78,7 @@ def trace_endpoint(
     return Endpoint(signature, arguments)
 
 
-def arguments_of(model: Any, input_signature: Any) -> list[Any]:
+def arguments_of(model: Model, input_signature: Any) -> list[Any]:
     """The positional arguments of a model's call, structures whose leaves are `InputSpec`s or symbolic inputs.
 
     Raises:
@@ -107,12 +111,12 @@ def named_inputs(arguments: Sequence[Any]) -> list[tuple[str, TensorSpec]]:
     return named
 
 
-def _given_name(leaf: Any) -> str | None:
+def _given_name(leaf: object) -> str | None:
     name = leaf.name if isinstance(leaf, InputSpec) else history(leaf).layer.name if isinstance(leaf, Symbol) else None
     return None if not name or _AUTOMATIC.fullmatch(name) else name
 
 
-def _spec(name: str, leaf: Any) -> TensorSpec:
+def _spec(name: str, leaf: object) -> TensorSpec:
     if isinstance(leaf, Symbol):
         return TensorSpec(leaf.shape, leaf.dtype)
     if not isinstance(leaf, InputSpec):
@@ -122,7 +126,7 @@ def _spec(name: str, leaf: Any) -> TensorSpec:
     return TensorSpec(leaf.shape, as_dtype(floatx() if leaf.dtype is None else leaf.dtype))
 
 
-def _is_flat_dict(structure: Any) -> bool:
+def _is_flat_dict(structure: object) -> bool:
     return isinstance(structure, dict) and not any(isinstance(v, (dict, list, tuple)) for v in structure.values())
 
 

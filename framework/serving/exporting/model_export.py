@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....engine.graph import Graph
 from ..image_inputs import image_forms
@@ -15,11 +15,15 @@ from .endpoint import WritesVariablesError, arguments_of, report, trace_endpoint
 from .padding import with_padding
 from .states import trace_sequences
 
+if TYPE_CHECKING:
+    from ...models.model import Model
+
+
 FORMATS = ("anabranch",)
 
 
 def export_model(
-    model: Any,
+    model: Model,
     filepath: str | os.PathLike[str],
     format: str = "anabranch",
     verbose: bool | None = None,

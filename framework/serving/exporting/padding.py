@@ -75,7 +75,7 @@ def _values(caller: str, signature: Signature, pad: Any) -> dict[str, Any]:
     return found
 
 
-def _value(caller: str, info: TensorInfo, value: Any) -> Any:
+def _value(caller: str, info: TensorInfo, value: object) -> Any:
     if len(info.shape) < 2 or info.shape[0] is not None or info.shape[1] is not None:
         raise ValueError(
             f"{caller}(pad=...): input {info.name!r} has the shape {info.shape}; the sizes of axes 0 (rows) and 1 have "

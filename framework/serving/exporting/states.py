@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....engine.common.dtypes import name_of
 from ....engine.graph import Graph, TensorSpec, Variable, flatten, pack_as
@@ -13,9 +13,12 @@ from ....layers.recurrent.rnn import RNN
 from ..signature import Signature, StateInfo
 from .endpoint import Endpoint, WritesVariablesError, check_effects, feed, fetch, info_of, named_inputs, output_names
 
+if TYPE_CHECKING:
+    from ...models.model import Model
+
 
 def trace_sequences(
-    who: str, model: Any, arguments: list[Any], graph: Graph, refusal: WritesVariablesError
+    who: str, model: Model, arguments: list[Any], graph: Graph, refusal: WritesVariablesError
 ) -> Endpoint:
     """Build a model's inference into a graph, from the states of its recurrent layers to their next states.
 
@@ -67,7 +70,7 @@ def trace_sequences(
     return Endpoint(signature, arguments)
 
 
-def _states_of(model: Any) -> list[Variable]:
+def _states_of(model: Model) -> list[Variable]:
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, RNN) and layer.stateful]
     found: list[Variable] = [variable for layer in layers for variable in flatten(layer.states)]
     return list(dict.fromkeys(found))

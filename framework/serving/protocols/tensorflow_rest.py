@@ -106,7 +106,7 @@ def _named(signature: Signature, inputs: Any) -> dict[str, Any]:
     return {signature.inputs[0].name: inputs}
 
 
-def _is_object(value: Any) -> bool:
+def _is_object(value: object) -> bool:
     """Test whether a value is an object of inputs; ``{"b64": ...}`` is a value."""
     return isinstance(value, dict) and value.keys() != {"b64"}
 

@@ -232,5 +232,5 @@ async def _send_pieces(stream: AsyncGenerator[bytes], send: Any) -> None:
         await stream.aclose()
 
 
-def _failure(status: int, message: Any, headers: Mapping[str, str] | None = None) -> Response:
+def _failure(status: int, message: object, headers: Mapping[str, str] | None = None) -> Response:
     return Response(write_json({"error": message}), headers=headers or {}, status=status)

@@ -99,7 +99,7 @@ class Member:
         if self._writer is not None:
             self._writer.close()
 
-    def _send(self, message: Any) -> None:
+    def _send(self, message: object) -> None:
         if self._writer is not None:
             write_message(self._writer, message)
 

@@ -200,7 +200,7 @@ class Supervisor:
         self._said = None
         self._share()
 
-    async def _ask(self, worker: _Worker, kind: str, value: Any) -> Any:
+    async def _ask(self, worker: _Worker, kind: str, value: object) -> Any:
         """Give a process's answer; None if it dies."""
         number = next(self._numbers)
         worker.replies[number] = asyncio.get_running_loop().create_future()
