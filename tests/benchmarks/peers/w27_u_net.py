@@ -1,6 +1,6 @@
 """W27: a training step of a U-shaped convnet (Ronneberger et al., 2015) on 16 images of 64 x 64: down to a quarter by
-maxima, up again by transposed convolutions, joined with what is of the same size; mean squared error for each pixel, SGD.
-The first three losses must agree."""
+maxima, up again by transposed convolutions, joined with what is of the same size; mean squared error for each pixel,
+SGD. The first three losses must agree."""
 
 from common import bench, dev, rand
 
