@@ -57,8 +57,9 @@ class StepSums:
         for summand in self.summands:
             for value in summand.values:
                 total = totals[len(found)]
-                whole = rows is None or not summand.by_row
-                found.append(total + (value if whole else ops.segment_sum(value, rows, ops.shape(total)[0])))
+                if rows is not None and summand.by_row:
+                    value = ops.segment_sum(value, rows, ops.shape(total)[0])
+                found.append(total + value)
         return found
 
     def zeros(self, batch: object) -> list[Tensor]:
