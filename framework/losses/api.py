@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...engine.common.dtypes import DTypeLike
@@ -337,7 +337,11 @@ class Dice(LossFunctionWrapper):
     """
 
     def __init__(
-        self, reduction: str | None = _MEAN, name: str | None = "dice", axis: int | None = None, dtype: DTypeLike = None
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "dice",
+        axis: int | Sequence[int] | None = None,
+        dtype: DTypeLike = None,
     ) -> None:
         super().__init__(_structure.dice, reduction, name, dtype, axis=axis)
 
@@ -360,7 +364,7 @@ class Tversky(LossFunctionWrapper):
         beta: float = 0.5,
         reduction: str | None = _MEAN,
         name: str | None = "tversky",
-        axis: int | None = None,
+        axis: int | Sequence[int] | None = None,
         dtype: DTypeLike = None,
     ) -> None:
         super().__init__(_structure.tversky, reduction, name, dtype, alpha=alpha, beta=beta, axis=axis)

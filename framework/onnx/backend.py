@@ -18,7 +18,7 @@ from .importing.values import as_array
 from .protos import load_onnx
 
 if TYPE_CHECKING:
-    from ..models.model import Model
+    pass
 
 
 def _not_supposed(message: str) -> Exception:
@@ -60,12 +60,12 @@ class Prepared:
         return dict(zip(names, listed, strict=True))
 
 
-def is_compatible(model: Model, device: str = "CPU", **kwargs: Any) -> bool:
+def is_compatible(model: Any, device: str = "CPU", **kwargs: Any) -> bool:
     """Return whether each operator of a model has a rule here, or a definition by others."""
     return supports_device(device) and not missing_ops(read_model(model)[0])
 
 
-def prepare(model: Model, device: str = "CPU", **kwargs: Any) -> Prepared:
+def prepare(model: Any, device: str = "CPU", **kwargs: Any) -> Prepared:
     """Return a model that is ready to be run.
 
     Args:
@@ -92,7 +92,7 @@ def prepare(model: Model, device: str = "CPU", **kwargs: Any) -> Prepared:
     return Prepared(proto, beside)
 
 
-def run_model(model: Model, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+def run_model(model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
     """Return a model's outputs; see `prepare`."""
     return prepare(model, device).run(inputs)
 

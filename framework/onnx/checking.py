@@ -14,12 +14,10 @@ from .errors import OnnxError
 from .protos import load_onnx
 
 if TYPE_CHECKING:
-    from ..models.model import Model
+    pass
 
 
-def check(
-    model: Model, filepath: str | os.PathLike[str], inputs: Any, *, rtol: float = 1e-4, atol: float = 1e-5
-) -> None:
+def check(model: Any, filepath: str | os.PathLike[str], inputs: Any, *, rtol: float = 1e-4, atol: float = 1e-5) -> None:
     """Compute an exported file's outputs and compare them with the model's.
 
     The file is run by onnxruntime where that is installed, else by the reference implementation of the package onnx.
@@ -73,7 +71,7 @@ def _runner(path: str) -> tuple[list[str], Any]:
     return inputs, lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
 
 
-def _feeds(model: Model, names: list[str], inputs: object) -> dict[str, Any]:
+def _feeds(model: Any, names: list[str], inputs: object) -> dict[str, Any]:
     states = {variable.path.replace("/", "_"): variable for variable in model.variables}
     wanted = [name for name in names if name not in states]
     if isinstance(inputs, Mapping):

@@ -177,12 +177,12 @@ def size(input: Any, out_type: Any = "int32", name: str | None = None) -> Any:
     return ops.size(input)
 
 
-def squeeze(input: Any, axis: int | None = None, name: str | None = None) -> Tensor:
+def squeeze(input: Any, axis: int | Sequence[int] | None = None, name: str | None = None) -> Tensor:
     """A tensor without its axes of one element, or without some of these."""
     return ops.squeeze(input, axis)
 
 
-def stack(values: Sequence[Tensor], axis: int = 0, name: str | None = None) -> Tensor:
+def stack(values: Sequence[TensorLike] | Tensor, axis: int = 0, name: str | None = None) -> Tensor:
     """Tensors side by side along a new axis."""
     return ops.stack(values, axis)
 
@@ -192,7 +192,7 @@ def stop_gradient(input: Any, name: str | None = None) -> Tensor:
     return ops.stop_gradient(input)
 
 
-def tensordot(a: TensorLike, b: TensorLike, axes: Sequence[int], name: str | None = None) -> Tensor:
+def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) -> Tensor:
     """The sum of products along axes."""
     return ops.tensordot(a, b, axes)
 
@@ -276,7 +276,10 @@ def argmin(input: Any, axis: int = 0, output_type: Any = "int64", name: str | No
 
 def _reduction(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def reduce(
-        input_tensor: TensorLike, axis: int | None = None, keepdims: bool = False, name: str | None = None
+        input_tensor: TensorLike,
+        axis: int | Sequence[int] | None = None,
+        keepdims: bool = False,
+        name: str | None = None,
     ) -> Tensor:
         return op(input_tensor, axis=axis, keepdims=keepdims)
 
@@ -314,7 +317,7 @@ def _shuffle(value: TensorLike, seed: int | SeedGenerator | None = None, name: s
 
 
 def _moments(
-    x: Any, axes: Sequence[int], shift: Any = None, keepdims: bool = False, name: str | None = None
+    x: Any, axes: int | Sequence[int], shift: Any = None, keepdims: bool = False, name: str | None = None
 ) -> tuple[Any, Any]:
     return ops.moments(x, axes, keepdims=keepdims)
 
@@ -382,12 +385,18 @@ def _flip(axis: int) -> Any:
     return lambda image: ops.flip(image, axis=axis)
 
 
-def _l2_normalize(x: Tensor, axis: int | None = None, epsilon: float = 1e-12, name: str | None = None) -> Tensor:
-    return x * ops.rsqrt(ops.maximum(ops.sum(ops.square(x), axis=axis, keepdims=True), epsilon))
+def _l2_normalize(
+    x: TensorLike, axis: int | Sequence[int] | None = None, epsilon: float = 1e-12, name: str | None = None
+) -> Tensor:
+    return ops.multiply(x, ops.rsqrt(ops.maximum(ops.sum(ops.square(x), axis=axis, keepdims=True), epsilon)))
 
 
 def _norm(
-    tensor: Tensor, ord: Any = "euclidean", axis: int | None = None, keepdims: bool = False, name: str | None = None
+    tensor: TensorLike,
+    ord: Any = "euclidean",
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     return ops.norm(tensor, None if ord == "euclidean" else ord, axis, keepdims)
 

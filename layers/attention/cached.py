@@ -48,7 +48,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
     True
     """
 
-    def initial_cache(self, batch_size: int, capacity: Any) -> tuple[Tensor, Tensor]:
+    def initial_cache(self, batch_size: Any, capacity: Any) -> tuple[Tensor, Tensor]:
         """An empty cache for so many places."""
         sizes = (batch_size, capacity, self.num_heads)
         return (

@@ -7,7 +7,6 @@ from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ...engine.ops.base import TensorLike
 from ...engine.ops.random import samplers as random
 from ..core.dropout import acts
 from ..core.layer import Layer
@@ -114,7 +113,7 @@ class Attention(Layer):
             weights = random.dropout(weights, self.dropout, seed=self.seed_generator)
         return ops.matmul(weights, value), weights
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The query's mask."""
         return mask[0] if isinstance(mask, (list, tuple)) else None
 

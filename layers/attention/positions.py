@@ -289,7 +289,7 @@ class ReversibleEmbedding(Embedding):
         names = super()._saved_names(mode)
         return names if self.tie_weights else [*names, *_REVERSE_NAMES]
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """None: the call itself notes where the input is not 0, for only the way there has such a mask."""
         return None
 
@@ -355,7 +355,7 @@ class TokenAndPositionEmbedding(Layer):
         embedded = self.token_embedding(inputs)
         return embedded + self.position_embedding(embedded, start_index=start_index, positions=positions)
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return a mask, True where the token is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 

@@ -228,7 +228,7 @@ class TransformerDecoder(TransformerBlock):
             self.cross_attention_dropout = self._dropout("cross_attention_dropout")
         self._build_feedforward(shape)
 
-    def initial_cache(self, batch_size: int, capacity: Any) -> tuple[Tensor, Tensor]:
+    def initial_cache(self, batch_size: Any, capacity: Any) -> tuple[Tensor, Tensor]:
         """An empty `self_attention_cache` for so many places."""
         return self.self_attention_layer.initial_cache(batch_size, capacity)
 
@@ -358,7 +358,7 @@ class TransformerDecoderCell(Layer):
         self,
         inputs: TensorLike,
         states: Sequence[Tensor],
-        memory: TensorLike | None = None,
+        memory: Any = None,
         training: bool | None = False,
     ) -> tuple[Tensor, list[Tensor]]:
         outputs, new = self._fed(ops.expand_dims(inputs, 1), states, 1, memory, training)
@@ -369,7 +369,7 @@ class TransformerDecoderCell(Layer):
         sequence: Any,
         states: Sequence[Tensor],
         lengths: object = None,
-        memory: TensorLike | None = None,
+        memory: Any = None,
         training: bool | None = False,
     ) -> tuple[Tensor, list[Tensor]]:
         """Several places at once, such as the beginning of a text that is to be continued.

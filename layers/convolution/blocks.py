@@ -9,7 +9,6 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import activations, initializers
 from ...engine.objects.identifiers import ActivationLike, InitializerLike
-from ...engine.ops.base import TensorLike
 from ..core.dense import positive_int
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
@@ -142,7 +141,7 @@ class InceptionBlock(Layer):
 
     def __init__(
         self,
-        filters: TensorLike,
+        filters: Sequence[Any],
         activation: ActivationLike = "relu",
         kernel_initializer: InitializerLike = "glorot_uniform",
         **kwargs: Unpack[LayerOptions],
@@ -187,7 +186,7 @@ class InceptionBlock(Layer):
         return ops.concatenate(outputs, axis=-1)
 
 
-def _branches(filters: TensorLike) -> list[Any]:
+def _branches(filters: Sequence[Any]) -> list[Any]:
     """`filters` as lists of ints.
 
     Raises:

@@ -273,7 +273,7 @@ class GlobalAveragePooling1D(_GlobalPooling):
         total = ops.sum(ops.where(kept, inputs, 0), axis=axis, keepdims=self.keepdims)
         return total / ops.sum(ops.cast(kept, inputs.dtype), axis=axis, keepdims=self.keepdims)
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """None: there are no steps left to mask."""
         return None
 

@@ -45,7 +45,7 @@ class Masking(Layer):
         self.supports_masking = True
         self._build_at_init()
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Tensor:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Tensor:
         """Return a mask over all axes but the last, True where any feature differs from `mask_value`."""
         return ops.any(ops.not_equal(inputs, self.mask_value), axis=-1)
 
@@ -100,7 +100,7 @@ class Lambda(Layer):
         self,
         function: Callable[..., Any],
         output_shape: Any = None,
-        mask: TensorLike | None = None,
+        mask: Callable[..., Any] | TensorLike | None = None,
         arguments: dict[str, Any] | None = None,
         **kwargs: Unpack[LayerOptions],
     ) -> None:
@@ -122,7 +122,7 @@ class Lambda(Layer):
             given["training"] = training
         return self.function(inputs, **given)
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return what the `mask` argument gives."""
         return self.mask(inputs, mask) if callable(self.mask) else self.mask
 

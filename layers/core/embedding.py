@@ -9,7 +9,6 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
-from ...engine.ops.base import TensorLike
 from ..quantizers.tables import QuantizableTable
 from .dense import positive_int
 from .layer_config import config_from_signature
@@ -86,6 +85,6 @@ class Embedding(QuantizableTable):
             inputs = ops.cast(inputs, "int32")
         return self._rows(inputs)
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return a mask, True where the input is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None

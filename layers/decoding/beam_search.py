@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from ...engine import ops
 from ...engine.common.nest import map_structure
 from ...engine.control_flow import TensorArray, cond, while_loop
 from ...engine.graph import Tensor, flatten
+from ...engine.ops.base import TensorLike
 from ...engine.session.staged import compiled_on_values
 from .steps import CheckedStep, Step, check_at_least, first_values
 
@@ -46,9 +46,9 @@ class _History(NamedTuple):
 @compiled_on_values
 def beam_search(
     step: Step,
-    states: Sequence[Tensor],
+    states: Any,
     *,
-    start_token: int,
+    start_token: TensorLike,
     end_token: int,
     max_length: int,
     beam_width: int = 4,
@@ -149,7 +149,7 @@ class _Search:
         self.divisors = ops.constant(divisors, self.dtype)
         self.best_divisors = ops.constant(np.append(best_from[1:], best_from[-1]), self.dtype)  # of what is longer
 
-    def run(self, starts: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, starts: Tensor, states: Any) -> tuple[Tensor, Tensor, Tensor]:
         batch = ops.shape(starts)[0]
         logs = np.full(self.width, -np.inf)
         logs[0] = 0.0  # beams that are all alike would stay alike
@@ -178,7 +178,7 @@ class _Search:
         return self._sequences(_put(found, beams.best, beams.rows), history, steps)
 
     def _body(
-        self, length: int, beams: _Beams, states: Sequence[Tensor], found: _Best, history: _History, totals: Any
+        self, length: int, beams: _Beams, states: Any, found: _Best, history: _History, totals: Any
     ) -> tuple[Any, ...]:
         logits, new_states, totals = self.step.of_some_rows(
             ops.reshape(beams.latest, (-1,)), states, totals, self._places(beams.rows)
@@ -276,12 +276,12 @@ class _Search:
         shape = (batch, self.paths)
         return ops.reshape(sequences, (*shape, self.max_length)), best.scores, ops.reshape(lengths, shape)
 
-    def _untouched(self, states: Sequence[Tensor], new_states: Any) -> list[Tensor]:
+    def _untouched(self, states: Any, new_states: Any) -> list[Tensor]:
         """Return the states that the step returned just as they were given. Each is the same for all beams of a row."""
         pairs = zip(flatten(states), flatten(new_states), strict=True)
         return [old for old, new in pairs if new is old]
 
-    def _of_rows(self, states: Sequence[Tensor], new_states: Any, rows: Tensor) -> list[Tensor]:
+    def _of_rows(self, states: Any, new_states: Any, rows: Tensor) -> list[Tensor]:
         """Return what is untouched, of some of the rows."""
         places = self._places(rows)
         return [ops.take(x, places, axis=0) for x in self._untouched(states, new_states)]
@@ -291,7 +291,7 @@ class _Search:
         places = ops.expand_dims(rows * self.width, 1) + ops.arange(self.width, dtype="int32")
         return ops.reshape(places, (-1,))
 
-    def _moved(self, states: Sequence[Tensor], new_states: Any, untouched: list[Tensor], sources: Tensor) -> Any:
+    def _moved(self, states: Any, new_states: Any, untouched: list[Tensor], sources: Tensor) -> Any:
         """The states of the beams `sources`; what is untouched is there already."""
         remaining = iter(untouched)
 

@@ -7,7 +7,7 @@ in it add to the loss, and count, is summed over the steps, as in an `RNN`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ __all__ = ["beam_search", "greedy_search", "sample", "scheduled_sampling"]
 
 @compiled_on_values
 def greedy_search(
-    step: Step, states: Sequence[Tensor], *, start_token: int, end_token: int, max_length: int
+    step: Step, states: Any, *, start_token: TensorLike, end_token: int, max_length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Take the most probable token at each step, the first of equals, until all rows have ended.
 
@@ -72,9 +72,9 @@ def greedy_search(
 @compiled_on_values
 def sample(
     step: Step,
-    states: Sequence[Tensor],
+    states: Any,
     *,
-    start_token: int,
+    start_token: TensorLike,
     end_token: int,
     max_length: int,
     temperature: Any = 1.0,
@@ -169,8 +169,8 @@ def _decode(
     caller: str,
     choose: Callable[[Tensor, Tensor], Tensor],
     step: Step,
-    states: Sequence[Tensor],
-    start_token: int,
+    states: Any,
+    start_token: TensorLike,
     end_token: int,
     max_length: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -231,7 +231,7 @@ def _decode(
 @compiled_on_values
 def scheduled_sampling(
     step: Step,
-    states: Sequence[Tensor],
+    states: Any,
     tokens: TensorLike,
     probability: Any,
     *,

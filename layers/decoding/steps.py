@@ -30,7 +30,7 @@ def check_at_least(caller: str, smallest: int, **numbers: Any) -> None:
             raise ValueError(f"{caller}: {name} must be an int of at least {smallest}, got {value!r}.")
 
 
-def first_values(caller: str, start_token: TensorLike, states: Sequence[Tensor]) -> tuple[Tensor, Any]:
+def first_values(caller: str, start_token: TensorLike, states: Any) -> tuple[Tensor, Any]:
     """The start token of each row, int32 ``(batch,)``, and the states as tensors.
 
     Raises:
@@ -81,7 +81,7 @@ class CheckedStep:
         TypeError, ValueError: the step returns something else.
     """
 
-    def __init__(self, caller: str, step: Step, tokens: Tensor, states: Sequence[Tensor]) -> None:
+    def __init__(self, caller: str, step: Step, tokens: Tensor, states: Any) -> None:
         self.caller = caller
         self._step = step
         region = Region(get_default_graph() if in_explicit_graph() else Graph(), "probe")  # thrown away
@@ -132,7 +132,7 @@ class CheckedStep:
                 )
         return logits, new_states, totals
 
-    def _called(self, tokens: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, Any]:
+    def _called(self, tokens: Tensor, states: Any) -> tuple[Tensor, Any]:
         with rows_live(None, other_rows=True):  # of a step around the search, if there is one
             result = self._step(tokens, states)
         if not isinstance(result, tuple) or len(result) != 2:

@@ -262,7 +262,7 @@ class Pipeline(Layer):
             inputs = layer(inputs, **given)
         return inputs
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The masks that the layers inside gave to the outputs stay; the pipeline itself adds none."""
         return None
 

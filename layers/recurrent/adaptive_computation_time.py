@@ -138,7 +138,7 @@ class AdaptiveComputationTime(Layer):
                 )
 
     @contextmanager
-    def dropout_masks(self, batch_size: int, training: bool | None) -> Generator[None]:
+    def dropout_masks(self, batch_size: Any, training: bool | None) -> Generator[None]:
         """Draw the dropout masks of the cell once, for all steps inside the block."""
         with dropout_scope(self.cell, batch_size, training):
             self._has_masks = True

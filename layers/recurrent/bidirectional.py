@@ -43,7 +43,7 @@ class Bidirectional(Layer):
         self,
         layer: Any,
         merge_mode: str | None = "concat",
-        weights: str | None = None,
+        weights: Sequence[Any] | None = None,
         backward_layer: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -134,7 +134,7 @@ class Bidirectional(Layer):
             )
         return layer(sequences, **known)
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The steps' mask where all outputs are returned, else None."""
         mask = next(iter(flatten(mask)), None) if self.return_sequences else None
         outputs = [mask, mask] if self.merge_mode is None else [mask]

@@ -62,7 +62,7 @@ class StackedRNNCells(Layer):
         return inputs, new_states
 
     @contextmanager
-    def dropout_masks(self, batch_size: int, training: bool | None) -> Generator[None]:
+    def dropout_masks(self, batch_size: Any, training: bool | None) -> Generator[None]:
         """Draw the dropout masks of all cells once, for all steps inside the block."""
         with ExitStack() as stack:
             for cell in self.cells:

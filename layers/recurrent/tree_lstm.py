@@ -269,7 +269,7 @@ class TreeLSTM(Layer):
 
     # --- what it says of itself -----------------------------------------------------------------------------
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The nodes' mask if all nodes are returned."""
         return mask if self.return_nodes else None
 

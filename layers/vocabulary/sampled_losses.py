@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,8 @@ _NEVER = -1e30  # the logit of a class that must not count: finite, so that no g
 
 
 def sampled_softmax_loss(
-    weights: Sequence[Tensor],
-    biases: TensorLike,
+    weights: Any,
+    biases: Any,
     labels: TensorLike,
     inputs: TensorLike,
     num_sampled: int,
@@ -87,8 +86,8 @@ def sampled_softmax_loss(
 
 
 def nce_loss(
-    weights: str,
-    biases: TensorLike,
+    weights: Any,
+    biases: Any,
     labels: TensorLike,
     inputs: TensorLike,
     num_sampled: int,
@@ -174,7 +173,7 @@ def _logits(
 
 
 def _of_candidates(
-    name: str, weights: str, biases: Tensor, candidates: Tensor, inputs: Tensor, partition_strategy: str
+    name: str, weights: Any, biases: Any, candidates: Tensor, inputs: Tensor, partition_strategy: str
 ) -> Tensor:
     """The logits of the sampled classes, ``(batch, num_sampled)``; those of each shard are computed where it is."""
     (tables, strategy), (offsets, _) = shards_of(weights, partition_strategy), shards_of(biases, partition_strategy)

@@ -194,7 +194,7 @@ class SampledSoftmax(Layer):
             tensor = ops.cast(tensor, "int32")
         return ops.reshape(tensor, (-1,))
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The inputs' mask, for each output."""
         return mask if self.top_k is None or mask is None else [mask] * 2
 

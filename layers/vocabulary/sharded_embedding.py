@@ -10,7 +10,6 @@ from ...engine.graph import Tensor
 from ...engine.graph.sharded import rows_of_shards
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
-from ...engine.ops.base import TensorLike
 from ...engine.ops.neural.embedding import STRATEGIES
 from ..core.dense import positive_int
 from ..core.layer import Layer
@@ -111,6 +110,6 @@ class ShardedEmbedding(Layer):
             inputs = ops.cast(inputs, "int32")
         return ops.cast(ops.embedding_lookup(self.embeddings, inputs), self.compute_dtype)
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return a mask, True where the input is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None

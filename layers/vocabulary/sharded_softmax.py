@@ -7,7 +7,6 @@ section 4.2).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,8 @@ from ...engine.ops.neural.embedding import find_shards, shards_of
 
 
 def sharded_softmax_loss(
-    weights: Sequence[Tensor],
-    biases: TensorLike,
+    weights: Any,
+    biases: Any,
     labels: TensorLike,
     inputs: TensorLike,
     partition_strategy: str = "mod",
@@ -64,9 +63,7 @@ def sharded_softmax_loss(
     return total - (true[0] if len(true) == 1 else ops.sum(ops.stack(true), axis=0))
 
 
-def sharded_logits(
-    weights: Sequence[Tensor], biases: TensorLike, inputs: TensorLike, partition_strategy: str = "mod"
-) -> Tensor:
+def sharded_logits(weights: Any, biases: Any, inputs: TensorLike, partition_strategy: str = "mod") -> Tensor:
     """The logits of all classes, ``(batch, classes)``, in the order of their numbers; see `sharded_softmax_loss`.
 
     >>> import anabranch as ab
@@ -88,7 +85,7 @@ def sharded_logits(
 
 
 def sharded_top_k(
-    weights: Sequence[Tensor], biases: TensorLike, inputs: TensorLike, k: int, partition_strategy: str = "mod"
+    weights: Any, biases: Any, inputs: TensorLike, k: int, partition_strategy: str = "mod"
 ) -> tuple[Tensor, Tensor]:
     """The `k` largest logits and their classes, the best of each shard's best; see `sharded_softmax_loss`.
 
@@ -121,9 +118,7 @@ def sharded_top_k(
     return best, ops.take_along_axis(ops.concatenate(numbers, axis=1), places, axis=1)
 
 
-def _checked(
-    name: str, weights: Sequence[Tensor], biases: TensorLike, inputs: TensorLike
-) -> tuple[list[Any], list[Any], Tensor]:
+def _checked(name: str, weights: Any, biases: Any, inputs: TensorLike) -> tuple[list[Any], list[Any], Tensor]:
     """The shards of weights and biases, as variables or tensors, and the inputs."""
     tables, offsets = [
         [each if isinstance(each, Variable) else ops.convert_to_tensor(each) for each in given]

@@ -379,7 +379,8 @@ def test_sparse_tensor_as_a_loop_variable():
     value, slopes = run([grown, slope])
 
     assert isinstance(grown, SparseTensor)
-    assert grown.indices.shape == (None, 2)
+    indices: Any = grown.indices
+    assert indices.shape == (None, 2)
     np.testing.assert_array_equal(dense_of(value), [[1, 0, 1, 0, 1, 0, 1, 0], [0, 2, 0, 4, 0, 4, 0, 16]])
     np.testing.assert_array_equal(slopes, [1 + 2 + 2 + 4, 1 + 4 + 4 + 32])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -101,7 +101,7 @@ def test_a_wrapper() -> None:
     assert isinstance(again.layer, layers.Dense)
     assert again.layer.units == 2
     with pytest.raises(ValueError, match="Twice takes a layer, got 3 of type int"):
-        Twice(3)
+        Twice(cast("Any", 3))
 
 
 def test_convolutions_of_changed_kernels() -> None:

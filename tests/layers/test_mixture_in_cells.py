@@ -142,7 +142,9 @@ class Rows(layers.Layer):
         several = ops.stack([x, 2 * x, -x], axis=1)
         if self.form != "merged":
             return ops.sum(self.inner(several), axis=1)
-        live = ops.repeat(layers.live_rows(), 3)
+        rows = layers.live_rows()
+        assert rows is not None
+        live = ops.repeat(rows, 3)
         made = self.inner(ops.reshape(several, (-1, x.shape[-1])), mask=live)
         return ops.sum(ops.reshape(made, (-1, 3, UNITS)), axis=1)
 

@@ -288,8 +288,9 @@ SAME = layers.Dense(2)
     ],
 )
 def test_wrong_arguments(arguments: Any, message: str) -> None:
+    given: dict[str, Any] = {"num_experts": 3, "expert": lambda: layers.Dense(2)}
     with pytest.raises(ValueError, match=message):
-        layers.MixtureOfExperts(**{"num_experts": 3, "expert": lambda: layers.Dense(2), **arguments})
+        layers.MixtureOfExperts(**(given | arguments))
 
 
 def test_wrong_mask_and_unknown_features() -> None:

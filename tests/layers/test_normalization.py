@@ -1,6 +1,6 @@
 """Normalisation and noise: statistics, masks, halves, unknown sizes, the state that training keeps, errors."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -274,7 +274,7 @@ def test_softmax_without_a_place() -> None:
     ("make", "message"),
     [
         (lambda: layers.GroupNormalization(0), "groups must be a positive integer, or -1, got groups=0"),
-        (lambda: layers.SpectralNormalization(3), "takes a layer, got 3"),
+        (lambda: layers.SpectralNormalization(cast("Any", 3)), "takes a layer, got 3"),
         (
             lambda: layers.SpectralNormalization(layers.Dense(2), power_iterations=0),
             "power_iterations must be positive",

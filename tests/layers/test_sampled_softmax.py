@@ -22,7 +22,8 @@ def labels(*shape: int) -> Any:
 
 
 def made(**options: Any) -> Any:
-    layer = layers.SampledSoftmax(**{"num_classes": CLASSES, "num_sampled": 5, **options})
+    given: dict[str, Any] = {"num_classes": CLASSES, "num_sampled": 5}
+    layer = layers.SampledSoftmax(**(given | options))
     layer.build((None, DIM))
     layer.set_weights([data(*weight.shape, seed=7 + i) for i, weight in enumerate(layer.weights)])
     return layer
@@ -211,8 +212,9 @@ def test_shards_on_devices() -> None:
     ],
 )
 def test_wrong_arguments(arguments: Any, error: Any, message: str) -> None:
+    given: dict[str, Any] = {"num_classes": CLASSES, "num_sampled": 5}
     with pytest.raises(error, match=message):
-        layers.SampledSoftmax(**{"num_classes": CLASSES, "num_sampled": 5, **arguments})
+        layers.SampledSoftmax(**(given | arguments))
 
 
 def test_wrong_shapes() -> None:

@@ -1,6 +1,6 @@
 """Layers beyond what the golden data cover: randomness, shapes, arguments that are refused."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -156,7 +156,7 @@ def test_lambda_with_arguments_and_mask() -> None:
         (lambda: layers.LeakyReLU(-1), "negative_slope"),
         (lambda: layers.GaussianNoise(-1), "stddev must not be negative"),
         (lambda: layers.Dot((1, 2, 3)), "axes must be an int or a pair"),
-        (lambda: layers.TimeDistributed(3), "takes a layer"),
+        (lambda: layers.TimeDistributed(cast("Any", 3)), "takes a layer"),
     ],
 )
 def test_refused_arguments(make: Any, message: str) -> None:
