@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
@@ -46,10 +46,6 @@ from ...engine.session.function import function as trace_function
 from ...layers import nn as many_classes
 from ..data.element_dataset import ElementDataset
 from ..training.gradient_tape import GradientTape as GradientTape
-
-if TYPE_CHECKING:
-    from ...engine.ops.random.keys import SeedGenerator
-
 
 newaxis = None
 float16, bfloat16, float32, float64 = "float16", "bfloat16", "float32", "float64"
@@ -298,7 +294,7 @@ def _uniform(
     minval: Any = 0,
     maxval: Any = None,
     dtype: DTypeLike = "float32",
-    seed: int | SeedGenerator | None = None,
+    seed: Any = None,
     name: str | None = None,
 ) -> Tensor:
     if str(dtype).startswith(("int", "uint")):
@@ -312,7 +308,7 @@ def _normal(
     return draws.normal(shape, mean, stddev, dtype=dtype, seed=seed)
 
 
-def _shuffle(value: TensorLike, seed: int | SeedGenerator | None = None, name: str | None = None) -> Tensor:
+def _shuffle(value: TensorLike, seed: Any = None, name: str | None = None) -> Tensor:
     return draws.shuffle(value, seed=seed)
 
 

@@ -32,6 +32,12 @@ def numeric_samples() -> list[Any]:
 SAMPLES = numeric_samples()
 
 
+@pytest.fixture(autouse=True)
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the kernels for arrays of this type that other tests in the process may have registered."""
+    monkeypatch.setattr("anabranch.engine.ops.arrays.gathering._combiners", {})
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_ops_call_what_cupy_has(sample: Sample):

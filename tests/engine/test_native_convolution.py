@@ -183,7 +183,7 @@ def test_tiles_fit_into_registers(
 def test_blocks_of_columns_do_not_overlap(
     shape: tuple[int, ...], filters: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What two blocks have in common is computed twice: blocks of 254 of 256 columns took twice the time."""
+    """Columns that two blocks have in common are computed twice: blocks of 254 of 256 took twice the time."""
     found: list[dict[str, int]] = []
 
     def noted(*arguments: Any) -> list[int]:

@@ -64,6 +64,10 @@ class DequantizeInt4(Op):
         found = xp.empty((len(packed), width), scale.dtype)
         if width > self.columns:
             zeros, scale = (xp.pad(each, ((0, 0), (0, 1))) for each in (zeros, scale))
+        if xp is not np:
+            found.view(pairs)[...] = xp.asarray(table)[packed.view(xp.uint8)]
+            found = (found - zeros[groups]) * scale[groups]
+            return found if width == self.columns else xp.ascontiguousarray(found[:, : self.columns])
         # Some rows at a time, which stay in the cache from the table to the scale.
         step = max(1, _TILE_BYTES // max(1, found.strides[0]))
         for start in range(0, len(packed), step):
