@@ -87,8 +87,9 @@ class Batcher:
     """The requests that wait for a model, and the thread that computes them.
 
     Requests that come in one turn of the event loop are looked at together in the next one. Short calls are made there
-    (`ShortCalls`), one in a turn; others by the thread. The shortest ones are made at once where nothing waits: to join
-    them would take longer than to compute each alone. All but `_compute` is on the event loop.
+    (`ShortCalls`), one in a turn; others by the thread. The shortest ones are made at once where nothing waits and
+    requests come one by one: to wait for others would take longer than the call. All but `_compute` is on the event
+    loop.
 
     Args:
         servable: the model.
@@ -105,6 +106,8 @@ class Batcher:
         self._times = BatchTimes()
         self._short, self._at_once = ShortCalls(), ShortCalls(AT_ONCE_SECONDS)
         self._waiting: deque[_Request] = deque()
+        self._came = 0  # requests in this turn of the loop
+        self._comes_alone = True  # in the last turn in which any came there was one
         self._is_busy = False
         self._began = 0.0
         self._is_turn_due = False
@@ -154,12 +157,20 @@ class Batcher:
         if rows and self._servable.why_alone(signature) is None:
             key, sizes = self._key(arrays, signature or DEFAULT)
         request = _Request(arrays, signature, rows, key, sizes, loop.create_future(), self._is_busy)
-        if not self._waiting and not self._is_busy and self._at_once.includes(kind := self._kind([request])):
+        if not self._came:
+            loop.call_soon(self._end_arrivals)
+        self._came += 1
+        may_run = self._comes_alone and self._came == 1 and not self._waiting and not self._is_busy
+        if may_run and self._at_once.includes(kind := self._kind([request])):
             self._run_here([request], kind)
             return request.future
         self._waiting.append(request)
         self._plan_turn()
         return request.future
+
+    def _end_arrivals(self) -> None:
+        """Note whether requests come one by one: several in a turn of the loop take less time together."""
+        self._comes_alone, self._came = self._came == 1, 0
 
     def _key(self, arrays: Sequence[Any], signature: str) -> tuple[Any, Any]:
         """Return the key and the sizes of a request whose rows can be joined with others."""

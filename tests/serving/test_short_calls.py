@@ -135,6 +135,22 @@ def test_the_shortest_calls_are_made_at_once() -> None:
     assert not any(model.is_here[:4])
 
 
+def test_the_shortest_calls_are_joined_where_several_come_in_a_turn() -> None:
+    """To make each at once takes less time for one client, and a third more for many."""
+    model = Model()
+
+    async def body(batcher: Batcher) -> list[int]:
+        counts: list[int] = []
+        await ask_often(batcher, MANY)
+        for _ in range(3):
+            model.is_here.clear()
+            await asyncio.gather(*[batcher.submit([np.array([float(number)])]) for number in range(4)])
+            counts.append(len(model.is_here))
+        return counts
+
+    assert with_batcher(model, body) == [2, 1, 1]  # the first of all comes after one that was alone
+
+
 def test_calls_that_are_only_short_wait_for_others_in_their_turn() -> None:
     model = Model()
     model.seconds = 1.2 * AT_ONCE_SECONDS
