@@ -59,6 +59,7 @@ class RemoteMonitor(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         import http.client
+        import urllib.error
         import urllib.parse
         import urllib.request  # these are slow to import
 
@@ -72,6 +73,8 @@ class RemoteMonitor(Callback):
             with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
                 answer.read()
         except (OSError, http.client.HTTPException) as error:  # urllib's errors are OSErrors
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()  # it holds the connection
             self._warn(error)
 
     def _warn(self, error: Exception) -> None:

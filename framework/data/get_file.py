@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tarfile
+import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
@@ -113,6 +114,8 @@ def _fetch(origin: str, target: Path, file_hash: str | None, algorithm: str) -> 
         with urllib.request.urlopen(origin) as source, atomic_write(target) as stream:
             shutil.copyfileobj(source, stream, _CHUNK)
     except OSError as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds the connection
         raise OSError(f"get_file: {origin!r} can't be fetched: {error}") from error
     if file_hash is None:
         return
