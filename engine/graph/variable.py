@@ -407,9 +407,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         if not isinstance(tensor, Value):
             with graph_for([tensor]).entered():
                 return self._assign_tensor(operator_functions[name](self, tensor))
-        if (
-            self.home is not None and not graph_context.tapes
-        ):  # in one step of the task, so that no other client is between
+        # In one step of the task, so that no other client is between.
+        if self.home is not None and not graph_context.tapes:
             build = {"add": self.assign_add, "sub": self.assign_sub}[name]
             return Value(_own(self.home.run(name, build, [tensor.array], is_repeatable=False)[0]))
         with self.lock:  # between reading and writing nobody else writes

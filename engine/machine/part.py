@@ -141,7 +141,7 @@ class PartStep(Step):
     def turn(self, most: int, now: Callable[[], float] = time.perf_counter) -> None:
         """Run what is ready, at most so many nodes.
 
-        What is sent leaves behind the turn, all at once. A turn that has sent something and takes long ends early, for
+        Messages leave behind the turn, all at once. A turn that has sent something and takes long ends early, for
         another task may wait: kernels take milliseconds where messages take microseconds.
 
         Args:

@@ -8,7 +8,7 @@ Source: https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...engine.graph.graph import eagerly
 from .errors import OnnxError
@@ -16,9 +16,6 @@ from .importing.model import as_value, missing_ops, runner_of
 from .importing.reading import read_model
 from .importing.values import as_array
 from .protos import load_onnx
-
-if TYPE_CHECKING:
-    pass
 
 
 def _not_supposed(message: str) -> Exception:

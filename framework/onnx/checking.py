@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from ...engine.common.dtypes import is_string
 from ...engine.graph import flatten
 from .errors import OnnxError
 from .protos import load_onnx
-
-if TYPE_CHECKING:
-    pass
 
 
 def check(model: Any, filepath: str | os.PathLike[str], inputs: Any, *, rtol: float = 1e-4, atol: float = 1e-5) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...engine.graph import Graph, Operation, Symbol, Variable
 from ...engine.graph.graph import ReadVariable
@@ -12,9 +12,6 @@ from ...engine.ops.math.elementwise import Add
 from ...engine.ops.random.keys import noting_keys
 from ..data.adapters import Batch
 from .traced import placeholders
-
-if TYPE_CHECKING:
-    pass
 
 
 def can_be_split(model: Any, mode: str, batch: Batch) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,6 @@ from ..callbacks.base import Callback, CallbackList
 from ..saving.checkpointing import TrainingRun
 from ..training.epochs import Epochs
 from .shares import Shares, check_shareable
-
-if TYPE_CHECKING:
-    pass
-
 
 Logs = dict[str, Any]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from ...engine.ops.random.rows import Axes, Window, drawing_rows
 from ..data.adapters import Layout
 from .cut_steps import CutSteps, like_batch, wide
 from .traced import Entry, StepTracer
-
-if TYPE_CHECKING:
-    pass
 
 
 class LocalSteps(CutSteps):

@@ -1,7 +1,7 @@
 """`MetricUpdates`: updates of metrics whose state is no sum, such as a maximum. The rows of all replicas make one.
 
-What replicas add to a sum can be added up. Of other states there is no rule: so replicas give what `update_state` was
-called with, and it is called once, on the rows of the whole batch in their order, as in one process.
+Contributions of replicas to a sum can be added up. For other states there is no rule: so replicas give the arguments of
+`update_state`, and it is called once, on the rows of the whole batch in their order, as in one process.
 """
 
 from __future__ import annotations

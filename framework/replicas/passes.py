@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +25,6 @@ from ..training.fit_data import without_targets
 from .additive import can_be_split
 from .shares import bounds
 from .ways import PARTS_OF_A_WORKER, GroupWay, TaskWay, Way
-
-if TYPE_CHECKING:
-    pass
-
 
 _logger = logging.getLogger(__name__)
 _WHOLE = 1 << 20  # bytes of an array that are read whole for a digest; of others some rows are

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Variable
@@ -13,9 +13,6 @@ from ...engine.queues.replica_steps import ReplicaGradients, ReplicaSteps
 from ..data.adapters import Batch
 from .shares import Shares
 from .traced import StepTracer
-
-if TYPE_CHECKING:
-    pass
 
 
 class ReplicaPlan(StepTracer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...distribute.strategies.data_parallel import DataParallel
 from ...distribute.strategies.strategy import Strategy
@@ -12,9 +12,6 @@ from ..data.adapters import ArrayData, Batch
 from ..training.epochs import Epochs
 from .cluster_fit import Logs, told
 from .parallel import ParallelFit
-
-if TYPE_CHECKING:
-    pass
 
 
 class BatchData(ArrayData):

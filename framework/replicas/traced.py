@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from ..data.adapters import Batch
 from ..metrics.replicas import handing_updates
 from ..saving.checkpointing import stateful_parts
 from .metric_updates import MetricUpdate, MetricUpdates
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(eq=False)

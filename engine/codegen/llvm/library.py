@@ -83,13 +83,14 @@ class Library:
         Warns once where they are wanted and can't be.
         """
         if self._usable is None:
-            reason = f"{_SWITCH}=0" if os.environ.get(_SWITCH) == "0" else self._start()
+            is_off = os.environ.get(_SWITCH) == "0"
+            reason = f"{_SWITCH}=0" if is_off else self._start()
             self._usable = not reason
             if self._usable:
                 threads.prepare(self)
             else:
                 log("fallback", INFO, "no kernels are compiled (%s): NumPy computes", reason)
-                if os.environ.get(_SWITCH) != "0":
+                if not is_off:
                     _warn_of_numpy(reason)
         return self._usable
 

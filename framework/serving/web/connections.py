@@ -58,7 +58,7 @@ class Tls:
 class Joining:
     """The transport of one answer: its head goes with the beginning of its body, in one packet instead of two.
 
-    What waits for its body longer than that sends an empty piece of it first.
+    An answer whose body takes longer sends an empty piece of it first.
 
     Args:
         transport: of the connection.
