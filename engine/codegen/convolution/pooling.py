@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Protocol
 
@@ -309,26 +310,20 @@ def _print_row(code: Builder, kernel: PoolingKernel, fields: Fields, arrays: lis
         cells = code.mul(code.add(above, left), channels)
         place = code.mul(code.add(code.mul(line, columns), column), channels)
         origin = {"i": cells, "r": place, " ": 0}
-        _print_column(code, kernel, arrays, origin, (down, across), (width, channels))
+        print_channels = partial(_print_channels, code, kernel, arrays, origin, (width, channels))
+        _print_column(code, kernel, (down, across), print_channels)
 
 
-def _print_column(
-    code: Builder,
-    kernel: PoolingKernel,
-    arrays: list[str],
-    origin: dict[str, Size],
-    cells: Cells,
-    sizes: tuple[Size, Size],
-) -> None:
+def _print_column(code: Builder, kernel: PoolingKernel, cells: Cells, print_channels: Callable[[Cells], None]) -> None:
     """A window: most are inside of the input, for which there is code without loops over cells."""
     if kernel.is_inside or kernel.taps[0] * kernel.taps[1] > _MOST_UNROLLED:
-        _print_channels(code, kernel, arrays, origin, cells, sizes)
+        print_channels(cells)
         return
     is_whole = _is_whole(code, kernel, cells)
     with code.when(is_whole):
-        _print_channels(code, kernel, arrays, origin, ((0, kernel.taps[0]), (0, kernel.taps[1])), sizes)
+        print_channels(((0, kernel.taps[0]), (0, kernel.taps[1])))
     with code.when(code.let(f"xor i1 {is_whole}, true")):
-        _print_channels(code, kernel, arrays, origin, cells, sizes)
+        print_channels(cells)
 
 
 def _is_whole(code: Builder, kernel: PoolingKernel, cells: Cells) -> str:
@@ -345,15 +340,15 @@ def _print_channels(
     kernel: PoolingKernel,
     arrays: list[str],
     origin: dict[str, Size],
-    cells: Cells,
     sizes: tuple[Size, Size],
+    cells: Cells,
 ) -> None:
     """All channels of a window.
 
     Args:
         origin: the place of the window in arrays shaped as the input ("i"), as the result ("r"), or as neither.
-        cells: the first cell inside the input, and the first behind the last, down and across.
         sizes: the width of the input, and its channels.
+        cells: the first cell inside the input, and the first behind the last, down and across.
     """
     channels = sizes[1]
     whole = code.mul(code.div(channels, kernel.lanes), kernel.lanes)

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,3 +24,10 @@ def scratch(size: int) -> int:
             largest = _pieces[-1].size if _pieces else 0
             _pieces.append(np.empty(max(size + _ALIGNMENT, 2 * largest), "uint8"))
         return -(-_pieces[-1].ctypes.data // _ALIGNMENT) * _ALIGNMENT
+
+
+def scratch_pieces(sizes: Sequence[int]) -> list[int]:
+    """The addresses of pieces of at least so many bytes, one behind the other, each aligned for vectors."""
+    *starts, size = accumulate([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes], initial=0)
+    address = scratch(size)
+    return [address + start for start in starts]

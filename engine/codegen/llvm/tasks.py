@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .builder import Builder, FunctionBuilder, Size
 
 
@@ -17,6 +19,16 @@ class Fields:
     def address(self, name: str, kind: str) -> str:
         """Return a number as a pointer."""
         return self._code.let(f"inttoptr i64 {self[name]} to ptr")
+
+
+def stored_fields(code: Builder, pointers: Sequence[str], names: tuple[str, ...]) -> tuple[str, Fields]:
+    """Store pointers and then ``%numbers``, for tasks; gives the address of all, and them by their names."""
+    address = code.slot(f"[{len(names)} x i64]")
+    for position, pointer in enumerate(pointers):
+        code.store("i64", code.let(f"ptrtoint ptr {pointer} to i64"), address, position)
+    for number in range(len(names) - len(pointers)):
+        code.store("i64", code.load("i64", "%numbers", number), address, len(pointers) + number)
+    return address, Fields(code, address, names)
 
 
 def print_parallel(code: Builder, task: str, context: str, parts: Size) -> None:
@@ -44,4 +56,4 @@ def print_entry(name: str, fields: tuple[str, ...], task: str = "task", parts: s
     return code.text()
 
 
-__all__ = ["Fields", "print_entry", "print_parallel", "print_share"]
+__all__ = ["Fields", "print_entry", "print_parallel", "print_share", "stored_fields"]

@@ -17,16 +17,16 @@ import numpy as np
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.internal.int4_matmul import Int4MatMul
-from ..convolution.correlation import Fields, print_parallel
 from ..elementwise.bound import BoundKernel
 from ..elementwise.open_sizes import BoundedCache
 from ..llvm.builder import BYTES, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.library import library
-from ..llvm.scratch import scratch
+from ..llvm.scratch import scratch_pieces
+from ..llvm.tasks import Fields, print_parallel, print_share, stored_fields
 from .dot_products import BLOCK, PANEL, SUB, DotProduct, dot_product_of, print_packing, print_tile
-from .quantized import float_text, largest_of, parts_of
+from .quantized import bytes_of_row, float_text, largest_of, parts_of, rounded
 
 MOST_ROWS = 8  # beyond these, the product of floats takes less time, that of making floats included
 _DIGITS = 3
@@ -105,12 +105,10 @@ class OpenInt4Product:
         result = self._op.infer(x)
         spec = Int4Kernel(dot_product_of(library.host))
         itemsize = BYTES[spec.dot.element]
-        line = -(-terms * itemsize // 64) * 64 + 64
+        line = bytes_of_row(terms * itemsize)
         needed = [_DIGITS * rows * line, rows * 4, _DIGITS * rows * -(-terms // block) * 4]
-        starts = [sum(-(-size // 64) * 64 for size in needed[:k]) for k in range(3)]
-        address = scratch(starts[2] + needed[2])
         numbers = [rows, terms, columns, block, parts_of(rows, terms, columns)]
-        numbers += [*[address + start for start in starts], line // itemsize]
+        numbers += [*scratch_pieces(needed), line // itemsize]
         kernel = BoundKernel(spec, [x, *self._inputs[1:4]], [result], numbers)
         (kernel.entry,) = library.get([spec])
         return kernel
@@ -139,12 +137,7 @@ def _print_run(dot: DotProduct, name: str) -> str:
     """The function that is called: it takes the rows apart, and has all parts computed."""
     pointers = [f"%d{k}" for k in range(len(_POINTERS))]
     code = FunctionBuilder(f"{name}_run", [f"ptr {each}" for each in [*pointers, "%numbers"]])
-    fields = code.slot(f"[{len(_FIELDS)} x i64]")
-    for position, pointer in enumerate(pointers):
-        code.store("i64", code.let(f"ptrtoint ptr {pointer} to i64"), fields, position)
-    for number in range(len(_NUMBERS)):
-        code.store("i64", code.load("i64", "%numbers", number), fields, len(_POINTERS) + number)
-    values = Fields(code, fields, _FIELDS)
+    fields, values = stored_fields(code, pointers, _FIELDS)
     given = [("ptr", "%d0"), *[("ptr", values.address(each, "i8")) for each in ("digits", "factors", "totals")]]
     code.call(f"{name}_digits", [*given, *[("i64", values[size]) for size in ("rows", "terms", "block", "step")]])
     print_parallel(code, f"{name}_task", fields, values["parts"])
@@ -177,7 +170,7 @@ def _print_digits(dot: DotProduct, name: str) -> str:
                 wide = code.broadcast(lanes, "float", factor)
                 with code.loop(first, stop, lanes) as term:
                     value = code.load_vector(f"<{lanes} x float>", "float", x, term)
-                    rest = _integers(code, lanes, value, wide)
+                    rest = rounded(code, lanes, value, wide)
                     for digit, (target, total) in enumerate(zip(targets, totals, strict=True)):
                         rest = _print_digit(code, dot, lanes, rest, (target, term, total), digit == _DIGITS - 1)
             for line, total in zip(lines, totals, strict=True):
@@ -186,16 +179,6 @@ def _print_digits(dot: DotProduct, name: str) -> str:
             for target in targets:
                 code.store(dot.element, 0, target, term)
     return code.text()
-
-
-def _integers(code: FunctionBuilder, lanes: int, value: str, factor: str) -> str:
-    """Floats times a number, rounded; NaN as 0."""
-    floats = f"<{lanes} x float>"
-    scaled = code.let(f"fmul {floats} {value}, {factor}")
-    found = code.let(f"call {floats} @llvm.rint.v{lanes}f32({floats} {scaled})")
-    is_nan = code.let(f"fcmp uno {floats} {found}, {found}")
-    found = code.let(f"select <{lanes} x i1> {is_nan}, {floats} zeroinitializer, {floats} {found}")
-    return code.let(f"fptosi {floats} {found} to <{lanes} x i32>")
 
 
 def _print_digit(
@@ -252,8 +235,7 @@ def _print_task(dot: DotProduct, name: str) -> str:
     fields = Fields(code, "%context", _FIELDS)
     rows, terms, columns, block = (fields[size] for size in ("rows", "terms", "columns", "block"))
     panels, groups = code.ceil_div(columns, PANEL), code.ceil_div(terms, block)
-    first = code.div(code.mul(panels, "%part"), fields["parts"])
-    end = code.div(code.mul(panels, code.add("%part", 1)), fields["parts"])
+    first, end = print_share(code, panels, "%part", fields["parts"])
     panel_memory, sums = code.slot(f"[{BLOCK * PANEL} x i8]"), code.slot(f"[{_DIGITS * PANEL} x i32]")
     line = code.ceil_div(columns, 2)  # bytes
     with code.loop(0, groups) as group, code.loop(first, end) as panel:

@@ -24,8 +24,8 @@ from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.library import library
-from ..llvm.scratch import scratch
-from ..llvm.tasks import Fields, print_parallel
+from ..llvm.scratch import scratch_pieces
+from ..llvm.tasks import Fields, print_parallel, print_share, stored_fields
 from .dot_products import (
     BLOCK,
     PANEL,
@@ -162,21 +162,15 @@ def _bound(op: QuantizedMatMul, inputs: list[TensorSpec], result: TensorSpec) ->
         return None
     kernel = _kernel(op)
     itemsize = BYTES[kernel.dot.element]
-    line = (
-        -(-terms * itemsize // 64) * 64 + 64
-    )  # bytes of a row, so that rows do not fall on the same lines of the cache
-    sizes = [rows * line, rows * 4, rows * 4, rows * PANEL * 4]
-    starts = [sum(-(-size // 64) * 64 for size in sizes[:k]) for k in range(4)]
-    address = scratch(starts[3] + sizes[3])
-    numbers = [
-        rows,
-        terms,
-        columns,
-        parts_of(rows, terms, columns),
-        *[address + start for start in starts],
-        line // itemsize,
-    ]
+    line = bytes_of_row(terms * itemsize)
+    pieces = scratch_pieces([rows * line, rows * 4, rows * 4, rows * PANEL * 4])
+    numbers = [rows, terms, columns, parts_of(rows, terms, columns), *pieces, line // itemsize]
     return ProductKernel(op, kernel, inputs, [result], numbers)
+
+
+def bytes_of_row(size: int) -> int:
+    """The distance between rows of `size` bytes: they do not fall on the same lines of the cache."""
+    return -(-size // 64) * 64 + 64
 
 
 def parts_of(rows: int, terms: int, columns: int) -> int:
@@ -190,16 +184,9 @@ def parts_of(rows: int, terms: int, columns: int) -> int:
 
 def _print_run(kernel: QuantizedKernel, name: str) -> str:
     """The function that is called: it rounds the rows, and has all parts computed."""
-    pointers = ["ptr %d0", "ptr %d1", "ptr %d2"]
-    pointers += ["ptr %d3", "ptr %d4"] if kernel.is_fixed else ["ptr %d3"]
-    code = FunctionBuilder(f"{name}_run", [*pointers, "ptr %numbers"])
-    numbers = f"[{len(_FIELDS)} x i64]"
-    fields = code.slot(numbers)
-    for position, pointer in enumerate([*pointers[:3], pointers[-1]]):
-        code.store("i64", code.let(f"ptrtoint {pointer} to i64"), fields, position)
-    for number in range(kernel.number_count):
-        code.store("i64", code.load("i64", "%numbers", number), fields, 4 + number)
-    values = Fields(code, fields, _FIELDS)
+    pointers = [f"%d{k}" for k in range(5 if kernel.is_fixed else 4)]
+    code = FunctionBuilder(f"{name}_run", [f"ptr {each}" for each in [*pointers, "%numbers"]])
+    fields, values = stored_fields(code, [*pointers[:3], pointers[-1]], _FIELDS)
     given = [("ptr", "%d0"), ("ptr", values.address("rounded", kernel.dot.element))]
     given += [("ptr", values.address(each, "i32")) for each in ("scales", "offsets")]
     given += [("i64", values[size]) for size in ("rows", "terms", "step")]
@@ -214,6 +201,7 @@ def _print_rounding(kernel: QuantizedKernel, name: str) -> str:
     parameters = ["ptr %x", "ptr %q", "ptr %s", "ptr %offsets"]
     code = FunctionBuilder(f"{name}_round", [*parameters, "i64 %rows", "i64 %terms", "i64 %step", "float %fixed"])
     whole, dot = code.mul(code.div("%terms", 8), 8), kernel.dot
+    limits = (("olt", kernel.low), ("ogt", kernel.high))
     total = code.slot("i32")
     with code.loop(0, "%rows") as row:
         x = code.at("float", "%x", code.mul(row, "%terms"))
@@ -232,7 +220,7 @@ def _print_rounding(kernel: QuantizedKernel, name: str) -> str:
                 f"<{lanes} x {dot.element}>",
             )
             with code.loop(start, stop, lanes) as term:
-                found = _rounded(code, kernel, lanes, code.load_vector(floats, "float", x, term), wide)
+                found = rounded(code, lanes, code.load_vector(floats, "float", x, term), wide, limits)
                 narrow = code.let(f"trunc <{lanes} x i32> {found} to {kind}")
                 code.store_vector(kind, dot.element, narrow, q, term)
                 if dot.is_unsigned:
@@ -279,12 +267,12 @@ def _keep_greater(code: Builder, slot: str, value: str) -> None:
     code.line(f"store i32 {code.let(f'select i1 {above}, i32 {value}, i32 {most}')}, ptr {slot}")
 
 
-def _rounded(code: Builder, kernel: QuantizedKernel, lanes: int, value: str, scale: str) -> str:
-    """Floats as integers within the range; NaN as 0."""
+def rounded(code: Builder, lanes: int, value: str, scale: str, limits: tuple[tuple[str, float], ...] = ()) -> str:
+    """Floats times a number as integers, within limits if there are some; NaN as 0."""
     vector, mask = f"<{lanes} x float>", f"<{lanes} x i1>"
     scaled = code.let(f"fmul {vector} {value}, {scale}")
     found = code.let(f"call {vector} @llvm.rint.v{lanes}f32({vector} {scaled})")
-    for comparison, bound in (("olt", kernel.low), ("ogt", kernel.high)):
+    for comparison, bound in limits:
         limit = code.broadcast(lanes, "float", float_text(bound))
         beyond = code.let(f"fcmp {comparison} {vector} {found}, {limit}")
         found = code.let(f"select {mask} {beyond}, {vector} {limit}, {vector} {found}")
@@ -317,8 +305,7 @@ def _print_task(kernel: QuantizedKernel, name: str) -> str:
     fields = Fields(code, "%context", _FIELDS)
     rows, terms, columns = (fields[size] for size in ("rows", "terms", "columns"))
     panels = code.ceil_div(columns, PANEL)
-    first = code.div(code.mul(panels, "%part"), fields["parts"])
-    end = code.div(code.mul(panels, code.add("%part", 1)), fields["parts"])
+    first, end = print_share(code, panels, "%part", fields["parts"])
     panel_memory = code.slot(f"[{BLOCK * PANEL} x i8]")
     block: Size = BLOCK
     if not kernel.transpose:

@@ -122,14 +122,20 @@ def key_words(key: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class TakeKey(Op):
-    """The next key of a generator, as an int64 vector of 2. Each run advances the generator."""
+class KeyOp(Op, abstract=True):
+    """Give a key of a generator, as an int64 vector of 2."""
 
-    no_samples: ClassVar[str] = "holds a generator: test_ops_random"
     generator: SeedGenerator
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((2,), dtypes.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class TakeKey(KeyOp):
+    """The next key of a generator, as an int64 vector of 2. Each run advances the generator."""
+
+    no_samples: ClassVar[str] = "holds a generator: test_ops_random"
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return self.generator.next()
@@ -142,14 +148,10 @@ class TakeKey(Op):
 
 
 @dataclass(frozen=True, eq=False)
-class ReadKey(Op):
+class ReadKey(KeyOp):
     """The key that a generator would give next, as an int64 vector of 2."""
 
     no_samples: ClassVar[str] = "holds a generator: test_random_rows"
-    generator: SeedGenerator
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        return TensorSpec((2,), dtypes.int64)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return self.generator.state
@@ -162,14 +164,10 @@ class ReadKey(Op):
 
 
 @dataclass(frozen=True, eq=False)
-class SetKey(Op):
+class SetKey(KeyOp):
     """The input, a key, which becomes the one that a generator gives next."""
 
     no_samples: ClassVar[str] = "holds a generator: test_random_rows"
-    generator: SeedGenerator
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        return TensorSpec((2,), dtypes.int64)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         self.generator.state = inputs[0]
