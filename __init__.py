@@ -270,7 +270,7 @@ def _import(target: str) -> ModuleType:
 
     The garbage collector waits meanwhile, which would take a quarter of the time.
     """
-    from .engine.codegen.host.forks import importing
+    from .engine.common.forks import importing
     from .engine.runtime.collector import without_collector
 
     with importing:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..common.forks import fork_safe_lock
 from .buffer import DROPPED, NOT_COMPUTED, Buffer
 from .cuda import check_gpu, is_reached
 from .order import COMPUTE, STREAMS, TO_DEVICE, TO_HOST, Pending
@@ -481,7 +482,7 @@ def _copied(piece: Piece, array: Any) -> Any:
 
 
 _dispatchers: dict[int, Dispatcher] = {}
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 
 
 def dispatcher_of(number: int, limit: int | None) -> Dispatcher:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import os
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..common.forks import fork_safe_lock
 from ..ops.containers.array_value import ArrayValue
 from ..queues.writing import borrow_locks, held_locks
 from ..runtime.program import bytes_saved
@@ -164,7 +164,7 @@ def moment_of(value: Any) -> Any:
 
 
 _pool: ThreadPoolExecutor | None = None
-_pool_lock = threading.Lock()
+_pool_lock = fork_safe_lock()
 
 
 def workers() -> ThreadPoolExecutor:
@@ -178,8 +178,8 @@ def workers() -> ThreadPoolExecutor:
 
 def _forget_workers() -> None:
     """In a child process, which has none of its parent's threads."""
-    global _pool, _pool_lock
-    _pool, _pool_lock = None, threading.Lock()
+    global _pool
+    _pool = None
 
 
 if hasattr(os, "register_at_fork"):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..common.forks import fork_safe_lock
 from ..graph.graph import graph_context
 from ..graph.op import Op, as_scalar_or_array, without_bare_strings
 from ..graph.spec import TensorSpec
@@ -25,7 +26,7 @@ _MOST_PLANS = 4096
 Plan = Callable[..., Any]  # of arrays; gives an array, or a tuple of them
 
 _plans: dict[Any, Plan] = {}
-_changing = threading.Lock()  # of `_plans`; looking up needs none
+_changing = fork_safe_lock()  # of `_plans`; looking up needs none
 
 
 class _Quiet(threading.local):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
@@ -10,6 +9,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ..common.dtypes import name_of
+from ..common.forks import fork_safe_lock
 from ..common.nest import is_integer
 from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..graph.op import as_scalar_or_array
@@ -36,7 +36,7 @@ class _Shared:
 
 
 _shared: WeakValueDictionary[str, _Shared] = WeakValueDictionary()
-_shared_lock = threading.Lock()
+_shared_lock = fork_safe_lock()
 
 
 class Queue(NamedResource):

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import collections
 import sys
-import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+
+from ..common.forks import fork_safe_lock
 
 FRAMES_OF_PROGRAM = 100_000
 FRAMES_OF_INTERPRETER = 200_000
 
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 _users: list[int] = []  # the limits asked for now, by all threads
 _before = 0
 

@@ -9,6 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..common.forks import fork_safe_lock
 from .recorder import Event, Lane, Recorder
 from .summary import summarise
 from .timeline import check_path, write_timeline
@@ -29,7 +30,7 @@ class Active:
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
         self._traces = 0
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def begin(self) -> Recorder:
         """Another trace begins: it shares the recorder of those under way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from shared.sample import first_of
 
 from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.common import forks
 
 pytestmark = [
     pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here"),
@@ -113,11 +115,42 @@ run()
 forked(run)
 """
 
+# Another thread holds the locks that the engine's modules share, wherever it is in their short sections.
+_SHORT_LOCKS = """
+step(5, 2.0)
+from anabranch.engine.common.forks import _locks
+held, go = threading.Event(), threading.Event()
 
-SCRIPTS = {"locked": _LOCKED, "compiling": _COMPILING, "importing": _IMPORTING, "workers": _WORKERS}
+def hold():
+    locks = list(_locks)
+    for lock in locks:
+        lock.acquire()
+    held.set()
+    go.wait()
+    for lock in locks:
+        lock.release()
+
+generator = ab.random.SeedGenerator(3)
+thread = threading.Thread(target=hold, daemon=True)
+thread.start()
+held.wait()
+forked(lambda: (step(6, 3.0), ab.ops.exp(np.ones(3)), ab.random.uniform((2,)), generator.next()))
+go.set()
+thread.join()
+step(8, 5.0)
+"""
 
 
-@pytest.mark.parametrize("name", first_of(SCRIPTS, 2))
+SCRIPTS = {
+    "short": _SHORT_LOCKS,
+    "locked": _LOCKED,
+    "compiling": _COMPILING,
+    "importing": _IMPORTING,
+    "workers": _WORKERS,
+}
+
+
+@pytest.mark.parametrize("name", first_of(SCRIPTS, 3))
 def test_a_child_compiles_and_runs(name: str, tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _BEGIN + SCRIPTS[name]],
@@ -128,3 +161,18 @@ def test_a_child_compiles_and_runs(name: str, tmp_path: Path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_locks_of_modules_are_free_in_a_child() -> None:
+    """A thread may hold a lock at any moment, so each that a module keeps for the whole process has to be known."""
+    engine = Path(forks.__file__).parents[1]
+    names = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"}
+    found = [
+        f"{path.relative_to(engine)}:{statement.lineno}"
+        for path in sorted(engine.rglob("*.py"))
+        if path != Path(forks.__file__)
+        for statement in ast.parse(path.read_text()).body
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.Call)
+        if ast.unparse(statement.value.func).removeprefix("threading.") in names
+    ]
+    assert not found, f"use `fork_safe_lock` in place of {found}"

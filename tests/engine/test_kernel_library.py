@@ -218,13 +218,30 @@ def test_an_error_in_another_thread_is_raised_where_the_code_is_needed(tmp_path:
         library.load("wrong", lambda: "define this")
 
 
-def test_a_child_process_compiles_what_its_parent_had_begun(tmp_path: Path, emitted: list[str]) -> None:
+def test_a_child_process_compiles_what_its_parent_had_begun(
+    tmp_path: Path, emitted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, forgotten, own = threading.Event(), threading.Event(), threading.current_thread().name
+    emit = Compiler.emit
+
+    def emit_late(self: Compiler, text: str, effort: Effort) -> bytes:
+        """Compile in the parent's thread only when the child has all it needs: the child has no such thread."""
+        if threading.current_thread().name != own:
+            begun.set()
+            forgotten.wait()
+        return emit(self, text, effort)
+
+    monkeypatch.setattr(Compiler, "emit", emit_late)
     library = Library(tmp_path)
     assert library.usable
     library.prepare("squares", text)
+    begun.wait()
+    workers = library._workers
     library.forget_workers()
     assert call(library.load("squares", text)) == 385
-    assert threading.current_thread().name in emitted
+    forgotten.set()
+    workers.shutdown()
+    assert sorted(emitted) == sorted(["anabranch compiler_0", own])
 
 
 def test_kernels_that_were_begun_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import threading
 from enum import Enum
 from typing import Any
 
-from ..host.forks import forks
+from ...common.forks import forks
 
 
 class _Forks:

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from ...common.forks import fork_safe_lock
+
 _ALIGNMENT = 64
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 _pieces: list[np.ndarray[Any, Any]] = []  # the last is the largest; earlier ones stay, for kernels that hold them
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.forks import fork_safe_lock
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import get_default_graph
 from ...graph.op import Effect
@@ -36,7 +37,7 @@ class SeedGenerator:
         if seed is not None and not _is_integer(seed):
             raise TypeError(f"SeedGenerator takes an integer seed or None; got {seed!r}.")
         self.name = name or "seed_generator"
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._seed = _fresh_seed() if seed is None else _as_int64(int(seed))
         self._counter = 0
 
@@ -94,7 +95,7 @@ def _as_int64(value: int) -> int:
 
 
 _global_generator: SeedGenerator | None = None
-_global_lock = threading.Lock()
+_global_lock = fork_safe_lock()
 
 
 def global_generator() -> SeedGenerator:

@@ -10,11 +10,29 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 _LONGEST_IMPORT = 30.0  # seconds; a module that waits for the thread that forks would never be ready
 
 importing = threading.RLock()  # who imports for a public name
+_locks: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
+
+
+def fork_safe_lock() -> threading.Lock:
+    """Make a lock that is free in a child process, whichever thread held it when the process was forked.
+
+    It is for sections that call nothing which could wait or fork, and whose data may be used as they are between any
+    two statements: in the child the section ends where the other thread had come to.
+    """
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
+def _free_locks() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 
 class _Forks:
@@ -61,3 +79,4 @@ def _somebody_imports() -> bool:
 forks = _Forks()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=forks.before, after_in_parent=forks.after, after_in_child=forks.after)
+    os.register_at_fork(after_in_child=_free_locks)
