@@ -19,7 +19,7 @@ from ..engine.common.dtypes import string
 from ..engine.control_flow.grouping import group
 from ..engine.graph import Graph, Placeholder, ShardedVariable, TensorSpec, Variable
 from ..engine.graph.graph import get_default_graph
-from ..engine.graph.sharded import grouped
+from ..engine.graph.state.sharded import grouped
 from ..engine.ops.random.keys import SeedGenerator
 from ..engine.queues.errors import DataLossError
 

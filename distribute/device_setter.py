@@ -8,7 +8,7 @@ from typing import Any
 
 from ..engine.graph import Variable
 from ..engine.graph.device import DeviceName
-from ..engine.graph.resource import NamedResource
+from ..engine.graph.state.resource import NamedResource
 from .cluster import ClusterSpec
 from .environment import cluster_from_environment
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..engine.common.partitioners import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner
 from ..engine.graph.graph import current_device_scope
-from ..engine.graph.sharded import ShardedVariable, set_finder
+from ..engine.graph.state.sharded import ShardedVariable, set_finder
 from .environment import cluster_from_environment
 from .strategies.strategy import current_strategy
 

@@ -71,7 +71,6 @@ if TYPE_CHECKING:
         MaxPooling2D,
         MaxPooling3D,
     )
-    from .convolution.spatial_dropout import SpatialDropout2D, SpatialDropout3D
     from .convolution.transpose import (
         Conv1DTranspose,
         Conv2DTranspose,
@@ -84,7 +83,6 @@ if TYPE_CHECKING:
     from .core.activation import ELU, Activation, LeakyReLU, PReLU, ReLU, Softmax
     from .core.basic import Identity, Lambda, Masking, Rescaling
     from .core.dense import Dense
-    from .core.dropout import Dropout, GaussianNoise, SpatialDropout1D
     from .core.einsum_dense import EinsumDense
     from .core.embedding import Embedding
     from .core.input_layer import Input, InputLayer
@@ -108,7 +106,6 @@ if TYPE_CHECKING:
         multiply,
         subtract,
     )
-    from .core.noise import ActivityRegularization, AlphaDropout, GaussianDropout
     from .core.shaping import Flatten, Permute, RepeatVector, Reshape
     from .core.wrapper import Wrapper
     from .mixture_of_experts import MixtureOfExperts
@@ -161,6 +158,9 @@ if TYPE_CHECKING:
     from .recurrent.step_rows import live_rows
     from .recurrent.time_distributed import TimeDistributed
     from .recurrent.tree_lstm import TreeLSTM
+    from .regularization.dropout import Dropout, GaussianNoise, SpatialDropout1D
+    from .regularization.noise import ActivityRegularization, AlphaDropout, GaussianDropout
+    from .regularization.spatial_dropout import SpatialDropout2D, SpatialDropout3D
     from .vocabulary.sampled_softmax import SampledSoftmax
     from .vocabulary.sharded_embedding import ShardedEmbedding
 
@@ -195,7 +195,7 @@ _LAYERS_IN: dict[str, str] = {
     "convolution.depthwise": "DepthwiseConv1D DepthwiseConv2D SeparableConv1D SeparableConv2D",
     "convolution.transpose": "Conv1DTranspose Conv2DTranspose Conv3DTranspose",
     "core.dense": "Dense",
-    "core.dropout": "Dropout GaussianNoise SpatialDropout1D",
+    "regularization.dropout": "Dropout GaussianNoise SpatialDropout1D",
     "core.einsum_dense": "EinsumDense",
     "core.embedding": "Embedding",
     "recurrent.gru": "GRU GRUCell",
@@ -205,7 +205,7 @@ _LAYERS_IN: dict[str, str] = {
     "recurrent.lstm_variants": "LayerNormLSTMCell PeepholeLSTMCell ProjectedLSTMCell",
     "core.merging": "Add Average Concatenate Dot Maximum Minimum Multiply Subtract",
     "mixture_of_experts": "MixtureOfExperts",
-    "core.noise": "ActivityRegularization AlphaDropout GaussianDropout",
+    "regularization.noise": "ActivityRegularization AlphaDropout GaussianDropout",
     "normalization.batch_and_layer": "BatchNormalization LayerNormalization",
     "normalization.scale": "GroupNormalization RMSNormalization UnitNormalization",
     "normalization.spectral": "SpectralNormalization",
@@ -229,7 +229,7 @@ _LAYERS_IN: dict[str, str] = {
     "core.shaping": "Flatten Permute RepeatVector Reshape",
     "vocabulary.sharded_embedding": "ShardedEmbedding",
     "recurrent.simple_rnn": "SimpleRNN SimpleRNNCell",
-    "convolution.spatial_dropout": "SpatialDropout2D SpatialDropout3D",
+    "regularization.spatial_dropout": "SpatialDropout2D SpatialDropout3D",
     "preprocessing.spectrograms": "MelSpectrogram STFTSpectrogram",
     "recurrent.stacked_rnn_cells": "StackedRNNCells",
     "recurrent.time_distributed": "TimeDistributed",

@@ -29,8 +29,8 @@ from ..engine.graph import (
 )
 from ..engine.graph.graph import without_tapes
 from ..engine.graph.provenance import building_part
-from ..engine.graph.sharded import expanded
 from ..engine.graph.spec import shape_text, shapes_compatible
+from ..engine.graph.state.sharded import expanded
 from ..engine.objects import initializers
 from ..engine.objects.names import name_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object

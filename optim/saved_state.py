@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..engine.graph import Variable
-from ..engine.graph.sharded import grouped
 from ..engine.graph.spec import shape_text
+from ..engine.graph.state.sharded import grouped
 
 
 class SavedState:

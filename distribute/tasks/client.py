@@ -17,11 +17,11 @@ from typing import Any
 
 from ...engine.common.deadlines import seconds_left
 from ...engine.common.dtypes import name_of
-from ...engine.graph.container import name_of_container
 from ...engine.graph.graph import Graph, Operation
 from ...engine.graph.spec import Spec, TensorSpec
+from ...engine.graph.state.container import name_of_container
+from ...engine.graph.state.variable import Variable
 from ...engine.graph.tensor import Symbol
-from ...engine.graph.variable import Variable
 from ...engine.passes.framework.switches import turned_off
 from ...engine.passes.memory.memory_budget import memory_budget
 from ...engine.place.placement import Placement

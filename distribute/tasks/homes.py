@@ -16,8 +16,8 @@ from ...engine.common.nest import flatten
 from ...engine.graph import Graph, Placeholder, TensorSpec, Variable
 from ...engine.graph.device import DeviceName
 from ...engine.graph.graph import Operation
-from ...engine.graph.home import Home
-from ...engine.graph.resource import NamedResource
+from ...engine.graph.state.home import Home
+from ...engine.graph.state.resource import NamedResource
 from ...engine.queues.errors import StateLostError, TaskFailedError
 from ..cluster import joined_address, resolved, split_address
 

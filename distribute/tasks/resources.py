@@ -13,9 +13,9 @@ import numpy as np
 
 from ...engine.graph.device import DeviceName
 from ...engine.graph.graph import Graph, Operation
-from ...engine.graph.resource import NamedResource
 from ...engine.graph.spec import TensorSpec
-from ...engine.graph.variable import Variable
+from ...engine.graph.state.resource import NamedResource
+from ...engine.graph.state.variable import Variable
 from ...engine.ops.random.keys import SeedGenerator
 from ...engine.place.constraints import PlacementError
 from ...engine.queues.errors import StateLostError

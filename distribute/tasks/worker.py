@@ -10,7 +10,7 @@ import numpy as np
 
 from ...engine.graph.graph import Graph
 from ...engine.graph.spec import TensorSpec
-from ...engine.graph.writing_rows import row_writes
+from ...engine.graph.state.writing_rows import row_writes
 from ...engine.machine.part import PartProgram, PartStep
 from ...engine.machine.report import progress_report, waiting_report
 from ...engine.passes.memory.memory_budget import within_memory_budget

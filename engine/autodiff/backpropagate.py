@@ -13,8 +13,8 @@ from typing import Any
 from ..graph.graph import Graph, Operation, ReadVariable, get_default_graph
 from ..graph.provenance import building_gradient_of
 from ..graph.spec import FrameSpec
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol
-from ..graph.variable import Variable
 from ..ops.containers.cotangent import FrameCotangent, accumulate, resolved
 
 

@@ -23,8 +23,8 @@ from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Spec, TensorSpec, shape_text, shapes_compatible
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol, Tensor
-from ..graph.variable import Variable
 from ..ops.base import apply, apply_multi, convert_to_tensor, runs_now
 from ..ops.math.complex_numbers import conjugated
 from ..ops.math.elementwise import Identity, StopGradient

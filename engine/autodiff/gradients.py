@@ -8,11 +8,11 @@ from typing import Any
 from ..common.nest import flatten, is_mapping, is_sequence
 from ..graph.graph import Graph, ReadVariable, get_default_graph
 from ..graph.region import Region
-from ..graph.sharded import ShardedVariable, expanded, regrouped
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shapes_compatible
+from ..graph.state.sharded import ShardedVariable, expanded, regrouped
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol, Tensor
-from ..graph.variable import Variable
 from ..ops.base import convert_to_tensor, runs_now
 from ..ops.containers.cotangent import accumulate, resolved
 from ..ops.math.complex_numbers import conjugated

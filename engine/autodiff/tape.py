@@ -17,9 +17,9 @@ from ..graph.graph import graph_context
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shapes_compatible
+from ..graph.state.variable import Variable
 from ..graph.tensor import Tensor
 from ..graph.value import Value
-from ..graph.variable import Variable
 from ..ops.base import convert_to_tensor
 from ..ops.containers.cotangent import accumulate, resolved
 from ..ops.math.complex_numbers import conjugated

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..common.dtypes import as_dtype, name_of, string
-from ..graph.sharded import Rows
+from ..graph.state.sharded import Rows
 from ..queues.errors import DataLossError
 from .folders import Folder, folder_of
 

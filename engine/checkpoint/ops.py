@@ -18,9 +18,9 @@ from ..common.quick_dataclass import dataclass
 from ..graph.device import DeviceName
 from ..graph.op import Effect, as_scalar_or_array
 from ..graph.scopes import device
-from ..graph.sharded import Rows, ShardedVariable
 from ..graph.spec import as_shape, shape_accepts, shape_text
-from ..graph.variable import Variable
+from ..graph.state.sharded import Rows, ShardedVariable
+from ..graph.state.variable import Variable
 from ..ops.base import Op, Operation, Tensor, TensorSpec, apply, apply_effect, apply_multi, convert_to_tensor
 from .files import CheckpointReader, Part, write_manifest, write_shard
 

@@ -19,13 +19,13 @@ from typing import Any, ClassVar
 from ..autodiff.backpropagate import DifferentiatesItself, backpropagate
 from ..common.quick_dataclass import dataclass
 from ..graph.graph import Graph, Operation, get_default_graph
-from ..graph.lifting import Creations
 from ..graph.op import Effect, Op
 from ..graph.region import Mirror, Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, Spec, TensorSpec, kind_of
+from ..graph.state.lifting import Creations
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol, Tensor
-from ..graph.variable import Variable
 from ..ops.containers.cotangent import accumulate
 from ..ops.containers.records import RecordSpec, read_record, record_of
 from ..ops.run_time_shapes import runtime_shape

@@ -11,10 +11,10 @@ from ..common import dtypes
 from ..common.nest import flatten, is_integer, is_sequence, map_structure, pack_as
 from ..common.quick_dataclass import dataclass
 from ..graph.graph import Graph, Operation, get_default_graph, in_explicit_graph
-from ..graph.lifting import Creations
 from ..graph.op import ErrorSample, Op, Sample
 from ..graph.region import Region
 from ..graph.spec import TensorSpec, shape_text
+from ..graph.state.lifting import Creations
 from ..graph.tensor import Symbol, Tensor
 from ..ops.arrays.creation import zeros
 from ..ops.arrays.joining import concatenate, stack, unstack

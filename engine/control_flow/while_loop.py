@@ -15,10 +15,10 @@ from ..graph.graph import (
     graph_context,
     in_explicit_graph,
 )
-from ..graph.lifting import Creations
 from ..graph.region import Mirror, Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec
+from ..graph.state.lifting import Creations
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import convert_to_tensor
 from ..ops.containers.cotangent import accumulate

@@ -2,7 +2,6 @@
 
 from ..common.dtypes import DType, as_dtype, result_type
 from ..common.nest import flatten, map_structure, pack_as
-from .container import Container, container
 from .device import Colocation, DeviceName, State, canonical_device
 from .graph import (
     Graph,
@@ -17,16 +16,17 @@ from .graph import (
 )
 from .name_scopes import name_scope
 from .op import Effect, ErrorSample, Op, Sample, registered_ops
-from .readable import Readable
 from .region import Mirror, Region
 from .scopes import colocate_with, control_dependencies, device
-from .sharded import ShardedVariable
 from .slices import IndexedSlices
 from .spec import ArraySpec, FrameSpec, Shape, Spec, StoreSpec, TensorSpec, as_shape, broadcast_shapes
-from .stateless import StatelessScope, in_stateless_scope
+from .state.container import Container, container
+from .state.readable import Readable
+from .state.sharded import ShardedVariable
+from .state.stateless import StatelessScope, in_stateless_scope
+from .state.variable import Assign, Variable, VariableRows
 from .tensor import Symbol, Tensor, define_operators
 from .value import FlowValue, Value
-from .variable import Assign, Variable, VariableRows
 
 __all__ = [
     "ArraySpec",

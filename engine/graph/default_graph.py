@@ -10,8 +10,8 @@ from ..common.nest import is_tuple
 
 if TYPE_CHECKING:
     from .graph import Operation
+    from .state.variable import Variable
     from .tensor import Symbol
-    from .variable import Variable
 
 
 class LivingOperations(MutableSequence["Operation"]):

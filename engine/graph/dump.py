@@ -11,8 +11,8 @@ from ..common.dtypes import is_dtype
 from ..common.nest import flatten, is_mapping, is_sequence
 from .op import is_array
 from .spec import FrameSpec
+from .state.variable import Variable
 from .tensor import Symbol
-from .variable import Variable
 
 if TYPE_CHECKING:
     from .graph import Graph, Operation

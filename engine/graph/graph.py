@@ -19,7 +19,7 @@ from .tensor import Symbol, Tensor, operator_functions
 from .value import Value
 
 if TYPE_CHECKING:
-    from .variable import Variable
+    from .state.variable import Variable
 
 
 class Graph:
@@ -357,7 +357,7 @@ class Graph:
     @property
     def variables(self) -> list[Variable]:
         """The variables that the graph reads or writes, in the order in which it first does."""
-        from .variable import Variable
+        from .state.variable import Variable
 
         resources = dict.fromkeys(effect.resource for node in self.operations for effect in node.effects)
         return [resource for resource in resources if isinstance(resource, Variable)]

@@ -12,7 +12,7 @@ from .tensor import Symbol, Tensor
 
 if TYPE_CHECKING:
     from .graph import Graph
-    from .variable import Variable
+    from .state.variable import Variable
 
 
 class Operation:

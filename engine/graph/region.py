@@ -10,9 +10,9 @@ from .graph import Graph, Operation, Parameter, ReadVariable
 from .op import Effect
 from .provenance import Location
 from .spec import Spec
+from .state.variable import Variable
 from .tensor import Symbol, Tensor
 from .value import Value
-from .variable import Variable
 
 
 class Mirror(Protocol):

@@ -1,9 +1,9 @@
 """Writes of rows of variables, and reads of parts of them: neither takes a whole variable from another node.
 
 A write of rows takes the memory of its variable when it runs, instead of the value that was read before it: nothing
-holds that value, so nothing has to be copied, unless something else still uses it (see `graph.writing_rows`). A read of
-which only parts are used happens where each part is taken, instead of at the start of the step: what is read is not
-held while positions are on their way from another device, and other steps may write rows meanwhile.
+holds that value, so nothing has to be copied, unless something else still uses it (see `graph.state.writing_rows`). A
+read of which only parts are used happens where each part is taken, instead of at the start of the step: what is read is
+not held while positions are on their way from another device, and other steps may write rows meanwhile.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..common.identity import is_among, place_among
 from ..graph.graph import Operation, ReadVariable
+from ..graph.state.variable import Assign, Variable
 from ..graph.tensor import Symbol
-from ..graph.variable import Assign, Variable
 from ..ops.arrays.gathering import Take
 from ..ops.arrays.scattering import GatherNd
 from ..ops.containers.indexed_slices import AssignRows

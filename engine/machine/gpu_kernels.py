@@ -22,7 +22,7 @@ from ..common.nest import is_tuple
 from ..devices.dispatcher import Dispatcher
 from ..devices.transfer import Parts
 from ..graph.op import Op, is_array
-from ..graph.variable import Assign, Variable
+from ..graph.state.variable import Assign, Variable
 from ..ops.arrays.gathering import register_combiner
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.indexed_slices import AssignRows

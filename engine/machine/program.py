@@ -20,8 +20,8 @@ from ..control_flow.while_loop import While
 from ..devices.cuda import check_gpus
 from ..graph.graph import Graph, Operation, Parameter
 from ..graph.spec import Spec, TensorSpec
+from ..graph.state.variable import OwnMemory, Variable
 from ..graph.tensor import Symbol
-from ..graph.variable import OwnMemory, Variable
 from ..lower.arrivals import delay_arrivals
 from ..lower.cluster import cluster
 from ..lower.cut import cut

@@ -29,7 +29,7 @@ from ..devices import (
 from ..devices.memory import Allocation
 from ..devices.order import Pending
 from ..graph.op import is_array
-from ..graph.variable import Variable
+from ..graph.state.variable import Variable
 from ..lower.nodes import Machine
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.tensor_arrays import ArrayRead

@@ -20,9 +20,9 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from ..common.dtypes import as_dtype, name_of
+from ..graph.state.variable import Variable
 from ..graph.tensor import Tensor
 from ..graph.value import Value
-from ..graph.variable import Variable
 from .lambdas import lambda_from_config, lambda_to_config
 from .trust import reads_a_file, refuses_code, safe_mode_scope
 

@@ -21,12 +21,12 @@ from ..graph.graph import (
 )
 from ..graph.op import Cost, ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.provenance import user_stacklevel
-from ..graph.readable import Readable
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, as_shape, broadcast_shapes
+from ..graph.state.readable import Readable
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol, Tensor
 from ..graph.value import FlowValue, Value
-from ..graph.variable import Variable
 from .immediate import run_now
 from .text.numbers import as_strings
 

@@ -19,7 +19,7 @@ from ..common.quick_dataclass import dataclass
 from ..graph.graph import graph_for
 from ..graph.op import OUTSIDE_WORLD, Effect
 from ..graph.spec import Shape, as_shape, broadcast_shapes, shape_accepts, shape_text, shapes_compatible
-from ..graph.variable import Variable
+from ..graph.state.variable import Variable
 from .base import (
     ErrorSample,
     Op,

@@ -17,9 +17,9 @@ import numpy as np
 from ..common.keywords import explain_keywords
 from ..common.nest import flatten, is_mapping, is_sequence
 from ..graph.graph import Graph, graph_context
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol
 from ..graph.value import Value
-from ..graph.variable import Variable
 
 _PLAIN = frozenset({Value, Variable, int, float, bool, str, type(None), np.ndarray, complex, bytes})
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..common.nest import is_sequence
-from ..graph.sharded import ShardedVariable, rows_of_shards
 from ..graph.slices import IndexedSlices
+from ..graph.state.sharded import ShardedVariable, rows_of_shards
+from ..graph.state.variable import Variable
 from ..graph.tensor import Tensor
-from ..graph.variable import Variable
 from .arrays.gathering import integers
 from .arrays.joining import concatenate
 from .arrays.partitioning import dynamic_partition, dynamic_stitch

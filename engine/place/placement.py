@@ -10,8 +10,8 @@ from ..common.identity import is_among
 from ..common.nest import flatten
 from ..graph.device import DeviceName, State
 from ..graph.graph import Graph, Operation, Parameter, Placeholder, get_default_graph
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol
-from ..graph.variable import Variable
 from ..ops.base import Constant
 from ..passes.framework.prune import needed_operations
 from .constraints import PlacementError

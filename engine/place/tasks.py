@@ -14,8 +14,8 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter
 from ..graph.op import OUTSIDE_WORLD
 from ..graph.region import Region
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol
-from ..graph.variable import Variable
 from ..ops.base import Constant
 from ..passes.framework.estimates import bytes_of
 from ..passes.framework.prune import frame_users

@@ -16,11 +16,11 @@ from ..common.dtypes import as_dtype, is_differentiable, name_of
 from ..common.quick_dataclass import dataclass
 from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..graph.op import Effect, Op, as_scalar_or_array
-from ..graph.resource import NamedResource
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text, shapes_compatible
+from ..graph.state.resource import NamedResource
+from ..graph.state.variable import Variable
 from ..graph.value import Value
-from ..graph.variable import Variable
 from ..ops.base import as_array, convert_to_tensor, is_numpy
 from ..ops.entrance import entering_graphs
 from .accumulator_state import AccumulatorState, AccumulatorStatistics, DenseTotal, SparseTotal, Total

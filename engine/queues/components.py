@@ -11,8 +11,8 @@ from ..common.dtypes import DType, as_dtype, is_integer, name_of
 from ..common.nest import is_mapping, is_sequence
 from ..graph.op import as_scalar_or_array, is_array
 from ..graph.spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text, shapes_compatible
+from ..graph.state.variable import Variable
 from ..graph.tensor import Tensor
-from ..graph.variable import Variable
 from ..ops.base import as_array, convert_to_tensor
 
 

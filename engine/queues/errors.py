@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..graph.resource import NamedResource
+from ..graph.state.resource import NamedResource
 from ..ops.checks import InvalidArgumentError
 
 

@@ -13,9 +13,9 @@ from ..common.forks import fork_safe_lock
 from ..common.nest import is_integer
 from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..graph.op import as_scalar_or_array
-from ..graph.resource import NamedResource
+from ..graph.state.resource import NamedResource
+from ..graph.state.variable import Variable
 from ..graph.value import Value
-from ..graph.variable import Variable
 from ..ops.base import convert_to_tensor
 from ..ops.entrance import entering_graphs
 from ..ops.random.keys import SeedGenerator, key_words

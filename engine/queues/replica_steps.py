@@ -17,8 +17,8 @@ from ..common import dtypes
 from ..common.quick_dataclass import dataclass
 from ..graph.graph import get_default_graph
 from ..graph.op import Effect, Op
-from ..graph.resource import NamedResource
 from ..graph.spec import TensorSpec
+from ..graph.state.resource import NamedResource
 from ..ops.base import convert_to_tensor
 from .attempts import Attempt, Course, Gate, Request, WaitingOp
 from .errors import CancelledError, check_held

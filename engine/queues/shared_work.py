@@ -18,8 +18,8 @@ from ..common import dtypes
 from ..common.quick_dataclass import dataclass as quick_dataclass
 from ..graph.graph import get_default_graph
 from ..graph.op import Effect, Op
-from ..graph.resource import NamedResource
 from ..graph.spec import TensorSpec
+from ..graph.state.resource import NamedResource
 from ..ops.base import convert_to_tensor
 from .errors import StateLostError, check_held
 

@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..common.deadlines import requests, waits
-from ..graph.variable import Variable
+from ..graph.state.variable import Variable
 from .errors import DeadlineExceededError
 from .stops import check_cancelled
 

@@ -12,8 +12,8 @@ from ..common import dtypes
 from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation, get_default_graph
 from ..graph.op import Effect, Op
-from ..graph.resource import NamedResource
 from ..graph.spec import TensorSpec
+from ..graph.state.resource import NamedResource
 from ..graph.tensor import Tensor
 from ..ops.base import as_array
 from ..ops.random.keys import SeedGenerator, key_words

@@ -12,8 +12,8 @@ from ..common import dtypes
 from ..common.quick_dataclass import dataclass
 from ..graph.graph import get_default_graph, in_explicit_graph
 from ..graph.op import Effect, as_scalar_or_array
-from ..graph.resource import NamedResource
 from ..graph.spec import TensorSpec
+from ..graph.state.resource import NamedResource
 from ..queues.attempts import Course, WaitingOp, wait_through
 from ..queues.errors import DataLossError, OutOfRangeError, check_held
 from ..queues.queue import Queue

@@ -21,8 +21,8 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
 from ..graph.op import Op, as_scalar_or_array, is_array, without_bare_strings
 from ..graph.region import Region
+from ..graph.state.variable import Assign
 from ..graph.tensor import Symbol
-from ..graph.variable import Assign
 from ..ops.base import is_numpy
 from ..ops.containers.array_value import ArrayValue
 from ..passes.framework.prune import frame_users, needed_in_region, needed_operations, recorded_tensors

@@ -25,9 +25,9 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
 from ..graph.op import Op, without_bare_strings
 from ..graph.spec import FrameSpec, TensorSpec
+from ..graph.state.variable import Assign
+from ..graph.state.writing_rows import write_in_memory
 from ..graph.tensor import Symbol
-from ..graph.variable import Assign
-from ..graph.writing_rows import write_in_memory
 from ..ops.base import Constant
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.indexed_slices import AssignRows

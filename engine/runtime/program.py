@@ -22,8 +22,8 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import is_array
 from ..graph.spec import FrameSpec, Spec, TensorSpec
+from ..graph.state.variable import OwnMemory
 from ..graph.tensor import Symbol
-from ..graph.variable import OwnMemory
 from ..ops.base import Constant
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.store_value import StoreValue

@@ -12,8 +12,8 @@ from ..common.quick_dataclass import dataclass
 from ..control_flow.call import Recursion
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation, ReadVariable
+from ..graph.state.variable import Assign, Variable
 from ..graph.tensor import Symbol
-from ..graph.variable import Assign, Variable
 from ..ops.containers.indexed_slices import AssignRows
 from ..passes.framework.prune import frame_users
 from ..passes.memory.storage import demanded_blocks

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..graph.graph import Operation
+from ..graph.state.variable import Assign, Variable
 from ..graph.tensor import Symbol
-from ..graph.variable import Assign, Variable
 from ..passes.memory.storage import Buffer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from ..graph.op import Op, registered_ops
-from ..graph.resource import NamedResource
+from ..graph.state.resource import NamedResource
 
 _MODULES = (
     "..checkpoint.ops",

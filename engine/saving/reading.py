@@ -12,10 +12,10 @@ from ..graph.graph import Graph
 from ..graph.op import Effect, Op, registered_ops
 from ..graph.provenance import Location
 from ..graph.region import Region
-from ..graph.resource import NamedResource
 from ..graph.spec import Spec
+from ..graph.state.resource import NamedResource
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol
-from ..graph.variable import Variable
 from ..ops.random.draws import described_draw
 from ..ops.random.keys import SeedGenerator
 from ..queues.accumulators import ConditionalAccumulator, SparseConditionalAccumulator

@@ -22,10 +22,10 @@ from ..common.dtypes import as_dtype, is_dtype, name_of
 from ..common.nest import is_mapping, is_sequence
 from ..graph.op import Op, as_scalar_or_array
 from ..graph.region import Region
-from ..graph.resource import NamedResource
 from ..graph.spec import ArraySpec, FrameSpec, Spec, StoreSpec, TensorSpec
+from ..graph.state.resource import NamedResource
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol
-from ..graph.variable import Variable
 from ..ops.base import is_numpy
 from ..ops.containers.records import RecordSpec
 from ..ops.random.keys import SeedGenerator

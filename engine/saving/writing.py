@@ -11,9 +11,9 @@ from ..graph.device import Colocation
 from ..graph.graph import Graph, Operation
 from ..graph.op import Op, registered_ops
 from ..graph.region import Region
-from ..graph.resource import NamedResource
+from ..graph.state.resource import NamedResource
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol
-from ..graph.variable import Variable
 from ..ops.random.draws import Draw
 from ..ops.text.escape import NumpyFunction
 from .values import SavedGraphError, ValueWriter, field_names, write_spec

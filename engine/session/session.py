@@ -13,13 +13,13 @@ from ..common.deadlines import deadline
 from ..common.dtypes import is_integer, name_of
 from ..common.nest import flatten, is_sequence, pack_as
 from ..common.nest import is_integer as is_whole_number
-from ..graph.container import clear_containers
 from ..graph.device import DeviceName
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.spec import TensorSpec, shape_accepts, shape_text
+from ..graph.state.container import clear_containers
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol, Tensor
 from ..graph.value import Value
-from ..graph.variable import Variable
 from ..ops.base import as_array, is_numpy
 from ..passes.framework.prune import needed_operations
 from ..passes.memory.memory_budget import within_memory_budget

@@ -24,9 +24,9 @@ from ..graph.graph import (
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol, Tensor
 from ..graph.value import Value
-from ..graph.variable import Variable
 from ..ops.base import convert_to_tensor
 from ..ops.entrance import symbol_in
 from ..ops.immediate import value_of

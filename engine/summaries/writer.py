@@ -8,7 +8,7 @@ import time
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, Self
 
-from ..graph.resource import NamedResource
+from ..graph.state.resource import NamedResource
 from .event_file import EventFile
 from .scopes import using
 

@@ -15,8 +15,8 @@ from ..graph.dump import dump_operations
 from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
 from ..graph.op import is_array
 from ..graph.spec import TensorSpec
+from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol
-from ..graph.variable import Variable
 from ..ops.base import Constant
 from ..passes.framework import limits
 from ..passes.framework.log import Note, recording

@@ -17,10 +17,10 @@ from ...engine.ops.base import TensorLike
 from ...layers.convolution.depthwise import DepthwiseConv2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D
 from ...layers.core.basic import Rescaling
-from ...layers.core.dropout import Dropout
 from ...layers.core.merging import Add, Multiply
 from ...layers.core.shaping import Reshape
 from ...layers.preprocessing.numbers import Normalization
+from ...layers.regularization.dropout import Dropout
 from ..models.functional import Functional
 from .building import Options, activated, convolved, normalized
 from .imagenet_utils import TORCH_DEVIATION, TORCH_MEAN, decode_predictions

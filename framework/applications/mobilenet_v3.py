@@ -18,9 +18,9 @@ from ...layers.convolution.padding import ZeroPadding2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D
 from ...layers.core.activation import Activation, ReLU
 from ...layers.core.basic import Rescaling
-from ...layers.core.dropout import Dropout
 from ...layers.core.merging import Add, Multiply
 from ...layers.core.shaping import Flatten
+from ...layers.regularization.dropout import Dropout
 from ..models.functional import Functional
 from .building import Options, convolved, divisible, halving_margins, normalized, warn_of_size
 from .imagenet_utils import decode_predictions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...engine.graph import Variable
-from ...engine.graph.sharded import ShardedVariable
+from ...engine.graph.state.sharded import ShardedVariable
 from ..data.adapters import Data
 from ..saving.checkpointing import stateful_parts
 from ..training.epochs import Epochs

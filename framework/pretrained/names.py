@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...engine.common.quick_dataclass import dataclass
-from ...engine.graph.variable import Variable
+from ...engine.graph.state.variable import Variable
 
 Array = np.ndarray[Any, Any]
 

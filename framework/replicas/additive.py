@@ -7,7 +7,7 @@ from typing import Any
 
 from ...engine.graph import Graph, Operation, Symbol, Variable
 from ...engine.graph.graph import ReadVariable
-from ...engine.graph.variable import Assign
+from ...engine.graph.state.variable import Assign
 from ...engine.ops.math.elementwise import Add
 from ...engine.ops.random.keys import noting_keys
 from ..data.adapters import Batch

@@ -15,7 +15,7 @@ from ...distribute.strategies.model_parallel import ModelParallel
 from ...engine.graph import ShardedVariable, Tensor, Variable
 from ...engine.graph.device import DeviceName
 from ...engine.graph.scopes import device
-from ...engine.graph.sharded import grouped
+from ...engine.graph.state.sharded import grouped
 from ...layers.attention.positions import ReversibleEmbedding
 from ...layers.core.cut_weights import Cut, bias_axes, cut_weights
 from ...layers.core.dense import Dense

@@ -22,8 +22,8 @@ import numpy as np
 from ...engine.checkpoint.files import MANIFEST, CheckpointReader, write_manifest, write_shard
 from ...engine.checkpoint.folders import Folder
 from ...engine.common.dtypes import as_dtype
-from ...engine.graph.sharded import ShardedVariable, grouped
-from ...engine.graph.variable import Variable
+from ...engine.graph.state.sharded import ShardedVariable, grouped
+from ...engine.graph.state.variable import Variable
 from ...engine.ops.random.keys import SeedGenerator, global_generator
 from ...engine.queues.errors import DataLossError
 from ...engine.saving.atomic import atomic_write

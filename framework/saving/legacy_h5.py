@@ -21,7 +21,7 @@ from .state_tree import describe
 from .weights_file import Array, WeightsReader
 
 if TYPE_CHECKING:
-    from ...engine.graph.variable import Variable
+    from ...engine.graph.state.variable import Variable
     from ...layers.core.layer import Layer
     from ..models.model import Model
 

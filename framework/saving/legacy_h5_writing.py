@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from ...engine.graph.variable import Variable
+from ...engine.graph.state.variable import Variable
 from ...engine.objects.registry import serialize_keras_object, shared_writing_scope
 from ...optim.optimizer import path_of
 from .archive import KERAS_VERSION, to_json

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...engine.graph.variable import Variable
+from ...engine.graph.state.variable import Variable
 from ...layers.core.layer_state import assign_values
 from .archive import SavedFileError
 from .shards import open_arrays, write_arrays

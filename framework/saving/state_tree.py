@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from ...engine.common.dtypes import DType, is_floating
-from ...engine.graph.sharded import ShardedVariable
-from ...engine.graph.variable import Variable
+from ...engine.graph.state.sharded import ShardedVariable
+from ...engine.graph.state.variable import Variable
 from ...engine.objects.names import to_snake_case
 from ...layers.core.layer import Layer
 from ...layers.core.layer_state import assign_values

@@ -22,7 +22,7 @@ from ...engine.graph import (
     get_default_graph,
     pack_as,
 )
-from ...engine.graph.sharded import expanded, regrouped
+from ...engine.graph.state.sharded import expanded, regrouped
 
 
 class GradientTape:

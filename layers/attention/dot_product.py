@@ -8,10 +8,10 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
-from ..core.dropout import acts
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
+from ..regularization.dropout import acts
 from .masks import as_mask, both, causal_mask
 
 

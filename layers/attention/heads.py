@@ -11,10 +11,10 @@ from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ..core.activation import Softmax
-from ..core.dropout import Dropout, acts
 from ..core.einsum_dense import EinsumDense
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+from ..regularization.dropout import Dropout, acts
 from .masks import as_mask, both, causal_mask, window_mask, with_rank
 
 

@@ -11,10 +11,10 @@ from ...engine.objects import activations, initializers
 from ...engine.objects.identifiers import ActivationLike, InitializerLike
 from ...engine.ops.base import TensorLike
 from ..core.dense import Dense, known_features, positive_int
-from ..core.dropout import Dropout
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..normalization.batch_and_layer import LayerNormalization
+from ..regularization.dropout import Dropout
 from .cached import CachedMultiHeadAttention
 from .cell import Memory
 from .masks import as_mask, both

@@ -20,7 +20,7 @@ from ...engine import ops
 from ...engine.autodiff.custom_gradient import CustomGradient
 from ...engine.graph import ShardedVariable, Tensor, Variable
 from ...engine.graph.scopes import device
-from ...engine.graph.sharded import layout_of_grid
+from ...engine.graph.state.sharded import layout_of_grid
 from ...engine.ops.base import TensorLike, apply
 from ...engine.ops.containers.indexed_slices import slices_of
 

@@ -25,7 +25,7 @@ from ...engine.graph import (
     flatten,
 )
 from ...engine.graph.graph import get_default_graph
-from ...engine.graph.sharded import (
+from ...engine.graph.state.sharded import (
     Rows,
     block_of,
     grouped,
@@ -34,7 +34,7 @@ from ...engine.graph.sharded import (
     regions_of_grid,
     rows_of_shards,
 )
-from ...engine.graph.variable import Later
+from ...engine.graph.state.variable import Later
 from ...engine.objects import constraints, initializers, policies, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.objects.names import name_for, to_snake_case

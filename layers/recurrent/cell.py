@@ -16,11 +16,11 @@ from ...engine.objects.identifiers import ActivationLike, ConstraintLike, Initia
 from ...engine.ops.random import samplers as random
 from ..core.calling import map_leaves, signature_of
 from ..core.dense import known_features, positive_int
-from ..core.dropout import acts
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
+from ..regularization.dropout import acts
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any
 from ...engine import ops
 from ...engine.graph import Tensor, Variable, device, flatten, pack_as
 from ...engine.ops.random import samplers as random
-from ..core.dropout import acts
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+from ..regularization.dropout import acts
 from .cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of, state_form
 from .stacked_rnn_cells import check_cell
 

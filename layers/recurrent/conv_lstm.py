@@ -14,11 +14,11 @@ from ...engine.ops.random import samplers as random
 from ..convolution.base import check_dilation, per_channel
 from ..convolution.spatial import axis_sizes, channels_axis, known_channels, one_of
 from ..core.dense import positive_int
-from ..core.dropout import acts
 from ..core.input_spec import InputSpec
 from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from ..core.weight import WeightSpec
+from ..regularization.dropout import acts
 from .cell import RecurrentCell, forget_gate_of_ones
 from .rnn import RNN
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ...engine.graph.sharded import rows_of_shards
+from ...engine.graph.state.sharded import rows_of_shards
 from ...engine.objects import initializers
 from ...engine.objects.identifiers import InitializerLike
 from ...engine.objects.registry import serialize_keras_object

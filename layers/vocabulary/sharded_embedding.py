@@ -7,7 +7,7 @@ from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ...engine.graph.sharded import rows_of_shards
+from ...engine.graph.state.sharded import rows_of_shards
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.neural.embedding import STRATEGIES

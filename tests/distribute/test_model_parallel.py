@@ -18,7 +18,7 @@ import anabranch as ab
 from anabranch import distribution, layers
 from anabranch.distribute import ModelParallel
 from anabranch.distribute.strategies.mesh import DeviceMesh, LayoutMap, TensorLayout
-from anabranch.engine.graph.sharded import grouped
+from anabranch.engine.graph.state.sharded import grouped
 from anabranch.framework.data.adapters import batch_of
 from anabranch.framework.replicas.traced import placeholders
 from anabranch.layers.core.cut_weights import Cut, cut_weights

@@ -20,9 +20,9 @@ from shared.waiting import PATIENCE, Waiting
 
 import anabranch as ab
 from anabranch.engine.graph import IndexedSlices
+from anabranch.engine.graph.state.variable import Given
+from anabranch.engine.graph.state.writing_rows import row_writes, write_in_memory
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.graph.variable import Given
-from anabranch.engine.graph.writing_rows import row_writes, write_in_memory
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.ops.containers.indexed_slices import own_memory
 from anabranch.engine.runtime.interpreter import Interpreter

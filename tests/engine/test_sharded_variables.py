@@ -14,7 +14,7 @@ from shared.examples import examples
 import anabranch as ab
 from anabranch import ops
 from anabranch.distribute import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, ShardedVariable
-from anabranch.engine.graph.sharded import (
+from anabranch.engine.graph.state.sharded import (
     Rows,
     block_of,
     grouped,
@@ -103,7 +103,7 @@ def test_parts_along_any_axes_are_the_variable_that_is_not_cut(counts: Any, tmp_
 
 def test_parts_along_any_axes_begin_as_the_whole_would(monkeypatch: pytest.MonkeyPatch) -> None:
     """Initializers of the library draw some rows at a time, of which a part keeps its columns."""
-    monkeypatch.setattr("anabranch.engine.graph.sharded._BLOCK_NUMBERS", 10)
+    monkeypatch.setattr("anabranch.engine.graph.state.sharded._BLOCK_NUMBERS", 10)
     whole = first_value(ab.initializers.GlorotUniform(seed=1), (6, 4), "float32")
     expected = np.asarray(whole.at(Rows(0, 6)).compute())
     for region in regions_of_grid((6, 4), (2, 2)):

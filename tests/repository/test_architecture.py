@@ -1,6 +1,7 @@
 """The shape of the repository: short top level, short files, relative imports, links that lead somewhere."""
 
 import ast
+import collections
 import fnmatch
 import re
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ TOP_LEVEL = {
     ],
 }
 LONGEST_FILE = 700
+FULLEST_FOLDER = 25  # files
 LONGEST_FUNCTION = 60  # lines, besides its signature and docstring
 BEGIN = re.compile(r"^( *)(?:(?:async )?def |class \w+.*:$)", re.MULTILINE)
 
@@ -49,6 +51,13 @@ def test_files_are_short():
 
     long = {str(path.relative_to(ROOT)): lines for path, lines in lengths.items() if lines > LONGEST_FILE}
     assert long == {}, f"files over {LONGEST_FILE} lines hold more than one subject: split them"
+
+
+def test_folders_of_the_package_are_small():
+    files = collections.Counter(path.parent.relative_to(ROOT).as_posix() for path in python_files(*FOLDERS))
+
+    full = {folder: count for folder, count in files.items() if count > FULLEST_FOLDER}
+    assert full == {}, f"folders of more than {FULLEST_FOLDER} files hold more than one subject: part them"
 
 
 def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -100,9 +100,9 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "normalization.batch_and_layer",
             "normalization.scale",
             "normalization.spectral",
-            "core.dropout",
-            "convolution.spatial_dropout",
-            "core.noise",
+            "regularization.dropout",
+            "regularization.spatial_dropout",
+            "regularization.noise",
         ),
     ),
     "Preprocessing": (

@@ -16,7 +16,7 @@ import pytest
 from anabranch.distribute.tasks import worker as worker_module
 from anabranch.distribute.tasks.worker import Worker
 from anabranch.distribute.transport.values import decode_value
-from anabranch.engine.graph.variable import Variable
+from anabranch.engine.graph.state.variable import Variable
 from anabranch.engine.machine.part import PartProgram
 
 

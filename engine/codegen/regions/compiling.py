@@ -16,8 +16,8 @@ from ...control_flow.frames import History
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation
 from ...graph.spec import ArraySpec, FrameSpec, TensorSpec
+from ...graph.state.variable import Variable
 from ...graph.tensor import Symbol
-from ...graph.variable import Variable
 from ...ops.base import Constant
 from ...ops.random.keys import SeedGenerator
 from ...passes.framework.prune import all_operations

@@ -12,8 +12,8 @@ import numpy as np
 
 from ...common.deadlines import requests_address
 from ...graph.spec import ArraySpec, TensorSpec
+from ...graph.state.variable import Variable
 from ...graph.tensor import Symbol
-from ...graph.variable import Variable
 from ...ops.containers.array_value import ArrayValue
 from ...ops.random.keys import SeedGenerator
 from ...queues.stops import check_stop

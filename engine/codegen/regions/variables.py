@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, ReadVariable
-from ...graph.variable import Assign, Variable
+from ...graph.state.variable import Assign, Variable
 from ...ops.containers.indexed_slices import AssignRows
 from ...ops.random.keys import SeedGenerator, TakeKey
 from ...passes.framework.prune import all_operations

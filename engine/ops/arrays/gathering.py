@@ -13,9 +13,9 @@ from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
-from ...graph.sharded import ShardedVariable
 from ...graph.slices import IndexedSlices
 from ...graph.spec import Shape, TensorSpec, broadcast_shapes
+from ...graph.state.sharded import ShardedVariable
 from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, convert_to_tensor, normalize_axis
 from ..containers.cotangent import Contribution

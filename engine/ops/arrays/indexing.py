@@ -16,8 +16,8 @@ from ...graph.axis_maps import AxisMap, Follows
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec, broadcast_shapes, shape_text
+from ...graph.state.variable import Variable
 from ...graph.tensor import Tensor
-from ...graph.variable import Variable
 from ..base import TensorLike, apply, convert_to_tensor, make_constant
 from ..containers.cotangent import Contribution
 from ..run_time_shapes import runtime_shape

@@ -15,10 +15,10 @@ from ...graph.op import Effect, ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.scopes import colocate_with
 from ...graph.slices import IndexedSlices
 from ...graph.spec import TensorSpec, shape_text, shapes_compatible
-from ...graph.stateless import in_stateless_scope
+from ...graph.state.stateless import in_stateless_scope
+from ...graph.state.variable import Variable
+from ...graph.state.writing_rows import memory_of
 from ...graph.tensor import Symbol, Tensor
-from ...graph.variable import Variable
-from ...graph.writing_rows import memory_of
 from ..arrays.creation import arange
 from ..arrays.gathering import PutRows, Take, add_rows, checked_positions, integers
 from ..arrays.positions import boolean_mask

@@ -20,8 +20,8 @@ from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import Cost, ErrorSample, Op, Sample
 from ...graph.spec import Dim, TensorSpec, shape_text, shapes_compatible
+from ...graph.state.variable import Variable
 from ...graph.tensor import Tensor
-from ...graph.variable import Variable
 from ..arrays.creation import ones_like, zeros
 from ..arrays.gathering import checked_positions, combine_rows, gather, integers, take
 from ..arrays.joining import concatenate, stack

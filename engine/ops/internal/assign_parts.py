@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ...graph.graph import Operation
+from ...graph.state.variable import Variable
 from ...graph.tensor import Tensor
-from ...graph.variable import Variable
 from ..containers.indexed_slices import AssignRows
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...graph.graph import Operation
 from ...graph.op import Effect
+from ...graph.state.variable import Variable
 from ...graph.tensor import Tensor
-from ...graph.variable import Variable
 from ..arrays.gathering import checked_positions
 from ..containers.indexed_slices import AssignRows, own_memory
 from .fused import Fused

@@ -18,8 +18,8 @@ from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, broadcast_map
 from ...graph.op import Cost
-from ...graph.readable import Readable
 from ...graph.spec import Dim, Shape, broadcast_shapes, shape_text
+from ...graph.state.readable import Readable
 from ..arrays.axes import moveaxis
 from ..arrays.creation import diagonal, zeros_like
 from ..arrays.joining import concatenate, stack

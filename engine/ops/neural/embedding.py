@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...graph.scopes import colocate_with
-from ...graph.sharded import ShardedVariable
+from ...graph.state.sharded import ShardedVariable
+from ...graph.state.variable import Variable
 from ...graph.tensor import Tensor
-from ...graph.variable import Variable
 from ..arrays.creation import arange, zeros_like
 from ..arrays.gathering import gather, integers
 from ..arrays.joining import concatenate, stack

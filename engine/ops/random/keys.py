@@ -16,7 +16,7 @@ from ...common.quick_dataclass import dataclass
 from ...graph.graph import get_default_graph
 from ...graph.op import Effect
 from ...graph.spec import shape_text
-from ...graph.variable import Variable
+from ...graph.state.variable import Variable
 from ..base import Op, Operation, Tensor, TensorSpec, apply, convert_to_tensor, make_constant
 
 

@@ -30,7 +30,7 @@ from ...common.dtypes import DType, as_dtype
 from ...common.quick_dataclass import dataclass
 from ...graph.op import Cost
 from ...graph.spec import shape_text
-from ...graph.variable import Variable
+from ...graph.state.variable import Variable
 from ..arrays.gathering import take
 from ..arrays.shape_arguments import ShapeLike
 from ..arrays.shaping import dim, resolve_shape, shape

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.spec import shape_text
-from ...graph.variable import Variable
+from ...graph.state.variable import Variable
 from ..arrays.creation import arange
 from ..arrays.indexing import getitem
 from ..arrays.joining import stack, unstack

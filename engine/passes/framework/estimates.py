@@ -9,8 +9,8 @@ from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation, Placeholder
 from ...graph.op import PRODUCTS, Cost
 from ...graph.spec import ArraySpec, Shape, Spec, TensorSpec
+from ...graph.state.variable import Variable
 from ...graph.tensor import Symbol
-from ...graph.variable import Variable
 from ...ops.base import Constant
 from ...ops.text.escape import NumpyFunction
 

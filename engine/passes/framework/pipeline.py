@@ -11,7 +11,7 @@ from ...control_flow.frames import History
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation
 from ...graph.op import Op
-from ...graph.variable import Assign as AssignVariable
+from ...graph.state.variable import Assign as AssignVariable
 from ...ops.containers.indexed_slices import AssignRows
 from ...ops.internal.update_rows import UpdateRows
 from ...ops.linear_algebra.linalg import MatMul

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from ...graph.graph import Graph, Operation
 from ...graph.provenance import location_of_several
 from ...graph.spec import TensorSpec
+from ...graph.state.variable import Assign
 from ...graph.tensor import Symbol
-from ...graph.variable import Assign
 from ...ops.arrays.axes import Transpose
 from ...ops.internal.fused import Fused, HorizontallyFused
 from ..framework.log import note_change, note_kept

@@ -14,8 +14,8 @@ from ...common.quick_dataclass import dataclass
 from ...graph.graph import Graph, Operation, ReadVariable
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
+from ...graph.state.variable import Variable
 from ...graph.tensor import Symbol
-from ...graph.variable import Variable
 from ...ops.arrays.gathering import Take
 from ...ops.containers.indexed_slices import AssignRows
 from ...ops.internal.fused import Fused

@@ -15,8 +15,8 @@ from ...control_flow.frames import History, Saved
 from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation, Parameter, Placeholder, ReadVariable
 from ...graph.spec import FrameSpec, TensorSpec
+from ...graph.state.variable import Assign, Variable
 from ...graph.tensor import Symbol
-from ...graph.variable import Assign, Variable
 from ...ops.arrays.axes import Transpose
 from ...ops.base import Constant
 from ...ops.containers.records import RecordSpec

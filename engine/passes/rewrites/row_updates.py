@@ -17,8 +17,8 @@ import numpy as np
 from ...graph.graph import Operation, ReadVariable
 from ...graph.region import Region
 from ...graph.spec import Shape, TensorSpec
+from ...graph.state.variable import Assign, Variable
 from ...graph.tensor import Symbol
-from ...graph.variable import Assign, Variable
 from ...ops.arrays.gathering import Take
 from ...ops.arrays.joining import Concatenate
 from ...ops.arrays.scattering import FlatPlaces, ScatterUpdate

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....engine.graph import Graph, Symbol, Variable, flatten, pack_as
 from ....engine.graph.graph import Operation, Placeholder
-from ....engine.graph.variable import Assign
+from ....engine.graph.state.variable import Assign
 from ...serving.exporting.endpoint import arguments_of, named_inputs, output_names
 from .control_flow import refusal
 from .model import as_output, build_model, checked_opset, open_dimensions, report, write_model

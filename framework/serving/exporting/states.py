@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....engine.common.dtypes import name_of
 from ....engine.graph import Graph, TensorSpec, Variable, flatten, pack_as
-from ....engine.graph.stateless import StatelessScope
+from ....engine.graph.state.stateless import StatelessScope
 from ....engine.ops.math.elementwise import identity as pass_on  # ops.identity is the matrix
 from ....engine.passes.loops.independent_rows import why_rows_depend
 from ....layers.recurrent.rnn import RNN

@@ -11,7 +11,7 @@ import numpy as np
 import anabranch as ab
 from anabranch import distribution, layers
 from anabranch.distribute import ModelParallel, Pipeline
-from anabranch.engine.graph.sharded import grouped
+from anabranch.engine.graph.state.sharded import grouped
 
 RNG = np.random.default_rng(0)
 X, IDS, Y = RNG.normal(size=(8, 3, 8)), RNG.integers(0, 12, size=(8, 3)), RNG.normal(size=(8, 4))

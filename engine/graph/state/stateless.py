@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from .graph import get_default_graph
-from .spec import shape_text, shapes_compatible
-from .tensor import Tensor, operator_functions
+from ..graph import get_default_graph
+from ..spec import shape_text, shapes_compatible
+from ..tensor import Tensor, operator_functions
 
 if TYPE_CHECKING:
-    from .graph import Graph
+    from ..graph import Graph
     from .variable import Variable
 
 

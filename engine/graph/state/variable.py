@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..common.dtypes import DType, as_dtype
-from .container import current_container
-from .device import State, place_state
-from .graph import (
+from ...common.dtypes import DType, as_dtype
+from ..device import State, place_state
+from ..graph import (
     current_device_scope,
     eagerly,
     get_default_graph,
@@ -23,17 +22,18 @@ from .graph import (
     graph_for,
     in_explicit_graph,
 )
+from ..name_scopes import scoped_path
+from ..op import Effect, Op, as_scalar_or_array
+from ..provenance import user_location
+from ..slices import IndexedSlices
+from ..spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
+from ..tensor import Operators, Symbol, Tensor, operator_functions
+from ..value import Value
+from .container import current_container
 from .home import Home
 from .lifting import created, outside
-from .name_scopes import scoped_path
-from .op import Effect, Op, as_scalar_or_array
-from .provenance import user_location
 from .readable import Readable
-from .slices import IndexedSlices
-from .spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
 from .stateless import in_stateless_scope, keep, substitute
-from .tensor import Operators, Symbol, Tensor, operator_functions
-from .value import Value
 from .writing_rows import Held
 
 

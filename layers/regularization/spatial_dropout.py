@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine.graph import Tensor
-from ..core.dropout import Dropout, Rate
 from ..core.input_spec import InputSpec
 from ..core.shaping import check_data_format
+from .dropout import Dropout, Rate
 
 if TYPE_CHECKING:
     from ..core.options import LayerOptions

@@ -10,12 +10,12 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import regularizers
 from ...engine.ops.random import samplers as random
+from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 from .dropout import Rate, acts, checked_noise_shape
-from .layer import Layer
-from .layer_config import config_from_signature
 
 if TYPE_CHECKING:
-    from .options import CommonOptions, LayerOptions
+    from ..core.options import CommonOptions, LayerOptions
 
 
 # Of the scaled exponential linear unit: where it saturates below.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
+from ..device import State, place_state
+from ..graph import current_device_scope, get_default_graph
+from ..op import Op
 from .container import current_container
-from .device import State, place_state
-from .graph import current_device_scope, get_default_graph
 from .home import Home
-from .op import Op
 
 
 class NamedResource(State):

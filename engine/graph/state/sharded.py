@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from ..common.dtypes import DType
-from ..common.partitioners import FixedShardsPartitioner, shards_along_rows
+from ...common.dtypes import DType
+from ...common.partitioners import FixedShardsPartitioner, shards_along_rows
+from ..scopes import device
+from ..slices import IndexedSlices
+from ..spec import TensorSpec, shape_text
+from ..tensor import Tensor, operator_functions
 from .readable import Readable
-from .scopes import device
-from .slices import IndexedSlices
-from .spec import TensorSpec, shape_text
-from .tensor import Tensor, operator_functions
 from .variable import Later, Variable
 
 Array = Any

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.dtypes import DType
-from .spec import Shape
-from .tensor import Operators, Tensor
+from ...common.dtypes import DType
+from ..spec import Shape
+from ..tensor import Operators, Tensor
 
 
 class Readable(Operators):

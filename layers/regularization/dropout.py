@@ -10,12 +10,12 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor, Variable
 from ...engine.ops.random import samplers as random
-from .input_spec import InputSpec
-from .layer import Layer
-from .layer_config import config_from_signature
+from ..core.input_spec import InputSpec
+from ..core.layer import Layer
+from ..core.layer_config import config_from_signature
 
 if TYPE_CHECKING:
-    from .options import LayerOptions
+    from ..core.options import LayerOptions
 
 
 Rate = float | Tensor | Variable

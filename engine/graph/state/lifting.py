@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .graph import Graph, Operation, Parameter
-from .tensor import Symbol
+from ..graph import Graph, Operation, Parameter
+from ..tensor import Symbol
 
 if TYPE_CHECKING:
     from .variable import Variable

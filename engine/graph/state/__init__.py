@@ -1,0 +1,1 @@
+"""State: variables and other resources, where they live and who keeps them."""
