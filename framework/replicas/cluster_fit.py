@@ -10,8 +10,11 @@ from ...distribute.strategies.strategy import Strategy
 from ...engine.graph import Variable
 from ...engine.ops.random.keys import global_generator
 from ..callbacks.base import Callback, CallbackList
+from ..data.adapters import X_ONLY
 from ..saving.checkpointing import TrainingRun
 from ..training.epochs import Epochs
+from ..training.step_methods import plain as plain_log
+from ..training.steps import compile_step
 from .shares import Shares, check_shareable
 
 Logs = dict[str, Any]
@@ -53,6 +56,7 @@ class ClusterFit:
         self._seed: list[int] = []  # of the order of rows
         self._shares: Shares | None = None  # of the next epoch, where they have been drawn
         self.plan: Any = None
+        self._read_logs: Any = None  # the program that computes what `train_step` logs
 
     @staticmethod
     def check_data(data: Epochs, strategy: Strategy) -> None:
@@ -130,11 +134,12 @@ class ClusterFit:
 
     def _logs(self) -> Logs:
         """The logs of the epoch so far, of all workers' rows; the variables have been pulled."""
-        results = self.model.get_metrics_result()
-        given = self.plan.log_variables
-        if not given:
-            return results
-        return {name: results.get(name, float(variable.numpy())) for name, variable in sorted(given.items())}
+        plan = self.plan
+        if not plan.log_names:
+            return self.model.get_metrics_result()
+        if self._read_logs is None:
+            self._read_logs = compile_step(lambda _layout, _tensors: plan.build_logs({}), X_ONLY, [])
+        return dict(sorted(zip(plan.log_names, map(plain_log, self._read_logs()), strict=True)))
 
 
 def ends_group(step: int, together: int, steps: int | None) -> bool:

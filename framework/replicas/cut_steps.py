@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ...engine import ops
 from ...engine.common.nest import flatten
 from ...engine.graph import Graph, IndexedSlices, Tensor, eagerly
 from ..data.adapters import Batch, Layout
@@ -106,13 +105,12 @@ class CutSteps:
             sums = self.build_sums(tracer, layout, tensors)
             tracer.build_updates(sums)
             self.model._trained_variables = self.model.trainable_variables
-            names = list(tracer.log_variables)
-            if not names:
+            if not tracer.log_names:
                 return []
-            self.model._log_names["train", layout.key] = names
-            results = self.model.get_metrics_result()
-            logs = zip(names, sums[len(sums) - len(names) :], strict=True)
-            return [ops.convert_to_tensor(results.get(name, value)) for name, value in logs]
+            self.model._log_names["train", layout.key] = tracer.log_names
+            logged = set(tracer.log_variables.values())
+            pairs = ((entry.variable, value) for entry, value in zip(tracer.entries, sums, strict=True))
+            return tracer.build_logs({variable: value for variable, value in pairs if variable in logged})
 
     def _tracer(self, layout: Layout, tensors: list[Tensor]) -> StepTracer:
         key = layout.key, tuple(id(variable) for variable in self.model.trainable_variables)

@@ -29,6 +29,7 @@ from ..data.adapters import Batch
 from ..metrics.replicas import handing_updates
 from ..saving.checkpointing import stateful_parts
 from .metric_updates import MetricUpdate, MetricUpdates
+from .running_logs import LogKey, RunningLog, find_running
 
 
 @dataclass(eq=False)
@@ -38,14 +39,18 @@ class TracedStep:
     Attributes:
         applications: each optimizer that was applied, with its gradients and variables.
         state: the new values of other variables; of metrics what they have added.
-        logs: what the step logs, by name, where it has a say in that.
+        names: of what the step logs, where it has a say in that.
+        logs: what replicas give of that: values by name, and those that `running` takes.
+        running: those logs that depend on the states of metrics.
         made: for each application, the places of its gradients in the graph.
         updates: those of metrics that are made of the rows of all replicas.
     """
 
     applications: list[tuple[Any, list[Any], list[Variable]]]
     state: dict[Variable, Any]
-    logs: dict[str, Any]
+    names: list[str]
+    logs: dict[LogKey, Any]
+    running: dict[str, RunningLog]
     made: list[list[int]]
     updates: list[MetricUpdate]
 
@@ -103,7 +108,8 @@ class StepTracer:
         applications: each optimizer that is applied, with its variables.
         keys: how many keys of each generator a step takes; empty if that may depend on the data.
         generators: all whose keys it takes.
-        log_variables: what holds the step's logs, by name.
+        log_names: of the step's logs, where it has a say in that.
+        log_variables: the variables that get the means of what replicas log.
     """
 
     def __init__(self, model: Any, replica: Replica, batch: Batch) -> None:
@@ -114,7 +120,7 @@ class StepTracer:
         _refuse_stateful(model)
         _refuse_sums(model)
         self._resets: dict[Variable, Any] = {}
-        self.log_variables: dict[str, Variable] = {}
+        self.log_variables: dict[LogKey, Variable] = {}
         self._metric_updates: MetricUpdates | None = None
         with Graph().as_default() as graph:
             traced = self.trace(batch.layout, placeholders(batch))  # makes what the model makes at first
@@ -123,7 +129,8 @@ class StepTracer:
         metric_variables = [variable for metric in model.metrics for variable in metric.variables]
         self._resets = {variable: variable.numpy() for variable in metric_variables}
         self._metric_updates = MetricUpdates()
-        self.log_variables = {name: _log_variable(name, value) for name, value in traced.logs.items()}
+        self.log_names = traced.names
+        self.log_variables = {key: _log_variable(key, value) for key, value in traced.logs.items()}
         optimizers = [optimizer for optimizer, _, _ in traced.applications]
         slots = [variable for optimizer in optimizers for variable in optimizer.variables]
         logs = list(self.log_variables.values())
@@ -135,6 +142,7 @@ class StepTracer:
         with Graph().as_default() as graph, finding_axes() as axes, noting_keys() as keys:
             traced = self.trace(batch.layout, placeholders(batch))
             self.entries = [entry for entry, _ in self.entries_of(traced)]
+        self._running = traced.running
         self._draws = len(axes)
         self.generators = list(dict.fromkeys(generator for generator, _ in keys))
         if all(graph is where and generator in self._generators for generator, where in keys):
@@ -209,7 +217,8 @@ class StepTracer:
         applications: list[tuple[Any, list[Any], list[Variable]]] = []
         changed: dict[Variable, Any] = {}
         made: list[list[int]] = []
-        scope = StatelessScope(self._resets.items())
+        # Each metric's first values are a tensor of their own, by which logs are found that depend on them.
+        scope = StatelessScope((variable, ops.stop_gradient(value)) for variable, value in self._resets.items())
         given = {variable: scope.get_current_value(variable) for variable in scope.variables}
 
         def take(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Variable]) -> Any:
@@ -240,8 +249,42 @@ class StepTracer:
             if variable not in changed and value is not given.get(variable):
                 first = self._resets.get(variable)
                 state[variable] = value if first is None or not np.any(first) else value - first
-        logs = dict(zip(names, fetches, strict=True))
-        return TracedStep(applications, state, logs, made, [] if updates is None else updates.taken)
+        logs, running = self._found_logs(dict(zip(names, fetches, strict=True)), scope)
+        taken = [] if updates is None else updates.taken
+        return TracedStep(applications, state, list(names), logs, running, made, taken)
+
+    def _found_logs(
+        self, values: Mapping[str, Any], scope: StatelessScope
+    ) -> tuple[dict[LogKey, Any], dict[str, RunningLog]]:
+        """Part what a step logs into what replicas give, and what depends on the states of metrics."""
+        variables = [variable for metric in self.model.metrics for variable in metric.variables] if values else []
+        tensors = {variable: scope.get_current_value(variable) for variable in variables}
+        logs: dict[LogKey, Any] = {}
+        running: dict[str, RunningLog] = {}
+        for name, value in values.items():
+            found = find_running(value, tensors)
+            if found is None:
+                logs[name, -1] = value
+            else:
+                running[name] = found
+                logs.update({(name, number): given for number, given in enumerate(found.given)})
+        return logs, running
+
+    def build_logs(self, values: Mapping[Any, Any]) -> list[Any]:
+        """Build what the step logs of all replicas' rows in the current graph, behind its updates; see `log_names`.
+
+        Args:
+            values: of variables that are not to be read.
+        """
+        found: list[Any] = []
+        for name in self.log_names:
+            log, variables = self._running.get(name), self.log_variables
+            if log is not None:
+                found.append(log.build(values, [variables[name, number] for number in range(len(log.given))]))
+            else:
+                variable = variables[name, -1]
+                found.append(ops.convert_to_tensor(values.get(variable, variable)))
+        return found
 
     def entries_of(self, traced: TracedStep) -> list[tuple[Entry, list[Any]]]:
         """Return what is put, with its tensors."""
@@ -258,10 +301,10 @@ class StepTracer:
         for variable, value in traced.state.items():
             part = Part(_name_of(variable), variable.shape, self._reduction(variable))
             found.append((Entry(self.place_of(variable), part, variable=variable), [value]))
-        for name, value in traced.logs.items():
-            variable = self.log_variables[name]
-            part = Part(_name_of(variable), (), "mean")
-            tensors = [ops.cast(ops.reshape(ops.convert_to_tensor(value), ()), variable.dtype)]
+        for key, value in traced.logs.items():
+            variable = self.log_variables[key]
+            part = Part(_name_of(variable), variable.shape, "mean" if variable.spec.differentiable else "first")
+            tensors = [ops.cast(ops.reshape(ops.convert_to_tensor(value), variable.shape), variable.dtype)]
             found.append((Entry(self.place_of(variable), part, variable=variable), tensors))
         for number, update in enumerate(traced.updates):
             place = self.place_of(update.metric.variables[0])
@@ -381,10 +424,16 @@ def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variab
         )
 
 
-def _log_variable(name: str, value: Any) -> Variable:
-    """Make the variable for the mean of a value that steps log: in its dtype if that has fractions."""
-    dtype = value.spec.dtype if value.spec.differentiable else "float32"
-    return Variable(0.0, dtype=dtype, name=f"logs/{name}", trainable=False)
+def _log_variable(key: LogKey, value: Any) -> Variable:
+    """Make the variable for the mean of a value that steps log, or of which they compute a log.
+
+    What is logged is a scalar, and has fractions as a mean.
+    """
+    name, number = key
+    is_whole = number < 0
+    shape = () if is_whole else tuple(value.shape)
+    dtype = "float32" if is_whole and not value.spec.differentiable else value.spec.dtype
+    return Variable(np.zeros(shape), dtype=dtype, name=f"logs/{name}", trainable=False)
 
 
 def _place_of(gradient: Any) -> int:

@@ -477,7 +477,8 @@ class ReplicaFit(ClusterFit):
         self._is_computing = False
 
     def _logs_now(self) -> Logs:
-        self._pull([variable for metric in self.model.metrics for variable in metric.variables])
+        metrics = [variable for metric in self.model.metrics for variable in metric.variables]
+        self._pull([*metrics, *self.plan.log_variables.values()])
         return self._logs()
 
     def _pull(self, variables: Sequence[Variable], with_account: bool = False) -> None:

@@ -86,17 +86,33 @@ class OfHits(Ratio):
 
 
 class OwnStep(ab.Sequential):
+    """A step that logs results of metrics under other names, and what is computed of them."""
+
     hits: Any
+    error: Any
+    scale: Any
+    offset: Any
 
     def train_step(self, data: Any) -> Any:
         x, y = data
+        steps = ops.convert_to_tensor(self.optimizer.iterations)
         with ab.GradientTape() as tape:
             predicted = self(x, training=True)
             loss = ops.mean(ops.square(y - predicted))
         variables = self.trainable_variables
         self.optimizer.apply(tape.gradient(loss, variables), variables)
         self.hits.update_state(predicted > y, loss=loss)
-        return {self.hits.name: self.hits.result()}
+        self.error.update_state(loss, sample_weight=ops.shape(x)[0])
+        error = self.error.result()
+        return {
+            self.hits.name: self.hits.result(),
+            "loss": loss,  # of the batch, though compile has made a metric of this name
+            "mine": error,
+            "largest": self.hits.result() * 2,
+            "root": ops.cond(error > 0, lambda: ops.sqrt(error), lambda: error),
+            "gap": error * self.scale - loss,
+            "shaped": ops.sum(error * self.offset) + ops.cast(steps, "float64"),
+        }
 
 
 def trained(kind: str, strategy: Any) -> dict[str, Any]:
@@ -105,7 +121,9 @@ def trained(kind: str, strategy: Any) -> dict[str, Any]:
         parts = [ab.Input((2,)), layers.Dense(3, "tanh"), layers.Dense(2)]
         model: Any = (OwnStep if kind == "own step" else ab.Sequential)(parts)
         if kind == "own step":
-            model.hits = OfHits(name="hits")
+            model.hits, model.error = OfHits(name="hits"), ab.metrics.Mean(name="error")
+            model.scale = ab.Variable(0.5, name="scale", trainable=False, dtype="float64")
+            model.offset = ab.Variable([1.0, -3.0], name="offset", trainable=False, dtype="float64")
             model.compile("sgd")
         else:
             metrics = [Largest(kind == "lazy", name="largest"), "mae"]

@@ -40,7 +40,7 @@ class Leaky(layers.Layer):
 
 
 class OwnStep(ab.Model):
-    """A step of its own, which logs one metric and one value."""
+    """A step of its own, which logs a metric, by other names too, a value, and what is made of both."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,8 @@ class OwnStep(ab.Model):
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         self.error.update_state(loss, sample_weight=ops.shape(x)[0])
-        return {"error": self.error.result(), "half": loss / 2}
+        error = self.error.result()
+        return {"error": error, "half": loss / 2, "mine": error, "root": ops.sqrt(error), "gap": error - loss}
 
 
 class Largest(ab.metrics.Metric):
