@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.codegen.host.memory import KeptMemory, kept_bytes, release_memory
+from anabranch.engine.codegen.host.memory import KeptMemory, _Allocator, kept_bytes, release_memory
 from anabranch.engine.codegen.llvm.library import library
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
@@ -38,6 +38,16 @@ def test_memory_is_used_again_once_nothing_refers_to_it():
         assert new().ctypes.data != address  # a view is alive
         del view
         assert new().ctypes.data == address
+
+
+def test_memory_is_kept_once_kernels_are_on_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that asks for it first while its kernels are off has it later."""
+    allocator = _Allocator()
+    with monkeypatch.context() as off:
+        off.setattr(library, "_usable", False)
+        assert allocator.capsule() is None
+        assert allocator.kept_bytes() == 0
+    assert allocator.capsule() is not None
 
 
 def test_zeros_are_zeros_in_memory_that_was_used():

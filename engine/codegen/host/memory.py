@@ -67,7 +67,7 @@ class _Allocator:
 
     def capsule(self) -> Any:
         """The handler; None where there is none."""
-        if not self._is_ready:
+        if not self._is_ready and library.usable:
             with self._lock:
                 if not self._is_ready:
                     self._start()
@@ -82,7 +82,7 @@ class _Allocator:
             self._flush()
 
     def _start(self) -> None:
-        if not library.usable or not library.offer_system(_NEEDED):
+        if not library.offer_system(_NEEDED):
             return
         module = _text()
         engine = library.load(module, lambda: module, effort=Effort.PRINTED)
