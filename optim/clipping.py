@@ -8,7 +8,9 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.common.quick_dataclass import dataclass
-from ..engine.graph import IndexedSlices, Tensor
+from ..engine.graph import IndexedSlices, Tensor, Variable
+from ..engine.ops.base import as_array
+from ..engine.ops.containers.indexed_slices import deduplicated
 
 Gradient = Tensor | IndexedSlices
 Bound = float | None
@@ -126,3 +128,16 @@ class Clips:
     def _clip(self, name: str, bound: Bound) -> None:
         self.clipping = Clipping(**{**vars(self.clipping), name: bound})
         self._compiled.clear()  # steps at once were built with the old ones
+
+
+def rows_once(gradient: IndexedSlices, variable: Variable) -> IndexedSlices:
+    """A gradient in the variable's dtype, in which each row is named once: clipping looks at whole rows."""
+    values, indices = ops.convert_to_tensor(gradient.values, variable.dtype), ops.convert_to_tensor(gradient.indices)
+    return deduplicated(IndexedSlices(values, indices, gradient.dense_shape))
+
+
+def as_arrays(gradient: Any) -> Any:
+    """Convert a gradient, or the parts of `IndexedSlices`, to arrays."""
+    if not isinstance(gradient, IndexedSlices):
+        return as_array(gradient)
+    return IndexedSlices(*[as_array(field) for field in gradient])

@@ -27,17 +27,15 @@ from ..engine.graph import (
     in_explicit_graph,
     in_stateless_scope,
 )
-from ..engine.graph.graph import without_tapes
+from ..engine.graph.context import without_tapes
 from ..engine.graph.provenance import building_part
 from ..engine.graph.spec import shape_text, shapes_compatible
 from ..engine.graph.state.sharded import expanded
 from ..engine.objects import initializers
 from ..engine.objects.names import name_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from ..engine.ops.base import as_array
-from ..engine.ops.containers.indexed_slices import deduplicated
 from ..engine.session import Function
-from .clipping import Clipping, Gradient, on_values
+from .clipping import Clipping, Gradient, as_arrays, on_values, rows_once
 from .replicas import share_of_loss, who_takes
 from .saved_state import SavedState
 from .schedules import LearningRateSchedule
@@ -369,7 +367,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         if in_explicit_graph() or any(isinstance(part, Symbol) for part in flatten(given)):
             take = who_takes()
             return self._add_step(given, variables) if take is None else take(self, given, variables)
-        arrays = [None if gradient is None else _as_arrays(gradient) for gradient in given]
+        arrays = [None if gradient is None else as_arrays(gradient) for gradient in given]
         if not any(array is not None for array in arrays):
             raise ValueError(NO_GRADIENTS)
         if in_stateless_scope():
@@ -439,7 +437,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
 
     def _checked(self, gradient: Any, variable: Variable) -> tuple[Gradient, Variable]:
         by_rows = isinstance(gradient, IndexedSlices)
-        checked = _rows_once(gradient, variable) if by_rows else ops.convert_to_tensor(gradient, variable.dtype)
+        checked = rows_once(gradient, variable) if by_rows else ops.convert_to_tensor(gradient, variable.dtype)
         if not shapes_compatible(checked.shape, variable.shape):
             raise ValueError(
                 f"{self.name}: the gradient for variable {path_of(variable)!r} has shape {shape_text(checked.shape)}, "
@@ -587,18 +585,6 @@ NO_GRADIENTS = (
     "No gradients: each of them is None, so the loss does not depend on any of the variables. "
     "(Did stop_gradient, an integer op or argmax cut the way? Was the loss computed from the model's output?)"
 )
-
-
-def _rows_once(gradient: IndexedSlices, variable: Variable) -> IndexedSlices:
-    """A gradient in the variable's dtype, in which each row is named once: clipping looks at whole rows."""
-    values, indices = ops.convert_to_tensor(gradient.values, variable.dtype), ops.convert_to_tensor(gradient.indices)
-    return deduplicated(IndexedSlices(values, indices, gradient.dense_shape))
-
-
-def _as_arrays(gradient: Any) -> Any:
-    if not isinstance(gradient, IndexedSlices):
-        return as_array(gradient)
-    return IndexedSlices(*[as_array(field) for field in gradient])
 
 
 def path_of(variable: Variable) -> str:

@@ -11,14 +11,8 @@ import numpy as np
 
 from ..common.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
 from ..common.quick_dataclass import dataclass
-from ..graph.graph import (
-    Graph,
-    Operation,
-    Parameter,
-    ReadVariable,
-    graph_context,
-    graph_for,
-)
+from ..graph.context import graph_context
+from ..graph.graph import Graph, Operation, Parameter, ReadVariable, graph_for
 from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..common.dtypes import is_differentiable
-from ..graph.graph import graph_context
+from ..graph.context import graph_context
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shapes_compatible

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from ..common.nest import flatten
 from ..common.quick_dataclass import dataclass
-from ..graph.graph import Graph, Operation, get_default_graph, in_explicit_graph
+from ..graph.context import in_explicit_graph
+from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.op import OUTSIDE_WORLD, Effect, Op
 from ..graph.region import Region
 from ..graph.tensor import Symbol, Tensor, symbol_of

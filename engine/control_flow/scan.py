@@ -10,7 +10,8 @@ import numpy as np
 from ..common import dtypes
 from ..common.nest import flatten, is_integer, is_sequence, map_structure, pack_as
 from ..common.quick_dataclass import dataclass
-from ..graph.graph import Graph, Operation, get_default_graph, in_explicit_graph
+from ..graph.context import in_explicit_graph
+from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.op import ErrorSample, Op, Sample
 from ..graph.region import Region
 from ..graph.spec import TensorSpec, shape_text

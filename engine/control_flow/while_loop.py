@@ -8,13 +8,8 @@ from typing import Any
 
 from ..autodiff.backpropagate import backpropagate, frame_cotangents
 from ..common.nest import is_sequence
-from ..graph.graph import (
-    Graph,
-    Operation,
-    get_default_graph,
-    graph_context,
-    in_explicit_graph,
-)
+from ..graph.context import graph_context, in_explicit_graph
+from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.region import Mirror, Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec

@@ -2,18 +2,9 @@
 
 from ..common.dtypes import DType, as_dtype, result_type
 from ..common.nest import flatten, map_structure, pack_as
+from .context import in_explicit_graph
 from .device import Colocation, DeviceName, State, canonical_device
-from .graph import (
-    Graph,
-    Operation,
-    Parameter,
-    Placeholder,
-    ReadVariable,
-    eagerly,
-    get_default_graph,
-    graph_for,
-    in_explicit_graph,
-)
+from .graph import Graph, Operation, Parameter, Placeholder, ReadVariable, eagerly, get_default_graph, graph_for
 from .name_scopes import name_scope
 from .op import Effect, ErrorSample, Op, Sample, registered_ops
 from .region import Mirror, Region

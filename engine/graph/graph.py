@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+from .context import graph_context
 from .default_graph import LivingOperations, LivingReads, prefixes_of, without_references
 from .device import DeviceFunction, DeviceName, DeviceScope, State, colocation_of, settle_operation
 from .op import Op
@@ -509,17 +510,6 @@ class DefaultGraph(Graph):
         }
 
 
-class _Context(threading.local):
-    def __init__(self) -> None:
-        self.stack: list[Graph] = []
-        self.enters = False  # whether the first of them was entered for the sake of a symbol, and not chosen
-        self.around: list[Graph] = []  # those that are being built around a block that runs at once
-        self.scope_before: DeviceScope | None = None  # that of the default graph where such a block began
-        self.effects = 0  # how often something was changed at once by this thread
-        self.tapes: tuple[Any, ...] = ()  # those that record what is computed at once on this thread
-
-
-graph_context = _Context()
 _default_graph: Graph = DefaultGraph()
 
 
@@ -556,11 +546,6 @@ def _with_scopes_inside(around: DeviceScope) -> DeviceScope:
     for part in own.parts:
         around = around.inside(part)
     return around
-
-
-def in_explicit_graph() -> bool:
-    """Test whether a graph was chosen with `as_default` (or a function, loop or branch is being traced)."""
-    return bool(graph_context.stack)
 
 
 def graph_for(inputs: Sequence[Tensor]) -> Graph:
@@ -610,13 +595,3 @@ def eagerly() -> Generator[None]:
             scope,
             enters,
         )
-
-
-@contextmanager
-def without_tapes() -> Generator[None]:
-    """Inside the block no tape of this thread records."""
-    before, graph_context.tapes = graph_context.tapes, ()
-    try:
-        yield
-    finally:
-        graph_context.tapes = before

@@ -12,13 +12,8 @@ from ..common import dtypes
 from ..common.dtypes import DType, as_dtype, result_type
 from ..common.nest import is_sequence
 from ..common.quick_dataclass import dataclass
-from ..graph.graph import (
-    Graph,
-    Operation,
-    get_default_graph,
-    graph_context,
-    graph_for,
-)
+from ..graph.context import graph_context
+from ..graph.graph import Graph, Operation, get_default_graph, graph_for
 from ..graph.op import Cost, ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.provenance import user_stacklevel
 from ..graph.slices import IndexedSlices

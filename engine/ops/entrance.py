@@ -16,7 +16,8 @@ import numpy as np
 
 from ..common.keywords import explain_keywords
 from ..common.nest import flatten, is_mapping, is_sequence
-from ..graph.graph import Graph, graph_context
+from ..graph.context import graph_context
+from ..graph.graph import Graph
 from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol
 from ..graph.value import Value

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..common.forks import fork_safe_lock
-from ..graph.graph import graph_context
+from ..graph.context import graph_context
 from ..graph.op import Op, as_scalar_or_array, without_bare_strings
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.graph import graph_context
+from ..graph.context import graph_context
 from ..graph.tensor import Symbol, Tensor, define_operators
 from ..graph.value import Value
 from .arrays import axes, indexing, shaping

@@ -14,7 +14,8 @@ import numpy as np
 from ..common import dtypes
 from ..common.dtypes import as_dtype, is_differentiable, name_of
 from ..common.quick_dataclass import dataclass
-from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
+from ..graph.context import in_explicit_graph
+from ..graph.graph import get_default_graph, graph_for
 from ..graph.op import Effect, Op, as_scalar_or_array
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text, shapes_compatible

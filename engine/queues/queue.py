@@ -11,7 +11,8 @@ import numpy as np
 from ..common.dtypes import name_of
 from ..common.forks import fork_safe_lock
 from ..common.nest import is_integer
-from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
+from ..graph.context import in_explicit_graph
+from ..graph.graph import get_default_graph, graph_for
 from ..graph.op import as_scalar_or_array
 from ..graph.state.resource import NamedResource
 from ..graph.state.variable import Variable

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..common import dtypes
 from ..common.quick_dataclass import dataclass
-from ..graph.graph import get_default_graph, in_explicit_graph
+from ..graph.context import in_explicit_graph
+from ..graph.graph import get_default_graph
 from ..graph.op import Effect, as_scalar_or_array
 from ..graph.spec import TensorSpec
 from ..graph.state.resource import NamedResource

@@ -14,12 +14,8 @@ import numpy as np
 from ..common.logs import INFO, changes_of, is_logged, log
 from ..common.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
 from ..control_flow.region_op import component
-from ..graph.graph import (
-    Operation,
-    Placeholder,
-    get_default_graph,
-    graph_context,
-)
+from ..graph.context import graph_context
+from ..graph.graph import Operation, Placeholder, get_default_graph
 from ..graph.op import as_scalar_or_array
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol

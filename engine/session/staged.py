@@ -13,14 +13,8 @@ from typing import Any, ClassVar
 
 from ..autodiff.gradients import gradients
 from ..common.nest import flatten, pack_as
-from ..graph.graph import (
-    Graph,
-    Operation,
-    Placeholder,
-    ReadVariable,
-    graph_context,
-    in_explicit_graph,
-)
+from ..graph.context import graph_context, in_explicit_graph
+from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec

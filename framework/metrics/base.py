@@ -11,7 +11,7 @@ import numpy as np
 from ...engine.common.claims import claim
 from ...engine.common.keywords import ChecksKeywords
 from ...engine.graph import StatelessScope, Variable, as_shape, in_stateless_scope
-from ...engine.graph.graph import without_tapes
+from ...engine.graph.context import without_tapes
 from ...engine.graph.provenance import building_part
 from ...engine.objects import initializers
 from ...engine.objects.floats import layer_dtype

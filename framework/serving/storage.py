@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...engine.graph import Graph, Operation
-from ...engine.graph.state.variable import Given
+from ...engine.graph.state.initial_values import Given
 from ...engine.saving import SavedGraphError
 from ...engine.saving.files import array_document, read_array
 from ...engine.saving.reading import made_resource, made_variable, rebuild

@@ -13,7 +13,8 @@ from typing import Any
 from ...engine import ops
 from ...engine.common.keywords import keywords_of, unexpected_keywords
 from ...engine.graph import Graph, Tensor, Value, eagerly, flatten, in_stateless_scope, pack_as
-from ...engine.graph.graph import get_default_graph, graph_for, in_explicit_graph
+from ...engine.graph.context import in_explicit_graph
+from ...engine.graph.graph import get_default_graph, graph_for
 from ...engine.graph.provenance import building_part
 from ...engine.objects import regularizers
 from ...engine.objects.identifiers import RegularizerLike

@@ -25,6 +25,7 @@ from ...engine.graph import (
     flatten,
 )
 from ...engine.graph.graph import get_default_graph
+from ...engine.graph.state.initial_values import Later
 from ...engine.graph.state.sharded import (
     Rows,
     block_of,
@@ -34,7 +35,6 @@ from ...engine.graph.state.sharded import (
     regions_of_grid,
     rows_of_shards,
 )
-from ...engine.graph.state.variable import Later
 from ...engine.objects import constraints, initializers, policies, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.objects.names import name_for, to_snake_case

@@ -11,7 +11,8 @@ from ...engine import ops
 from ...engine.common.dtypes import is_floating
 from ...engine.common.nest import map_structure
 from ...engine.graph import Region, Tensor, flatten, pack_as
-from ...engine.graph.graph import Graph, get_default_graph, in_explicit_graph
+from ...engine.graph.context import in_explicit_graph
+from ...engine.graph.graph import Graph, get_default_graph
 from ...engine.ops.base import TensorLike
 from ..recurrent.step_rows import rows_live
 from ..recurrent.step_sums import collect_step_sums

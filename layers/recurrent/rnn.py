@@ -11,7 +11,8 @@ from ...engine.common.claims import claim
 from ...engine.common.keywords import given_in_a_row
 from ...engine.control_flow import TensorArray, while_loop
 from ...engine.graph import Region, Symbol, Tensor, TensorSpec, Variable, flatten, pack_as
-from ...engine.graph.graph import Graph, get_default_graph, in_explicit_graph
+from ...engine.graph.context import in_explicit_graph
+from ...engine.graph.graph import Graph, get_default_graph
 from ...engine.ops.math.elementwise import identity as pass_on  # ops.identity is the matrix
 from ..core.calling import map_leaves
 from ..core.layer import Layer

@@ -27,7 +27,7 @@ from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
 from anabranch.engine.graph import as_dtype
 from anabranch.engine.graph.op import Sample
 from anabranch.engine.graph.spec import TensorSpec
-from anabranch.engine.graph.state.variable import Later
+from anabranch.engine.graph.state.initial_values import Later
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.gpu_fused import FusedRunner
 from anabranch.engine.machine.gpu_kernels import HOST_READS, OpRunner

@@ -21,6 +21,7 @@ from anabranch.engine.ops.arrays import (
     positions,
     scattering,
     shaping,
+    spacing,
 )
 from anabranch.engine.ops.math import reduction
 from anabranch.engine.ops.signal import windows
@@ -58,8 +59,8 @@ CASES: dict[str, tuple[Any, Any]] = {
     "squeeze": (lambda x: shaping.squeeze(x[:, :1], 1), X[:, 0]),
     "squeeze all": (lambda x: shaping.squeeze(x[:1, :, :1]), X[0, :, 0]),
     "broadcast_to": (lambda x: shaping.broadcast_to(x, (2, 2, 3, 4)), np.stack([X, X])),
-    "atleast_2d": (lambda x: shaping.atleast_2d(x[0, 0]), X[0, :1]),
-    "atleast_3d": (lambda x: shaping.atleast_3d(x[0]), X[0][..., None]),
+    "atleast_2d": (lambda x: axes.atleast_2d(x[0, 0]), X[0, :1]),
+    "atleast_3d": (lambda x: axes.atleast_3d(x[0]), X[0][..., None]),
     "transpose": (axes.transpose, X.T),
     "transpose axes": (lambda x: axes.transpose(x, (1, -1, 0)), X.transpose(1, 2, 0)),
     "swapaxes": (lambda x: axes.swapaxes(x, 0, -1), X.swapaxes(0, -1)),
@@ -118,7 +119,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "tri of a size": (lambda x: creation.tri(shaping.dim(x, 1)), np.tri(3, dtype="float32")),
     "arange of a size": (lambda x: creation.arange(shaping.size(x), 0, -5), np.arange(24, 0, -5, dtype="int32")),
     "arange of floats": (lambda x: creation.arange(x[0, 0, 0], x[0, 1, 3], 0.5), np.arange(0, 7, 0.5, dtype="float32")),
-    "linspace": (lambda x: creation.linspace(x, x + 4, 5, axis=1), np.linspace(X, X + 4, 5, axis=1)),
+    "linspace": (lambda x: spacing.linspace(x, x + 4, 5, axis=1), np.linspace(X, X + 4, 5, axis=1)),
     "tril": (lambda x: creation.tril(x, -1), np.tril(X, -1)),
     "triu": (creation.triu, np.triu(X)),
     "diagonal": (lambda x: creation.diagonal(x, 1, 1, -1), np.diagonal(X, 1, 1, -1)),
@@ -325,7 +326,7 @@ def test_broadcast_to_runtime_shape_of_another_tensor_keeps_its_shape():
         (lambda x: padding.pad(x, 1, "reflect", constant_values=1), ValueError, "constant_values"),
         (lambda x: creation.zeros((2, -1)), ValueError, "negative"),
         (lambda x: creation.arange(0, 3, 0), ValueError, "step must not be zero"),
-        (lambda x: creation.linspace(0, 1, -1), ValueError, "negative"),
+        (lambda x: spacing.linspace(0, 1, -1), ValueError, "negative"),
         (lambda x: creation.diag(placeholder((2, 2, 2), "float32")), ValueError, "vector or a matrix"),
         (lambda x: creation.meshgrid(x), ValueError, "takes vectors"),
         (lambda x: creation.meshgrid(indexing="yx"), ValueError, "'xy' or 'ij'"),
@@ -554,8 +555,8 @@ def test_large_creations_are_computed_by_the_run():
         (lambda: creation.arange(3), "int32"),
         (lambda: creation.arange(0.0, 1, 0.25), "float32"),
         (lambda: creation.arange(3, dtype="float64"), "float64"),
-        (lambda: creation.linspace(0, 1, 3), "float32"),
-        (lambda: creation.linspace(0, 1, 3, dtype="float64"), "float64"),
+        (lambda: spacing.linspace(0, 1, 3), "float32"),
+        (lambda: spacing.linspace(0, 1, 3, dtype="float64"), "float64"),
         (lambda: creation.identity(2), "float32"),
         (lambda: creation.eye(2, dtype="int32"), "int32"),
         (lambda: creation.zeros_like([1, 2]), "int32"),
@@ -572,7 +573,7 @@ def test_dtype(tensor: Any, dtype: str):
 @pytest.mark.parametrize("endpoint", [True, False])
 @pytest.mark.parametrize("num", [0, 1, 2, 7])
 def test_linspace(num: int, endpoint: bool):
-    values, step = creation.linspace(-1.0, 2.0, num, endpoint, retstep=True)
+    values, step = spacing.linspace(-1.0, 2.0, num, endpoint, retstep=True)
     expected, expected_step = np.linspace(-1, 2, num, endpoint, retstep=True)
 
     np.testing.assert_allclose(run(values), expected, rtol=1e-6, atol=1e-7)
@@ -592,7 +593,7 @@ def test_arange_from_tensors_equals_arange_from_numbers(start: Any):
 
 def test_gradient_of_linspace_and_arange():
     a, b = placeholder((), "float32"), placeholder((), "float32")
-    slopes = gradients(reduction.sum(creation.linspace(a, b, 5)), [a, b])
+    slopes = gradients(reduction.sum(spacing.linspace(a, b, 5)), [a, b])
     steps = gradients(reduction.sum(creation.arange(a, 10.0, b)), [a, b])
 
     np.testing.assert_allclose(run(*slopes, feeds={a: 1.0, b: 2.0}), [2.5, 2.5])

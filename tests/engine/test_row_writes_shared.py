@@ -20,7 +20,7 @@ from shared.waiting import PATIENCE, Waiting
 
 import anabranch as ab
 from anabranch.engine.graph import IndexedSlices
-from anabranch.engine.graph.state.variable import Given
+from anabranch.engine.graph.state.initial_values import Given
 from anabranch.engine.graph.state.writing_rows import row_writes, write_in_memory
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.program import MachineProgram

@@ -14,7 +14,8 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers
-from anabranch.engine.graph.graph import get_default_graph, graph_context
+from anabranch.engine.graph.context import graph_context
+from anabranch.engine.graph.graph import get_default_graph
 
 X = np.arange(12, dtype="float32").reshape(3, 4)
 

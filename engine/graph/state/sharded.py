@@ -22,8 +22,9 @@ from ..scopes import device
 from ..slices import IndexedSlices
 from ..spec import TensorSpec, shape_text
 from ..tensor import Tensor, operator_functions
+from .initial_values import Later
 from .readable import Readable
-from .variable import Later, Variable
+from .variable import Variable
 
 Array = Any
 _BLOCK_NUMBERS = 1 << 20  # of a first value that are drawn at once, of which a shard has some columns

@@ -5,23 +5,17 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from threading import RLock
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...common.dtypes import DType, as_dtype
+from ...common.dtypes import DType
+from ..context import graph_context, in_explicit_graph
 from ..device import State, place_state
-from ..graph import (
-    current_device_scope,
-    eagerly,
-    get_default_graph,
-    graph_context,
-    graph_for,
-    in_explicit_graph,
-)
+from ..graph import current_device_scope, get_default_graph, graph_for
 from ..name_scopes import scoped_path
 from ..op import Effect, Op, as_scalar_or_array
 from ..provenance import user_location
@@ -31,6 +25,7 @@ from ..tensor import Operators, Symbol, Tensor, operator_functions
 from ..value import Value
 from .container import current_container
 from .home import Home
+from .initial_values import Later, as_later, call_initializer, one_initial_value
 from .lifting import created, outside
 from .readable import Readable
 from .stateless import in_stateless_scope, keep, substitute
@@ -93,45 +88,6 @@ def checked_aggregation(aggregation: str, name: str) -> str | None:
     if aggregation not in _AGGREGATIONS:
         raise ValueError(f"Variable {name!r}: aggregation must be one of {_AGGREGATIONS}, got {aggregation!r}.")
     return None if aggregation == "none" else aggregation
-
-
-class Later:
-    """A first value that is computed when it is first needed, and maybe elsewhere.
-
-    Attributes:
-        dtype: of the value.
-    """
-
-    dtype: DType
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the shape of the value."""
-        raise NotImplementedError(f"{type(self).__name__} must define shape.")
-
-    def compute(self) -> Any:
-        """Compute the value, as an array that nothing else refers to."""
-        raise NotImplementedError(f"{type(self).__name__} must define compute().")
-
-
-class Given(Later):
-    """A first value that is there: the variable takes its memory as it is, without a copy.
-
-    Args:
-        array: in C order and writeable, and nothing else refers to it.
-    """
-
-    def __init__(self, array: Any) -> None:
-        self._array, self._shape = array, tuple(array.shape)
-        self.dtype = as_dtype(array.dtype)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._shape
-
-    def compute(self) -> Any:
-        array, self._array = self._array, None
-        return array
 
 
 class _CreatedOnce(type):
@@ -203,16 +159,16 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
                 f"Variable {name or ''!r}: an initializer by name needs a shape: initializer={initializer!r}, "
                 "shape=(2, 3)."
             )
-        initial_value = _one_value(initial_value, initializer, name)
+        initial_value = one_initial_value(initial_value, initializer, name)
         if callable(initial_value):
-            initial_value = _call_initializer(initial_value, shape, dtype, name)
+            initial_value = call_initializer(initial_value, shape, dtype)
         if isinstance(initial_value, Variable):
             initial_value = initial_value.numpy()
-        if isinstance(initial_value, Later) and _later(initial_value, dtype) is None:
+        if isinstance(initial_value, Later) and as_later(initial_value, dtype) is None:
             initial_value = initial_value.compute()
         if isinstance(initial_value, Symbol):
             initial_value = outside(initial_value, name or "variable").eval()
-        later = _later(initial_value, dtype)
+        later = as_later(initial_value, dtype)
         value = operator_functions["as_array"](initial_value, dtype) if later is None else later
         static: Shape = tuple(value.shape) if shape is None else as_shape(shape)
         if not shape_accepts(static, tuple(value.shape)):
@@ -527,24 +483,6 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         return f"<Variable {self.name} {self.spec}{place}>"
 
 
-def _later(initial_value: Any, dtype: Any) -> Later | None:
-    """A first value that is to be computed later, if that is one of the dtype that is asked for."""
-    if not isinstance(initial_value, Later):
-        return None
-    return initial_value if dtype is None or as_dtype(dtype) == initial_value.dtype else None
-
-
-def _one_value(initial_value: Any, initializer: Any, name: str | None) -> Any:
-    if (initial_value is None) == (initializer is None):
-        raise ValueError(
-            f"Variable {name or ''!r} needs one initial value: give initial_value or initializer, "
-            + ("not both." if initializer is not None else "a number, an array or a function of shape and dtype.")
-        )
-    if isinstance(initializer, str):
-        return operator_functions["initializer"](initializer)
-    return initial_value if initializer is None else initializer
-
-
 class VariableRows(Readable):
     """Some rows of a variable, read and assigned like a variable of their own: for optimizers' updates of tables.
 
@@ -631,13 +569,6 @@ def _fill(shape: tuple[int | None, ...], known: Shape) -> Shape:
     if known is None or len(known) != len(shape):
         return shape
     return tuple(k if dim is None else dim for dim, k in zip(shape, known, strict=True))
-
-
-def _call_initializer(initializer: Callable[..., Any], shape: Any, dtype: Any, name: str | None) -> Any:
-    with eagerly():
-        if shape is None:
-            return initializer()
-        return initializer(as_shape(shape), dtype=as_dtype(dtype or "float32"))
 
 
 def _own(value: Any) -> Any:

@@ -1,7 +1,8 @@
-"""Axes: other orders, directions and starting points of them."""
+"""Axes: other orders, directions, starting points and numbers of them."""
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from ...graph.spec import TensorSpec
 from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, convert_to_tensor, normalize_axes, normalize_axis
 from ..run_time_shapes import reshape_like
-from .shaping import axes_argument, constant_value, index_text, ravel
+from .shaping import axes_argument, constant_value, expand_dims, index_text, ravel
 
 
 @dataclass(frozen=True)
@@ -322,4 +323,43 @@ def rot90(array: TensorLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Tens
     return flip(swapaxes(tensor, first, second), second) if k % 4 == 3 else tensor
 
 
-__all__ = ["flip", "moveaxis", "reverse", "roll", "rot90", "swapaxes", "transpose"]
+def _at_least(x: TensorLike, rank: int, trailing: int) -> Tensor:
+    tensor = convert_to_tensor(x)
+    if tensor.shape is None:
+        raise ValueError(f"atleast_{rank}d needs an input of known rank; got {tensor!r}. Reshape it first.")
+    missing = rank - len(tensor.shape)
+    if missing <= 0:
+        return tensor
+    behind = builtins.min(trailing, missing - 1) if tensor.shape else 0
+    leading = tuple(range(missing - behind))
+    return expand_dims(tensor, leading + tuple(range(rank - behind, rank)))
+
+
+def atleast_1d(x: TensorLike) -> Tensor:
+    """`x`, or a vector of one element if it is a scalar."""
+    return _at_least(x, 1, 0)
+
+
+def atleast_2d(x: TensorLike) -> Tensor:
+    """`x` with axes of size 1 put before it until it has two."""
+    return _at_least(x, 2, 0)
+
+
+def atleast_3d(x: TensorLike) -> Tensor:
+    """`x` with axes of size 1 added until it has three: (N,) becomes (1, N, 1) and (M, N) becomes (M, N, 1)."""
+    tensor = convert_to_tensor(x)
+    return expand_dims(tensor, 2) if tensor.ndim == 2 else _at_least(tensor, 3, 1)
+
+
+__all__ = [
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "flip",
+    "moveaxis",
+    "reverse",
+    "roll",
+    "rot90",
+    "swapaxes",
+    "transpose",
+]

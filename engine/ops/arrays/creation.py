@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
-from ...common.claims import claim
 from ...common.dtypes import DType, as_dtype
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import ResultSizes, SizesOfTensors
@@ -232,55 +231,6 @@ def arange(
     if size <= _LARGEST_CONSTANT:
         return make_constant(_arange(np, *values).astype(wanted))
     return convert_to_tensor(apply(Range(size), *inputs), wanted)
-
-
-def linspace(
-    start: TensorLike,
-    stop: TensorLike,
-    num: int = 50,
-    endpoint: bool = True,
-    retstep: bool = False,
-    dtype: Any = None,
-    axis: int = 0,
-) -> Any:
-    """`num` evenly spaced values from `start` to `stop`.
-
-    Args:
-        start: a number or tensor.
-        stop: a number or tensor that broadcasts against `start`.
-        num: how many values.
-        endpoint: whether `stop` is the last of them, or follows the last.
-        retstep: return the step between values too.
-        dtype: by default the floating dtype of `start` and `stop`.
-        axis: where the new axis stands in the result.
-
-    Raises:
-        ValueError: `num` is negative.
-
-    >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.linspace(0.0, 1.0, 5))
-    array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
-    """
-    if num < 0:
-        raise ValueError(f"linspace: num={num} must not be negative.")
-    first, last = promote(start, stop, floating=True)
-    wanted = as_dtype(dtype) if dtype is not None else first.dtype
-    parts = num - 1 if endpoint else num
-    total = last - first
-    rank = None if total.shape is None else len(total.shape)
-    place = axis if rank is None else normalize_axis(axis, rank + 1)
-    claim((num,), 8, "linspace: the result")
-    share = (np.arange(num) / max(parts, 1)).astype("float64")
-    if rank is None and axis != 0:
-        raise ValueError(f"linspace(axis={axis}) needs start and stop of known rank.")
-    weights = make_constant(share.astype(first.dtype).reshape((-1,) + (1,) * ((rank or 0) - place)))
-    begin = expand_dims(broadcast_like(first, total), place)
-    end = expand_dims(broadcast_like(last, total), place)
-    # In this form, both ends come out exactly.
-    result = convert_to_tensor(begin * (1 - weights) + end * weights, wanted)
-    if not retstep:
-        return result
-    return result, total / parts if parts > 0 else total * float("nan")
 
 
 # --- matrices -------------------------------------------------------------------------------------------------------
@@ -589,7 +539,6 @@ __all__ = [
     "full",
     "full_like",
     "identity",
-    "linspace",
     "meshgrid",
     "ones",
     "ones_like",

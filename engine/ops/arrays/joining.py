@@ -19,9 +19,9 @@ from ...graph.spec import Shape, TensorSpec, meet_shapes, shape_text
 from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, apply_multi, convert_to_tensor, normalize_axis, promote
 from ..run_time_shapes import zeros_of
-from .axes import moveaxis
+from .axes import atleast_1d, atleast_2d, moveaxis
 from .shape_arguments import fill_shape
-from .shaping import atleast_1d, atleast_2d, dim, ravel
+from .shaping import dim, ravel
 
 _INTEGERS: Any = (int, np.integer)  # untyped, so that a check leaves the static type of what is checked as it is
 

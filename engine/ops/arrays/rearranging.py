@@ -11,10 +11,10 @@ import numpy as np
 from ...common.nest import is_integer
 from ..base import Tensor, TensorLike, apply, as_array, convert_to_tensor, dtype_of, normalize_axis, promote
 from ..math.elementwise import identity
-from .axes import flip
+from .axes import atleast_3d, flip
 from .creation import Diag, zeros, zeros_like
 from .joining import concatenate, split
-from .shaping import ShapeLike, atleast_3d, constant_value, dim, ravel
+from .shaping import ShapeLike, constant_value, dim, ravel
 
 # --- splitting and stacking -----------------------------------------------------------------------------------------
 

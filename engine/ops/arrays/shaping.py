@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 from collections.abc import Iterable, Sequence
 from types import EllipsisType
@@ -578,38 +577,7 @@ def broadcast_to(x: TensorLike, shape: ShapeLike) -> Tensor:
     return tensor if static == tensor.shape and not dynamic else apply(BroadcastTo(static), tensor, *dynamic)
 
 
-def _at_least(x: TensorLike, rank: int, trailing: int) -> Tensor:
-    tensor = convert_to_tensor(x)
-    if tensor.shape is None:
-        raise ValueError(f"atleast_{rank}d needs an input of known rank; got {tensor!r}. Reshape it first.")
-    missing = rank - len(tensor.shape)
-    if missing <= 0:
-        return tensor
-    behind = builtins.min(trailing, missing - 1) if tensor.shape else 0
-    leading = tuple(range(missing - behind))
-    return expand_dims(tensor, leading + tuple(range(rank - behind, rank)))
-
-
-def atleast_1d(x: TensorLike) -> Tensor:
-    """`x`, or a vector of one element if it is a scalar."""
-    return _at_least(x, 1, 0)
-
-
-def atleast_2d(x: TensorLike) -> Tensor:
-    """`x` with axes of size 1 put before it until it has two."""
-    return _at_least(x, 2, 0)
-
-
-def atleast_3d(x: TensorLike) -> Tensor:
-    """`x` with axes of size 1 added until it has three: (N,) becomes (1, N, 1) and (M, N) becomes (M, N, 1)."""
-    tensor = convert_to_tensor(x)
-    return expand_dims(tensor, 2) if tensor.ndim == 2 else _at_least(tensor, 3, 1)
-
-
 __all__ = [
-    "atleast_1d",
-    "atleast_2d",
-    "atleast_3d",
     "broadcast_to",
     "expand_dims",
     "ndim",

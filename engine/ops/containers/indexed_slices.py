@@ -10,7 +10,8 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
-from ...graph.graph import Operation, graph_for, in_explicit_graph
+from ...graph.context import in_explicit_graph
+from ...graph.graph import Operation, graph_for
 from ...graph.op import Effect, ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.scopes import colocate_with
 from ...graph.slices import IndexedSlices

@@ -11,13 +11,8 @@ from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ..base import ErrorSample, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, convert_to_tensor, promote
-from .elementwise import (
-    ElementwiseOp,
-    binary_samples,
-    check_dtype,
-    promote_numbers,
-    unary_samples,
-)
+from .elementwise import ElementwiseOp, check_dtype, promote_numbers
+from .elementwise_samples import binary_samples, unary_samples
 
 
 def _has_bits(dtype: DType) -> bool:

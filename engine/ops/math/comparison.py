@@ -28,14 +28,13 @@ from .elementwise import (
     ElementwiseFunction,
     ElementwiseOp,
     absolute,
-    binary_samples,
     check_dtype,
     divide,
     is_real,
     promote_numbers,
     subtract,
-    unary_samples,
 )
+from .elementwise_samples import binary_samples, unary_samples
 
 # --- comparisons ----------------------------------------------------------------------------------------------------
 

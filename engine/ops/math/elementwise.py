@@ -33,6 +33,7 @@ from ..base import (
 )
 from ..run_time_shapes import sum_like
 from .dtype_checks import check_dtype, check_floating, is_real
+from .elementwise_samples import binary_samples, unary_samples
 
 # --- bases ----------------------------------------------------------------------------------------------------------
 
@@ -403,56 +404,6 @@ class StopGradient(ElementwiseOp):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         yield from unary_samples(cls(), np.positive, differentiable=())
-
-
-# --- samples --------------------------------------------------------------------------------------------------------
-
-
-def _draw(rng: np.random.Generator, shape: tuple[int, ...], low: float, high: float, dtype: str) -> Any:
-    if dtype == "bool":
-        return as_scalar_or_array(rng.integers(0, 2, shape).astype(dtype))
-    return as_scalar_or_array(np.asarray(rng.uniform(low, high, shape)).astype(dtype))
-
-
-def binary_samples(
-    op: Op,
-    reference: Any,
-    differentiable: Sequence[int] = (0, 1),
-    low: float = -2.0,
-    high: float = 2.0,
-    dtype: str = "float32",
-) -> Iterable[Sample]:
-    """Equal shapes, broadcasting, scalars, an empty axis."""
-    rng = np.random.default_rng(0)
-
-    def draw(*shape: int) -> Any:
-        return _draw(rng, shape, low, high, dtype)
-
-    pairs = {
-        "equal": (draw(2, 3), draw(2, 3)),
-        "row": (draw(2, 3), draw(3)),
-        "outer": (draw(2, 1), draw(1, 3)),
-        "scalar": (draw(), draw(2)),
-        "0-d": (draw(), draw()),
-        "empty": (draw(0, 3), draw(1, 3)),
-    }
-    for label, (x, y) in pairs.items():
-        yield Sample(op, [x, y], reference(x, y), differentiable=differentiable, label=label)
-
-
-def unary_samples(
-    op: Op,
-    reference: Any,
-    low: float = -2.0,
-    high: float = 2.0,
-    differentiable: Sequence[int] = (0,),
-    dtype: str = "float32",
-) -> Iterable[Sample]:
-    """A matrix, a scalar, an empty array."""
-    rng = np.random.default_rng(0)
-    for label, shape in {"matrix": (2, 3), "0-d": (), "empty": (0, 2)}.items():
-        x = _draw(rng, shape, low, high, dtype)
-        yield Sample(op, [x], reference(x), differentiable=differentiable, label=label)
 
 
 def _is_number(dtype: DType) -> bool:

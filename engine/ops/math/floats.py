@@ -31,17 +31,8 @@ from ..base import (
 )
 from ..run_time_shapes import sum_like
 from .comparison import equal, isinf, isnan, logical_and, maximum, minimum, where
-from .elementwise import (
-    ElementwiseFunction,
-    ElementwiseOp,
-    absolute,
-    binary_samples,
-    check_dtype,
-    is_real,
-    negative,
-    promote_numbers,
-    unary_samples,
-)
+from .elementwise import ElementwiseFunction, ElementwiseOp, absolute, check_dtype, is_real, negative, promote_numbers
+from .elementwise_samples import binary_samples, unary_samples
 from .mathematics import trunc
 from .special import as_wide_floating, sigmoid
 

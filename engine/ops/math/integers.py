@@ -22,11 +22,8 @@ from ..base import (
     convert_to_tensor,
     promote,
 )
-from .elementwise import (
-    ElementwiseOp,
-    binary_samples,
-    check_dtype,
-)
+from .elementwise import ElementwiseOp, check_dtype
+from .elementwise_samples import binary_samples
 
 
 @dataclass(frozen=True)

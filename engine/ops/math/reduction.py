@@ -29,9 +29,8 @@ from ..base import (
     as_scalar_or_array,
     cast,
     convert_to_tensor,
-    promote,
 )
-from ..run_time_shapes import broadcast_like, runtime_shape
+from ..run_time_shapes import runtime_shape
 from .dtype_checks import check_dtype, check_floating, check_holds
 from .elementwise import absolute
 from .mathematics import exp, sqrt
@@ -570,34 +569,6 @@ def std(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
     return sqrt(var(x, axis, keepdims))
 
 
-def average(x: TensorLike, axis: AxisLike = None, weights: TensorLike | None = None) -> Tensor:
-    """The mean over `axis`, weighted.
-
-    Args:
-        weights: of the shape of `x`, or a vector along the one `axis`.
-
-    Raises:
-        ValueError: `weights` has another shape, and `axis` is not a single one.
-    """
-    if weights is None:
-        return mean(x, axis)
-    values, weight = promote(x, weights, floating=True)
-    if weight.ndim == 1 and values.ndim != 1:
-        weight = _along_axis(weight, values, axis)
-    return sum(values * weight, axis) / sum(broadcast_like(weight, values), axis)
-
-
-def _along_axis(weight: Tensor, x: Tensor, axis: AxisLike) -> Tensor:
-    if not isinstance(axis, int) or x.ndim is None:
-        raise ValueError(
-            f"average: weights of shape {shape_text(weight.shape)} go with one axis, and x of shape "
-            f"{shape_text(x.shape)} is averaged over axis={axis}. Pass one axis, or weights of the shape of x."
-        )
-    shape = [1] * x.ndim
-    shape[axis] = -1
-    return reshape(weight, shape)
-
-
 __all__ = [
     "all",
     "amax",
@@ -605,7 +576,6 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
-    "average",
     "logsumexp",
     "max",
     "mean",

@@ -23,11 +23,8 @@ from ..base import (
     cast,
     convert_to_tensor,
 )
-from .elementwise import (
-    ElementwiseOp,
-    check_dtype,
-    unary_samples,
-)
+from .elementwise import ElementwiseOp, check_dtype
+from .elementwise_samples import unary_samples
 
 # --- sigmoid and softplus -------------------------------------------------------------------------------------------
 

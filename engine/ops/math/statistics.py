@@ -1,4 +1,4 @@
-"""Differences, integrals, ranges, correlations and histograms."""
+"""Weighted means, differences, integrals, ranges, correlations and histograms."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ...common.nest import is_integer
 from ...common.quick_dataclass import dataclass
 from ...graph.spec import TensorSpec, shape_text
 from ..arrays.axes import flip, transpose
-from ..arrays.creation import linspace
 from ..arrays.shaping import dim, ravel, reshape
 from ..arrays.sorting import bincount, searchsorted
+from ..arrays.spacing import linspace
 from ..base import (
     ErrorSample,
     Op,
@@ -31,6 +31,7 @@ from ..base import (
     promote,
 )
 from ..linear_algebra.linalg import matmul
+from ..run_time_shapes import broadcast_like
 from .comparison import clip, equal, less, logical_and, maximum, minimum, not_equal, where
 from .mathematics import sqrt
 from .reduced import AxisLike
@@ -331,4 +332,40 @@ def _limits(values: Tensor, limits: Any) -> tuple[Tensor, Tensor]:
     return low - widen, high + widen
 
 
-__all__ = ["corrcoef", "correlate", "diff", "histogram", "ptp", "trapezoid"]
+def average(x: TensorLike, axis: AxisLike = None, weights: TensorLike | None = None) -> Tensor:
+    """The mean over `axis`, weighted.
+
+    Args:
+        weights: of the shape of `x`, or a vector along the one `axis`.
+
+    Raises:
+        ValueError: `weights` has another shape, and `axis` is not a single one.
+    """
+    if weights is None:
+        return mean(x, axis)
+    values, weight = promote(x, weights, floating=True)
+    if weight.ndim == 1 and values.ndim != 1:
+        weight = _along_axis(weight, values, axis)
+    return sum(values * weight, axis) / sum(broadcast_like(weight, values), axis)
+
+
+def _along_axis(weight: Tensor, x: Tensor, axis: AxisLike) -> Tensor:
+    if not isinstance(axis, int) or x.ndim is None:
+        raise ValueError(
+            f"average: weights of shape {shape_text(weight.shape)} go with one axis, and x of shape "
+            f"{shape_text(x.shape)} is averaged over axis={axis}. Pass one axis, or weights of the shape of x."
+        )
+    shape = [1] * x.ndim
+    shape[axis] = -1
+    return reshape(weight, shape)
+
+
+__all__ = [
+    "average",
+    "corrcoef",
+    "correlate",
+    "diff",
+    "histogram",
+    "ptp",
+    "trapezoid",
+]

@@ -12,13 +12,8 @@ from ...common.quick_dataclass import dataclass
 from ...graph.op import Cost
 from ..base import Operation, Sample, Tensor, TensorLike, TensorSpec, apply, as_floating, promote
 from ..run_time_shapes import sum_like
-from .elementwise import (
-    ElementwiseFunction,
-    ElementwiseOp,
-    binary_samples,
-    check_dtype,
-    unary_samples,
-)
+from .elementwise import ElementwiseFunction, ElementwiseOp, check_dtype
+from .elementwise_samples import binary_samples, unary_samples
 from .mathematics import sqrt
 
 

@@ -28,12 +28,8 @@ from ..base import (
 )
 from ..linear_algebra.linalg import norm
 from ..math.comparison import clip, greater, greater_equal, maximum, minimum, where
-from ..math.elementwise import (
-    ElementwiseOp,
-    absolute,
-    check_dtype,
-    unary_samples,
-)
+from ..math.elementwise import ElementwiseOp, absolute, check_dtype
+from ..math.elementwise_samples import unary_samples
 from ..math.mathematics import expm1, rsqrt, sqrt
 from ..math.reduced import AxisLike, accumulator_of, axes_attribute
 from ..math.reduction import mean, sum, var

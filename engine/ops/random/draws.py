@@ -15,8 +15,8 @@ import numpy as np
 
 from ...common.dtypes import DType, as_dtype, name_of
 from ...graph.op import as_scalar_or_array
+from ...graph.state.initial_values import Later
 from ...graph.state.sharded import Rows
-from ...graph.state.variable import Later
 from .samplers import draw_normal, draw_truncated_normal, draw_uniform
 
 _BLOCK = 1 << 20  # numbers that are drawn at once where every n-th row is wanted

@@ -1,0 +1,81 @@
+"""First values of variables: given, made by an initializer, or computed when they are first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...common.dtypes import DType, as_dtype
+from ..graph import eagerly
+from ..spec import as_shape
+from ..tensor import operator_functions
+
+
+class Later:
+    """A first value that is computed when it is first needed, and maybe elsewhere.
+
+    Attributes:
+        dtype: of the value.
+    """
+
+    dtype: DType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of the value."""
+        raise NotImplementedError(f"{type(self).__name__} must define shape.")
+
+    def compute(self) -> Any:
+        """Compute the value, as an array that nothing else refers to."""
+        raise NotImplementedError(f"{type(self).__name__} must define compute().")
+
+
+class Given(Later):
+    """A first value that is there: the variable takes its memory as it is, without a copy.
+
+    Args:
+        array: in C order and writeable, and nothing else refers to it.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._array, self._shape = array, tuple(array.shape)
+        self.dtype = as_dtype(array.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    def compute(self) -> Any:
+        array, self._array = self._array, None
+        return array
+
+
+def as_later(initial_value: Any, dtype: Any) -> Later | None:
+    """A first value that is to be computed later, if that is one of the dtype that is asked for."""
+    if not isinstance(initial_value, Later):
+        return None
+    return initial_value if dtype is None or as_dtype(dtype) == initial_value.dtype else None
+
+
+def one_initial_value(initial_value: Any, initializer: Any, name: str | None) -> Any:
+    """Give the one of `initial_value` and `initializer` that was passed.
+
+    Raises:
+        ValueError: both were, or neither.
+    """
+    if (initial_value is None) == (initializer is None):
+        raise ValueError(
+            f"Variable {name or ''!r} needs one initial value: give initial_value or initializer, "
+            + ("not both." if initializer is not None else "a number, an array or a function of shape and dtype.")
+        )
+    if isinstance(initializer, str):
+        return operator_functions["initializer"](initializer)
+    return initial_value if initializer is None else initializer
+
+
+def call_initializer(initializer: Callable[..., Any], shape: Any, dtype: Any) -> Any:
+    """Call an initializer at once, with a shape and a dtype if it is to make a value of this shape."""
+    with eagerly():
+        if shape is None:
+            return initializer()
+        return initializer(as_shape(shape), dtype=as_dtype(dtype or "float32"))
