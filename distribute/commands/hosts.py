@@ -28,6 +28,7 @@ from .rounds import Counts, Message, Rounds
 
 _POLL_SECONDS = 0.1
 _HANDSHAKE_SECONDS = 10.0
+_LEAVE_SECONDS = 5.0  # how long the launchers have to read what was said last
 _NAME = "a launcher"
 
 
@@ -47,24 +48,36 @@ class Rendezvous:
         self._events: queue.SimpleQueue[tuple[int, Message | None]] = queue.SimpleQueue()
         self._sockets: dict[int, socket.socket] = {}
         self._is_closed = False
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._accept, self._decide)]
-        for thread in self._threads:
-            thread.start()
+        self._readers: list[threading.Thread] = []  # the accepting thread alone adds to them
+        self._deciding = threading.Thread(target=self._decide, daemon=True)
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._deciding.start()
+        self._accepting.start()
 
     def close(self) -> None:
-        """Listen no more, and end all connections, once all that was decided is said."""
+        """Listen no more, and end all connections, once all that was decided is said and the launchers have read it."""
         self._is_closed = True
-        self._threads[1].join()
+        self._deciding.join()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
         self._listener.close()
-        for sock in list(self._sockets.values()):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-        for thread in list(self._threads):
+        self._accepting.join()
+        # A connection that is closed while something comes is reset, and what was said last may be lost. So this side
+        # ends what it says, and the launchers, which have read to the end, close the connections.
+        self._shut(socket.SHUT_WR)
+        until = time.monotonic() + _LEAVE_SECONDS
+        for thread in self._readers:
+            thread.join(max(until - time.monotonic(), 0.0))
+        self._shut(socket.SHUT_RDWR)
+        for thread in self._readers:
             thread.join()
         for sock in self._sockets.values():
             sock.close()
+
+    def _shut(self, how: int) -> None:
+        for sock in list(self._sockets.values()):
+            with contextlib.suppress(OSError):
+                sock.shutdown(how)
 
     def _accept(self) -> None:
         host = 0
@@ -74,7 +87,7 @@ class Rendezvous:
             except OSError:
                 return
             thread = threading.Thread(target=self._listen, args=(sock, host), daemon=True)
-            self._threads.append(thread)
+            self._readers.append(thread)
             thread.start()
             host += 1
 
@@ -88,6 +101,8 @@ class Rendezvous:
             sock.close()
             return
         self._sockets[host] = sock
+        if self._is_closed:  # `close` has ended those that were there before
+            sock.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError, ValueError), sock.makefile("r", encoding="utf-8") as lines:
             for line in lines:
                 self._events.put((host, json.loads(line)))
@@ -144,12 +159,22 @@ class HostLaunch(Launch):
         self._environment["ANABRANCH_TOKEN"] = self._token.decode()
         self._rendezvous: Rendezvous | None = None
         self._socket: socket.socket | None = None
+        self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._first = {"worker": 0, "ps": 0}
         self._round = 0
         self._has_reported = True
 
     def _start_all(self) -> None:
         """Connect to the first launcher; processes are started when all hosts are there."""
+        until = time.monotonic() + self._counts_of_hosts.patience
+        while self._socket is None:
+            if self._rendezvous is None:
+                self._listen_if_first()
+            self._socket = self._connected(until)
+        threading.Thread(target=_read, args=(self._socket, self._messages), daemon=True).start()
+        self._say_ready()
+
+    def _listen_if_first(self) -> None:
         try:
             is_wide = ":" in resolved(self._host)
             listener = socket.create_server(
@@ -157,28 +182,31 @@ class HostLaunch(Launch):
                 family=socket.AF_INET6 if is_wide else socket.AF_INET,
             )
         except OSError:  # it is an address of another host, or another launcher of this one was first
-            pass
-        else:
-            self._rendezvous = Rendezvous(listener, self._token, Rounds(self._counts_of_hosts, self.restarts))
-        until = time.monotonic() + self._counts_of_hosts.patience
-        while self._socket is None:
-            self._socket = self._connected(until)
-        self._say_ready()
+            return
+        self._rendezvous = Rendezvous(listener, self._token, Rounds(self._counts_of_hosts, self.restarts))
 
     def _connected(self, until: float) -> socket.socket | None:
-        """Connect to the address; None if nobody listens there yet.
+        """Connect to the address; None if no launcher answers there yet.
 
         Raises:
-            TimeoutError: nobody does, for too long.
-            RefusedError: one of the launchers does not have the token.
+            TimeoutError: none does, for too long.
+            RefusedError: one of the launchers does not have the token, or who answers is no launcher.
         """
         try:
-            sock = socket.create_connection((resolved(self._host), self._port), _HANDSHAKE_SECONDS)
-        except OSError:
+            return self._shaken()
+        except RefusedError:
+            raise
+        except FrameError as error:
+            raise RefusedError(f"who answers at {self._address} is no launcher: {error}") from None
+        except OSError:  # nobody is there yet, or who was there has ended: another one may come
             if time.monotonic() >= until:
-                raise TimeoutError(f"nobody listens at {joined_address(self._host, self._port)}") from None
-            time.sleep(_POLL_SECONDS)
-            return None
+                raise TimeoutError(f"no launcher answers at {self._address}") from None
+        time.sleep(_POLL_SECONDS)
+        return None
+
+    def _shaken(self) -> socket.socket:
+        """Connect to the address; both sides have proved that they have the token."""
+        sock = socket.create_connection((resolved(self._host), self._port), _HANDSHAKE_SECONDS)
         try:
             shake_hands(sock, Handshake(Identity(_NAME, secrets.randbits(63)), self._token, accepts=False))
         except BaseException:
@@ -186,6 +214,10 @@ class HostLaunch(Launch):
             raise
         sock.settimeout(None)
         return sock
+
+    @property
+    def _address(self) -> str:
+        return joined_address(self._host, self._port)
 
     def _say_ready(self) -> None:
         assert self._socket is not None
@@ -196,18 +228,15 @@ class HostLaunch(Launch):
             job: [joined_address(own, next(ports)) for _ in range(count)]
             for job, count in (("ps", ps), ("worker", workers))
         }
-        _say(self._socket, {"ready": found, "leads": self._rendezvous is not None})
+        with contextlib.suppress(OSError):  # the reader finds that the first host is gone
+            _say(self._socket, {"ready": found, "leads": self._rendezvous is not None})
 
     def wait(self) -> int:
         """Do what is decided until the run ends; gives the exit status."""
-        assert self._socket is not None
-        messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        reader = threading.Thread(target=_read, args=(self._socket, messages), daemon=True)
-        reader.start()
         try:
             while True:
                 with contextlib.suppress(queue.Empty):
-                    message = messages.get(timeout=_POLL_SECONDS)
+                    message = self._messages.get(timeout=_POLL_SECONDS)
                     if message is None:
                         print("anabranch launch: the first host is gone.", file=sys.stderr)
                         return 1
@@ -264,10 +293,13 @@ class HostLaunch(Launch):
 
 
 def _read(sock: socket.socket, messages: queue.SimpleQueue[Message | None]) -> None:
+    """Read all that the first launcher says, then None; the connection ends with it."""
     with contextlib.suppress(OSError, ValueError), sock.makefile("r", encoding="utf-8") as lines:
         for line in lines:
             messages.put(json.loads(line))
     messages.put(None)
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def hosts_of(text: str) -> Counts:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,10 +18,13 @@ import pytest
 from shared.tasks import PATIENCE, TOKEN
 
 from anabranch.__main__ import main
-from anabranch.distribute.commands.hosts import Rendezvous, hosts_of
+from anabranch.distribute.collectives.links import shake_hands
+from anabranch.distribute.commands import hosts
+from anabranch.distribute.commands.hosts import HostLaunch, Rendezvous, hosts_of
 from anabranch.distribute.commands.rounds import GRACE_SECONDS, Counts, Rounds
 from anabranch.distribute.ports import free_ports
 from anabranch.distribute.restarts import Restarts
+from anabranch.distribute.transport.connections import Handshake, Identity
 
 
 class Told:
@@ -156,6 +161,102 @@ def test_strangers_are_not_heard() -> None:
     assert threading.active_count() < before + 1
 
 
+def rendezvous_at(listener: socket.socket) -> Rendezvous:
+    return Rendezvous(listener, TOKEN.encode(), Rounds(Counts(1, 1), Restarts(0)))
+
+
+def client_of(listener: socket.socket) -> socket.socket:
+    """Connect as a launcher does, and say that a host is there."""
+    sock = socket.create_connection(listener.getsockname(), PATIENCE)
+    shake_hands(sock, Handshake(Identity("a launcher", secrets.randbits(63)), TOKEN.encode(), accepts=False))
+    sock.sendall(json.dumps({"ready": {"worker": ["a:1"], "ps": []}, "leads": True}).encode() + b"\n")
+    return sock
+
+
+def test_a_launcher_that_connects_while_the_rendezvous_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has been accepted before the thread that accepts it has returned from its start."""
+    accepted = threading.Event()
+
+    class Listener(socket.socket):
+        times = 0
+
+        def accept(self) -> Any:
+            self.times += 1
+            if self.times == 2:
+                accepted.set()
+            return super().accept()
+
+    class Started(threading.Thread):
+        def start(self) -> None:
+            super().start()
+            if self._target.__name__ == "_accept":  # type: ignore[attr-defined]
+                assert accepted.wait(PATIENCE)
+
+    with Listener() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname(), PATIENCE) as sock:
+            monkeypatch.setattr(hosts.threading, "Thread", Started)
+            rendezvous = rendezvous_at(listener)
+            monkeypatch.undo()
+            sock.shutdown(socket.SHUT_RDWR)
+            rendezvous.close()
+
+
+def test_the_rendezvous_ends_once_launchers_have_read_what_it_said_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "_LEAVE_SECONDS", PATIENCE)
+    listener = socket.create_server(("127.0.0.1", 0))
+    rendezvous = rendezvous_at(listener)
+    with client_of(listener) as sock, sock.makefile("r", encoding="utf-8") as lines:
+        assert "start" in lines.readline()
+        sock.sendall(b'{"failed": "worker 0", "round": 1, "status": 3}\n')
+        assert json.loads(lines.readline()) == {"exit": 3, "why": "worker 0 ended with exit status 3"}
+        closing = threading.Thread(target=rendezvous.close)
+        closing.start()
+        assert lines.readline() == ""
+        for _ in range(3):  # a connection that is closed would be reset
+            sock.sendall(b'{"ended": 1}\n')
+        assert closing.is_alive()
+        sock.shutdown(socket.SHUT_RDWR)
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
+
+
+def answering(listener: socket.socket, answer: bytes) -> threading.Thread:
+    """Take one connection, in a thread: nobody listens any more, and the connection gets an answer and ends."""
+
+    def answer_one() -> None:
+        sock, _ = listener.accept()
+        listener.close()
+        with sock:
+            sock.sendall(answer)
+
+    thread = threading.Thread(target=answer_one)
+    thread.start()
+    return thread
+
+
+def test_a_launcher_whose_first_host_ends_at_once_waits_for_another_one(tmp_path: Path) -> None:
+    """Nobody listens any more, so it is the first one itself."""
+    (tmp_path / "script.py").write_text("import sys; sys.exit(5)")
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    thread = answering(listener, b"")
+    with HostLaunch(1, 0, [str(tmp_path / "script.py")], address, Counts(1, 1)) as launch:
+        thread.join(PATIENCE)
+        assert launch.wait() == 5
+
+
+def test_a_server_that_is_no_launcher(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    thread = answering(listener, b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    assert main(["launch", "--rdzv", address, str(tmp_path / "script.py")]) == 1
+    thread.join(PATIENCE)
+    assert capsys.readouterr().err.startswith(f"anabranch launch: who answers at {address} is no launcher: ")
+
+
 # --- processes ------------------------------------------------------------------------------------------------------
 
 SCRIPT = """
@@ -219,8 +320,8 @@ def test_hosts_join_and_leave(launchers: Any, tmp_path: Path) -> None:
     second = launchers("1:2", 5, "-n", "1", "--ps", "0")
     wait_for(tmp_path, "3-2")
     second.send_signal(signal.SIGTERM)
-    ((status, errors),) = statuses([second])
-    assert (status, errors) == (130, "anabranch launch: interrupted.\n")
+    (left,) = statuses([second])
+    assert left == (130, "anabranch launch: interrupted.\n")
     third = launchers("1:2", 5, "-n", "3", "--ps", "0")
     found = statuses([first, third])
     assert [status for status, _ in found] == [0, 0], found
@@ -235,7 +336,8 @@ def test_a_failure_ends_the_run_on_all_hosts(launchers: Any, tmp_path: Path) -> 
     """Worker 1 fails, twice: the first time all are started again."""
     (tmp_path / "script.py").write_text(SCRIPT.replace("until =", "sys.exit(3) if index else None\nuntil ="))
     pair = [launchers("2", 9, "-n", "1", "--ps", "0", "--max-restarts", "1") for _ in range(2)]
-    for status, errors in statuses(pair):
-        assert status == 3
+    found = statuses(pair)
+    assert [status for status, _ in found] == [3, 3], found
+    for _, errors in found:
         assert "worker 1 ended with exit status 3 (restart 1 of 1); all tasks are started again.\n" in errors
         assert errors.endswith("anabranch launch: worker 1 ended with exit status 3.\n")
