@@ -87,7 +87,7 @@ class ReplicaFit(ClusterFit):
             TaskFailedError: a task is gone that is needed.
         """
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
-        self._seed = seed_now()
+        self._seed = self._first_seed = seed_now()
         self._shares = Shares(self.data, self.strategy.shares, self._seed)
         self.plan = ReplicaPlan(self.model, self.strategy, self._shares.batch(0))
         self._restarts = Restarts(self.strategy.max_restarts)
@@ -279,7 +279,11 @@ class ReplicaFit(ClusterFit):
         self._push_changed()
         if not self._is_announced:
             self._announce_begin(epoch)
-        shares = self._shares_of_epoch() if rows is None else self._shares_left(rows)
+        if rows is None:
+            shares = self._shares_of_epoch()
+        else:
+            shares = self._shares_in_order(int(rows["shares"]), [int(part) for part in rows["seed"]])
+        self._shares = None  # those of the first epoch, if they were not used
         done: Any = [] if rows is None else rows["done"]
         number = self.programs.begin_epoch(self.data.batches or 0, shares.parts, np.asarray(done, "int64"))
         found = _Current(epoch, number, shares, len(done) // shares.parts, self._applied)
@@ -375,7 +379,8 @@ class ReplicaFit(ClusterFit):
         savers = self._note_savers()
         if is_again:
             any(callback.take_up() for callback in savers)
-            self._applied, self._shares = 0, None
+            self._applied = 0
+            self._shares = self._shares_in_order(self.strategy.shares, self._first_seed)  # it may begin again
         else:
             hooks.on_begin("train")
         self._equip(run)
@@ -398,12 +403,12 @@ class ReplicaFit(ClusterFit):
         """The account of the rows of the epoch that are in the values that were pulled last."""
         return {"seed": self._seed, "shares": self._parts, "done": self._done, "states": self.plan.begin_states}
 
-    def _shares_left(self, rows: dict[str, Any]) -> Shares:
-        """The shares of an epoch that was interrupted, in its order."""
-        self._seed = [int(part) for part in rows["seed"]]
+    def _shares_in_order(self, parts: int, seed: list[int]) -> Shares:
+        """The shares of an epoch whose order was drawn before; nothing is drawn now."""
+        self._seed = seed
         generator = global_generator()
         state = generator.state
-        shares = Shares(self.data, int(rows["shares"]), self._seed)
+        shares = Shares(self.data, parts, seed)
         generator.state = state
         return shares
 
@@ -539,6 +544,8 @@ class ReplicaFit(ClusterFit):
                 model.stop_training = message["stop"]
                 break
             epoch = message["epoch"]
+            if not self._passes_made:
+                self._first_seed = message["seed"]  # which this worker needs if it leads later
             hooks.on_epoch_begin(epoch)
             shares = Shares(self.data, message["shares"], message["seed"])
             current = _Current(epoch, message["number"], shares, message["first"], message["applied"], message["seed"])

@@ -68,7 +68,7 @@ def test_training_goes_on_from_the_last_backup_when_a_ps_task_is_lost(
     lost: int, folder: Path, uninterrupted: Any, capfd: Any
 ) -> None:
     with Launch(2, 2, [SCRIPT, str(folder)], max_restarts=1) as run, ThreadPoolExecutor(1) as pool:
-        assert (folder / "reached").read_text() == "three steps of the second epoch"
+        assert (folder / "reached").read_text() == "the place"
         workers = [worker.pid for worker in run.workers]
         run.ps[lost].kill()
         status = pool.submit(run.wait)
@@ -87,12 +87,38 @@ def test_training_goes_on_from_the_last_backup_when_a_ps_task_is_lost(
     assert "Training goes on from its last backup" in printed
 
 
+def assert_same_bits(mine: Any, expected: Any) -> None:
+    for name in ("history", "epochs", "weights", "optimizer", "batches"):
+        assert mine[name] == expected[name], name
+
+
+def test_a_ps_task_is_lost_before_the_first_backup_within_an_epoch(folder: Path, uninterrupted: Any) -> None:
+    """The first epoch begins again, with the order of rows that it had."""
+    with Launch(2, 2, [SCRIPT, str(folder), "0", "0"], max_restarts=1) as run, ThreadPoolExecutor(1) as pool:
+        assert (folder / "reached").read_text() == "the place"
+        run.ps[1].kill()
+        status = pool.submit(run.wait)
+        (folder / "go").write_text("go")
+        assert status.result(2 * PATIENCE) == 0
+    assert_same_bits(found(folder, 0), uninterrupted)
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+def test_a_run_that_ended_in_its_first_epoch_is_taken_up(batch: int, folder: Path, uninterrupted: Any) -> None:
+    """The next epoch has an order of rows of its own."""
+    with Launch(2, 2, [SCRIPT, str(folder), "0", str(batch)]):
+        assert (folder / "reached").read_text() == "the place"
+    with Launch(2, 2, [SCRIPT, str(folder)]) as run:
+        assert run.wait() == 0
+    assert_same_bits(found(folder, 0), uninterrupted)
+
+
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_another_worker_takes_over_from_a_chief_that_is_lost(
     how: str, folder: Path, uninterrupted: Any, capfd: Any
 ) -> None:
     with Launch(2, 2, [SCRIPT, str(folder)]) as run, ThreadPoolExecutor(1) as pool:
-        assert (folder / "reached").read_text() == "three steps of the second epoch"
+        assert (folder / "reached").read_text() == "the place"
         run.workers[0].send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         status = pool.submit(run.wait)
         assert run.workers[1].wait(2 * PATIENCE) == 0
@@ -116,7 +142,7 @@ def test_a_worker_that_is_to_leave_hands_its_rows_back_and_ends_well(
     leaving: int, folder: Path, uninterrupted: Any, capfd: Any
 ) -> None:
     with Launch(2, 2, [SCRIPT, str(folder)]) as run:
-        assert (folder / "reached").read_text() == "three steps of the second epoch"
+        assert (folder / "reached").read_text() == "the place"
         run.workers[leaving].terminate()
         if leaving == 1:  # before the chief goes on
             assert run.workers[1].wait(PATIENCE) == 0

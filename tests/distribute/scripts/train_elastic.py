@@ -1,7 +1,8 @@
-"""Trains a model whose run is backed up within epochs; its chief waits once, in the second epoch, to be interrupted.
+"""Trains a model whose run is backed up within epochs; its chief waits once to be interrupted.
 
-    train_elastic.py FOLDER
+    train_elastic.py FOLDER [EPOCH BATCH]
 
+EPOCH and BATCH say behind which batch, counted from 0: by default the third one of the second epoch.
 FOLDER holds two named pipes, "reached" and "go", which are used while there is no file "was here".
 """
 
@@ -18,6 +19,7 @@ import anabranch as ab
 from anabranch import callbacks, layers, optim
 
 FOLDER = Path(sys.argv[1])
+PLACE = [int(argument) for argument in sys.argv[2:]] or [1, 2]
 
 
 class Pause(callbacks.Callback):
@@ -29,9 +31,9 @@ class Pause(callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches += 1
-        if batch == 2 and len(self.model.history.epoch) == 1 and not (FOLDER / "was here").exists():
+        if [len(self.model.history.epoch), batch] == PLACE and not (FOLDER / "was here").exists():
             (FOLDER / "was here").touch()
-            (FOLDER / "reached").write_text("three steps of the second epoch")
+            (FOLDER / "reached").write_text("the place")
             (FOLDER / "go").read_text()
 
 
