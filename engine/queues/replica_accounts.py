@@ -27,6 +27,7 @@ class ReplicaAccounts:
     _undone: set[int]
     _counted: dict[int, tuple[int, int, int]]
     _out: dict[int, Out]
+    _contributors: set[int]
     _receipts: dict[int, collections.Counter[Receipt]]
     _staleness: collections.Counter[int]
     _arrivals: Arrivals
@@ -42,7 +43,7 @@ class ReplicaAccounts:
     @property
     def are_too_few(self) -> bool:
         """Test whether fewer workers take part than steps are made with."""
-        return len(self._workers.keys() - self._retiring) < self.min_workers
+        return len(self._workers) - len(self._retiring) < self.min_workers
 
     def shortage(self, who: Callable[[int], str] = str) -> str:
         """Say for whom steps wait, because too few workers take part; nothing if there are enough."""
@@ -82,25 +83,6 @@ class ReplicaAccounts:
             f"step {self._chosen}, which has {len(self._counted)} of {min(self._shares, len(self._undone))} gradients; "
             f"at work on it: {outstanding}; taking part: {', '.join(map(who, self.members)) or 'nobody'}"
         )
-
-    # --- the step that is under way ---------------------------------------------------------------------------------
-
-    def _has_enough(self) -> bool:
-        """Test whether the step gets its gradients from workers that have not had a share of it, or are at one."""
-        to_come = sum(not self._has_contributed(n) and n not in self._retiring for n in self._workers)
-        to_come += sum(out.worker in self._retiring and out.step == self.step for out in self._out.values())
-        again = sum(self._has_contributed(out.worker) for out in self._out.values())
-        return len(self._counted) + to_come + again >= min(self._shares, len(self._undone))
-
-    def _has_contributed(self, worker: int) -> bool:
-        known = self._workers.get(worker)
-        return known is not None and known.contributed == self._chosen
-
-    def _has_all_shares(self) -> bool:
-        """Test whether the step's shares are put or with workers, and those of the backup workers, too."""
-        at_work = {out.share for out in self._out.values() if out.step == self._chosen}
-        wanted = min(self._shares, len(self._undone)) + self._backups
-        return len(self._counted.keys() | at_work) >= wanted
 
 
 __all__ = ["ReplicaAccounts"]

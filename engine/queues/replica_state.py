@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from .arrivals import Arrivals
 from .attempts import Attempt
 from .errors import CancelledError, StateLostError
-from .replica_accounts import ReplicaAccounts
+from .replica_shares import ReplicaShares
 from .replica_tickets import LEAD, LEAVE, LEAVE_TEXT, NO_TICKET, Chosen, Member, Out, Receipt, Ticket
 
 _NO_FURTHER_SET = "no further set is wanted"
 _TICKET_BITS = 31  # tickets of a generation are numbered from its number times two to the power of this
 
 
-class ReplicaStepsState(ReplicaAccounts):
+class ReplicaStepsState(ReplicaShares):
     """Hands out shares, counts what comes back, and chooses the sets of steps.
 
     Args:
@@ -78,6 +78,9 @@ class ReplicaStepsState(ReplicaAccounts):
         self._undone: set[int] = set()  # shares of the epoch that no applied or chosen set has
         self._counted: dict[int, tuple[int, int, int]] = {}  # by share: ticket, rows and worker
         self._out: dict[int, Out] = {}
+        self._out_of: dict[int, set[int]] = {}  # by worker: the numbers of its tickets that are out
+        self._contributors: set[int] = set()  # workers that have contributed to the step that is chosen next
+        self._places: list[int] = []  # the members, in order
         self._sets: collections.deque[Chosen] = collections.deque()
         self._unapplied: dict[int, list[tuple[int, int, int]]] = {}  # by step: ticket, share, worker of chosen sets
         self._takes: list[tuple[Attempt, int, int, int]] = []  # with worker, incarnation and epoch
@@ -108,6 +111,7 @@ class ReplicaStepsState(ReplicaAccounts):
             self._drop(worker)
         if known is None or known.incarnation != incarnation:
             self._workers[worker] = Member(task, incarnation)
+            bisect.insort(self._places, worker)
             self._seen.add(worker)
 
     def leave(self, worker: int, incarnation: int) -> None:
@@ -156,6 +160,8 @@ class ReplicaStepsState(ReplicaAccounts):
             self.check_leader(known)
         self._forget("training starts again from a backup")
         self._workers.clear()
+        self._places.clear()
+        self._contributors.clear()
         self._retiring.clear()
         self._receipts.clear()
         self._arrivals.clear()
@@ -297,6 +303,8 @@ class ReplicaStepsState(ReplicaAccounts):
 
     def _drop(self, worker: int) -> None:
         del self._workers[worker]
+        self._places.remove(worker)
+        self._contributors.discard(worker)
         self._retiring.discard(worker)
         self._void(worker)
         waiting = [take[0] for take in self._takes if take[1] == worker]
@@ -310,7 +318,7 @@ class ReplicaStepsState(ReplicaAccounts):
 
     def _void(self, worker: int) -> None:
         """Hand out again what a worker has out."""
-        for number in [number for number, out in self._out.items() if out.worker == worker]:
+        for number in sorted(self._out_of.pop(worker, ())):
             self._hand_back(self._out.pop(number).share, is_dropped=False)
 
     # --- epochs -----------------------------------------------------------------------------------------------------
@@ -334,9 +342,9 @@ class ReplicaStepsState(ReplicaAccounts):
         self._undone = set(self._pool)
         self._counted.clear()
         self._out.clear()
+        self._out_of.clear()
         self._is_running = True
-        for worker in self._workers.values():
-            worker.contributed = -1
+        self._contributors.clear()
         self._settle()
         return self.epoch
 
@@ -347,6 +355,7 @@ class ReplicaStepsState(ReplicaAccounts):
         self._undone.clear()
         self._counted.clear()
         self._out.clear()
+        self._out_of.clear()
         self._settle()
 
     def close(self, reason: str) -> None:
@@ -411,19 +420,35 @@ class ReplicaStepsState(ReplicaAccounts):
         if refusal is not None:
             attempt.fail(refusal)
         else:
+            is_void = worker in self._out_of
             self._void(worker)
-            self._takes.append((attempt, worker, incarnation, epoch))
-            self._settle()
+            ticket = None if is_void else self._ticket_alone(worker, epoch)
+            if ticket is not None:
+                attempt.finish(ticket)
+            else:
+                self._takes.append((attempt, worker, incarnation, epoch))
+            if is_void or (ticket is not None and not self._pool):
+                self._settle()
         return attempt
+
+    def _ticket_alone(self, worker: int, epoch: int) -> Ticket | None:
+        """The ticket of a worker that asks now; those that wait do so still.
+
+        There may be thousands that wait, whose turn a request of another worker changes only by handing shares back, or
+        by taking the last one.
+        """
+        self._is_served = None
+        return self._ticket_for(worker, epoch)
 
     def commit(self, worker: int, incarnation: int, number: int, rows: int) -> Receipt:
         """Count the gradients that a worker has put under a ticket, of so many rows."""
         out = self._out.get(number)
         if out is None or out.worker != worker or not self._is_member(worker, incarnation):
             return self._receipt(worker, Receipt.REFUSED)
-        del self._out[number]
+        self._take_back(number)
         self._arrivals.add(out.step, worker, self.clock() - out.since, len(self._workers))
         if out.share not in self._undone or out.share in self._counted:
+            self._settle()
             return self._receipt(worker, Receipt.DUPLICATE)
         staleness = self._chosen - out.step
         self._staleness[staleness] += 1
@@ -433,11 +458,21 @@ class ReplicaStepsState(ReplicaAccounts):
             self._settle()
             return self._receipt(worker, Receipt.LATE)
         self._counted[out.share] = (number, rows, worker)
-        self._workers[worker].contributed = out.step
-        if len(self._counted) == min(self._shares, len(self._undone)):
+        if out.step == self._chosen:
+            self._contributors.add(worker)
+        is_whole = len(self._counted) == min(self._shares, len(self._undone))
+        if is_whole:
             self._choose()
-        self._settle()
+        if is_whole or not self._synchronous or self._retiring:  # else nobody's turn has come: there may be thousands
+            self._settle()
         return self._receipt(worker, Receipt.TAKEN)
+
+    def _take_back(self, number: int) -> None:
+        """Forget a ticket that is out."""
+        worker = self._out.pop(number).worker
+        self._out_of[worker].discard(number)
+        if not self._out_of[worker]:
+            del self._out_of[worker]
 
     def _receipt(self, worker: int, receipt: Receipt) -> Receipt:
         self._receipts.setdefault(worker, collections.Counter())[receipt] += 1
@@ -463,6 +498,7 @@ class ReplicaStepsState(ReplicaAccounts):
         self._undone.difference_update(shares)
         self._counted.clear()
         step, self._chosen = self._chosen, self._chosen + 1
+        self._contributors.clear()
         self._unapplied[step] = [
             (number, share, worker) for share, (number, _, worker) in zip(shares, chosen, strict=True)
         ]
@@ -558,38 +594,5 @@ class ReplicaStepsState(ReplicaAccounts):
             return None
         number, self._next_ticket = self._next_ticket, self._next_ticket + 1
         self._out[number] = Out(worker, self.step, share, self.clock())
+        self._out_of.setdefault(worker, set()).add(number)
         return Ticket(number, self.step, share)
-
-    def _has_to_wait(self, worker: int) -> bool:
-        """Test whether a worker has to see changes of parameters first: by any step, or by a gradient of its own."""
-        if self._synchronous:
-            return bool(self._unapplied)
-        return any(other == worker for chosen in self._unapplied.values() for *_, other in chosen)
-
-    def _share_for(self, worker: int) -> int | None:
-        """The share that a worker is to compute now.
-
-        Each worker has one share of a step. It gets another one if the step needs more than there are workers. Of the
-        next batch it gets the part that has its place among the members, so that without drops a worker always has the
-        same part. Nobody gets more of the batches that follow than backup workers would, so that without backups a step
-        is one batch, also where a worker is started again that has had its share of the step.
-        """
-        has_done = self._synchronous and self._has_contributed(worker)
-        if has_done:
-            if self._is_served is None:  # the same for all who ask, until one has got something
-                self._is_served = self._has_enough()
-            if self._is_served:
-                return None
-        if self._pool:
-            if self._synchronous and self._has_all_shares():
-                return None
-            batch = self._pool[0] // self._shares
-            place = self.members.index(worker)
-            mine = batch * self._shares + place
-            has_own = place < self._shares + self._backups and mine in self._pool[: self._shares]
-            share = mine if has_own else self._pool[0]
-            self._pool.remove(share)
-            return share
-        has = {out.share for out in self._out.values() if out.worker == worker}
-        rest = sorted(self._undone - self._counted.keys() - has)
-        return rest[0] if rest and self._synchronous and not has_done else None

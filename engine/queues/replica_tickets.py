@@ -57,12 +57,10 @@ class Member:
 
     Attributes:
         task, incarnation: of its process.
-        contributed: the step to which it has contributed last.
     """
 
     task: str
     incarnation: int
-    contributed: int = -1
 
 
 @dataclass

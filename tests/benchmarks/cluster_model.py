@@ -95,7 +95,8 @@ class Training:
         self._down, self._up = Link(costs.link), Link(costs.link)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
-        self._waiting: list[tuple[Attempt, int]] = []
+        self._ready: list[tuple[Attempt, int]] = []  # requests that were served and are not looked at yet
+        self._choosing: Attempt | None = None
         self._begun = dict.fromkeys(range(workers), 0.0)
         self.now = 0.0
         self.durations: list[float] = []  # of steps: of all together, or of each worker's own
@@ -105,7 +106,8 @@ class Training:
         for worker in range(workers):
             self._state.join(worker, str(worker), 1)
         self._wanted = steps + _WARMING
-        self._state.begin_epoch(self._wanted + workers)
+        # Asynchronously each share is a batch. Each step has a set, also that which others are ahead of.
+        self._state.begin_epoch(self._wanted + (backups + 2 if synchronous else workers))
         for worker in range(workers):
             self._take(worker)
 
@@ -136,12 +138,15 @@ class Training:
 
     def _take(self, worker: int) -> None:
         self._begun[worker] = self.now
-        self._waiting.append((self._state.take(worker, 1, 1), worker))
+        attempt = self._state.take(worker, 1, 1)
+        if attempt.is_done:
+            self._ready.append((attempt, worker))
+        else:
+            attempt.on_done = lambda: self._ready.append((attempt, worker))
         self._serve()
 
     def _serve(self) -> None:
-        ready = [(attempt, worker) for attempt, worker in self._waiting if attempt.is_done]
-        self._waiting = [each for each in self._waiting if not each[0].is_done]
+        ready, self._ready = self._ready, []
         for attempt, worker in ready:
             self._work(worker, attempt.outcome())
 
@@ -162,11 +167,10 @@ class Training:
     def _apply(self) -> None:
         if self._is_applying:
             return
-        chosen = self._state.choose()
+        chosen = self._choosing = self._choosing or self._state.choose()
         if not chosen.is_done:
-            self._state.withdraw(chosen)
             return
-        self._is_applying = True
+        self._choosing, self._is_applying = None, True
 
         def applied() -> None:
             self._is_applying = False

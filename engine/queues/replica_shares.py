@@ -1,0 +1,74 @@
+"""Which share of a step a worker is to compute: the part of the state of replicas that decides it."""
+
+from __future__ import annotations
+
+import bisect
+
+from .replica_accounts import ReplicaAccounts
+
+
+class ReplicaShares(ReplicaAccounts):
+    """The part of `ReplicaStepsState` that chooses shares, and has these attributes; see there."""
+
+    _pool: list[int]
+    _places: list[int]
+    _out_of: dict[int, set[int]]
+    _is_served: bool | None
+
+    def _has_to_wait(self, worker: int) -> bool:
+        """Test whether a worker has to see changes of parameters first: by any step, or by a gradient of its own."""
+        if self._synchronous:
+            return bool(self._unapplied)
+        return any(other == worker for chosen in self._unapplied.values() for *_, other in chosen)
+
+    def _share_for(self, worker: int) -> int | None:
+        """The share that a worker is to compute now.
+
+        Each worker has one share of a step. It gets another one if the step needs more than there are workers. Of the
+        next batch it gets the part that has its place among the members, so that without drops a worker always has the
+        same part. Nobody gets more of the batches that follow than backup workers would, so that without backups a step
+        is one batch, also where a worker is started again that has had its share of the step.
+        """
+        has_done = self._synchronous and self._has_contributed(worker)
+        if has_done:
+            if self._is_served is None:  # the same for all who ask, until one has got something
+                self._is_served = self._has_enough()
+            if self._is_served:
+                return None
+        if self._pool:
+            if self._synchronous and self._has_all_shares():
+                return None
+            batch = self._pool[0] // self._shares
+            place = bisect.bisect_left(self._places, worker)
+            mine = batch * self._shares + place
+            at = bisect.bisect_left(self._pool, mine, 0, min(self._shares, len(self._pool)))
+            has_own = place < self._shares + self._backups and at < self._shares and self._pool[at : at + 1] == [mine]
+            return self._pool.pop(at if has_own else 0)
+        has = {self._out[number].share for number in self._out_of.get(worker, ())}
+        rest = sorted(self._undone - self._counted.keys() - has)
+        return rest[0] if rest and self._synchronous and not has_done else None
+
+    def _has_enough(self) -> bool:
+        """Test whether the step gets its gradients from workers that have not had a share of it, or are at one."""
+        wanted = min(self._shares, len(self._undone))
+        absent = len(self._contributors | self._retiring) if self._retiring else len(self._contributors)
+        found = len(self._counted) + len(self._workers) - absent
+        if found >= wanted:
+            return True
+        found += sum(out.worker in self._retiring and out.step == self.step for out in self._out.values())
+        found += sum(out.worker in self._contributors for out in self._out.values())
+        return found >= wanted
+
+    def _has_contributed(self, worker: int) -> bool:
+        return worker in self._contributors
+
+    def _has_all_shares(self) -> bool:
+        """Test whether the step's shares are put or with workers, and those of the backup workers, too."""
+        wanted = min(self._shares, len(self._undone)) + self._backups
+        if len(self._counted) + len(self._out) < wanted:
+            return False
+        at_work = {out.share for out in self._out.values() if out.step == self._chosen}
+        return len(self._counted.keys() | at_work) >= wanted
+
+
+__all__ = ["ReplicaShares"]
