@@ -103,6 +103,46 @@ def test_large_arrays_stay_with_kernels_that_use_several_cores():
     check(build, draw(64, 128), draw(128, 128) * 0.2, native=1)
 
 
+# --- products that the region prints itself -------------------------------------------------------------------------
+
+
+SIZES = [(1, 130, 1), (1, 75, 6), (1, 1, 131), (1, 64, 64), (3, 67, 5), (13, 9, 40), (6, 24, 8)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_small_products_of_all_layouts(dtype: str, sizes: tuple[int, int, int]):
+    """Rows that are wide and narrow, tiles with a rest of rows and of columns, sums of one term and of many."""
+    rows, columns, depth = sizes
+
+    def build(x: Any, w: Any, v: Any) -> Any:
+        def body(t: Any, x: Any) -> Any:
+            y = ops.tanh(x @ w)
+            return t + 1, ops.tanh(y @ v)
+
+        last = ab.while_loop(lambda t, _: t < 3, body, (0, x))[1]
+        return [last, *ab.gradients(ops.sum(last * last), [x, w, v])]
+
+    shapes = ((rows, depth), (depth, columns), (columns, depth))
+    values = [draw(*shape, dtype=dtype) / np.sqrt(shape[0], dtype=dtype) for shape in shapes]
+    check(build, *values, native=2, rtol=1e-4 if dtype == "float32" else 1e-11)
+
+
+def test_a_row_with_numbers_that_are_not_finite():
+    """Each element of the result is a sum of its own: NaN stays in its column."""
+    weight = draw(70, 70)
+    weight[3, 5], weight[69, 68] = np.nan, np.inf
+
+    def build(x: Any, w: Any) -> Any:
+        return ab.while_loop(lambda t, _: t < 1, lambda t, x: (t + 1, x @ w), (0, x))[1]
+
+    with np.errstate(all="ignore"):
+        (found,) = check(build, draw(1, 70), weight)(draw(1, 70), weight)
+    assert np.isnan(found[0, 5])
+    assert np.isinf(found[0, 68])
+    assert np.isfinite(np.delete(found[0], [5, 68])).all()
+
+
 # --- softmax and the like -------------------------------------------------------------------------------------------
 
 BODIES: dict[str, Callable[[Any], Any]] = {

@@ -430,6 +430,21 @@ def test_views_that_were_handed_out_never_change():
     np.testing.assert_array_equal(changed.stack((2,), "float64"), [[9, 9], [12, 13], [4, 5]])
 
 
+def test_rows_are_given_only_where_all_are_there():
+    """Memory of slots that were added or handed out holds nothing yet."""
+    value = ArrayValue.from_stacked(np.ones((3, 2)))
+    assert value.rows().tolist() == [[1, 1]] * 3
+    longer = value.grown(5)
+    handed_out = ArrayValue.empty(2)
+    handed_out.slot(0, (2,), np.dtype("float64"))
+    for unwritten in (longer, handed_out):
+        assert unwritten.rows() is None
+        assert not unwritten.is_dense
+        with pytest.raises(IndexError, match="never written"):
+            unwritten.stack((2,), "float64")
+    assert (ArrayValue.empty(2).is_unwritten, handed_out.is_unwritten, value.is_unwritten) == (True, False, False)
+
+
 def test_writing_over_elements_copies_seldom(monkeypatch: pytest.MonkeyPatch):
     copies = 0
     original = ArrayValue._copy

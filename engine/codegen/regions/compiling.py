@@ -120,7 +120,7 @@ class Plan:
         return f"{self.operations} operations"
 
 
-def plan_loop(operation: Operation, users: Sequence[Operation], vector: int) -> Plan:
+def plan_loop(operation: Operation, users: Sequence[Operation], host: str) -> Plan:
     """A loop as a native region.
 
     Raises:
@@ -134,7 +134,7 @@ def plan_loop(operation: Operation, users: Sequence[Operation], vector: int) -> 
         results = print_loop(block, op, operation, users)
         return [results[tensor] for tensor in operation.outputs[:-1]]
 
-    return _planned(vector, [operation], list(operation.outputs[:-1]), histories, body)
+    return _planned(host, [operation], list(operation.outputs[:-1]), histories, body)
 
 
 def plan_alike(plan: Plan, operation: Operation) -> Plan:
@@ -144,13 +144,13 @@ def plan_alike(plan: Plan, operation: Operation) -> Plan:
     return replace(plan, inputs=inputs, constants=constants, outputs=list(operation.outputs[:-1]))
 
 
-def plan_block(operations: Sequence[Operation], outputs: Sequence[Symbol], vector: int, is_whole: bool = False) -> Plan:
+def plan_block(operations: Sequence[Operation], outputs: Sequence[Symbol], host: str, is_whole: bool = False) -> Plan:
     """Operations in a row as a native region.
 
     Args:
         operations: which, in order.
         outputs: what is wanted of what they make.
-        vector: the bytes of the host's vectors.
+        host: the processor (`Library.host`).
         is_whole: they are all of a step, so that nothing else needs earlier values of the variables that they write.
 
     Raises:
@@ -161,11 +161,11 @@ def plan_block(operations: Sequence[Operation], outputs: Sequence[Symbol], vecto
         block.print_operations(operations, outputs)
         return [block.value_of(tensor) for tensor in outputs]
 
-    return _planned(vector, operations, list(outputs), [], body, is_whole)
+    return _planned(host, operations, list(outputs), [], body, is_whole)
 
 
 def _planned(
-    vector: int,
+    host: str,
     operations: Sequence[Operation],
     outputs: list[Symbol],
     histories: list[Symbol],
@@ -176,7 +176,7 @@ def _planned(
     copied: set[object] = set()
     while True:
         try:
-            return _Planner(vector, operations, outputs, histories, copied, is_whole).plan(body)
+            return _Planner(host, operations, outputs, histories, copied, is_whole).plan(body)
         except StaleError as error:
             copied.add(error.resource)
 
@@ -184,7 +184,7 @@ def _planned(
 class _Planner:
     def __init__(
         self,
-        vector: int,
+        host: str,
         operations: Sequence[Operation],
         outputs: list[Symbol],
         histories: list[Symbol],
@@ -196,7 +196,7 @@ class _Planner:
         self.operations = operations
         self.outputs = outputs
         self.histories = histories
-        self.context = Context(vector)
+        self.context = Context(host)
         self.function = self.context.function
         self.inputs = _inputs_of(operations)
         self.operands: list[Operand] = []

@@ -57,7 +57,7 @@ class Context:
 
     Attributes:
         function: the function under construction.
-        vector: the bytes of the host's vectors.
+        host: the processor (`Library.host`).
         failures: the label to go to when an operation fails.
         variables: what is read and assigned.
         pieces: long runs of operations, cut into functions of their own.
@@ -68,9 +68,9 @@ class Context:
 
     failed: ClassVar[str] = "failed"
 
-    def __init__(self, vector: int) -> None:
+    def __init__(self, host: str) -> None:
         self.function = Function()
-        self.vector = vector
+        self.host = host
         self.targets: dict[Symbol, Array] = {}
         self.constants: dict[Symbol, Value] = {}  # arrays
         self.make_state: Callable[[Symbol], State]
@@ -335,12 +335,12 @@ def _matmul(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
         if not op.transpose_a or op.transpose_b:
             raise UnsupportedError("a product whose size is not known")
         context.fail_unless(context.function.let(f"icmp eq i64 {first.count}, {second.count}"))
-        return [print_sum_of_products(context.function, first, second, context.vector)]
+        return [print_sum_of_products(context.function, first, second, context.host)]
     a, b = (_array(value) for value in inputs)
     if 0 in (*a.shape, *b.shape):
         raise UnsupportedError("an empty product")
     target = context.targets.get(operation.outputs[0])
-    return [print_matmul(context.function, a, b, op.transpose_a, op.transpose_b, context.vector, target)]
+    return [print_matmul(context.function, a, b, op.transpose_a, op.transpose_b, context.host, target)]
 
 
 def _products(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
@@ -357,7 +357,7 @@ def _products(context: Context, operation: Operation, inputs: Sequence[Value]) -
     if not shape:
         raise UnsupportedError("a product that is a scalar")
     target = context.targets.get(operation.outputs[0])
-    return [print_products(context.function, labels, a, b, shape, context.vector, target)]
+    return [print_products(context.function, labels, a, b, shape, context.host, target)]
 
 
 def _transpose(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:

@@ -8,13 +8,16 @@ from contextlib import ExitStack
 
 from ...common.machine_profile import machine_profile
 from ..expression.expression import UnsupportedError
+from ..llvm.registers import Registers, registers_of
 from .elementwise import print_strided_copy
 from .function import Array, Elements, Function, strides_of
 from .scalars import size_of
 
 _MOST_SUMS = 1 << 16  # elements of a product whose depth is not known
 _MOST_VECTORS = 4
+_MOST_VECTORS_OF_ROW = 8  # where a tile has one row only, as sums have to wait for each other
 _MOST_ROWS = 12
+_TERMS = 4  # rows of a matrix that are added to a row at a time
 
 
 def print_matmul(
@@ -23,13 +26,13 @@ def print_matmul(
     b: Array,
     transpose_a: bool,
     transpose_b: bool,
-    vector: int,
+    host: str,
     target: Array | None = None,
 ) -> Array:
     """``a @ b`` of matrices, either transposed first.
 
     Args:
-        vector: the bytes of the host's vectors.
+        host: the processor (`Library.host`).
         target: where the product is wanted, if that matters.
     """
     kind = a.kind
@@ -41,12 +44,12 @@ def print_matmul(
         raise UnsupportedError("a large matrix product")
     if transpose_a and columns == 1:  # a row times a matrix, so that vectors are in memory
         turned = Array(b.pointer, kind, (1, depth), b.buffers)
-        product = print_matmul(function, turned, Array(a.pointer, kind, (depth, rows), a.buffers), False, False, vector)
+        product = print_matmul(function, turned, Array(a.pointer, kind, (depth, rows), a.buffers), False, False, host)
         return Array(product.pointer, kind, (rows, 1), product.buffers)
-    lanes = vector // size_of(kind)
-    if transpose_a and not transpose_b and 2 * columns <= lanes <= rows:  # the other way round, for the same reason
+    registers = registers_of(host, kind)
+    if transpose_a and not transpose_b and 2 * columns <= registers.lanes <= rows:  # likewise, the other way round
         turned = function.allocate(kind, (columns, rows))
-        name = function.helper(_product_text(kind, columns, rows, depth, (1, columns), lanes))
+        name = function.helper(_product_text(kind, columns, rows, depth, (1, columns), registers))
         function.line(f"call void {name}(ptr {b.pointer}, ptr {a.pointer}, ptr {turned.pointer})")
         function.hold(turned)
         result = target or function.allocate(kind, (rows, columns))
@@ -56,14 +59,14 @@ def print_matmul(
     packed = function.turned(b, (depth, columns)) if transpose_b and depth > 1 and columns > 1 else b
     result = target or function.allocate(kind, (rows, columns))
     strides = (1, rows) if transpose_a else (depth, 1)
-    name = function.helper(_product_text(kind, rows, columns, depth, strides, lanes))
+    name = function.helper(_product_text(kind, rows, columns, depth, strides, registers))
     function.line(f"call void {name}(ptr {a.pointer}, ptr {packed.pointer}, ptr {result.pointer})")
     function.hold(packed)
     function.release(packed)
     return result
 
 
-def print_sum_of_products(function: Function, a: Elements, b: Elements, vector: int) -> Array:
+def print_sum_of_products(function: Function, a: Elements, b: Elements, host: str) -> Array:
     """``a.T @ b`` of as many rows each, a number known only at run time."""
     kind, rows, columns = a.kind, math.prod(a.shape), math.prod(b.shape)
     if kind not in ("float", "double") or len(a.shape) != 1 or len(b.shape) != 1:
@@ -80,7 +83,7 @@ def print_sum_of_products(function: Function, a: Elements, b: Elements, vector: 
     strides = (1, rows)
     if columns == 1:  # a row times a matrix, so that vectors are in memory
         a, b, rows, columns, strides = b, a, 1, rows, (0, 1)
-    name = function.helper(_product_text(kind, rows, columns, None, strides, vector // size_of(kind)))
+    name = function.helper(_product_text(kind, rows, columns, None, strides, registers_of(host, kind)))
     function.line(f"call void {name}(ptr {a.pointer}, ptr {b.pointer}, ptr {result.pointer}, i64 {a.count})")
     function.jump(done)
     function.begin(done)
@@ -93,7 +96,7 @@ def print_products(
     a: Array,
     b: Array,
     shape: tuple[int, ...],
-    vector: int,
+    host: str,
     target: Array | None = None,
 ) -> Array:
     """``einsum("a,b->out")`` of small arrays: a loop over products of matrices, of operands laid out for it.
@@ -102,7 +105,7 @@ def print_products(
         labels: of the axes of the operands and of the result. Those that all have count products; of these operands
             may have fewer, or of size 1.
         shape: of the result.
-        vector: the bytes of the host's vectors.
+        host: the processor (`Library.host`).
         target: where the result is wanted, if that matters.
     """
     kind, (of_a, of_b, out) = a.kind, labels
@@ -125,7 +128,7 @@ def print_products(
     is_in_order = order == list(out)
     dims = tuple([sizes[label] for label in order])
     result = target if is_in_order and target is not None else function.allocate(kind, dims)
-    name = function.helper(_product_text(kind, height, width, depth, (depth, 1), vector // size_of(kind)))
+    name = function.helper(_product_text(kind, height, width, depth, (depth, 1), registers_of(host, kind)))
     counted = [sizes[label] for label in batch]
     with ExitStack() as loops:
         indices = [loops.enter_context(function.count(size)) for size in counted]
@@ -165,28 +168,34 @@ def _laid_out(
     return copy
 
 
-def _product_text(kind: str, rows: int, columns: int, depth: int | None, strides: tuple[int, int], lanes: int) -> str:
+def _product_text(
+    kind: str, rows: int, columns: int, depth: int | None, strides: tuple[int, int], registers: Registers
+) -> str:
     """A function of three pointers: a, b (row by row) and the result; and of the depth, where that is None."""
     inner = Function()
     if columns == 1 and depth is not None:
         _print_dots(inner, kind, rows, depth)
+    elif rows == 1 and depth is not None and columns > _MOST_VECTORS_OF_ROW * registers.lanes:
+        _print_row(inner, kind, columns, depth, strides[1], registers.lanes)
     else:
-        for start, width, vectors, count in _column_tiles(columns, lanes, rows):
-            _print_columns(inner, kind, (rows, columns, depth), strides, start, width, vectors, count)
+        for start, width, vectors, count in _column_tiles(columns, rows, registers):
+            most = _most_rows(rows, vectors, registers)
+            block, tile = (start, width, vectors, count), _tile_rows(rows, vectors, most)
+            _print_columns(inner, kind, (rows, columns, depth), strides, block, tile)
     body = "\n".join([*inner.slots, "  br label %start", "start:", *inner.lines, "  ret void"])
     attributes = "noinline" if depth is None or rows * columns * depth > 4096 else ""
     parameters = "ptr noalias %a, ptr noalias %b, ptr noalias %c" + (", i64 %depth" if depth is None else "")
     return f"define internal void @HELPER({parameters}) {attributes} {{\n{body}\n}}\n"
 
 
-def _column_tiles(columns: int, lanes: int, rows: int) -> Iterator[tuple[int, int, int, int]]:
+def _column_tiles(columns: int, rows: int, registers: Registers) -> Iterator[tuple[int, int, int, int]]:
     """Yield the tiles of columns: (first column, lanes, vectors of a tile, number of such tiles)."""
     start = 0
-    width = lanes
+    width = registers.lanes
     while start < columns:
         vectors = (columns - start) // width
         if vectors:
-            each = _best_vectors(rows, vectors)
+            each = _best_vectors(rows, vectors, registers)
             yield start, width, each, vectors // each
             if vectors % each:
                 yield start + vectors // each * each * width, width, vectors % each, 1
@@ -194,21 +203,102 @@ def _column_tiles(columns: int, lanes: int, rows: int) -> Iterator[tuple[int, in
         width //= 2
 
 
-def _best_vectors(rows: int, vectors: int) -> int:
-    return min(range(1, min(vectors, _MOST_VECTORS) + 1), key=lambda each: _cost(rows, vectors, each))
+def _best_vectors(rows: int, vectors: int, registers: Registers) -> int:
+    most = min(vectors, _MOST_VECTORS if rows > 1 else _MOST_VECTORS_OF_ROW)
+    return min(range(1, most + 1), key=lambda each: _cost(rows, vectors, each, registers))
 
 
-def _cost(rows: int, vectors: int, each: int) -> tuple[int, int]:
+def _cost(rows: int, vectors: int, each: int, registers: Registers) -> tuple[int, int]:
     """About the cycles of one step of the sum, and then the loads."""
-    tile = _tile_rows(rows, each)
+    tile = _tile_rows(rows, each, _most_rows(rows, each, registers))
     tiles = -(-rows // tile) * -(-vectors // each)
     return tiles * max(tile * each, 10), tiles * (tile + each)
 
 
-def _tile_rows(rows: int, vectors: int) -> int:
+def _most_rows(rows: int, vectors: int, registers: Registers) -> int:
+    """Return how many rows a tile may have: its sums, a row of vectors and what multiplies it stay in registers."""
+    return max(1, min(rows, _MOST_ROWS, registers.most_rows(vectors)))
+
+
+def _tile_rows(rows: int, vectors: int, most: int) -> int:
     """The rows of a tile: with as little left over as can be, and enough sums in flight."""
-    most = max(1, min(rows, _MOST_ROWS, 24 // vectors))
     return min(range(1, most + 1), key=lambda tile: (-(-rows // tile) * max(tile * vectors, 10), -tile))
+
+
+def _print_row(function: Function, kind: str, columns: int, depth: int, step: int, lanes: int) -> None:
+    """A row times a wide matrix: a few rows of the matrix after the other, as memory has them.
+
+    Sums that stay in registers would read a few columns of all rows. Of rows that are 2 or 4 KiB apart, the first cache
+    holds few at a time. Here the sums are in the result, in the first cache. Terms are added in the same order.
+
+    Args:
+        columns, depth: of the matrix.
+        step: elements between those of the row.
+        lanes: elements of a vector.
+    """
+    whole, rest = divmod(depth, _TERMS)
+    _print_terms(function, kind, columns, ("0", min(depth, _TERMS)), step, lanes, is_first=True)
+    if whole > 1:
+        with function.loop(1, whole) as number:
+            _print_terms(function, kind, columns, (_scaled(function, number, _TERMS), _TERMS), step, lanes)
+    if whole and rest:
+        _print_terms(function, kind, columns, (str(whole * _TERMS), rest), step, lanes)
+
+
+def _print_terms(
+    function: Function,
+    kind: str,
+    columns: int,
+    terms: tuple[str, int],
+    step: int,
+    lanes: int,
+    is_first: bool = False,
+) -> None:
+    """Add terms (the first one, and how many) to the sums of a row; or begin with them."""
+    first, count = terms
+    start, width = 0, lanes
+    a = function.element(kind, "%a", _scaled(function, first, step))
+    b = function.element(kind, "%b", _scaled(function, first, columns))
+    values = [function.load(kind, function.element(kind, a, str(k * step))) for k in range(count)]
+    rows = [function.element(kind, b, str(k * columns)) for k in range(count)]
+    while start < columns:
+        vectors = (columns - start) // width
+        factors = [_repeated(function, kind, width, value) for value in values] if vectors else []
+        for each, tiles in ((_MOST_VECTORS, vectors // _MOST_VECTORS), (1, vectors % _MOST_VECTORS)):
+            if tiles:
+                with function.count(tiles) as number:
+                    place = _scaled(function, number, each * width)
+                    for vector in range(each):
+                        column = function.let(f"add nsw i64 {place}, {start + vector * width}")
+                        _print_sum(function, kind, width, factors, rows, column, is_first)
+            start += tiles * each * width
+        width //= 2
+
+
+def _print_sum(
+    function: Function, kind: str, width: int, factors: Sequence[str], rows: Sequence[str], column: str, is_first: bool
+) -> None:
+    """Add the products of a vector of each row and its factor to the sums in the result; or begin with them."""
+    lane, size = f"<{width} x {kind}>", size_of(kind)
+    target = function.element(kind, "%c", column)
+    total = "zeroinitializer" if is_first else function.let(f"load {lane}, ptr {target}, align {size}")
+    for factor, row in zip(factors, rows, strict=True):
+        value = function.let(f"load {lane}, ptr {function.element(kind, row, column)}, align {size}")
+        total = function.let(_sum_of(lane, factor, value, total, width, size))
+    function.line(f"store {lane} {total}, ptr {target}, align {size}")
+
+
+def _repeated(function: Function, kind: str, width: int, value: str) -> str:
+    """A vector that has a value in all its elements."""
+    lane = f"<{width} x {kind}>"
+    one = function.let(f"insertelement {lane} poison, {kind} {value}, i32 0")
+    return function.let(f"shufflevector {lane} {one}, {lane} poison, <{width} x i32> zeroinitializer")
+
+
+def _sum_of(lane: str, factor: str, value: str, total: str, width: int, size: int) -> str:
+    """The instruction that adds a product to a sum."""
+    function = f"@llvm.fmuladd.v{width}f{size * 8}"
+    return f"call contract {lane} {function}({lane} {factor}, {lane} {value}, {lane} {total})"
 
 
 def _print_columns(
@@ -216,13 +306,19 @@ def _print_columns(
     kind: str,
     sizes: tuple[int, int, int | None],
     strides: tuple[int, int],
-    start: int,
-    width: int,
-    vectors: int,
-    count: int,
+    block: tuple[int, int, int, int],
+    tile: int,
 ) -> None:
+    """Some columns of the result.
+
+    Args:
+        sizes: rows, columns and depth.
+        strides: of a.
+        block: of columns (see `_column_tiles`).
+        tile: the rows of a tile.
+    """
     rows, columns, depth = sizes
-    tile = _tile_rows(rows, vectors)
+    start, width, vectors, count = block
     with function.count(count) as number:
         first = function.let(f"add i64 {start}, 0") if number == "0" else _scaled(function, number, vectors * width)
         if number != "0" and start:
@@ -278,14 +374,9 @@ def _print_tile(
     column = function.element(kind, a, _scaled(function, step, strides[1]))
     for i in range(rows):
         value = function.let(f"load {kind}, ptr {function.element(kind, column, str(i * strides[0]))}")
-        one = function.let(f"insertelement {lane} poison, {kind} {value}, i32 0")
-        mask = f"<{width} x i32> zeroinitializer"
-        repeated = function.let(f"shufflevector {lane} {one}, {lane} poison, {mask}")
+        repeated = _repeated(function, kind, width, value)
         for j in range(vectors):
-            function.line(
-                f"%d{i}_{j}_{head} = call contract {lane} @llvm.fmuladd.v{width}f{size * 8}"
-                f"({lane} {repeated}, {lane} {loaded[j]}, {lane} {sums[i][j]})"
-            )
+            function.line(f"%d{i}_{j}_{head} = {_sum_of(lane, repeated, loaded[j], sums[i][j], width, size)}")
     function.line(f"%n_{head} = add nsw i64 {step}, 1")
     more = function.let(f"icmp slt i64 %n_{head}, {'%depth' if depth is None else depth}")
     function.branch(more, head, done)

@@ -276,6 +276,8 @@ def _element_of(tensor: Symbol) -> Any:
 
 def _fill(source: ArrayValue, rows: Any, flags: Any) -> bool:
     """Copy the elements that are there; False if one is of another shape or type."""
+    if source.is_unwritten:
+        return True
     for index in range(source.size):
         element = source.read_or_none(index)
         if element is None:

@@ -26,7 +26,6 @@ from ...queues.stops import stopped_address
 from ..expression.expression import UnsupportedError
 from ..llvm.compiler import Effort
 from ..llvm.library import library
-from ..llvm.registers import vector_bytes
 from .alike import form_of
 from .compiling import FREE, Plan, module_text, plan_alike, plan_block, plan_loop
 from .function import TooLargeError
@@ -338,7 +337,7 @@ def _planned_step(operations: Sequence[Operation], fetches: Sequence[Symbol]) ->
     if not run:
         return None
     try:
-        plan = plan_block(run, outputs, vector_bytes(library.host), is_whole=True)
+        plan = plan_block(run, outputs, library.host, is_whole=True)
     except (UnsupportedError, TooLargeError) as error:
         note_kept("native", run[0], f"the step is not machine code as a whole: {_reason(error)}")
         return None
@@ -348,7 +347,7 @@ def _planned_step(operations: Sequence[Operation], fetches: Sequence[Symbol]) ->
 
 def _planned_run(run: Sequence[Operation], outputs: Sequence[Symbol]) -> Plan | None:
     try:
-        plan = plan_block(run, outputs, vector_bytes(library.host)) if outputs else None
+        plan = plan_block(run, outputs, library.host) if outputs else None
     except (UnsupportedError, TooLargeError) as error:
         note_kept("native", run[0], f"{len(run)} scalars in a row are computed in Python: {_reason(error)}")
         return None
@@ -362,7 +361,7 @@ def _planned(operation: Operation, users: Sequence[Operation], by_form: dict[Has
     if form in by_form:
         return plan_alike(by_form[form], operation)
     try:
-        plan = plan_loop(operation, users, vector_bytes(library.host))
+        plan = plan_loop(operation, users, library.host)
     except (UnsupportedError, TooLargeError) as error:
         note_kept("native", operation, f"runs in Python: {_reason(error)}")
         return None

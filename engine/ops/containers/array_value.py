@@ -182,12 +182,22 @@ class ArrayValue:
     def is_dense(self) -> bool:
         """Test whether all elements are there, as the rows of one array: `stack` gives that without a copy."""
         store = self._store
+        if self.rows() is not None:
+            return True
         return store.buffer is not None and not store.changed and all(map(self.has, range(self.size)))
 
-    def rows(self) -> Any:
-        """The elements as the rows of one array, where they were made as that and never changed; else None."""
+    @property
+    def is_unwritten(self) -> bool:
+        """Test whether no element was ever written, to this array or to one made from the same one."""
         store = self._store
-        return None if store.items is not None or store.latest or store.buffer is None else store.buffer[: self.size]
+        return not store.latest and store.buffer is None and store.items is None
+
+    def rows(self) -> Any:
+        """The elements as the rows of one array, where all were made as that and none was changed since; else None."""
+        store = self._store
+        if store.items is not None or store.latest or store.buffer is None or _NEVER in store.written_at[: self.size]:
+            return None  # memory that was handed out, or slots that were added, may hold nothing yet
+        return store.buffer[: self.size]
 
     def _at(self, index: int) -> Any:
         return self._store.at(index, self._version)
@@ -317,6 +327,9 @@ class ArrayValue:
             if self._store.buffer is not None:  # rows that were unstacked say what none of them has looked like
                 return self._store.buffer[:0]
             return np.empty((0, *[dim or 0 for dim in element_shape or ()]), dtype)
+        rows = self.rows()
+        if rows is not None:
+            return rows
         for index in range(self.size):
             if not self.has(index):
                 self.read(index)
