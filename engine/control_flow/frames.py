@@ -52,14 +52,20 @@ class TripCount(Op):
 
 
 class Saved(Op):
-    """The value of tensor `inner` of a branch; there is none if another branch was taken. Input: the frame."""
+    """The value of tensor `inner` of a branch; there is none if another branch was taken. Input: the frame.
+
+    Attributes:
+        inner: the tensor.
+        is_for_gradient: only the gradient of that very branch takes it: if another one was taken, it may be anything.
+    """
 
     no_samples: ClassVar[str] = "takes a frame: test_control_flow_pitfalls"
     cost: ClassVar[Cost] = Cost.NOTHING
     view = True
 
-    def __init__(self, inner: Symbol) -> None:
+    def __init__(self, inner: Symbol, is_for_gradient: bool = False) -> None:
         self.inner = inner
+        self.is_for_gradient = is_for_gradient
 
     def infer(self, *inputs: Any) -> Spec:
         return self.inner.spec
@@ -109,7 +115,7 @@ class BranchMirror(MirrorBase):
     """Values of the branch that was taken."""
 
     def look_up(self, into: Region, tensor: Symbol) -> Symbol:
-        return into.capture(from_frame(self.frame, Saved(tensor), tensor))
+        return into.capture(from_frame(self.frame, Saved(tensor, is_for_gradient=True), (tensor, "gradient")))
 
 
 def trip_count(frame: Symbol) -> Symbol:

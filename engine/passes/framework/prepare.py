@@ -101,6 +101,7 @@ def _specialised(
     given = dict(zip(feeds, specs or [tensor.spec for tensor in feeds], strict=True))
     copy = Specialised(is_on("cse"), exact=not options.reassociate)
     step = Rewriter(copy, [], [], [], [])
+    copy.shares_saved = is_on("memory") and options.assign is None  # such a place is on no device
     copy.keeps_differentiated = not RAGGED_BATCHES.reason_left_out(step, options)
     fetched = [target for target in targets if isinstance(target, Symbol)]
     copy.copy_step(pruned, given, fetched)

@@ -31,6 +31,7 @@ from ...ops.containers.tensor_arrays import ArrayNew
 from ...ops.linear_algebra.einsum import Contraction
 from ...ops.linear_algebra.linalg import BatchMatMul, MatMul
 from ...ops.math.comparison import Where
+from .exclusive import share_places
 from .fold import folded
 from .limits import count_rewrite, may_rewrite
 from .log import is_recording, note_change
@@ -62,9 +63,12 @@ class Specialised:
         keeps_differentiated: whether a loop over masked rows keeps variables that nothing needs, but for whose
             cotangents its gradient is: `ragged_batches` builds that gradient again.
         kept: whether there were any.
+        shares_saved: whether values that the branches of a choice, inside of others, save for their gradients get
+            places in common.
     """
 
     keeps_differentiated = False
+    shares_saved = False
     kept = False
 
     def __init__(self, share: bool = True, exact: bool = True) -> None:
@@ -233,7 +237,7 @@ class Specialised:
         if isinstance(op, History):
             return History(self.tensors[op.inner])
         if isinstance(op, Saved):
-            return Saved(self.tensors[op.inner])
+            return Saved(self.tensors[op.inner], op.is_for_gradient)
         if isinstance(op, Recorded):
             return Recorded(self.tensors[op.inner])
         if isinstance(op, Call):
@@ -316,8 +320,11 @@ class Specialised:
             new = self._copy_while(op, operation, into, live, demanded)
         else:
             assert isinstance(op, Branch)
-            new = self._copy_branch(op, operation, into, live, demanded)
-        self._note_copy(operation, [*[operation.outputs[k] for k in live], operation.outputs[-1]], new)
+            new = self._copy_branch(op, operation, into, live, demanded, users)
+        self.operations[operation] = new
+        for position, k in enumerate(live):
+            self.tensors.setdefault(operation.outputs[k], new.outputs[position])
+        self.tensors[operation.outputs[-1]] = new.outputs[-1]
 
     def _differentiated(self, operation: Operation) -> set[Symbol]:
         """The final values of a loop over masked rows that stay for the sake of its gradient."""
@@ -351,14 +358,40 @@ class Specialised:
         return self._adopt_region_op(new, inits, operation, into)
 
     def _copy_branch(
-        self, op: Branch, operation: Operation, into: Graph, live: Sequence[int], demanded: Sequence[Symbol]
+        self,
+        op: Branch,
+        operation: Operation,
+        into: Graph,
+        live: Sequence[int],
+        demanded: Sequence[Symbol],
+        users: Sequence[Operation],
     ) -> Operation:
         regions: list[Region] = []
         for region in op.regions:
             recorded = [tensor for tensor in demanded if tensor.graph is region]
             regions.append(self._copy_region(region, into, {}, [region.results[k] for k in live], recorded))
+        is_shared = self.shares_saved and into is not self.graph and may_rewrite()
+        places = share_places(op.regions, users, self.tensors) if is_shared else ()
+        for place in places:
+            for region, (value, _) in zip(regions, place, strict=True):
+                region.results.append(value)
         choice = self._local(operation.inputs[0], into)
-        return self._adopt_region_op(op.with_regions(regions), [choice], operation, into)
+        new = self._adopt_region_op(op.with_regions(regions), [choice], operation, into)
+        if places:
+            self._take_from_places(operation, new, new.outputs[len(live) : -1], places)
+        return new
+
+    def _take_from_places(
+        self, operation: Operation, new: Operation, results: Sequence[Symbol], places: Sequence[Any]
+    ) -> None:
+        """Let what branches saved be taken from the results of the new branches in which it has its places."""
+        count_rewrite()
+        if is_recording():
+            note_change("memory", operation, f"its branches save values in {len(places)} places that they share")
+        for result, place in zip(results, places, strict=True):
+            for taker in [taker for _, takers in place for taker in takers]:
+                self.tensors[taker.outputs[0]] = result
+                self.operations[taker] = new
 
     def _copy_recursion(self, op: Recursion, operation: Operation, into: Graph) -> Operation:
         """Copy a recursion, with all that the body takes from outside as parameters.
@@ -525,8 +558,10 @@ def _sharing_key(op: Op, inputs: list[Symbol], operation: Operation) -> Any:
         if np.size(value) > _LARGEST_SHARED_CONSTANT or value.dtype.kind not in "biufc":
             return (Constant, id(value))
         return (Constant, value.dtype, value.shape, value.tobytes())
-    if isinstance(op, (History, Saved)):
-        return (type(op), op.inner, *inputs)
+    if isinstance(op, History):
+        return (History, op.inner, *inputs)
+    if isinstance(op, Saved):
+        return (Saved, op.inner, op.is_for_gradient, *inputs)
     if isinstance(op, TripCount):
         return (TripCount, *inputs)
     try:
