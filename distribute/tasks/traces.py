@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,13 +27,13 @@ class _Table:
     """Things that are written once, and numbered."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[Hashable, int] = {}
 
-    def number(self, item: Any) -> int:
-        return self._numbers.setdefault(json.dumps(item), len(self._numbers))
+    def number(self, item: Hashable) -> int:
+        return self._numbers.setdefault(item, len(self._numbers))
 
     def items(self) -> list[Any]:
-        return [json.loads(item) for item in self._numbers]
+        return list(self._numbers)
 
 
 def encode_trace(events: Sequence[Event], crossings: Sequence[Crossing], arrays: list[Any]) -> dict[str, Any]:
@@ -43,8 +43,9 @@ def encode_trace(events: Sequence[Event], crossings: Sequence[Crossing], arrays:
     times: list[tuple[float, float]] = []
 
     def add(kind: int, lane: Any, name: str, one: float, two: float, more: Any = None, other: Any = None) -> None:
-        target = _NO_LANE if other is None else lanes.number(list(other))
-        rows.append((kind, lanes.number(list(lane)), names.number(name), details.number(given(more)), target))
+        target = _NO_LANE if other is None else lanes.number(tuple(other))
+        described = details.number(json.dumps(given(more)))
+        rows.append((kind, lanes.number(tuple(lane)), names.number(name), described, target))
         times.append((one, two))
 
     for event in events:
@@ -63,7 +64,8 @@ def encode_trace(events: Sequence[Event], crossings: Sequence[Crossing], arrays:
     for key, is_sent, (device, stream, time) in crossings:
         add(_SENT if is_sent else _ARRIVED, (device, stream), key, time, time)
     arrays += [np.array(rows, np.int32).reshape(-1, 5), np.array(times, np.float64).reshape(-1, 2)]
-    described = {"lanes": lanes.items(), "names": names.items(), "details": details.items()}
+    more = [json.loads(text) for text in details.items()]
+    described = {"lanes": lanes.items(), "names": names.items(), "details": more}
     return {**described, "rows": len(arrays) - 2, "times": len(arrays) - 1}
 
 

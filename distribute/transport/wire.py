@@ -74,6 +74,9 @@ class Kind(IntEnum):
     FETCHED = 37
 
 
+# Made once: `json` makes one each time that it is asked for other separators, and guesses the encoding of bytes.
+_write_json = json.JSONEncoder(separators=(",", ":")).encode
+_read_json = json.JSONDecoder().decode
 _VALUE = int(Kind.VALUE)  # a member of an enumeration takes longer to be found and compared
 # What reading a damaged document raises.
 DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -97,7 +100,7 @@ class Frame(NamedTuple):
             FrameError: it is none.
         """
         try:
-            found = json.loads(self.head)
+            found = _read_json(self.head.decode())
         except (ValueError, RecursionError) as error:
             raise FrameError(f"a frame's head is not JSON: {error}") from None
         if not isinstance(found, dict):
@@ -131,7 +134,7 @@ def encode(kind: int, head: bytes, arrays: Sequence[Any] = (), share: Share | No
 
 def encode_document(kind: int, document: Any, arrays: Sequence[Any] = ()) -> list[Any]:
     """Write a frame whose head is JSON."""
-    return encode(kind, json.dumps(document, separators=(",", ":")).encode(), arrays)
+    return encode(kind, _write_json(document).encode(), arrays)
 
 
 def _entry(value: Any) -> tuple[bytes, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,7 @@ class DeviceName:
 
     def of_task(self) -> DeviceName:
         """The job and task alone."""
-        return replace(self, kind=None, number=None)
+        return DeviceName(self.job, self.task)
 
     def __str__(self) -> str:
         text = "" if self.job is None else f"/job:{self.job}"

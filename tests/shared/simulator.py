@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,6 +26,7 @@ from anabranch.engine.place.devices import make_devices
 
 TOKEN = b"a token for tests, which is no secret"
 SMALL = 0.001  # seconds
+_FACTORS = (1, 1, 1, 1, 20, 400)  # by which what travels is slower
 
 
 class Network:
@@ -41,29 +43,33 @@ class Network:
         self.nodes: dict[str, Node] = {}
         self.cut: set[frozenset[str]] = set()  # pairs of nodes between which nothing travels
         self.far: dict[frozenset[str], float] = {}  # of pairs of nodes, seconds that all takes in addition
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Callable[[], None], Node | None]] = []
         self._numbers = itertools.count()
 
-    def after(self, seconds: float, function: Callable[[], None]) -> None:
-        """Have something happen."""
-        heapq.heappush(self._events, (self.now + seconds, next(self._numbers), function))
+    def after(self, seconds: float, function: Callable[[], None], node: Node | None = None) -> None:
+        """Have something happen; in a process, if it lives and runs by then."""
+        heapq.heappush(self._events, (self.now + seconds, next(self._numbers), function, node))
 
     def delay(self) -> float:
         """Return how long something travels: mostly not long."""
-        return self.random.expovariate(1 / SMALL) * self.random.choice([1, 1, 1, 1, 20, 400])
+        draw = self.random.random
+        return -math.log(1.0 - draw()) * SMALL * _FACTORS[int(draw() * len(_FACTORS))]
 
     def is_cut(self, one: str, other: str) -> bool:
         return frozenset((one, other)) in self.cut
 
     def run(self, until: Callable[[], bool], seconds: float) -> bool:
         """Let things happen until something holds; gives whether it does within some seconds."""
-        end = self.now + seconds
+        end, events = self.now + seconds, self._events
         while not until():
-            if not self._events or self._events[0][0] > end:
+            if not events or events[0][0] > end:
                 self.now = end
                 return until()
-            self.now, _, function = heapq.heappop(self._events)
-            function()
+            self.now, _, function, node = heapq.heappop(events)
+            if node is None or not (node.is_stopped or node.is_dead):
+                function()
+            elif node.is_stopped:
+                node.put_off.append(function)
         return True
 
 
@@ -196,21 +202,21 @@ class SimulatedLoop(Loop):
     def turn(self) -> None:
         self._is_due = False
         self.turns += 1
-        for sock, (ready, writes) in list(self._watched.items()):
-            if sock in self._watched:
-                events = (1 if sock.incoming or sock.is_over else 0) | (2 if writes else 0)
-                if events:
-                    self._do(ready, events)
-        waiting, self._waiting_calls = self._waiting_calls, []
-        for function in waiting:
-            self._do(function)
-        is_busy = self.idle() or any(sock.incoming or sock.is_over for sock in self._watched)
-        if is_busy or self._waiting_calls:
+        watched = self._watched
+        for sock, (ready, writes) in list(watched.items()):
+            if (writes or sock.incoming or sock.is_over) and sock in watched:
+                ready((1 if sock.incoming or sock.is_over else 0) | (2 if writes else 0))  # an error ends the test
+        if self._waiting_calls:
+            waiting, self._waiting_calls = self._waiting_calls, []
+            for function in waiting:
+                function()
+        if self.idle() or self._waiting_calls:
             self._due()
-
-    @staticmethod
-    def _do(function: Callable[..., Any], *arguments: Any) -> None:
-        function(*arguments)  # an error ends the test
+            return
+        for sock in watched:
+            if sock.incoming or sock.is_over:
+                self._due()
+                return
 
     def close(self) -> None:
         self._watched.clear()
@@ -228,7 +234,7 @@ class Node:
         self._read_at = (network.now, network.random.random() * 1e6)  # and what the clock was then
         self.loop = SimulatedLoop(self)
         self.pipes: list[Pipe] = []
-        self._put_off: list[Callable[[], None]] = []
+        self.put_off: list[Callable[[], None]] = []  # as long as it is stopped
 
     def clock(self) -> float:
         """Seconds of its own clock, which goes forward only."""
@@ -242,20 +248,14 @@ class Node:
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
         """Have something happen in this process, if it lives and runs by then."""
-        self.network.after(seconds, lambda: self._do(function))
-
-    def _do(self, function: Callable[[], None]) -> None:
-        if self.is_stopped:
-            self._put_off.append(function)
-        elif not self.is_dead:
-            function()
+        self.network.after(seconds, function, self)
 
     def stop(self) -> None:
         self.is_stopped = True
 
     def go_on(self) -> None:
         self.is_stopped = False
-        waiting, self._put_off = self._put_off, []
+        waiting, self.put_off = self.put_off, []
         for function in waiting:
             self.later(0.0, function)
 
