@@ -1,6 +1,8 @@
 """Requests that the HTTP front refuses, whichever protocol is used."""
 
 import asyncio
+import gzip
+import json
 import re
 import socket
 from collections.abc import AsyncGenerator
@@ -162,3 +164,94 @@ def test_the_head_of_a_stream_does_not_wait_for_its_first_piece() -> None:
     assert sent[:2] == [("http.response.start", b""), ("http.response.body", b"")]
     assert sent[2][0] == "the first piece is computed"
     assert b"".join(body for _, body in sent) == b"piece"
+
+
+def _post(path: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def _answers(url: str, *pieces: bytes, count: int) -> list[tuple[bytes, bytes]]:
+    """Send pieces, each after the one before has been taken, and give the heads and bodies of so many answers."""
+    parts = urlsplit(url)
+    found: list[tuple[bytes, bytes]] = []
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) as stream:
+        for piece in pieces:
+            stream.sendall(piece)
+        with stream.makefile("rb") as reader:
+            for _ in range(count):
+                head = b"".join(iter(reader.readline, b"\r\n"))
+                length = int(re.findall(rb"content-length: (\d+)", head)[0])
+                found.append((head, reader.read(length)))
+            if b"connection: close" in head:
+                assert reader.read() == b""
+    return found
+
+
+_PATH, _BODY = "/v1/models/letters:predict", b'{"instances": [[0, 1, 2, 3]]}'
+
+
+@pytest.mark.parametrize("size", [1, 30, 70, 100, 10**6])
+def test_requests_in_pieces_and_behind_each_other_are_answered_in_their_order(served: Any, size: int) -> None:
+    url = served.server.rest_url
+    wanted = ask(url, _PATH, {"instances": [[0, 1, 2, 3]]}).body
+    sent = _post(_PATH, _BODY) + _post(_PATH, b"{") + _post("/v1/models/none:predict", _BODY)
+    sent += _post(_PATH, _BODY, "Connection: close")
+    found = _answers(url, *[sent[at : at + size] for at in range(0, len(sent), size)], count=4)
+    assert [head.split()[1] for head, _ in found] == [b"200", b"400", b"404", b"200"]
+    assert found[0][1] == found[3][1] == wanted
+    assert [b"connection: close" in head for head, _ in found] == [False, False, False, True]
+
+
+def test_addresses_with_more_than_a_path_mean_their_path(served: Any) -> None:
+    url, wanted = served.server.rest_url, ask(served.server.rest_url, _PATH, {"instances": [[0, 1, 2, 3]]}).body
+    for path in (_PATH + "?a=b", _PATH.replace("letters", "l%65tters")):
+        ((head, body),) = _answers(url, _post(path, _BODY, "Connection: close"), count=1)
+        assert (head.split()[1], body) == (b"200", wanted)
+    ((head, _),) = _answers(url, _post("/v1/models/letters?x:predict", _BODY, "Connection: close"), count=1)
+    assert head.split()[1] == b"405"  # the path is that of the model's state
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("begins_at_once", [False, True])
+@pytest.mark.parametrize("fails", [None, 409, 500])
+def test_answers_do_not_depend_on_where_they_begin(waits: bool, begins_at_once: bool, fails: int | None) -> None:
+    from anabranch.distribute.inference import RequestError, authorization
+    from anabranch.framework.serving.web.connections import HttpServer
+
+    async def handle(request: Request) -> Response:
+        assert (asyncio.current_task() is None) == begins_at_once
+        if waits:
+            await asyncio.sleep(0)
+            await asyncio.get_running_loop().run_in_executor(None, int)
+        if fails == 409:
+            raise RequestError(409, f"no {request.parts['name']}")
+        if fails:
+            raise ZeroDivisionError("none")
+        text = f"{request.parts['name']}, {authorization.get()}, {request.body.decode()}".encode()
+        return Response(text * 100, headers={"X-Name": "1"})
+
+    async def run() -> tuple[bytes, bytes]:
+        route = Route("POST", re.compile("/(?P<name>[a-z]+)"), handle, begins_at_once=begins_at_once)
+        server = HttpServer(Application([route], 100), drain_seconds=5.0)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            await server.listens.wait()
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.write(_post("/abc", b"body", "Authorization: key", "Accept-Encoding: gzip", "Connection: close"))
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            await writer.wait_closed()
+            server.should_exit = True
+            await serving
+        return head, body
+
+    head, body = asyncio.run(run())
+    assert int(head.split()[1]) == (fails or 200)
+    assert b"connection: close" in head
+    if fails is None:
+        assert gzip.decompress(body) == b"abc, key, body" * 100
+        assert b"content-encoding: gzip" in head
+        assert b"x-name: 1" in head
+    else:
+        assert json.loads(body) == {"error": "no abc" if fails == 409 else "The server failed: ZeroDivisionError: none"}

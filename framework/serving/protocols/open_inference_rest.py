@@ -24,7 +24,7 @@ class OpenInferenceRest:
     def routes(self) -> list[Route]:
         """The paths that it answers."""
         return [
-            Route("POST", re.compile(f"{MODEL}/infer"), self._infer),
+            Route("POST", re.compile(f"{MODEL}/infer"), self._infer, begins_at_once=True),
             Route("GET", re.compile(MODEL), self._metadata),
             Route("GET", re.compile(f"{MODEL}/ready"), self._model_ready),
             Route("GET", re.compile("/v2/?"), self._server),

@@ -27,7 +27,7 @@ class TensorFlowRest:
     def routes(self) -> list[Route]:
         """The paths that it answers."""
         return [
-            Route("POST", re.compile(rf"{_MODEL}:predict"), self._predict),
+            Route("POST", re.compile(rf"{_MODEL}:predict"), self._predict, begins_at_once=True),
             Route("POST", re.compile(rf"{_MODEL}:(?P<call>[a-zA-Z]+)"), self._not_offered),
             Route("GET", re.compile(rf"{_MODEL}/metadata"), self._metadata),
             Route("GET", re.compile(_MODEL), self._status),

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextvars import Context, copy_context
 from functools import lru_cache, partial
+from types import coroutine
 from typing import Any, NamedTuple
 
 from ....distribute.inference import RequestError, authorization
@@ -19,7 +21,9 @@ _log = logging.getLogger("anabranch.serving")
 _LINGER_SECONDS = 5.0
 _KNOWN_PATHS = 256  # whose routes are remembered
 STOPS = "The server stops, and the time that it had left for answers (drain_seconds) is over."
+_UNREAD = "a client does not read its answer; the server stops without it"
 _TIMEOUT = "x-request-timeout-ms"
+_TIMEOUT_BYTES = _TIMEOUT.encode()
 _HEADERS = {  # of errors
     401: {"www-authenticate": "Bearer"},
     413: {"connection": "close"},
@@ -59,12 +63,32 @@ class Response(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A path, as a regular expression with named parts, its handler, and the form of its errors."""
+    """A path, as a regular expression with named parts, its handler, and the form of its errors.
+
+    Attributes:
+        begins_at_once: whether the handler may begin outside of a task. Such a one does not use the current task before
+            it waits for the first time, and does not watch whether the client has gone.
+    """
 
     method: str
     path: re.Pattern[str]
     handle: Callable[[Request], Awaitable[Response]]
     error_form: Callable[[int, str], Any] = lambda status, message: message
+    begins_at_once: bool = False
+
+
+class Begun(NamedTuple):
+    """An answer that is not there yet.
+
+    Attributes:
+        handling: the coroutine that gives it, which has run to where it waits.
+        waits_for: the future there, or None for one turn of the event loop.
+        context: the context in which it runs.
+    """
+
+    handling: Coroutine[Any, Any, Response]
+    waits_for: Any
+    context: Context
 
 
 class Application:
@@ -94,32 +118,42 @@ class Application:
         except ConnectionAbortedError:
             return
         except asyncio.CancelledError:
-            _log.info("a client does not read its answer; the server stops without it")
+            _log.info(_UNREAD)
 
     async def _respond(self, scope: Any, receive: Any, send: Any) -> None:
         """Get an answer and send it."""
+        headers = _headers_of(scope)
+        answering = self._answer(scope, headers, receive)
+        response = await self._finished(scope["method"], scope["path"], headers, answering)
+        await self._send(response, receive, send)
+
+    async def _finished(
+        self, method: str, path: str, headers: Mapping[str, str], answering: Awaitable[Response]
+    ) -> Response:
+        """Wait for an answer; give it compressed where the client takes that, or the answer for what was raised."""
         try:
-            response = await self._answer(scope, receive)
+            response = await answering
         except ConnectionAbortedError:
             raise
         except RequestError as error:
-            response = self._refusal(scope["path"], error)
+            response = self._refusal(path, error)
         except asyncio.CancelledError:
-            response = self._refusal(scope["path"], RequestError(503, STOPS))
+            response = self._refusal(path, RequestError(503, STOPS))
         except Exception as error:
-            _log.exception("%s %s", scope["method"], scope["path"])
+            _log.exception("%s %s", method, path)
             response = _failure(500, f"The server failed: {type(error).__name__}: {error}")
-        headers = {"content-type": response.content_type, **response.headers}
+        if response.stream is not None or not is_worthwhile(response.body, response.content_type):
+            return response
+        more = {"vary": "accept-encoding", **response.headers}
+        encoding = accepted(headers)
+        if not encoding:
+            return response._replace(headers=more)
+        body = await compressed(response.body, encoding)
+        return response._replace(body=body, headers={**more, "content-encoding": encoding})
+
+    async def _send(self, response: Response, receive: Any, send: Any) -> None:
         body = response.body
-        if response.stream is None:
-            if is_worthwhile(body, response.content_type):
-                headers["vary"] = "accept-encoding"
-                encoding = accepted(_headers_of(scope))
-                if encoding:
-                    body = await compressed(body, encoding)
-                    headers["content-encoding"] = encoding
-            headers["content-length"] = str(len(body))
-        encoded = [(name.lower().encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
+        encoded = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in fields_of(response)]
         await send({"type": "http.response.start", "status": response.status, "headers": encoded})
         if response.stream is not None:
             await _send_pieces(response.stream, send)
@@ -129,13 +163,56 @@ class Application:
             await _linger(receive)
         await send({"type": "http.response.body", "body": body})
 
+    def begins_at_once(self, path: str, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Test whether a POST may go to `begin`, once its whole body is there.
+
+        Tasks keep time limits: a request that has one needs a task.
+        """
+        found = self._matching(path)
+        if not found or not found[0][0].begins_at_once or self._request_seconds is not None:
+            return False
+        length = b""
+        for name, text in headers:
+            if name == b"content-length":
+                length = text
+            elif name == _TIMEOUT_BYTES:
+                return False
+        return length.isdigit() and int(length) <= self._max_body_bytes
+
+    def begin(self, path: str, headers: Mapping[str, str], body: bytes, scheme: str) -> Response | Begun:
+        """Answer a POST, for which `begins_at_once` holds, without a task as far as nothing has to be waited for.
+
+        Most calls of small models end here. What is left of others goes on as an ASGI application: see `resume`.
+        """
+        handling = self._finished("POST", path, headers, self._handled(path, headers, body, scheme))
+        context = copy_context()
+        try:
+            waits_for = context.run(handling.send, None)
+        except StopIteration as end:
+            return end.value
+        return Begun(handling, waits_for, context)
+
+    async def _handled(self, path: str, headers: Mapping[str, str], body: bytes, scheme: str) -> Response:
+        route, parts = self._matching(path)[0]
+        encoding = headers.get("content-encoding")
+        if encoding:
+            body = await plain(body, encoding, self._max_body_bytes)
+        return await self._handle(route, Request(parts, headers, body, _unwatched, None, scheme))
+
+    async def resume(self, begun: Begun, scope: Any, receive: Any, send: Any) -> None:
+        """Send an answer that was not there at once, as an ASGI application."""
+        try:
+            await self._send(await _going_on(begun), receive, send)
+        except asyncio.CancelledError:
+            _log.info(_UNREAD)
+
     def _refusal(self, path: str, error: RequestError) -> Response:
         """Return the answer for what a handler raised, in the form that its path has for errors."""
         form = next((route.error_form for route, _ in self._matching(path)), None)
         said = str(error) if form is None else form(error.status, str(error))
         return _failure(error.status, said, _HEADERS.get(error.status))
 
-    async def _answer(self, scope: Any, receive: Any) -> Response:
+    async def _answer(self, scope: Any, headers: Mapping[str, str], receive: Any) -> Response:
         method, path = scope["method"], scope["path"]
         found = self._matching(path)
         if not found:
@@ -145,10 +222,16 @@ class Application:
         if route.method != wanted:
             allowed = ", ".join(dict.fromkeys(each.method for each, _ in found))
             return _failure(405, f"{method} is no method of {path!r}; it has {allowed}.", {"allow": allowed})
-        headers = _headers_of(scope)
         body, seconds = await self._whole_body(headers, receive), self._seconds(headers)
-        request = Request(parts, headers, body, partial(_gone, receive), seconds, scope["scheme"])
-        authorization.set(headers.get("authorization", ""))
+        return await self._handle(
+            route, Request(parts, headers, body, partial(_gone, receive), seconds, scope["scheme"])
+        )
+
+    @staticmethod
+    async def _handle(route: Route, request: Request) -> Response:
+        """Give the answer of a handler, if it comes in time."""
+        authorization.set(request.headers.get("authorization", ""))
+        seconds = request.seconds
         if seconds is None:
             return await route.handle(request)
         try:
@@ -198,8 +281,43 @@ class Application:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def fields_of(response: Response) -> list[tuple[str, str]]:
+    """Return the names and texts of the headers of an answer."""
+    fields = [("content-type", response.content_type)]
+    fields += [(name.lower(), text) for name, text in response.headers.items()]
+    if response.stream is None:
+        fields.append(("content-length", str(len(response.body))))
+    return fields
+
+
 def _headers_of(scope: Any) -> dict[str, str]:
-    return {name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]}
+    return texts_of(scope["headers"])
+
+
+def texts_of(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return headers, which came as bytes, by name."""
+    return {name.decode("latin-1"): text.decode("latin-1") for name, text in headers}
+
+
+@coroutine
+def _going_on(begun: Begun) -> Generator[Any, Any, Response]:
+    """Run the rest of an answer in the task that waits for this."""
+    handling, waits_for, context = begun
+    while True:
+        try:
+            given = yield waits_for
+        except BaseException as error:
+            step = partial(handling.throw, error)
+        else:
+            step = partial(handling.send, given)
+        try:
+            waits_for = context.run(step)
+        except StopIteration as end:
+            return end.value
+
+
+async def _unwatched() -> None:
+    raise RuntimeError("a handler that begins at once does not watch whether its client has gone")
 
 
 async def _gone(receive: Any) -> None:

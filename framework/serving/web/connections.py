@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ..json_text import write_json
+from .application import Application, Begun, fields_of, texts_of
 
 _MOST_HEAD_BYTES = 1 << 16  # of a request: its line and headers
+_NOT_PLAIN = frozenset(b"%?#")  # with one of them, an address is more than a path, or a path is to be decoded
 _KEEP_ALIVE_SECONDS = 75  # clients keep connections for longer than uvicorn's 5 seconds
 
 
@@ -92,11 +94,13 @@ class _Connection(HttpToolsProtocol):
     There is a timer only while a part of a request is missing, which is rare: most come whole.
     """
 
+    application: Application
     read_seconds: float | None = None
     _timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _is_head_missing = True  # of a request that has begun, or of the first one
     _is_body_missing = False
+    _whole: bytes | None = None  # what has come of a body that is waited for before its request begins
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -111,6 +115,8 @@ class _Connection(HttpToolsProtocol):
             self._head_bytes += len(data)
             self._is_head_missing = True
         super().data_received(data)
+        if self._whole is not None and not self.transport.is_closing():  # the rest of the body comes later
+            self._begin_cycle()
         if self._head_bytes > _MOST_HEAD_BYTES:
             self._refuse(b"431 Request Header Fields Too Large", "The headers are too large.")
         self._set_timer()
@@ -118,11 +124,45 @@ class _Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._end_timer()  # the body has its own time
         self._head_bytes, self._is_head_missing, self._is_body_missing = 0, False, True
+        if self._may_come_whole():
+            self._whole = b""
+        else:
+            self._begin_cycle()
+
+    def _begin_cycle(self) -> None:
+        """Have the application answer in a task, which reads the body as it comes."""
         super().on_headers_complete()
         cycle: Any = self.cycle
         if cycle is not None and not isinstance(cycle.transport, Joining):
             cycle.transport = joining = Joining(self.transport)
             cycle.on_response = partial(self._end_answer, joining)
+        if self._whole is not None:
+            whole, self._whole = self._whole, None
+            if whole:
+                super().on_body(whole)
+
+    def _may_come_whole(self) -> bool:
+        """Test whether a request may be answered without a task, if its body has come with its head."""
+        parser: Any = self.parser
+        if (
+            parser.get_method() != b"POST"
+            or self.expect_100_continue
+            or (self.cycle is not None and not self.cycle.response_complete)
+            or self.flow.write_paused
+            or self.transport.is_closing()
+            or parser.should_upgrade()
+            or parser.get_http_version() != "1.1"
+        ):
+            return False
+        url = self.url
+        is_path = url.isascii() and _NOT_PLAIN.isdisjoint(url)
+        return is_path and self.application.begins_at_once(url.decode(), self.headers)
+
+    def on_body(self, body: bytes) -> None:
+        if self._whole is None:
+            super().on_body(body)
+        else:
+            self._whole = self._whole + body if self._whole else body
 
     def _end_answer(self, joining: Joining) -> None:
         joining.flush()
@@ -130,7 +170,32 @@ class _Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._is_body_missing = False
-        super().on_message_complete()
+        if self._whole is None:
+            super().on_message_complete()
+        else:
+            self._answer_whole(self._whole)
+
+    def _answer_whole(self, body: bytes) -> None:
+        """Answer a request that has come whole; in a task only if the answer has to be waited for."""
+        self._whole = None
+        found = self.application.begin(self.url.decode(), texts_of(self.headers), body, self.scheme or "http")
+        if isinstance(found, Begun):
+            before, self.app = self.app, partial(self.application.resume, found)
+            self._begin_cycle()
+            self.app = before
+            super().on_message_complete()
+            return
+        parser: Any = self.parser
+        keeps = parser.should_keep_alive()
+        pieces = [STATUS_LINE[found.status]]
+        for name, value in self.server_state.default_headers:
+            pieces += (name, b": ", value, b"\r\n")
+        texts = [f"{name}: {text}\r\n" for name, text in fields_of(found)]
+        pieces += ("".join(texts).encode("latin-1"), b"\r\n" if keeps else b"connection: close\r\n\r\n", found.body)
+        self.transport.write(b"".join(pieces))
+        if not keeps:
+            self.transport.close()
+        self.on_response_complete()
 
     def _set_timer(self) -> None:
         """Have a timer as long as something is missing."""
@@ -177,7 +242,7 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(
-        self, application: Any, drain_seconds: float, read_seconds: float | None = None, tls: Tls | None = None
+        self, application: Application, drain_seconds: float, read_seconds: float | None = None, tls: Tls | None = None
     ) -> None:
         secure: dict[str, Any] = {}
         if tls is not None:
@@ -187,7 +252,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 application,
-                http=type("_Timed", (_Connection,), {"read_seconds": read_seconds}),
+                http=type("_Timed", (_Connection,), {"application": application, "read_seconds": read_seconds}),
                 ws="none",
                 lifespan="off",
                 log_config=None,
