@@ -126,6 +126,8 @@ def _asked(request: Any) -> InferRequest:
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    if not given:
+        return found
     for name, parameter in given.items():
         kind = parameter.WhichOneof("parameter_choice")
         if kind is not None:
@@ -153,7 +155,7 @@ def _tensors(request: Any) -> list[WireTensor]:
             400, f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs. Send one for each."
         )
     for each in request.inputs:
-        if any(name.startswith("shared_memory") for name in each.parameters):
+        if each.parameters and any(name.startswith("shared_memory") for name in each.parameters):
             raise RequestError(400, f"Input {each.name!r} is in shared memory, which this server does not read.")
     return [
         WireTensor(each.name, each.datatype, each.shape, raw[place] if raw else _typed(each))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..values import as_array_of, as_input, as_text, check_shape
 EXTENSIONS = ("binary_tensor_data", "generate", "model_configuration", "model_repository", "statistics")
 PLATFORM = "anabranch"
 RAW_ONLY = ("FP16", "BF16")
+_IS_LITTLE = sys.byteorder == "little"
 _LENGTH = struct.Struct("<I")
 
 
@@ -75,8 +77,9 @@ def _shape(what: str, shape: Any) -> tuple[int, ...]:
         sizes = tuple(shape)
     except TypeError:
         raise RequestError(400, f"{what}: expected a shape such as [1, 3], got {shape!r}.") from None
-    if any(type(size) is not int or not 0 <= size < 2**62 for size in sizes):
-        raise RequestError(400, f"{what}: expected sizes that are whole numbers from 0 on, got {list(sizes)}.")
+    for size in sizes:
+        if type(size) is not int or not 0 <= size < 2**62:
+            raise RequestError(400, f"{what}: expected sizes that are whole numbers from 0 on, got {list(sizes)}.")
     return sizes
 
 
@@ -92,7 +95,9 @@ def _from_bytes(what: str, dtype: str, shape: tuple[int, ...], data: Any) -> Any
         raise RequestError(
             400, f"{what}: the shape {shape} of {dtype} needs {count * wanted.itemsize} bytes, got {len(data)}."
         )
-    return np.frombuffer(data, wanted.newbyteorder("<")).astype(wanted, copy=False).reshape(shape)
+    if not _IS_LITTLE:
+        return np.frombuffer(data, wanted.newbyteorder("<")).astype(wanted).reshape(shape)
+    return np.frombuffer(data, wanted).reshape(shape)
 
 
 def _split(what: str, data: Any) -> list[bytes]:
@@ -120,4 +125,4 @@ def as_bytes(array: Any) -> bytes:
     if array.dtype.kind == "T":
         texts = [text.encode("utf-8") for text in array.reshape(-1).tolist()]
         return b"".join([part for text in texts for part in (_LENGTH.pack(len(text)), text)])
-    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return (array if _IS_LITTLE else array.astype(array.dtype.newbyteorder("<"))).tobytes()

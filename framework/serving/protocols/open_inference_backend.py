@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from .... import __version__
@@ -138,13 +138,9 @@ class OpenInferenceBackend:
             found = self._catalogue.models[request.model].with_sequence(step.sequence) or found
         signature = found.servable.signature()
         arrays = await found.prepare(signature, lambda: from_wire(signature, request.inputs))
-        names = [info.name for info in signature.outputs]
-        unknown = [name for name in request.outputs if name not in names]
-        if unknown:
-            raise RequestError(400, f"There is no output {unknown[0]!r}. There are {', '.join(map(repr, names))}.")
-        values = found.servable.by_name(signature, await found.run(arrays, step=step))
-        infos = {info.name: info for info in signature.outputs}
-        return Answer(found.version, [as_wire(infos[name], values[name], raw) for name in request.outputs or names])
+        chosen = _chosen(signature, request.outputs) if request.outputs else range(len(signature.outputs))
+        values = await found.run(arrays, step=step)
+        return Answer(found.version, [as_wire(signature.outputs[each], values[each], raw) for each in chosen])
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[Answer]:
         found = self._catalogue.find_any(request.model, request.version)
@@ -154,6 +150,15 @@ class OpenInferenceBackend:
         else:
             answer = await self.infer(request)
             yield answer._replace(parameters={"triton_final_response": True})
+
+
+def _chosen(signature: Signature, wanted: Sequence[str]) -> list[int]:
+    """Return the places of outputs among those of a signature."""
+    places = {info.name: place for place, info in enumerate(signature.outputs)}
+    unknown = [name for name in wanted if name not in places]
+    if unknown:
+        raise RequestError(400, f"There is no output {unknown[0]!r}. There are {', '.join(map(repr, places))}.")
+    return [places[name] for name in wanted]
 
 
 def _described(info: TensorInfo) -> dict[str, Any]:
