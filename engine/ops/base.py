@@ -453,6 +453,7 @@ class Cast(Op):
     elementwise: ClassVar[bool] = True
     takes_slices: ClassVar[bool] = True
     grows_with: ClassVar[tuple[int, ...]] = (1,)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_castable(inputs[0].dtype, self.dtype)

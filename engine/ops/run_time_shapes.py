@@ -67,6 +67,7 @@ class SumToShape(Op):
     shape_input: ClassVar[int | None] = 1
     kernel_role: ClassVar[KernelRole | None] = KernelRole.SUM_TO
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)
@@ -111,6 +112,7 @@ class BroadcastToShape(Op):
     repeats_values: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     grows_with: ClassVar[tuple[int, ...]] = (1,)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

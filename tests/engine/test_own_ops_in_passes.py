@@ -235,6 +235,26 @@ def test_a_loop_over_sequences_computes_the_rows_that_are_not_finished(graph: An
         np.testing.assert_allclose(result, wanted, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("batchable", [False, True])
+def test_a_batchable_op_before_a_product_leaves_the_loop(graph: Any, batchable: bool, monkeypatch: pytest.MonkeyPatch):
+    """Rows in order are taken to a product: both are computed for all iterations at once, or neither."""
+    monkeypatch.setattr(Ordered, "batchable", batchable)
+    x, w, u = (ab.placeholder(shape, "float64") for shape in [(STEPS, ROWS, UNITS), (UNITS, UNITS), (UNITS, UNITS)])
+    steps = ops.tanh(x)  # no input of the program: its rows are taken inside
+
+    def body(i: Any, h: Any) -> Any:
+        return i + 1, ops.tanh(make(Ordered, steps[i]) @ w + h @ u)
+
+    _, last = ab.while_loop(lambda i, _: i < STEPS, body, (0, ops.zeros((ROWS, UNITS), "float64")))
+    step = prepare(graph, [last], [x, w, u])
+    assert (Ordered.type_name in [operation.type for operation in step.operations]) == batchable
+
+    rng = np.random.default_rng(0)
+    values = [rng.uniform(-1, 1, tensor.shape) for tensor in (x, w, u)]
+    (expected,) = Interpreter().run(graph, [last], dict(zip((x, w, u), values, strict=True)))
+    np.testing.assert_allclose(Program(graph, [last], [x, w, u])(*values)[0], expected, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.kernels
 @pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 @pytest.mark.parametrize("kind", KINDS)

@@ -28,6 +28,7 @@ class Transpose(Op):
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

@@ -59,6 +59,7 @@ class Concatenate(Op):
     takes_slices: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.JOIN
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         dtype = inputs[0].dtype
@@ -144,6 +145,7 @@ class Split(Op):
     fits: bool = False
     view: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.PARTS
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         x = inputs[0]
@@ -326,6 +328,7 @@ class Stack(Op):
     scalars: bool = False
     never_fails: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.JOIN
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         shape: Shape = None

@@ -192,6 +192,7 @@ class Reshape(Op):
     kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     grows_with: ClassVar[tuple[int, ...]] = (1,)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(_reshaped(inputs[0], self.shape), inputs[0].dtype)
@@ -348,6 +349,7 @@ class ExpandDims(Op):
     kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     grows_with: ClassVar[tuple[int, ...]] = (1,)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -434,6 +436,7 @@ class Squeeze(Op):
     kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     grows_with: ClassVar[tuple[int, ...]] = (1,)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -517,6 +520,7 @@ class BroadcastTo(Op):
     repeats_values: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     grows_with: ClassVar[tuple[int, ...]] = (1,)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x = inputs[0]

@@ -51,6 +51,7 @@ class Contraction(Op):
     never_fails: ClassVar[bool] = True
     cost: ClassVar[Cost] = Cost.PRODUCT
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         sizes: dict[str, Dim] = {}

@@ -117,6 +117,7 @@ class MatMul(_Product):
     never_fails: ClassVar[bool] = True
     cost: ClassVar[Cost] = Cost.PRODUCT
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         a, b = inputs
@@ -172,6 +173,7 @@ class BatchMatMul(_Product):
     never_fails: ClassVar[bool] = True
     cost: ClassVar[Cost] = Cost.PRODUCT
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         a, b = inputs
@@ -231,6 +233,7 @@ class FlattenRows(Op):
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

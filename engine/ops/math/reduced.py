@@ -68,6 +68,7 @@ class Reduction(Op, abstract=True):
     axes: Axes
     keepdims: bool = False
     never_fails: ClassVar[bool] = True
+    batchable: ClassVar[bool] = True
 
     def output_dtype(self, dtype: DType) -> DType:
         return dtype
@@ -156,6 +157,7 @@ class BroadcastReduced(Op):
     never_fails: ClassVar[bool] = True
     shape_input: ClassVar[int | None] = 1
     linear_in: ClassVar[tuple[int, ...]] = (0,)
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

@@ -38,6 +38,7 @@ class Normalised(Op, abstract=True):
     """Base: an input normalised over `axes`, computed in float32 where it is half precision."""
 
     axes: Axes
+    batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

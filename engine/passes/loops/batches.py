@@ -5,32 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...control_flow.batching import Batch, Rules, Value
-from ...control_flow.batching_rules import RULES, elementwise
+from ...control_flow.batching_rules import RULES, general
 from ...graph.graph import Operation, get_default_graph
+from ...graph.op import Cost
 from ...graph.tensor import Symbol
-from ...ops.arrays.axes import Transpose
 from ...ops.arrays.indexing import GetItem
-from ...ops.arrays.joining import Concatenate, Split, Stack
-from ...ops.arrays.shaping import BroadcastTo, DimLike, ExpandDims, Reshape, Squeeze, reshape
-from ...ops.base import Cast, build
-from ...ops.linear_algebra.einsum import Contraction
-from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul
-from ...ops.math.reduced import BroadcastReduced, Reduction
-from ...ops.neural.softmax import Normalised
-from ...ops.run_time_shapes import BroadcastToShape, SumToShape
+from ...ops.arrays.shaping import DimLike, reshape
+from ...ops.base import build
+from ...ops.linear_algebra.linalg import FlattenRows, MatMul
 from .view import is_static
 
-_HEAVY = (BatchMatMul, Contraction, MatMul)
-_MOVABLE = (
-    *_HEAVY, BroadcastReduced, BroadcastTo, BroadcastToShape, Cast, Concatenate, ExpandDims, FlattenRows, Reshape,
-    Split, Squeeze, Stack, SumToShape, Transpose, Normalised, Reduction,
-)  # fmt: skip
-_rules = Rules(RULES, {}, elementwise)
+_rules = Rules(RULES, {}, general)
 
 
 def is_heavy(operation: Operation) -> bool:
     """Test whether an operation is worth being batched for itself."""
-    return isinstance(operation.op, _HEAVY)
+    return operation.op.batchable and operation.op.cost is Cost.PRODUCT
 
 
 def can_batch(operation: Operation) -> bool:
@@ -39,7 +29,7 @@ def can_batch(operation: Operation) -> bool:
         return False
     if isinstance(operation.op, GetItem):
         return len(operation.inputs) == 1  # a known key
-    return operation.op.elementwise or isinstance(operation.op, _MOVABLE)
+    return operation.op.elementwise or operation.op.batchable
 
 
 def new_batch(size: DimLike) -> Batch:
