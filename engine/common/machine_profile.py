@@ -47,6 +47,7 @@ class MachineProfile:
 
         part_nanoseconds: of a part of an elementwise kernel that is worth another thread.
         product_work: multiplications of a matrix product that are worth several threads.
+        product_element_work: further ones for each element of operands and result, where the first is transposed.
         product_part_work: multiplications of each part of one.
         product_shared_work: multiplications from which operands are laid out once for all parts.
         batch_part_work: multiplications of each part of a stack of products.
@@ -107,6 +108,7 @@ class MachineProfile:
 
     part_nanoseconds: float = 10_000.0
     product_work: int = 1_000_000
+    product_element_work: int = 24
     product_part_work: int = 500_000
     product_shared_work: int = 50_000_000
     batch_part_work: int = 250_000

@@ -107,7 +107,7 @@ def test_any_product(
     check_close(product(a, b, transpose_a, form, added), wanted, terms)
 
 
-LARGE = [  # rows, columns, terms, A and B transposed: one operand is laid out once for all parts
+LARGE = [  # rows, columns, terms, A and B transposed: most have one operand laid out once for all parts
     (1030, 333, 300, False, False),  # B, in one block of terms
     (1030, 60, 1300, False, False),  # in three
     (270, 1030, 700, True, False),  # A, while parts lay out B
@@ -120,6 +120,8 @@ LARGE = [  # rows, columns, terms, A and B transposed: one operand is laid out o
     (60, 700, 500, True, False),  # A by each of four parts: of columns,
     (700, 60, 500, True, True),  # of rows,
     (200, 190, 700, True, False),  # of both
+    (600, 70, 12, True, False),  # parts of rows that one thread computes all of
+    (600, 70, 12, True, True),
 ]
 
 

@@ -317,7 +317,24 @@ def _print_dealt_out(code: Builder, tiles: Tiles) -> None:
     for k, field in enumerate(_FIELDS):
         code.store("i64", values.get(field, f"%{field}"), context, k)
     parts = code.mul(code.ceil_div("%m", code.greatest(1, values["part_rows"])), values["across"])
-    print_parallel(code, f"gemm_{tiles.suffix}_part", context, parts)
+    task, is_small = f"gemm_{tiles.suffix}_part", _print_is_small(code)
+    with code.when(is_small), code.loop(0, parts) as part:
+        code.call(task, [("ptr", context), ("i64", part)])
+    with code.when(code.let(f"xor i1 {is_small}, true")):
+        print_parallel(code, task, context, parts)
+
+
+def _print_is_small(code: Builder) -> str:
+    """Print the test whether one thread is as fast as several.
+
+    Gradients of weights, whose first operand is transposed, take what was computed just before and fill a matrix: with
+    several threads that goes from the cache of one core to those of others. Weights stay where they are.
+    """
+    profile = machine_profile()
+    result, operands = code.mul("%m", "%n"), code.mul(code.add("%m", "%n"), "%k")
+    moving = code.mul(code.add(result, operands), profile.product_element_work)
+    moved = code.choose(code.compare("ne", "%a_transposed", 0), moving, 0)
+    return code.compare("slt", code.mul(result, "%k"), code.add(moved, profile.product_work))
 
 
 def _print_parts(code: Builder, tiles: Tiles) -> tuple[Size, Size]:
@@ -329,9 +346,7 @@ def _print_parts(code: Builder, tiles: Tiles) -> tuple[Size, Size]:
     most_across = code.choose(is_laid_out, few, _MOST_ACROSS)
     is_whole = code.compare("eq", code.mul(down, most_across), 1)
     most_across = code.choose(is_whole, _print_quarters(code), most_across)
-    profile = machine_profile()
-    is_small = code.compare("slt", work, profile.product_work)
-    paying = code.choose(is_small, 1, code.div(work, profile.product_part_work))
+    paying = code.choose(_print_is_small(code), 1, code.div(work, machine_profile().product_part_work))
     wanted = code.least(code.choose(is_whole, _QUARTERS, most_across), paying)
     panels = code.greatest(1, code.ceil_div("%n", tiles.columns))
     across = code.least(code.least(most_across, wanted), panels)
