@@ -107,7 +107,7 @@ class MachineProfile:
     weight_elements: int = 1 << 22
 
     part_nanoseconds: float = 10_000.0
-    product_work: int = 1_000_000
+    product_work: int = 1_500_000
     product_element_work: int = 24
     product_part_work: int = 500_000
     product_shared_work: int = 50_000_000

@@ -278,6 +278,7 @@ LINES = (
             ("W2", 1.05, "W2 with all threads, against one thread of ours"),
             ("W6", 1.05, "W6 of batch 32 with all threads, against one thread of ours"),
             ("W12", 1.05, "W12 with all threads, against one thread of ours"),
+            ("W24", 1.05, "W24, a prediction for one row, with all threads, against one thread of ours"),
             ("u_net", 0.65, "a U-shaped convnet, NumPy imported first, with all threads, against one thread of ours"),
         )
     ],

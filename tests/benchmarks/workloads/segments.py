@@ -1,5 +1,5 @@
 """Independent loops that use one core each, side by side against one after the other; and what that costs where there
-are none: W2, W6 and W12 with all threads against one of ours.
+are none: W2, W6, W12 and W24 with all threads against one of ours.
 
 So too a U-shaped net, NumPy imported first: its threads must leave ours the cores (docs/kernels.md, "Whose threads").
 """
@@ -19,7 +19,12 @@ from anabranch.engine.passes.framework.switches import without
 
 Record = dict[str, Any]
 STEPS, BATCH, UNITS, NETS = 200, 16, 64, 4
-OTHERS = {"W2": ("w02", {"B": 32, "T": 100}), "W6": ("w06", {"B": 32}), "W12": ("w12", {"parallel": 10})}
+OTHERS = {
+    "W2": ("w02", {"B": 32, "T": 100}),
+    "W6": ("w06", {"B": 32}),
+    "W12": ("w12", {"parallel": 10}),
+    "W24": ("w24", {}),
+}
 
 
 def _draw(random: np.random.Generator, *shape: int) -> Any:
@@ -94,7 +99,7 @@ def anabranch(params: dict[str, Any]) -> Record:
 
 
 def alone(params: dict[str, Any]) -> Record:
-    """W2, W6, W12 and the U-shaped net on one thread of ours; the others on all, but one piece after the other."""
+    """W2, W6, W12, W24 and the U-shaped net on one thread of ours; the others on all, but one piece after the other."""
     if params["of"] in ON_ONE_THREAD:
         os.environ["ANABRANCH_NUM_THREADS"] = "1"
         return anabranch(params)
