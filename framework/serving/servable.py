@@ -95,7 +95,7 @@ class Servable:
     @staticmethod
     def check_names(signature: Signature, given: Mapping[str, Any]) -> None:
         """Raise a `RequestError` unless exactly the inputs of a signature are given."""
-        if len(given) == len(signature.inputs) and all([info.name in given for info in signature.inputs]):
+        if len(given) == len(signature.inputs) and all(info.name in given for info in signature.inputs):
             return
         names = [info.name for info in signature.inputs]
         missing, unknown = [n for n in names if n not in given], [n for n in given if n not in names]

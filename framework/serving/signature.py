@@ -78,7 +78,7 @@ class TensorInfo:
         """Test whether an array of such a shape fits."""
         if len(shape) != len(self.shape):
             return False
-        for own, size in zip(self.shape, shape, strict=True):  # a generator takes three times as long
+        for own, size in zip(self.shape, shape, strict=True):  # noqa: SIM110  (a generator takes three times as long)
             if own is not None and own != size:
                 return False
         return True

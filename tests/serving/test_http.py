@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import logging
 import re
 import socket
 from collections.abc import AsyncGenerator
@@ -255,3 +256,39 @@ def test_answers_do_not_depend_on_where_they_begin(waits: bool, begins_at_once: 
         assert b"x-name: 1" in head
     else:
         assert json.loads(body) == {"error": "no abc" if fails == 409 else "The server failed: ZeroDivisionError: none"}
+
+
+@pytest.mark.parametrize("begins_at_once", [False, True])
+def test_the_end_of_the_drain_answers_requests_and_logs_no_error(
+    begins_at_once: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    from anabranch.framework.serving.web.connections import HttpServer
+
+    async def handle(request: Request) -> Response:
+        if request.parts["name"] == "large":
+            return Response(bytes(1 << 26))
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    async def run() -> bytes:
+        route = Route("POST", re.compile("/(?P<name>[a-z]+)"), handle, begins_at_once=begins_at_once)
+        server = HttpServer(Application([route], 100), drain_seconds=0.1)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            await server.listens.wait()
+            streams = [await asyncio.open_connection(*listening.getsockname()) for _ in range(3)]
+            for (_, writer), path in zip(streams, ("/endless", "/large", ""), strict=True):
+                writer.write(_post(path, b"") if path else b"POST /half")
+            await streams[1][0].readexactly(100)  # and the rest is not read
+            server.should_exit = True
+            answer = await streams[0][0].read()
+            await serving
+            for _, writer in streams:
+                writer.transport.abort()
+        return answer
+
+    with caplog.at_level(logging.WARNING):
+        answer = asyncio.run(run())
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"drain_seconds" in answer
+    assert not caplog.records

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import ssl
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ from .application import Application, Begun, fields_of, texts_of
 
 _MOST_HEAD_BYTES = 1 << 16  # of a request: its line and headers
 _NOT_PLAIN = frozenset(b"%?#")  # with one of them, an address is more than a path, or a path is to be decoded
+_TURN_SECONDS = 0.1  # in which connections and tasks notice that they are ended
+_LAST_SECONDS = 3  # after which uvicorn ends what did not notice, and logs an error
 _KEEP_ALIVE_SECONDS = 75  # clients keep connections for longer than uvicorn's 5 seconds
 
 
@@ -259,10 +262,11 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=max(1, round(drain_seconds)),
+                timeout_graceful_shutdown=math.ceil(drain_seconds) + _LAST_SECONDS,
                 **secure,
             )
         )
+        self._drain_seconds = drain_seconds
         self.listens = asyncio.Event()
 
     @contextlib.contextmanager
@@ -272,3 +276,28 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         self.listens.set()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        ending = asyncio.create_task(self._end_requests())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    async def _end_requests(self) -> None:
+        """End requests when the time for them is over, so that each is answered with an error.
+
+        First go the clients that do not read their answers: there is no other way to be rid of them.
+        """
+        await asyncio.sleep(self._drain_seconds)
+        self._abort(lambda connection: connection.flow.write_paused)
+        await asyncio.sleep(_TURN_SECONDS)
+        for task in list(self.server_state.tasks):
+            task.cancel()
+        await asyncio.sleep(10 * _TURN_SECONDS)
+        self._abort(lambda connection: True)
+
+    def _abort(self, is_meant: Callable[[Any], bool]) -> None:
+        for connection in [each for each in self.server_state.connections if is_meant(each)]:
+            transport: Any = connection.transport
+            transport.abort()
