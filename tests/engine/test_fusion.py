@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 from shared.fusion_checks import Check, X, groups, prepared, variable
 
 import anabranch as ab
+from anabranch import ops
 from anabranch.engine.graph import Graph, Operation, Symbol, Tensor
+from anabranch.engine.graph.region import Region
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.internal.fused import Fused
+from anabranch.engine.passes.framework.prune import all_operations
+from anabranch.engine.passes.fusion import fuse as fuse_module
+from anabranch.engine.runtime.interpreter import Interpreter
 
 pytestmark = pytest.mark.usefixtures("loops_stay")
 
@@ -504,3 +509,35 @@ def test_one_program_is_fused_in_one_way():
     first = source()
     del garbage[::2]
     assert [source() for _ in range(2)] == [first] * 2
+
+
+def test_equal_bodies_are_fused_once_and_keep_their_own_lines(monkeypatch: pytest.MonkeyPatch):
+    """Bodies that differ in a number, or in what is wanted of them, are fused by themselves."""
+    seen: list[int] = []
+    group = fuse_module.Block.group
+
+    def counted(block: Any) -> Any:
+        seen.append(len(block.operations))
+        return group(block)
+
+    monkeypatch.setattr(fuse_module.Block, "group", counted)
+    x = ab.placeholder((64,), "float32", "x")
+
+    def loop(factor: float, start: Any) -> Any:
+        return ab.while_loop(lambda i, _: i < 50, lambda i, s: (i + 1, ops.tanh(s * factor) + x * s), (0, start))[1]
+
+    ends = [loop(0.5, x), loop(0.5, x + 1.0), loop(0.25, x - 1.0), loop(0.5, x * 2.0)]
+    lines = [
+        ab.while_loop(lambda i, _: i < 50, lambda i, s: (i + 1, ops.exp(s * 0.5) * x), (0, x))[1],
+        ab.while_loop(lambda i, _: i < 50, lambda i, s: (i + 1, ops.exp(s * 0.5) * x), (0, x))[1],
+    ]
+    step = prepared([*ends, *lines], [x])
+    fused = [o for o in all_operations(step.operations) if isinstance(o.op, Fused) and isinstance(o.graph, Region)]
+    assert len(fused) == 6
+    assert len({o.location.line for o in fused if o.location is not None}) == 3
+    assert len([size for size in seen if size > 3]) <= 4  # three kinds of bodies, and the step around them
+    value = np.linspace(-1.0, 1.0, 64, dtype="float32")
+    found = ab.Session().run([*ends, *lines], {x: value})
+    expected = Interpreter().run(x.graph, [*ends, *lines], {x: value})
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)

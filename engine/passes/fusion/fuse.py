@@ -8,14 +8,17 @@ numbers for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from ...common.identity import is_among
 from ...common.machine_profile import machine_profile
-from ...graph.graph import Graph, Operation
+from ...common.quick_dataclass import dataclass
+from ...graph.graph import Graph, Operation, Parameter
 from ...graph.op import Op
 from ...graph.provenance import location_of_several
+from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
+from ...ops.base import Constant
 from ...ops.internal.fused import Fused
 from ..framework.log import is_recording, note_change
 from ..framework.order import reorder
@@ -51,32 +54,95 @@ def fuse(
         rule: what kernels can compute.
         sizes: those that are known at run time only; without them operations over such are left alone.
     """
-    _fuse_block(graph, operations, kept_of(graph, operations, kept), rule, sizes)
+    _fuse_block(graph, operations, kept_of(graph, operations, kept), rule, sizes, {})
 
 
 def _fuse_block(
-    graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule, sizes: KnownSizes | None
+    graph: Graph,
+    operations: Sequence[Operation],
+    kept: Kept,
+    rule: FusionRule,
+    sizes: KnownSizes | None,
+    known: dict[Hashable, list[_Found]],
 ) -> None:
+    """Fuse in a block, and before that in those inside; `known` has what was found in blocks of the same forms."""
     for operation in operations:
         for region, inside, wanted in inner_blocks(operation, kept):
-            _fuse_block(region, inside, wanted, rule, sizes)
-    takes_all = is_on("reductions")
-    plain = set[Operation]() if takes_all else set(operations)
+            _fuse_block(region, inside, wanted, rule, sizes, known)
+    form = _form_of_block(operations, kept.own)
+    found = None if form is None else known.get(form)
+    if found is None:
+        rewrites = _found_in(graph, operations, kept, rule, sizes)
+        if form is not None:
+            known[form] = [_Found.of(rewrite, operations) for rewrite in rewrites]
+    else:
+        rewrites = [each.in_block(graph, operations) for each in found]
     replaced: dict[Operation, Operation] = {}
-    for attempt in range(_ATTEMPTS):
-        block = Block(operations, rule, plain, kept.own, sizes)
-        groups = [group for group in block.group() if _is_worthwhile(group, block.forms)]
-        used = _used_outside(operations, groups) | kept.own
-        rewrites = [_Rewrite(graph, block, group, used) for group in groups]
-        refused = [rewrite for rewrite in rewrites if attempt < _ATTEMPTS - 1 and not rule.has_kernel(rewrite.fused)]
-        if not refused:
-            for rewrite in rewrites:
-                rewrite.tell()
-                replaced.update(rewrite.apply())
-            break
-        plain = plain.union(*[rewrite.group.members for rewrite in refused])
+    for rewrite in rewrites:
+        rewrite.tell()
+        replaced.update(rewrite.apply())
     if replaced:
         reorder(graph, replaced)
+
+
+def _found_in(
+    graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule, sizes: KnownSizes | None
+) -> list[_Rewrite]:
+    """Find what is fused in a block, and has kernels."""
+    takes_all = is_on("reductions")
+    plain = set[Operation]() if takes_all else set(operations)
+    for _ in range(_ATTEMPTS - 1):
+        rewrites = _attempt(graph, operations, kept, rule, sizes, plain)
+        refused = [rewrite for rewrite in rewrites if not rule.has_kernel(rewrite.fused)]
+        if not refused:
+            return rewrites
+        plain = plain.union(*[rewrite.members for rewrite in refused])
+    return _attempt(graph, operations, kept, rule, sizes, plain)
+
+
+def _attempt(
+    graph: Graph,
+    operations: Sequence[Operation],
+    kept: Kept,
+    rule: FusionRule,
+    sizes: KnownSizes | None,
+    plain: set[Operation],
+) -> list[_Rewrite]:
+    block = Block(operations, rule, plain, kept.own, sizes)
+    groups = [group for group in block.group() if _is_worthwhile(group, block.forms)]
+    used = _used_outside(operations, groups) | kept.own
+    return [_GroupRewrite(block, group, used).in_graph(graph) for group in groups]
+
+
+def _form_of_block(operations: Sequence[Operation], kept: set[Symbol]) -> Hashable:
+    """Return all of a block that decides which of its operations are fused; None if that is not seen from the block.
+
+    Blocks of equal forms hold equal ops over tensors of equal specs in the same places, on the same devices.
+    """
+    numbers: dict[Symbol, int] = {}
+    facts: list[Hashable] = []
+    for operation in operations:
+        op = operation.op
+        if op.regions or operation.effects or operation.control_inputs:
+            return None
+        if not all(tensor in numbers for tensor in operation.inputs):
+            return None  # it is fed
+        if isinstance(op, Constant):
+            facts.append(op.value.tobytes() if op.value.size == 1 else Constant)
+        else:
+            facts.append(Parameter if isinstance(op, Parameter) else op)
+        facts.append((operation.device, *[numbers[tensor] for tensor in operation.inputs]))
+        for tensor in operation.outputs:
+            if isinstance(tensor.spec, TensorSpec) and not tensor.spec.is_static:
+                return None  # which sizes are equal is known by tensors
+            numbers[tensor] = len(numbers)
+            facts.append((tensor.spec, tensor in kept))
+    form = tuple(facts)
+    try:
+        hash(form)
+    except TypeError:
+        return None
+    return form
 
 
 def _is_worthwhile(group: Group, forms: Mapping[Operation, Form]) -> bool:
@@ -112,25 +178,104 @@ def _used_outside(operations: Sequence[Operation], groups: list[Group]) -> set[S
 # --- rewriting ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A fused operation as it is in each block of a form, by the places of operations in the block.
+
+    Attributes:
+        members: those that it computes.
+        views: those of them that stay besides.
+        inputs, outputs: tensors, as the place of an operation and the number of its output.
+        op: what computes them.
+    """
+
+    members: tuple[int, ...]
+    views: tuple[int, ...]
+    inputs: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[int, int], ...]
+    op: Fused
+
+    @classmethod
+    def of(cls, rewrite: _Rewrite, operations: Sequence[Operation]) -> _Found:
+        """Take the places of what a rewrite names that was not applied yet."""
+        places = {operation: place for place, operation in enumerate(operations)}
+        inputs, outputs = (
+            tuple([(places[tensor.operation], tensor.index) for tensor in tensors])
+            for tensors in (rewrite.fused.inputs, rewrite.outputs)
+        )
+        members = tuple([places[member] for member in rewrite.members])
+        views = tuple([place for place in members if operations[place] in rewrite.views])
+        assert isinstance(rewrite.fused.op, Fused)
+        return cls(members, views, inputs, outputs, rewrite.fused.op)
+
+    def in_block(self, graph: Graph, operations: Sequence[Operation]) -> _Rewrite:
+        """Return the rewrite of another block of the form."""
+        inputs, outputs = (
+            [operations[place].outputs[number] for place, number in tensors] for tensors in (self.inputs, self.outputs)
+        )
+        views = {operations[place] for place in self.views}
+        return _Rewrite(graph, [operations[place] for place in self.members], views, outputs, tuple(inputs), self.op)
+
+
 class _Rewrite:
-    """One fused operation instead of the members of a group. Their tensors live on as its outputs.
+    """One fused operation instead of the members of a group. Their tensors live on as its outputs."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        members: Sequence[Operation],
+        views: set[Operation],
+        outputs: list[Symbol],
+        inputs: tuple[Symbol, ...],
+        op: Fused,
+    ) -> None:
+        self.members = members
+        self.views = views
+        self.outputs = outputs
+        last = members[-1]
+        location = location_of_several([member.location for member in members])
+        self.fused = Operation(graph, op, inputs, (), last.name, last.device, (), location)
+        self.fused.outputs = tuple(outputs)
+        self.fused.index = last.index
+
+    def tell(self) -> None:
+        """Note what became one kernel, and what of it are reductions."""
+        if not is_recording():
+            return
+        steps = [step for step, _ in self.fused.op.steps] if isinstance(self.fused.op, Fused) else []
+        listed = ", ".join(step.type_name for step in steps)
+        several = f"{len(steps)} operations are one kernel: {listed}"
+        note_change("fuse", self.fused, several if len(steps) > 1 else "is one kernel, not several passes over memory")
+        for member in self.members:
+            others = [other.name for other in self.members if other is not member and not other.op.view]
+            if others and not member.op.elementwise and not member.op.view:
+                home = others[0] if member.name == self.fused.name else self.fused.name
+                note_change("reductions", member, f"is taken in one kernel with {home!r}")
+
+    def apply(self) -> dict[Operation, Operation]:
+        """Put the fused operation in the members' place; returns what it replaces."""
+        for position, tensor in enumerate(self.outputs):
+            tensor.operation, tensor.index = self.fused, position
+        return {member: self.fused for member in self.members if member not in self.views}
+
+
+class _GroupRewrite:
+    """Finds the fused operation of a group.
 
     A change of shape whose result is used outside as well stays besides: as a view it costs nothing.
     """
 
-    def __init__(self, graph: Graph, block: Block, group: Group, used: set[Symbol]) -> None:
+    def __init__(self, block: Block, group: Group, used: set[Symbol]) -> None:
         self.group = group
         self._block = block
         self._views = self._kept_views(used)
         wanted = used | {tensor for view in self._views for tensor in view.inputs}
         made = [tensor for member in group.members if member not in self._views for tensor in member.outputs]
         self.outputs = [tensor for tensor in made if tensor in wanted]
+
+    def in_graph(self, graph: Graph) -> _Rewrite:
         inputs, op = self._fused()
-        last = group.members[-1]
-        location = location_of_several([member.location for member in group.members])
-        self.fused = Operation(graph, op, inputs, (), last.name, last.device, (), location)
-        self.fused.outputs = tuple(self.outputs)
-        self.fused.index = last.index
+        return _Rewrite(graph, self.group.members, self._views, self.outputs, inputs, op)
 
     def _kept_views(self, used: set[Symbol]) -> set[Operation]:
         kept: set[Operation] = set()
@@ -181,26 +326,6 @@ class _Rewrite:
             group.space.size,
         )
         return tuple(inputs[value] for value in needed[:count]), _numbered(op)
-
-    def tell(self) -> None:
-        """Note what became one kernel, and what of it are reductions."""
-        if not is_recording():
-            return
-        steps = [step for step, _ in self.fused.op.steps] if isinstance(self.fused.op, Fused) else []
-        listed = ", ".join(step.type_name for step in steps)
-        several = f"{len(steps)} operations are one kernel: {listed}"
-        note_change("fuse", self.fused, several if len(steps) > 1 else "is one kernel, not several passes over memory")
-        for member in self.group.members:
-            others = [other.name for other in self.group.members if other is not member and not other.op.view]
-            if others and not member.op.elementwise and not member.op.view:
-                home = others[0] if member.name == self.fused.name else self.fused.name
-                note_change("reductions", member, f"is taken in one kernel with {home!r}")
-
-    def apply(self) -> dict[Operation, Operation]:
-        """Put the fused operation in the members' place; returns what it replaces."""
-        for position, tensor in enumerate(self.outputs):
-            tensor.operation, tensor.index = self.fused, position
-        return {member: self.fused for member in self.group.members if member not in self._views}
 
 
 def _numbered(op: Fused) -> Fused:
