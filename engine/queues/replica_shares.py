@@ -1,4 +1,4 @@
-"""Which share of a step a worker is to compute: the part of the state of replicas that decides it."""
+"""Choose which share of a step a worker computes: the part of the state of replicas that decides it."""
 
 from __future__ import annotations
 
