@@ -5,7 +5,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from anabranch.engine.queues import Queue
+from anabranch.engine.queues.errors import DeadlineExceededError
 
 PATIENCE = 20  # seconds; what takes longer hangs
 
@@ -43,6 +46,23 @@ def until(holds: Callable[[], Any], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, f"it does not hold after {seconds:g} s"
+
+
+def out_of_time(run: Callable[[float], Any], *wanted: str) -> str:
+    """Run a step that does not end, until the time for it is over; gives the error's text.
+
+    On a slow machine that time may be over before all tasks have begun: the step gets more until some texts are there.
+
+    Args:
+        run: runs the step, for so many seconds.
+        wanted: the texts that the error has to have.
+    """
+    for seconds in (0.2, 1.0, 5.0, 25.0):
+        with pytest.raises(DeadlineExceededError) as caught:
+            run(seconds)
+        if all(text in str(caught.value) for text in wanted):
+            break
+    return str(caught.value)
 
 
 def wait_until(queue: Queue, pending_enqueues: int = 0, pending_dequeues: int = 0) -> None:
