@@ -239,7 +239,8 @@ def test_a_loop_over_sequences_computes_the_rows_that_are_not_finished(graph: An
 def test_a_batchable_op_before_a_product_leaves_the_loop(graph: Any, batchable: bool, monkeypatch: pytest.MonkeyPatch):
     """Rows in order are taken to a product: both are computed for all iterations at once, or neither."""
     monkeypatch.setattr(Ordered, "batchable", batchable)
-    x, w, u = (ab.placeholder(shape, "float64") for shape in [(STEPS, ROWS, UNITS), (UNITS, UNITS), (UNITS, UNITS)])
+    shapes = [(STEPS, ROWS, UNITS), (UNITS, UNITS), (UNITS, UNITS)]
+    x, w, u = (ab.placeholder(shape, "float64") for shape in shapes)
     steps = ops.tanh(x)  # no input of the program: its rows are taken inside
 
     def body(i: Any, h: Any) -> Any:
@@ -250,7 +251,7 @@ def test_a_batchable_op_before_a_product_leaves_the_loop(graph: Any, batchable: 
     assert (Ordered.type_name in [operation.type for operation in step.operations]) == batchable
 
     rng = np.random.default_rng(0)
-    values = [rng.uniform(-1, 1, tensor.shape) for tensor in (x, w, u)]
+    values = [rng.uniform(-1, 1, shape) for shape in shapes]
     (expected,) = Interpreter().run(graph, [last], dict(zip((x, w, u), values, strict=True)))
     np.testing.assert_allclose(Program(graph, [last], [x, w, u])(*values)[0], expected, rtol=1e-9, atol=1e-12)
 

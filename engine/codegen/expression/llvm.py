@@ -11,7 +11,7 @@ from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ..llvm.builder import IN_LOOP, LOOP, Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand
-from .expression import Node
+from .expression import Node, UnsupportedError
 
 _COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 _INTEGER_COMPARISONS = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
@@ -180,32 +180,36 @@ def _print_nodes(code: Builder, spec: KernelSpec, address: Callable[[int], str])
 
 
 def instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> str:
-    """The instruction of a node over values of these names and types."""
+    """The instruction of a node over values of these names and types.
+
+    Raises:
+        UnsupportedError: the node is no single instruction.
+    """
     kind, result = node.kind, node.type
-    floating = bool(types) and types[-1] in ("float", "double")
-    if kind in ("add", "sub", "mul", "div"):
-        operator = f"f{kind}" if floating else kind
-        return f"{operator} {result} {arguments[0]}, {arguments[1]}"
+    floating = bool(types) and types[0] in ("float", "double")
+    listed = ", ".join(arguments)
+    if kind in ("add", "sub", "mul", "div", "rem"):
+        return f"{'f' if floating else ''}{kind} {result} {listed}"
     if kind == "neg":
-        return f"fneg {result} {arguments[0]}" if floating else f"sub {result} 0, {arguments[0]}"
+        return f"fneg {result} {listed}" if floating else f"sub {result} 0, {listed}"
     if kind in _COMPARISONS:
-        if floating:
-            return f"fcmp {_COMPARISONS[kind]} {types[0]} {arguments[0]}, {arguments[1]}"
-        return f"icmp {_INTEGER_COMPARISONS[kind]} {types[0]} {arguments[0]}, {arguments[1]}"
+        compare = f"fcmp {_COMPARISONS[kind]}" if floating else f"icmp {_INTEGER_COMPARISONS[kind]}"
+        return f"{compare} {types[0]} {listed}"
     if kind == "select":
         return f"select i1 {arguments[0]}, {result} {arguments[1]}, {result} {arguments[2]}"
     if kind in ("and", "or", "xor", "shl", "ashr"):
-        return f"{kind} {result} {arguments[0]}, {arguments[1]}"
+        return f"{kind} {result} {listed}"
     if kind == "bitcast":
-        return f"bitcast {types[0]} {arguments[0]} to {result}"
+        return f"bitcast {types[0]} {listed} to {result}"
     if kind == "cast":
-        return conversion(types[0], result, arguments[0])
-    suffix = "f32" if result == "float" else "f64"
-    if kind == "intrinsic":
-        return f"call {result} @llvm.{node.value}.{suffix}({result} {arguments[0]})"
-    assert kind == "fma", kind
-    listed = ", ".join(f"{result} {argument}" for argument in arguments)
-    return f"call {result} @llvm.fmuladd.{suffix}({listed})"
+        return conversion(types[0], result, listed)
+    passed = ", ".join(f"{result} {argument}" for argument in arguments)
+    if kind in ("floordiv", "floormod"):  # functions of regions
+        return f"call {result} @{kind}_{result}({passed})"
+    name = node.value if kind == "intrinsic" else {"fma": "fmuladd"}.get(kind)
+    if name is None:
+        raise UnsupportedError(kind)
+    return f"call {result} @llvm.{name}.{'f32' if result == 'float' else 'f64'}({passed})"
 
 
 def conversion(source: str, target: str, value: str) -> str:

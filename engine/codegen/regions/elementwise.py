@@ -9,9 +9,11 @@ from functools import lru_cache
 
 from ...graph.op import Op
 from ..expression.expression import Expression, UnsupportedError
+from ..expression.llvm import instruction
+from ..expression.llvm import literal as constant
 from ..llvm.builder import IN_LOOP
 from .function import Array, Elements, Function, Scalar, Value, collapsed, strides_of
-from .scalars import NativeBuilder, expression_of, instruction, literal, node_literal, type_of
+from .scalars import NativeBuilder, expression_of, literal, type_of
 
 Steps = Sequence[tuple[Op, tuple[int, ...]]]
 
@@ -94,7 +96,7 @@ def _forms(op: Op, kinds: tuple[str, ...]) -> tuple[list[_Form], int, str]:
     forms: list[_Form] = []
     for node in builder.nodes:
         if node.kind == "constant":
-            forms.append((node_literal(node), None, None))
+            forms.append((constant(node), None, None))
         elif node.kind == "input":
             forms.append(("", None, int(node.value)))
         else:
@@ -148,7 +150,7 @@ def _print_nodes(function: Function, builder: NativeBuilder, inputs: Sequence[st
     registers: list[str] = []
     for node in builder.nodes:
         if node.kind == "constant":
-            registers.append(node_literal(node))
+            registers.append(constant(node))
         elif node.kind == "input":
             registers.append(inputs[int(node.value)])
         else:

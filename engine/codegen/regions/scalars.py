@@ -14,15 +14,12 @@ import numpy as np
 
 from ...common.dtypes import name_of
 from ...graph.op import Op
-from ..expression.expression import Expression, ExpressionBuilder, Node, UnsupportedError
-from ..expression.llvm import conversion
+from ..expression.expression import Expression, ExpressionBuilder, UnsupportedError
 
 _TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
 _SIZES = {"float": 4, "double": 8, "i32": 4, "i64": 8, "i1": 1}
 _INTEGERS = ("i32", "i64")
 _FLOATS = ("float", "double")
-_FLOAT_ORDER = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
-_INTEGER_ORDER = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
 
 
 def type_of(dtype: Any) -> str:
@@ -123,42 +120,6 @@ def literal(value: Any, kind: str) -> str:
     if kind == "i1":
         return "true" if value else "false"
     return str(int(value))
-
-
-def node_literal(node: Node) -> str:
-    """The constant that a node holds."""
-    if node.type in _FLOATS:
-        return f"0x{node.value.upper()}"
-    return literal(node.value, node.type)
-
-
-def instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> str:
-    """The LLVM instruction of a node that is one instruction."""
-    kind, result = node.kind, node.type
-    listed = ", ".join(arguments)
-    if kind in ("add", "sub", "mul", "div", "rem"):
-        return f"{'f' if result in _FLOATS else ''}{kind} {result} {listed}"
-    if kind == "neg":
-        return f"fneg {result} {listed}" if result in _FLOATS else f"sub {result} 0, {listed}"
-    if kind in _FLOAT_ORDER:
-        if types[0] in _FLOATS:
-            return f"fcmp {_FLOAT_ORDER[kind]} {types[0]} {listed}"
-        return f"icmp {_INTEGER_ORDER[kind]} {types[0]} {listed}"
-    if kind == "select":
-        return f"select i1 {arguments[0]}, {result} {arguments[1]}, {result} {arguments[2]}"
-    if kind in ("and", "or", "xor", "shl", "ashr"):
-        return f"{kind} {result} {listed}"
-    if kind == "bitcast":
-        return f"bitcast {types[0]} {listed} to {result}"
-    if kind == "cast":
-        return conversion(types[0], result, listed)
-    if kind in ("floordiv", "floormod"):
-        return f"call {result} @{kind}_{result}({result} {arguments[0]}, {result} {arguments[1]})"
-    suffix = "f32" if result == "float" else "f64"
-    name = node.value if kind == "intrinsic" else {"fma": "fmuladd"}.get(kind)
-    if name is None:
-        raise UnsupportedError(kind)
-    return f"call {result} @llvm.{name}.{suffix}({', '.join(f'{result} {argument}' for argument in arguments)})"
 
 
 def division_functions() -> str:
