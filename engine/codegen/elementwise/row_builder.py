@@ -199,15 +199,6 @@ def _unrolled(op: Fused, nest: _Nest) -> _Nest | None:
     return _nest(op, (1, high))
 
 
-def loops_of(op: Fused) -> list[Interval]:
-    """The intervals of the space through which the loops of its kernel run, the outermost first.
-
-    Raises:
-        UnsupportedError: kernels can't compute it.
-    """
-    return _nest(op).loops
-
-
 def row_numbers(spec: RowKernel, extents: Sequence[int], strides: Sequence[int], sizes: Sequence[int]) -> list[int]:
     """Return the numbers that a kernel's code reads, for loops of these extents, these strides and sizes of outputs.
 

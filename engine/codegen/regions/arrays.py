@@ -92,22 +92,13 @@ def _room(context: Context, state: State, index: str, dynamic: bool) -> None:
     function.line(f"store i64 {function.let(f'select i1 {grows}, i64 {larger}, i64 {size}')}, ptr {state.size}")
 
 
-def _put(function: Function, state: State, place: str, value: Value) -> None:
-    if isinstance(value, Scalar) and not state.shape and value.kind == state.kind:
-        function.store(state.kind, value.name, place)
-    elif isinstance(value, Array) and value.shape == state.shape and value.kind == state.kind:
-        function.copy(place, value.pointer, value.bytes)
-    else:
-        raise UnsupportedError("an element of another shape")
-
-
 def _write(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, ArrayWrite)
     array, index, value = inputs
     state, position = _slots(array), as_index(context.function, index)
     _room(context, state, position, op.dynamic_size)
-    _put(context.function, state, _row(context.function, state, position), value)
+    context.function.put(value, state.kind, state.shape, _row(context.function, state, position), "an element")
     context.function.line(f"store i8 1, ptr {_flag(context.function, state, position)}")
     return [_changed(state)]
 
@@ -131,7 +122,7 @@ def _add_at(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
         function.store(state.kind, total, at)
     function.jump(done)
     function.begin(new)
-    _put(function, state, place, value)
+    function.put(value, state.kind, state.shape, place, "an element")
     function.line(f"store i8 1, ptr {_flag(function, state, position)}")
     function.jump(done)
     function.begin(done)

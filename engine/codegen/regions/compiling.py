@@ -534,8 +534,6 @@ def _declarations() -> list[str]:
     """Return the declarations of functions that regions call beside those that kernels call."""
     lines = ['!100 = !{!"branch_weights", i32 1, i32 1000000}', '!101 = !{!"branch_weights", i32 1000000, i32 1}']
     for suffix, kind in (("f32", "float"), ("f64", "double")):
-        for name in ("maximum", "minimum"):
-            lines.append(f"declare {kind} @llvm.{name}.{suffix}({kind}, {kind})")
         for width in (1, 2, 4, 8, 16):
             lane = f"<{width} x {kind}>"
             lines.append(f"declare {lane} @llvm.fmuladd.v{width}{suffix}({lane}, {lane}, {lane})")

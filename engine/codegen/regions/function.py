@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ..expression.expression import UnsupportedError
 from ..llvm.builder import LOOP, Builder
 from .scalars import size_of
 
@@ -207,6 +208,26 @@ class Function(Builder):
     def copy(self, target: str, source: str, size: int | str) -> None:
         """Copy bytes between places that do not overlap."""
         self.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)")
+
+    def put(self, value: Value, kind: str, shape: tuple[int, ...], target: str, place: str) -> None:
+        """Write a value into the memory of an element of a stack or record.
+
+        Args:
+            value: what is written.
+            kind: the LLVM type of the element's numbers.
+            shape: of the element.
+            target: its pointer.
+            place: what it belongs to, for the error.
+
+        Raises:
+            UnsupportedError: the value has another shape or type.
+        """
+        if isinstance(value, Scalar) and not shape and value.kind == kind:
+            self.store(kind, value.name, target)
+        elif isinstance(value, Array) and value.shape == shape and value.kind == kind:
+            self.copy(target, value.pointer, value.bytes)
+        else:
+            raise UnsupportedError(f"{place} of another shape or type")
 
     def zero(self, target: Array) -> None:
         """Fill an array with zeros."""

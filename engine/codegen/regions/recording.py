@@ -15,7 +15,7 @@ from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol
 from ..expression.expression import UnsupportedError
 from .forms import Context
-from .function import Array, Elements, Ragged, Record, Scalar, Value
+from .function import Elements, Ragged, Record, Value
 from .pieces import PIECE
 
 _MANY = 100  # records of one loop, from which they share a count
@@ -127,12 +127,7 @@ def _print_recording(context: Context, tensor: Symbol, value: Value) -> None:
 def _put(context: Context, record: Record, index: str, value: Value) -> None:
     function = context.function
     target = function.element(record.kind, record.rows, function.offset_of([index], [math.prod(record.shape)]))
-    if isinstance(value, Scalar) and not record.shape and value.kind == record.kind:
-        function.store(value.kind, value.name, target)
-    elif isinstance(value, Array) and value.shape == record.shape and value.kind == record.kind:
-        function.copy(target, value.pointer, value.bytes)
-    else:
-        raise UnsupportedError("a record of another shape or type")
+    function.put(value, record.kind, record.shape, target, "a record")
 
 
 def recorded_value(context: Context, tensor: Symbol, start: str) -> Value:
