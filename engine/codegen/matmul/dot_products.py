@@ -22,6 +22,7 @@ BLOCK = 256  # terms that are laid out at once
 PANEL = 64  # columns that are laid out at once
 TILE_ROWS, TILE_SUBS, _TILE_GROUPS = 32, 2, 16  # of AMX: two tiles of 16 rows, by two of 16 columns
 _TILE_BYTES = 64
+TILE_SIZES = ("%step", "%groups", "%width", "%is_first", "%sub_step")  # the last: bytes between groups of 16 columns
 _SYSCALL_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
@@ -62,7 +63,7 @@ class DotProduct:
         return SUB * BLOCK
 
 
-PAIRS = DotProduct("x86.avx2.pmadd.wd", 2, 8, 4)
+PAIRS = DotProduct("x86.avx2.pmadd.wd", 2, 8, 6)
 NONE = DotProduct("", 2, 8, 4)
 VNNI = DotProduct("x86.avx512.vpdpbusd.512", 4, 16, 6, 4, is_unsigned=True)
 VNNI_256 = DotProduct("x86.avx512.vpdpbusd.256", 4, 8, 6, is_unsigned=True)
@@ -267,7 +268,7 @@ def _unpacked(code: Builder, row: str) -> str:
 
 def print_tile(dot: DotProduct, name: str, rows: int) -> str:
     """Add the products of a block for some rows and groups of 16 columns to the sums of the blocks before."""
-    sizes = [f"i64 {size}" for size in ("%step", "%groups", "%width", "%is_first")]
+    sizes = [f"i64 {size}" for size in TILE_SIZES]
     code = FunctionBuilder(f"{name}_tile{rows}", ["ptr %q", "ptr %panel", "ptr %sums", *sizes])
     vectors, size = dot.subs * SUB // dot.lanes, dot.terms * dot.lanes
     slots = [_slots(code, dot, vectors) for _ in range(rows)]
@@ -276,9 +277,12 @@ def print_tile(dot: DotProduct, name: str, rows: int) -> str:
         place, weights = code.mul(group, SUB * dot.terms), list[str]()
         for vector in range(vectors):
             sub, column = divmod(vector * dot.lanes, SUB)
-            start = code.add(place, sub * dot.sub_bytes + column * dot.terms)
+            start = code.add(place, code.mul("%sub_step", sub), column * dot.terms)
             loaded = code.load_vector(f"<{size} x i8>", "i8", "%panel", start)
             weights.append(_prepared(code, dot, loaded, is_raw=False))
+        if rows == dot.rows:  # what the next tiles read comes from memory meanwhile
+            ahead = code.at("i8", "%panel", code.add(code.mul("%sub_step", dot.subs), place))
+            code.line(f"call void @llvm.prefetch.p0(ptr {ahead}, i32 0, i32 3, i32 1)")
         for start, own in zip(starts, slots, strict=True):
             x = _terms_of(code, dot, start, group)
             for slot, weight in zip(own, weights, strict=True):
@@ -319,7 +323,7 @@ def print_direct(dot: DotProduct, name: str) -> str:
 
 def print_tiles(dot: DotProduct, name: str) -> str:
     """The same as a tile, by AMX: two tiles of 16 rows times two of 16 columns."""
-    sizes = [f"i64 {size}" for size in ("%step", "%groups", "%width", "%is_first")]
+    sizes = [f"i64 {size}" for size in TILE_SIZES]
     code = FunctionBuilder(f"{name}_tile{TILE_ROWS}", ["ptr %q", "ptr %panel", "ptr %sums", *sizes])
     places = [(row, column) for row in range(2) for column in range(TILE_SUBS)]
     stride = code.mul("%width", 4)
@@ -335,7 +339,7 @@ def print_tiles(dot: DotProduct, name: str) -> str:
         for k in range(2):
             q = code.at("i8", "%q", code.mul(SUB * k, "%step"), code.mul(group, dot.terms))
             code.call("llvm.x86.tileloadd64", [("i8", 4 + k), ("ptr", q), ("i64", "%step")])
-            weights = code.at("i8", "%panel", k * dot.sub_bytes, code.mul(group, SUB * dot.terms))
+            weights = code.at("i8", "%panel", code.mul("%sub_step", k), code.mul(group, SUB * dot.terms))
             code.call("llvm.x86.tileloadd64", [("i8", 6 + k), ("ptr", weights), ("i64", _TILE_BYTES)])
         for tile, (row, column) in enumerate(places):
             code.call("llvm.x86.tdpbsud", [("i8", tile), ("i8", 4 + row), ("i8", 6 + column)])
@@ -356,6 +360,7 @@ __all__ = [
     "PANEL",
     "SUB",
     "TILE_ROWS",
+    "TILE_SIZES",
     "TILE_SUBS",
     "DotProduct",
     "dot_product_of",

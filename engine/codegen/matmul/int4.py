@@ -255,8 +255,8 @@ def _print_task(dot: DotProduct, name: str) -> str:
             with code.loop(0, subs, dot.subs) as sub:
                 source = code.at("i8", panel_memory, code.mul(sub, dot.sub_bytes))
                 pointers = [("ptr", digits), ("ptr", source), ("ptr", code.at("i32", sums, code.mul(sub, SUB)))]
-                sizes = [("i64", fields["step"]), ("i64", code.ceil_div(size, dot.terms)), ("i64", PANEL), ("i64", 1)]
-                code.call(f"{name}_tile{_DIGITS}", [*pointers, *sizes])
+                sizes = [fields["step"], code.ceil_div(size, dot.terms), PANEL, 1, dot.sub_bytes]
+                code.call(f"{name}_tile{_DIGITS}", [*pointers, *[("i64", each) for each in sizes]])
             own = code.add(code.mul(group, columns), column)
             given = [("ptr", sums), ("ptr", code.at("float", fields.address("scale", "float"), own))]
             given.append(("ptr", code.at("i8", fields.address("zero", "i8"), own)))

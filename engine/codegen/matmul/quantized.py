@@ -1,8 +1,8 @@
 """Kernels of `QuantizedMatMul`: rows are rounded first, then panels of the int8 matrix are multiplied by all of them.
 
-A panel of 64 columns is laid out for a block of terms, in groups, in the nearest cache: that costs little beside the
-products even of one row, and the matrix is kept once, as its file holds it. No instruction of `dot_products` saturates.
-Sums of a block are in the result's own memory until the last one.
+A variable's matrix is laid out once, as a whole (`Panels`). Of another one a panel of 64 columns is laid out for a
+block of terms, in groups, in the nearest cache, or few rows are multiplied by it as it is stored. No instruction of
+`dot_products` saturates. Sums of a block are in the result's own memory until the last one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
+from ...ops.internal.laid_out_matmul import LaidOutMatMul, Panels
 from ...ops.neural.quantized import QuantizedMatMul
 from ..elementwise.bound import BoundKernel
 from ..elementwise.open_sizes import BoundedCache
@@ -42,6 +43,8 @@ from .dot_products import (
 )
 from .gemm_bind import ProductKernel
 
+_FEW_ROWS = 2  # of a tile for rows that are left over
+_LAID_OUT_BLOCK = 1024  # terms that are taken at once of panels that are laid out, where there are many rows
 _DIRECT_ROWS = 2  # for so few, panels are not laid out,
 _DIRECT_BLOCK = 32  # and so many terms are taken at once, whose rows the processor fetches in advance,
 _WIDE, _WIDE_BLOCK = 2048, 16  # or so many where rows of the matrix are longer than that many bytes
@@ -58,6 +61,7 @@ class QuantizedKernel:
         operands: the rows, the matrix, its scales, maybe the rows' scale, and the result.
         low, high, epsilon, transpose, is_fixed: those of the op.
         dot: the instruction that adds products.
+        is_laid_out: the matrix is in the layout of panels.
     """
 
     operands: tuple[Operand, ...]
@@ -67,6 +71,7 @@ class QuantizedKernel:
     transpose: bool
     is_fixed: bool
     dot: DotProduct
+    is_laid_out: bool = False
 
     effort = Effort.LARGE
 
@@ -77,13 +82,20 @@ class QuantizedKernel:
     @property
     def tiles(self) -> list[tuple[int, int]]:
         """The functions that add products, each by its rows and groups of 16 columns; each takes what the last left."""
-        own = [(rows, self.dot.subs) for rows in (self.dot.rows, 1)]
+        own = [(rows, self.dot.subs) for rows in (self.dot.rows, _FEW_ROWS, 1)]
         return [(TILE_ROWS, TILE_SUBS), *own] if self.dot.has_tiles else own
+
+    @property
+    def is_direct(self) -> bool:
+        """Test whether few rows are multiplied by the matrix as it is stored."""
+        return not self.transpose and not self.is_laid_out
 
     def print_run(self, name: str) -> str:
         dot = self.dot
-        functions = [print_packing(dot, name, self.transpose), *[print_tile(dot, name, rows) for rows in (1, dot.rows)]]
-        if not self.transpose:
+        functions = [print_tile(dot, name, rows) for rows in (1, _FEW_ROWS, dot.rows)]
+        if not self.is_laid_out:
+            functions.append(print_packing(dot, name, self.transpose))
+        if self.is_direct:
             functions.append(print_direct(dot, name))
         if dot.has_tiles:
             functions += [print_tile_shapes(name), print_tiles(dot, name)]
@@ -141,17 +153,35 @@ def bind_quantized(operation: Operation) -> BoundKernel | OpenQuantizedProduct |
     return _bound(op, inputs, result)
 
 
+def panels_of(op: QuantizedMatMul, terms: int, columns: int) -> Panels:
+    """Return the layout in which kernels of this host read a matrix."""
+    dot = dot_product_of(library.host)
+    return Panels(terms, columns, op.transpose, dot.terms, dot.granule, dot.subs, dot.is_unsigned)
+
+
+def panels_for(product: Operation) -> Panels | None:
+    """Return the layout in which the kernel of a `QuantizedMatMul` reads its matrix; None if it has none."""
+    op = product.op
+    assert isinstance(op, QuantizedMatMul)
+    terms, columns = (product.inputs[1].shape or (None, None))[:: -1 if op.transpose else 1]
+    if bind_quantized(product) is None or not terms or not columns:
+        return None
+    return panels_of(op, terms, columns)
+
+
 def _kernel(op: QuantizedMatMul) -> QuantizedKernel:
-    operands = [Operand("float", 2), Operand("i8", 2), Operand("float", 1)]
+    is_laid_out = isinstance(op, LaidOutMatMul)
+    operands = [Operand("float", 2), Operand("i8", 1 if is_laid_out else 2), Operand("float", 1)]
     fixed = [Operand("float", None)] if op.is_fixed else []
     return QuantizedKernel(
         (*operands, *fixed, Operand("float", 2, (), True)),
         op.low,
         op.high,
         op.epsilon,
-        op.transpose,
+        op.transpose and not is_laid_out,
         op.is_fixed,
         dot_product_of(library.host),
+        is_laid_out,
     )
 
 
@@ -306,9 +336,11 @@ def _print_task(kernel: QuantizedKernel, name: str) -> str:
     rows, terms, columns = (fields[size] for size in ("rows", "terms", "columns"))
     panels = code.ceil_div(columns, PANEL)
     first, end = print_share(code, panels, "%part", fields["parts"])
-    panel_memory = code.slot(f"[{BLOCK * PANEL} x i8]")
+    panel_memory = "" if kernel.is_laid_out else code.slot(f"[{BLOCK * PANEL} x i8]")
     block: Size = BLOCK
-    if not kernel.transpose:
+    if kernel.is_laid_out:
+        block = code.choose(code.compare("sle", rows, kernel.dot.rows), terms, _LAID_OUT_BLOCK)
+    elif kernel.is_direct:
         few = code.compare("sle", rows, _DIRECT_ROWS)
         is_wide = code.compare("sgt", columns, _WIDE)
         block = code.choose(few, code.choose(is_wide, _WIDE_BLOCK, _DIRECT_BLOCK), BLOCK)
@@ -316,23 +348,29 @@ def _print_task(kernel: QuantizedKernel, name: str) -> str:
         code.line(f"call void @llvm.x86.ldtilecfg(ptr @{name}_shapes)")
     with code.loop(0, terms, block) as start:
         size = code.least(block, code.sub(terms, start))
+        is_last = code.compare("eq", code.add(start, size), terms)
         with code.loop(first, end) as panel:
             _print_panel(code, kernel, name, fields, (start, size, panel), panel_memory)
+            with code.when(is_last):
+                _print_results(code, name, fields, panel)
     if kernel.dot.has_tiles:
         code.line("call void @llvm.x86.tilerelease()")
-    scale = fields.address("scale", "float")
-    with code.loop(first, end) as panel:
-        column = code.mul(panel, PANEL)
-        width = code.least(PANEL, code.sub(columns, column))
-        sums, step = _sums_of(code, fields, column, width)
-        with code.loop(0, rows) as row:
-            out = code.at("float", fields.address("out", "float"), code.add(code.mul(row, columns), column))
-            source = code.at("i32", sums, code.mul(row, step))
-            given = [("ptr", source), ("ptr", code.at("float", scale, column)), ("ptr", out), ("i64", width)]
-            given.append(("float", code.load("float", fields.address("scales", "float"), row)))
-            given.append(("i32", code.load("i32", fields.address("offsets", "i32"), row)))
-            code.call(f"{name}_scale", given)
     return code.text()
+
+
+def _print_results(code: Builder, name: str, fields: Fields, panel: Size) -> None:
+    """The sums of a panel as floats, while they are in the nearest cache."""
+    rows, columns = fields["rows"], fields["columns"]
+    column = code.mul(panel, PANEL)
+    width = code.least(PANEL, code.sub(columns, column))
+    sums, step = _sums_of(code, fields, column, width)
+    scale = code.at("float", fields.address("scale", "float"), column)
+    with code.loop(0, rows) as row:
+        out = code.at("float", fields.address("out", "float"), code.add(code.mul(row, columns), column))
+        given = [("ptr", code.at("i32", sums, code.mul(row, step))), ("ptr", scale), ("ptr", out), ("i64", width)]
+        given.append(("float", code.load("float", fields.address("scales", "float"), row)))
+        given.append(("i32", code.load("i32", fields.address("offsets", "i32"), row)))
+        code.call(f"{name}_scale", given)
 
 
 def _sums_of(code: Builder, fields: Fields, column: Size, width: Size) -> tuple[str, Size]:
@@ -362,10 +400,50 @@ def _print_panel(
     groups = code.ceil_div(size, kernel.dot.terms)
     is_first = code.let(f"zext i1 {code.compare('eq', start, 0)} to i64")
     subs = code.ceil_div(width, SUB)
-    if not kernel.transpose:
+    source: str = panel_memory
+    sub_step: Size = kernel.dot.sub_bytes
+    if kernel.is_laid_out:
+        sub_step = code.mul(code.round_up(terms, kernel.dot.granule), SUB)
+        source = code.at("i8", matrix, code.mul(code.div(column, SUB), sub_step), code.mul(start, SUB))
+    else:
+        subs = _print_in_place(code, kernel, name, fields, place, panel_memory)
+    begin: Size = 0
+    for count, together in kernel.tiles:
+        end = code.add(begin, code.mul(code.div(code.sub(rows, begin), count), count))
+        with code.loop(0, subs, together) as sub, code.loop(begin, end, count) as row:
+            q = code.at(kernel.dot.element, rounded, code.add(code.mul(row, fields["step"]), start))
+            target = code.at("i32", sums, code.add(code.mul(row, step), code.mul(sub, SUB)))
+            panel_place = code.at("i8", source, code.mul(sub, sub_step))
+            sizes = [("i64", fields["step"]), ("i64", groups), ("i64", step), ("i64", is_first), ("i64", sub_step)]
+            code.call(f"{name}_tile{count}", [("ptr", q), ("ptr", panel_place), ("ptr", target), *sizes])
+        begin = end
+
+
+def _print_in_place(
+    code: Builder,
+    kernel: QuantizedKernel,
+    name: str,
+    fields: Fields,
+    place: tuple[Size, Size, Size],
+    panel_memory: str,
+) -> Size:
+    """A panel of the matrix as it is stored: the products of few rows, or a copy that is laid out in the cache.
+
+    Returns:
+        How many groups of 16 columns are laid out.
+    """
+    start, size, panel = place
+    rows, terms, columns = (fields[name] for name in ("rows", "terms", "columns"))
+    column = code.mul(panel, PANEL)
+    width = code.least(PANEL, code.sub(columns, column))
+    matrix, subs = fields.address("kernel", "i8"), code.ceil_div(width, SUB)
+    if kernel.is_direct:
+        sums, step = _sums_of(code, fields, column, width)
+        rounded = fields.address("rounded", kernel.dot.element)
         few = code.compare("sle", rows, _DIRECT_ROWS)
         is_direct = code.let(f"and i1 {few}, {code.compare('eq', width, PANEL)}")
         subs = code.choose(is_direct, 0, subs)
+        is_first = code.let(f"zext i1 {code.compare('eq', start, 0)} to i64")
         with code.loop(0, code.choose(is_direct, rows, 0)) as row:
             q = code.at(kernel.dot.element, rounded, code.add(code.mul(row, fields["step"]), start))
             target = code.at("i32", sums, code.mul(row, step))
@@ -379,13 +457,4 @@ def _print_panel(
         left = code.least(SUB, code.sub(columns, at))
         sizes = [("i64", size), ("i64", left), ("i64", terms if kernel.transpose else columns)]
         code.call(f"{name}_pack", [("ptr", code.at("i8", matrix, source)), ("ptr", panel_place), *sizes])
-    begin: Size = 0
-    for count, together in kernel.tiles:
-        end = code.add(begin, code.mul(code.div(code.sub(rows, begin), count), count))
-        with code.loop(0, subs, together) as sub, code.loop(begin, end, count) as row:
-            q = code.at(kernel.dot.element, rounded, code.add(code.mul(row, fields["step"]), start))
-            target = code.at("i32", sums, code.add(code.mul(row, step), code.mul(sub, SUB)))
-            panel_place = code.at("i8", panel_memory, code.mul(sub, SUB * BLOCK))
-            sizes = [("i64", fields["step"]), ("i64", groups), ("i64", step), ("i64", is_first)]
-            code.call(f"{name}_tile{count}", [("ptr", q), ("ptr", panel_place), ("ptr", target), *sizes])
-        begin = end
+    return subs

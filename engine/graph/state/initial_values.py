@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ...common.dtypes import DType, as_dtype
 from ..graph import eagerly
@@ -16,9 +16,11 @@ class Later:
 
     Attributes:
         dtype: of the value.
+        keeps_array: it refers to the array that it computed, so that nothing is written into that.
     """
 
     dtype: DType
+    keeps_array: ClassVar[bool] = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import RLock
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -236,6 +236,20 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         self._first = first
         vars(self).pop("_value", None)
 
+    def store_as(self, make: Callable[[Any, Later | None], tuple[Later, bool]]) -> Later:
+        """Keep another form of the value, from which the value is computed when it is next needed.
+
+        Args:
+            make: gets the array and the form that was kept last, which may be that of an earlier value. It returns the
+                form, and whether the array is let go. A form whose array stays refers to it (`Later.keeps_array`).
+        """
+        form, is_let_go = make(self._lent(), self._first)
+        if is_let_go:
+            self.postpone(form)
+        else:
+            self._first = form
+        return form
+
     def settle(self, home: Home) -> None:
         """Let a task hold the value from now on, which has it already."""
         with self.lock:
@@ -263,6 +277,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             with self.lock:
                 if "_value" not in self.__dict__:
                     self._value = first.compute()
+                    if first.keeps_array:
+                        self._lent()
             return self.__dict__["_value"]
 
     def numpy(self) -> Any:

@@ -15,9 +15,11 @@ from ...graph.state.variable import Assign as AssignVariable
 from ...ops.containers.indexed_slices import AssignRows
 from ...ops.internal.update_rows import UpdateRows
 from ...ops.linear_algebra.linalg import MatMul
+from ...ops.neural.quantized import QuantizedMatMul
 from ..fusion import epilogues, materialise_transposes, winograd
 from ..fusion.fuse import FusionRule, fuse
 from ..fusion.horizontal_fusion import fuse_updates
+from ..fusion.lay_out import lay_out_weights
 from ..fusion.pack import pack_weights
 from ..fusion.row_update_fusion import change_rows_at_once
 from ..loops.fission import split_loops
@@ -211,6 +213,10 @@ def _pack(step: Rewriter, options: Options) -> None:
     pack_weights(step.graph, step.operations, options.fusion_rule, step.fetches)
 
 
+def _lay_out(step: Rewriter, options: Options) -> None:
+    lay_out_weights(step.graph, step.operations, options.fusion_rule, step.fetches)
+
+
 def _winograd(step: Rewriter, options: Options) -> None:
     apply_rules(step, winograd.rules_for(options.fusion_rule), "winograd")
 
@@ -269,6 +275,7 @@ PIPELINE = (
     _switched("row_updates", _row_updates, KERNELS, ONE_HOST, by_rules=True, moves_writes=True),
     _switched("materialise_transposes", _materialise_transposes, KERNELS, ONE_HOST, by_rules=True),
     _switched("pack", _pack, KERNELS, of=(While, MatMul)),
+    _switched("lay_out", _lay_out, KERNELS, ONE_HOST, of=(QuantizedMatMul,)),
     _switched("winograd", _winograd, KERNELS, ONE_HOST, by_rules=True),
     _switched("fuse", _fuse, KERNELS),
     _switched("horizontal_fusion", _horizontal_fusion, KERNELS, FUSION, ONE_HOST, of=(AssignVariable,)),

@@ -52,11 +52,29 @@ _MOST_INPUTS = 4  # of a product: kernels add two matrices or rows
 
 
 @dataclass(frozen=True)
-class _Inside:
+class Inside:
     """A region, and the loop or branch that holds it."""
 
     holder: Operation
     region: Region
+
+
+class Captures:
+    """Further values from outside that regions take."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Region, Symbol], Symbol] = {}
+
+    def inside(self, around: Iterable[Inside], outer: Symbol) -> Symbol:
+        """Return the tensor that stands for `outer` within regions, the outermost of which is given first."""
+        for inside in around:
+            known = self._known.get((inside.region, outer))
+            if known is None:
+                own = _own_inputs(inside.holder)
+                known = self._known[inside.region, outer] = capture_late(inside.region, outer)
+                _bring_into_line(inside.holder, own)
+            outer = known
+        return outer
 
 
 def pack_weights(graph: Graph, operations: Sequence[Operation], rule: PackingRule, kept: Iterable[Symbol] = ()) -> None:
@@ -77,14 +95,14 @@ class _Packing:
         self.rule = rule
         self.kept = kept
         self._packed: dict[tuple[Symbol, Pack], Symbol] = {}
-        self._captured: dict[tuple[Region, Symbol], Symbol] = {}
+        self._captures = Captures()
 
-    def visit(self, operations: Sequence[Operation], around: tuple[_Inside, ...]) -> None:
+    def visit(self, operations: Sequence[Operation], around: tuple[Inside, ...]) -> None:
         """Rewrite what is in a block; `around` are the regions in which that is, the outermost first."""
         for operation in operations:
             if isinstance(operation.op, RegionOp):
                 for region in operation.op.regions:
-                    self.visit(self.kept.needed_in(region), (*around, _Inside(operation, region)))
+                    self.visit(self.kept.needed_in(region), (*around, Inside(operation, region)))
         if around:
             products = [o for o in operations if isinstance(o.op, MatMul) and self._pack(o, around)]
             for product in products:
@@ -92,33 +110,32 @@ class _Packing:
 
     # --- weights ---------------------------------------------------------------------------------------------
 
-    def _pack(self, product: Operation, around: tuple[_Inside, ...]) -> bool:
+    def _pack(self, product: Operation, around: tuple[Inside, ...]) -> bool:
         """Make a product one of a packed weight; False where it can't be, or need not be."""
         assert isinstance(product.op, MatMul)
-        forms = _forms(product.inputs[1], around)
+        forms = forms_of(product.inputs[1], around)
         layout = self._layout(product)
         outermost = next(
-            (level for level in _crossed(forms, around) if isinstance(around[level].holder.op, While)), None
+            (level for level in crossed(forms, around) if isinstance(around[level].holder.op, While)), None
         )
         if layout is None or outermost is None:
             return False
         weight = forms[len(around) - outermost]
-        if weight.operation.device != product.device or not _is_on_host(product):
+        if weight.operation.device != product.device or not is_on_host(product):
             return False
         packed = self._packed_form(weight, Pack(layout, product.op.transpose_b), around[outermost].holder, product)
-        for inside in around[outermost:]:
-            packed = self._capture(inside, packed)
+        packed = self._captures.inside(around[outermost:], packed)
         note_change("pack", product, f"takes {weight.name!r} packed, once before the loop")
         product.op = PackedMatMul(layout)
         product.inputs = (product.inputs[0], packed)
         for inside, form in zip(reversed(around[outermost:]), forms, strict=False):
-            _release(inside, form, self.kept.recorded_in(inside.region))
+            release(inside, form, self.kept.recorded_in(inside.region))
         return True
 
     def _layout(self, product: Operation) -> Layout | None:
         op, (a, weight) = product.op, product.inputs
         assert isinstance(op, MatMul)
-        if op.transpose_a or product.control_inputs or not _is_static(weight):
+        if op.transpose_a or product.control_inputs or not is_static(weight):
             return None
         assert isinstance(a.spec, TensorSpec)
         assert isinstance(weight.spec, TensorSpec)
@@ -131,16 +148,8 @@ class _Packing:
         if known is None or known.operation.index > holder.index:
             spec = op.infer(weight.spec)
             operation = holder.graph.adopt(op, [weight], (spec,), product)
-            _move_before(holder, operation)
+            move_before(holder, operation)
             known = self._packed[weight, op] = operation.outputs[0]
-        return known
-
-    def _capture(self, inside: _Inside, outer: Symbol) -> Symbol:
-        known = self._captured.get((inside.region, outer))
-        if known is None:
-            own = _own_inputs(inside.holder)
-            known = self._captured[inside.region, outer] = capture_late(inside.region, outer)
-            _bring_into_line(inside.holder, own)
         return known
 
     # --- sums ------------------------------------------------------------------------------------------------
@@ -169,7 +178,7 @@ class _Packing:
         self._add_to(addition, operations, region)
 
 
-def _forms(weight: Symbol, around: tuple[_Inside, ...]) -> list[Symbol]:
+def forms_of(weight: Symbol, around: tuple[Inside, ...]) -> list[Symbol]:
     """Return the tensors that stand for `weight`: in the innermost region, then in those around it.
 
     They go as far as it is captured.
@@ -183,7 +192,7 @@ def _forms(weight: Symbol, around: tuple[_Inside, ...]) -> list[Symbol]:
     return forms
 
 
-def _crossed(forms: Sequence[Symbol], around: tuple[_Inside, ...]) -> range:
+def crossed(forms: Sequence[Symbol], around: tuple[Inside, ...]) -> range:
     """The levels into which a weight of these forms is captured, the outermost first; loops and branches only."""
     first = len(around) - (len(forms) - 1)
     for level in range(len(around) - 1, first - 1, -1):
@@ -192,11 +201,13 @@ def _crossed(forms: Sequence[Symbol], around: tuple[_Inside, ...]) -> range:
     return range(first, len(around))
 
 
-def _is_static(tensor: Symbol) -> bool:
+def is_static(tensor: Symbol) -> bool:
+    """Test whether all sizes of a tensor are known."""
     return isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static
 
 
-def _is_on_host(operation: Operation) -> bool:
+def is_on_host(operation: Operation) -> bool:
+    """Test whether an operation is on a CPU, or not placed."""
     return not operation.device or DeviceName.parse(operation.device).kind == "CPU"
 
 
@@ -208,7 +219,7 @@ def _can_be_added(other: Symbol, result: Symbol) -> bool:
     return other.shape in (result.shape, (columns,), (1, columns))
 
 
-def _move_before(holder: Operation, operation: Operation) -> None:
+def move_before(holder: Operation, operation: Operation) -> None:
     """Put the latest operation of a graph just in front of `holder`."""
     operations = holder.graph.operations
     assert operations.pop() is operation
@@ -238,7 +249,7 @@ def _bring_into_line(holder: Operation, own: int) -> None:
     holder.inputs = (*holder.inputs[:own], *holder.op.captured_inputs())
 
 
-def _release(inside: _Inside, form: Symbol, recorded: set[Symbol]) -> None:
+def release(inside: Inside, form: Symbol, recorded: set[Symbol]) -> None:
     """Capture `form` no longer if nothing in the region takes it."""
     region = inside.region
     used = {*region.results, *recorded}.union(*[operation.inputs for operation in region.operations])
@@ -247,3 +258,17 @@ def _release(inside: _Inside, form: Symbol, recorded: set[Symbol]) -> None:
     own = _own_inputs(inside.holder)
     region.drop_captures({parameter for _, parameter in region.captures if parameter is not form})
     _bring_into_line(inside.holder, own)
+
+
+__all__ = [
+    "Captures",
+    "Inside",
+    "PackingRule",
+    "crossed",
+    "forms_of",
+    "is_on_host",
+    "is_static",
+    "move_before",
+    "pack_weights",
+    "release",
+]

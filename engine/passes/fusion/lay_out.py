@@ -1,0 +1,150 @@
+"""Lay out int8 matrices of variables once, as kernels read them: products take the layout in place of the matrix.
+
+A `QuantizedMatMul` of a variable that nothing in the step writes becomes a `LaidOutMatMul` of what `ReadLaidOut` gives,
+in loops and branches too. The variable keeps the layout in place of its value, so that memory holds the matrix once.
+Where the step needs the matrix besides, as gradients do, the product takes it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from ...control_flow.region_op import RegionOp
+from ...graph.graph import Graph, Operation, ReadVariable
+from ...graph.spec import TensorSpec
+from ...graph.state.variable import Variable
+from ...graph.tensor import Symbol
+from ...ops.internal.laid_out_matmul import LaidOutMatMul, Panels, ReadLaidOut
+from ...ops.neural.quantized import QuantizedMatMul
+from ..framework.log import note_change
+from ..framework.prune import Kept, all_operations, kept_of
+from .pack import Captures, Inside, crossed, forms_of, is_on_host, move_before, release
+
+
+class LayoutRule(Protocol):
+    """The rule for layouts, by which the runtime describes its kernels."""
+
+    def panels(self, product: Operation) -> Panels | None:
+        """Return the layout in which the kernel of a `QuantizedMatMul` reads its matrix; None if it has none."""
+        ...
+
+
+def lay_out_weights(graph: Graph, operations: Sequence[Operation], rule: LayoutRule, kept: Iterable[Symbol]) -> None:
+    """Let products among `operations` of `graph`, and in regions inside, take matrices that are laid out.
+
+    Args:
+        kept: tensors whose values are wanted from outside.
+    """
+    laying = _LayingOut(rule, kept_of(graph, operations, kept))
+    laying.visit(operations, ())
+    laying.change(operations, set(kept))
+
+
+class _Found:
+    """A product by the matrix of a variable.
+
+    Attributes:
+        forms: the tensors that stand for the matrix, from that which the product takes to the read of the variable.
+        around: the regions in which the product is, from that of the read on.
+    """
+
+    def __init__(self, product: Operation, panels: Panels, forms: Sequence[Symbol], around: tuple[Inside, ...]) -> None:
+        self.product, self.panels, self.forms, self.around = product, panels, forms, around
+        self.read = forms[-1].operation
+
+
+class _LayingOut:
+    """One step under rewriting."""
+
+    def __init__(self, rule: LayoutRule, kept: Kept) -> None:
+        self._rule, self._kept = rule, kept
+        self._found: dict[Variable, list[_Found]] = {}
+        self._captures = Captures()
+        self._reads: dict[Operation, Symbol] = {}
+
+    def visit(self, operations: Sequence[Operation], around: tuple[Inside, ...]) -> None:
+        """Look for products in a block; `around` are the regions in which that is, the outermost first."""
+        for operation in operations:
+            if isinstance(operation.op, RegionOp):
+                for region in operation.op.regions:
+                    self.visit(self._kept.needed_in(region), (*around, Inside(operation, region)))
+            elif type(operation.op) is QuantizedMatMul:
+                self._look_at(operation, around)
+
+    def _look_at(self, product: Operation, around: tuple[Inside, ...]) -> None:
+        forms = forms_of(product.inputs[1], around)
+        source, level = forms[-1].operation, len(around) - len(forms) + 1
+        if not isinstance(source.op, ReadVariable) or crossed(forms, around) != range(level, len(around)):
+            return
+        is_here = source.op.variable.home is None and source.device == product.device and is_on_host(product)
+        panels = self._rule.panels(product) if is_here else None
+        if panels is not None:
+            self._found.setdefault(source.op.variable, []).append(_Found(product, panels, forms, around[level:]))
+
+    def change(self, operations: Sequence[Operation], fetched: set[Symbol]) -> None:
+        """Change the products by variables of which the step needs nothing else."""
+        known = list(all_operations(operations))
+        written = {effect.resource for operation in known for effect in operation.effects if effect.writes}
+        for variable, found in self._found.items():
+            if variable not in written and not self._is_needed_besides(variable, found, known, fetched):
+                for each in found:
+                    self._change(each)
+
+    def _is_needed_besides(
+        self, variable: Variable, found: Sequence[_Found], known: Sequence[Operation], fetched: set[Symbol]
+    ) -> bool:
+        """Test whether the step takes the matrix for something else than products of one layout."""
+        if len({each.panels for each in found}) > 1:
+            return True
+        forms = {form for each in found for form in each.forms}
+        products = {each.product for each in found}
+        reads = [each for each in known if isinstance(each.op, ReadVariable) and each.op.variable is variable]
+        if any(read.outputs[0] not in forms for read in reads) or forms & fetched:
+            return True
+        for operation in known:
+            taken = [tensor for tensor in operation.inputs if tensor in forms]
+            if isinstance(operation.op, RegionOp):
+                is_other = self._passes_on(operation, forms)
+            else:
+                is_other = len(taken) > (operation in products)
+            if is_other:
+                return True
+        return False
+
+    def _passes_on(self, holder: Operation, forms: set[Symbol]) -> bool:
+        """Test whether a loop or branch takes one of `forms` for something else than a capture that is one of them."""
+        assert isinstance(holder.op, RegionOp)
+        own = holder.inputs[: len(holder.inputs) - len(holder.op.captured_inputs())]
+        if any(tensor in forms for tensor in own):
+            return True
+        for region in holder.op.regions:
+            captured = [parameter for outer, parameter in region.captures if outer in forms]
+            if not forms.issuperset(captured) or forms.intersection(region.results):
+                return True
+            if forms & self._kept.recorded_in(region):
+                return True
+        return False
+
+    def _change(self, found: _Found) -> None:
+        product, op = found.product, found.product.op
+        assert isinstance(op, QuantizedMatMul)
+        assert isinstance(found.read.op, ReadVariable)
+        flat = self._captures.inside(found.around, self._read(found, found.read.op.variable))
+        note_change("lay_out", product, f"takes {found.forms[-1].name!r} as kernels read it, laid out once")
+        product.op = LaidOutMatMul(op.low, op.high, op.epsilon, op.transpose, op.is_fixed, found.panels)
+        product.inputs = (product.inputs[0], flat, *product.inputs[2:])
+        for inside, form in zip(reversed(found.around), found.forms, strict=False):
+            release(inside, form, self._kept.recorded_in(inside.region))
+
+    def _read(self, found: _Found, variable: Variable) -> Symbol:
+        """The read of the layout, in the place of that of the matrix."""
+        if found.read not in self._reads:
+            op = ReadLaidOut(variable, found.panels)
+            operation = found.read.graph.adopt(op, [], (TensorSpec((found.panels.size,), variable.dtype),), found.read)
+            move_before(found.read, operation)
+            self._reads[found.read] = operation.outputs[0]
+        return self._reads[found.read]
+
+
+__all__ = ["LayoutRule", "lay_out_weights"]
