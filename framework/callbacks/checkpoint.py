@@ -13,7 +13,7 @@ import numpy as np
 from ...engine.checkpoint.files import MANIFEST, is_checkpoint
 from ...engine.checkpoint.folders import Folder, folder_of
 from ..saving.archive import SavedFileError
-from ..saving.checkpointing import RunCallback, TrainingRun, is_backup
+from ..saving.checkpointing import RunCallback, TrainingRun, is_backup, is_unfinished
 from .base import Callback, Logs
 from .monitor import MonitorCallback
 
@@ -362,6 +362,15 @@ class BackupAndRestore(RunCallback):
             (self._folder / f"step-{step}").remove(MANIFEST)
         for file in self._old_files() if len(steps) >= count else ():
             file.unlink(missing_ok=True)
+        self._remove_unfinished(steps[-1] if count else None)
+
+    def _remove_unfinished(self, before: int | None) -> None:
+        """Remove what processes have left that were killed while they wrote: with numbers before another, or all."""
+        for name in self._folder.folders("step-"):
+            number = name.removeprefix("step-")
+            is_old = number.isdigit() and (before is None or int(number) < before)
+            if is_old and is_unfinished(self._folder / name):
+                (self._folder / name).remove(MANIFEST)
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         self.run = None

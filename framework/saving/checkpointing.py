@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...engine.checkpoint.files import MANIFEST, CheckpointReader, write_manifest, write_shard
+from ...engine.checkpoint.files import MANIFEST, CheckpointReader, is_checkpoint, write_manifest, write_shard
 from ...engine.checkpoint.folders import Folder
 from ...engine.common.dtypes import as_dtype
 from ...engine.graph.state.sharded import ShardedVariable, grouped
@@ -58,6 +58,7 @@ _SKIPPED = frozenset((*_MADE_OF, *_NOTED, *_AVERAGES))
 _STATE = "state.json"
 _OF_SHARDS = "biufcVT"  # kinds of dtypes that a shard of a checkpoint keeps as they are
 _SHOWN = 8
+_MARK = "backup-of-a-run"  # an empty file
 
 
 # --- what there is --------------------------------------------------------------------------------------------------
@@ -150,7 +151,21 @@ def write_backup(folder: Folder, state: State, step: int) -> None:
     arrays: dict[str, Any] = {}
     run = _encoded(state, arrays, "")
     folder.remove(MANIFEST)
+    folder.make()
+    with folder.writing(_MARK):  # says whose folder it is while it has no manifest
+        pass
     write_manifest(folder, [write_shard(folder, 0, 1, arrays)], {"step": step, "time": time.time(), "run": run})
+
+
+def is_unfinished(folder: Folder) -> bool:
+    """Test whether a folder has a part of a checkpoint of a run, whose process ended while it wrote."""
+    if is_checkpoint(folder):
+        return False
+    try:
+        folder.read(_MARK)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def is_backup(folder: Folder) -> bool:

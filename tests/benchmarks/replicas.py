@@ -3,6 +3,10 @@
     python tests/benchmarks/replicas.py all_reduce --torch .env-torch/bin/python
     python tests/benchmarks/replicas.py two_workers
     python tests/benchmarks/replicas.py ddp --torch .env-torch/bin/python
+    python tests/benchmarks/replicas.py zero
+
+The last has four workers: `DataParallel(shard="optimizer")` beside `DataParallel()`.
+How long training stands still after a fault is what tests/distribute/test_faults_on_fit.py prints (``-m slow``).
 
 Runs of both sides alternate, each with fresh processes of one thread; what counts is the median of the ratios of pairs.
 Beside times there is processor time of a member, which other work on the machine changes less.
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -29,6 +34,9 @@ SIZES = {"1 KB": 1 << 10, "4 MB": 4 << 20, "100 MB": 100 << 20}
 ROUNDS = {"1 KB": 400, "4 MB": 60, "100 MB": 6}
 GOALS = {"1 KB": 0.3, "4 MB": 0.25, "100 MB": 0.6}
 BATCH, LENGTH, INPUTS, UNITS, CLASSES, STEPS = 64, 100, 200, 400, 10, 6  # of one worker; 3.9 MB of parameters
+ZERO_STEPS = 30
+WORKERS = {"steps with parts": 4, "steps with the whole": 4}  # of others two
+LIMITS = {"two_workers": round(1 / 0.95, 3), "ddp": 0.95, "zero": 1.1}  # for a step
 Record = dict[str, list[float]]
 
 
@@ -100,6 +108,32 @@ def steps_of_ours(is_joined: bool) -> Record:
     return {"step": timed(lambda: model.train_on_batch(x, y), STEPS)}
 
 
+def steps_with_adam(shard: Any) -> Record:
+    """Time the steps of `fit` of four workers, of 4 MB of parameters; from the end of one to the end of the next."""
+    import anabranch as ab
+
+    strategy = ab.distribute.DataParallel(shard=shard)
+    with strategy.scope():
+        hidden = [ab.layers.Dense(700, "tanh") for _ in range(2)]
+        model = ab.Sequential([ab.Input((INPUTS,)), *hidden, ab.layers.Dense(CLASSES)])
+        model.compile(ab.optimizers.Adam(0.001), ab.losses.SparseCategoricalCrossentropy(from_logits=True))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ZERO_STEPS * 4 * BATCH, INPUTS)).astype("float32")
+    y = rng.integers(0, CLASSES, size=len(x)).astype("int32")
+    ends: list[tuple[float, float]] = []
+
+    class Ends(ab.callbacks.Callback):
+        reads_batch_logs = False
+        on_all_workers = True
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            ends.append((time.perf_counter(), time.process_time()))
+
+    model.fit(x, y, batch_size=4 * BATCH, epochs=4, verbose=0, callbacks=[Ends()])
+    pairs = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(ends)]
+    return {"step": [statistics.median(each) / ZERO_STEPS for each in zip(*pairs, strict=True)]}
+
+
 def steps_of_torch() -> Record:
     import torch  # type: ignore[import-not-found]
     import torch.distributed as dist  # type: ignore[import-not-found]
@@ -137,6 +171,8 @@ TASKS: dict[str, Callable[[], Record]] = {
     "steps together": lambda: steps_of_ours(True),
     "steps alone": lambda: steps_of_ours(False),
     "steps of torch": steps_of_torch,
+    "steps with parts": lambda: steps_with_adam("optimizer"),
+    "steps with the whole": lambda: steps_with_adam(None),
 }
 
 
@@ -144,17 +180,18 @@ TASKS: dict[str, Callable[[], Record]] = {
 
 
 def run(task: str, python: str, joins: bool = True) -> list[Record]:
-    """Run two processes, each with one thread, as torchrun would number them; gives what each has measured."""
+    """Run a task's processes, each with one thread, as torchrun would number them; gives what each has measured."""
+    count = WORKERS.get(task, 2)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     common = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     common |= {"ANABRANCH_TOKEN": "a token for benchmarks, no secret"}
     if joins:
-        common |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        common |= {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [python, str(Path(__file__).resolve()), "--process", task]
     processes = [
         subprocess.Popen(command, env={**common, "RANK": str(rank)} if joins else common, stdout=subprocess.PIPE)
-        for rank in range(2)
+        for rank in range(count)
     ]
     outputs = [process.communicate()[0].decode() for process in processes]
     if any(process.returncode for process in processes):
@@ -167,7 +204,9 @@ def slower(records: Sequence[Record], key: str) -> list[float]:
     return [max(record[key][number] for record in records) for number in range(2)]
 
 
-def rows(ours: tuple[str, bool], other: tuple[str, bool], pythons: Sequence[str], pairs: int) -> Iterator[str]:
+def rows(
+    ours: tuple[str, bool], other: tuple[str, bool], pythons: Sequence[str], pairs: int, limit: float
+) -> Iterator[str]:
     """Measure pairs; gives a row of a table for each figure."""
     found = [(run(ours[0], pythons[0], ours[1]), run(other[0], pythons[1], other[1])) for _ in range(pairs)]
     yield "| | ours, ms | other, ms | ratios of the pairs | median | of processor time | goal |"
@@ -178,7 +217,7 @@ def rows(ours: tuple[str, bool], other: tuple[str, bool], pythons: Sequence[str]
         spent = statistics.median(one[1] / max(two[1], 1e-9) for one, two in both)
         first, second = (1000 * statistics.median(pair[side][0] for pair in both) for side in range(2))
         shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        goal = f"at most {GOALS.get(key, 0.95 if other[1] else round(1 / 0.95, 3))}"
+        goal = f"at most {GOALS.get(key, limit)}"
         yield (
             f"| {key} | {first:.3f} | {second:.3f} | {shown} | {statistics.median(ratios):.2f} | {spent:.2f} | {goal} |"
         )
@@ -186,7 +225,7 @@ def rows(ours: tuple[str, bool], other: tuple[str, bool], pythons: Sequence[str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["all_reduce", "two_workers", "ddp"])
+    parser.add_argument("what", nargs="?", choices=["all_reduce", "two_workers", "ddp", "zero"])
     parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="an interpreter that has PyTorch")
     parser.add_argument("--pairs", type=int, default=5, help="how often (default: 5)")
     parser.add_argument("--process", choices=[*TASKS], help=argparse.SUPPRESS)
@@ -195,17 +234,18 @@ def main() -> None:
         print(json.dumps(TASKS[options.process]()), flush=True)
         return
     if options.what is None:
-        parser.error("say what to measure: all_reduce, two_workers or ddp")
+        parser.error("say what to measure: all_reduce, two_workers, ddp or zero")
     pythons = [sys.executable, options.torch]
     sides = {
         "all_reduce": (("sums of ours", True), ("sums of torch", True)),
         "two_workers": (("steps together", True), ("steps alone", False)),
         "ddp": (("steps together", True), ("steps of torch", True)),
+        "zero": (("steps with parts", True), ("steps with the whole", True)),
     }[options.what]
-    if options.what == "two_workers":
+    if options.what in ("two_workers", "zero"):
         pythons[1] = sys.executable
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
-    for row in rows(*sides, pythons, options.pairs):
+    for row in rows(*sides, pythons, options.pairs, LIMITS.get(options.what, 1.0)):
         print(row, flush=True)
 
 

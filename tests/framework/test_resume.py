@@ -28,6 +28,7 @@ from anabranch.framework.callbacks.api import (
     ModelCheckpoint,
     ReduceLROnPlateau,
 )
+from anabranch.framework.saving import checkpointing
 from anabranch.framework.saving.api import SavedFileError
 from anabranch.framework.saving.checkpointing import (
     random_state,
@@ -492,6 +493,33 @@ def test_other_files_in_the_folder_stay(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     fit(functional(), ARRAYS, [BackupAndRestore(tmp_path, 2)])
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("ends_at", [2, 3])
+def test_what_a_save_left_that_was_interrupted_is_removed(
+    ends_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next save, or at the end; an unfinished checkpoint of somebody else stays."""
+    folder, count = tmp_path / "backup", [0]
+
+    def interrupted(*args: Any) -> None:
+        count[0] += 1
+        if count[0] == ends_at:
+            raise InterruptionError
+        write_manifest(*args)
+
+    write_manifest = checkpointing.write_manifest
+    monkeypatch.setattr(checkpointing, "write_manifest", interrupted)
+    with pytest.raises(InterruptionError):
+        functional().fit(X, Y, batch_size=4, epochs=EPOCHS, verbose=0, callbacks=[BackupAndRestore(folder)])
+    assert len(list(folder.glob("step-*"))) == 2
+    (folder / "step-1").mkdir()
+    (folder / "step-1" / "shard").touch()
+    seen: list[int] = []
+    note = LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(len(list(folder.glob("step-*")))))
+    functional().fit(X, Y, batch_size=4, epochs=EPOCHS, verbose=0, callbacks=[BackupAndRestore(folder), note])
+    assert ends_at == 3 or seen[-1] == 2, "the backup, and that of somebody else"
+    assert [path.name for path in folder.iterdir()] == ["step-1"]
 
 
 def test_callbacks_of_ones_own_keep_what_they_name(tmp_path: Path) -> None:
