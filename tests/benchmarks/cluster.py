@@ -45,9 +45,9 @@ each way in turn: the paper's cluster was faster there."""
 SPREAD = """
 The paper: the synchronous median is some 10% above, and its p90 far above. The ratio is one of constants. One share in
 25 is slow here, as the next table needs it: there the paper has t(0) / t(3) = 1.16 for 50 workers, so that a step of
-all is at least as much above one that nobody waits for. Without slow shares 2 to 20% are left, of which links are a
-part: all read at once, then all write. With 200 workers asynchronous updates wait for each other, as the chief has them
-applied one by one (20 ms each).
+all is at least as much above one that nobody waits for. Without slow shares 6 to 20% are left, of which links are a
+part: all read at once, then all write. From 100 workers on asynchronous updates wait for each other, as the chief has
+them applied one by one (20 ms each).
 """
 SCALE = """
 With 17 ps tasks the links bound large clusters: each worker's 95 MB go both ways. With more of them the slowest of all
@@ -64,7 +64,7 @@ and wakes who waits for it, and task 0 has three for each other task in an itera
 """
 LATENCY = 5e-5  # seconds
 PS, WORKERS, KINDS = (1, 2, 8, 32), (4, 32), ("full", "sampled")
-BACKUPS, SPREADS, SCALES = range(7), (25, 50, 100, 200), (1, 10, 100, 1000, 5000)
+BACKUPS, SPREADS, SCALES = range(7), (25, 50, 100), (1, 10, 100, 1000, 5000)
 
 
 # --- real -----------------------------------------------------------------------------------------------------------
