@@ -93,15 +93,21 @@ _DATA_SETS = [
 _APPLICATIONS = [
     "convnext",
     "densenet",
+    "efficientnet",
     "efficientnet_v2",
     "imagenet_utils",
+    "inception_resnet_v2",
+    "inception_v3",
+    "mobilenet",
     "mobilenet_v2",
     "mobilenet_v3",
+    "nasnet",
     "resnet",
     "resnet50",
     "resnet_v2",
     "vgg16",
     "vgg19",
+    "xception",
 ]
 # Modules that are reached as `anabranch.x`, with the module that each one is.
 _MODULES: dict[str, str] = {

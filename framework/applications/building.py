@@ -120,20 +120,25 @@ class Options:
         """The usual end: mean features and the classes' scores, or pooled features."""
         return self.classified(GlobalAveragePooling2D(name="avg_pool")(x)) if self.include_top else self.pooled(x)
 
-    def model(self, images: Any, outputs: object, folder: str, file: str, file_hash: str | None) -> Functional:
+    def model(
+        self, images: Any, outputs: object, folder: str, file: str, file_hash: str | None, origin: str | None = None
+    ) -> Functional:
         """The model, with its weights.
 
         Args:
             images: the input, from `images`.
             outputs: the output.
             folder, file, file_hash: of Keras's weights, below `STORE`.
+            origin: their address, where it is another one.
         """
         model = Functional(_sources(images), outputs, name=self.name)
         if self.weights is None:
             return model
         path = self.weights
         if self.is_imagenet:
-            path = get_file(file, origin=f"{STORE}{folder}/{file}", cache_subdir="models", file_hash=file_hash)
+            path = get_file(
+                file, origin=origin or f"{STORE}{folder}/{file}", cache_subdir="models", file_hash=file_hash
+            )
         model.load_weights(path)
         return model
 
@@ -157,7 +162,7 @@ def _sources(tensor: Symbol) -> Any:
     return found[0] if len(found) == 1 else found
 
 
-def normalized(x: Tensor, name: str, epsilon: float = 1.001e-5, momentum: float = 0.99) -> Any:
+def normalized(x: Tensor, name: str | None, epsilon: float = 1.001e-5, momentum: float = 0.99) -> Any:
     """The features, normalised over the batch."""
     return BatchNormalization(epsilon=epsilon, momentum=momentum, name=name)(x)
 
@@ -167,7 +172,7 @@ def activated(x: Tensor, name: str, activation: ActivationLike = "relu") -> Any:
     return Activation(activation, name=name)(x)
 
 
-def convolved(x: TensorLike, filters: int, size: int, name: str, **options: Any) -> Any:
+def convolved(x: TensorLike, filters: int, size: int, name: str | None, **options: Any) -> Any:
     """The features behind a convolution."""
     return Conv2D(filters, size, name=name, **options)(x)
 

@@ -228,8 +228,8 @@ def _efficientnet(kind: str, options: Options, include_preprocessing: bool) -> F
     x = images = options.images(shape)
     if include_preprocessing:
         x = _prepared(x, kind, shape[-1])
-    x = _convolved(x, _filters(network.first, network), 3, "stem_conv", strides=2)
-    x = _activated(_normalized(x, "stem_bn"), "stem_activation")
+    x = convolution(x, _filters(network.first, network), 3, "stem_conv", strides=2)
+    x = swished(_normalized(x, "stem_bn"), "stem_activation")
     # Rates and depths are Keras's: rates go by the number of blocks before any are repeated.
     done, total = 0, sum(stage.count for stage in network.stages)
     for number, stage in enumerate(network.stages, 1):
@@ -238,11 +238,11 @@ def _efficientnet(kind: str, options: Options, include_preprocessing: bool) -> F
             own = stage if step == 0 else stage._replace(stride=1)
             x = _block(x, filters, own, _BLOCK_DROPOUT * done / total, f"block{number}{chr(ord('a') + step)}_")
             done += 1
-    x = _convolved(x, _filters(1280, network), 1, "top_conv")
-    x = _activated(_normalized(x, "top_bn"), "top_activation")
+    x = convolution(x, _filters(1280, network), 1, "top_conv")
+    x = swished(_normalized(x, "top_bn"), "top_activation")
     file = f"efficientnetv2-{kind}{'' if options.include_top else '_notop'}.h5"
     file_hash = network.hashes[0 if options.include_top else 1]
-    return options.model(images, _topped(x, options), "efficientnet_v2", file, file_hash)
+    return options.model(images, topped(x, options), "efficientnet_v2", file, file_hash)
 
 
 def _prepared(x: Tensor, kind: str, channels: int | None) -> Any:
@@ -258,12 +258,14 @@ def _filters(filters: int, network: _Network) -> int:
     return max(8, int(filters * network.width + 4) // 8 * 8)
 
 
-def _convolved(x: TensorLike, filters: int, size: int, name: str, **options: Any) -> Any:
-    options = {"padding": "same", "use_bias": False, "kernel_initializer": _initializer(), **options}
+def convolution(x: TensorLike, filters: int, size: int, name: str, **options: Any) -> Any:
+    """Return the features behind a convolution that keeps the size, without a bias, unless `options` say otherwise."""
+    options = {"padding": "same", "use_bias": False, "kernel_initializer": initializer(), **options}
     return convolved(x, filters, size, name, **options)
 
 
-def _initializer() -> VarianceScaling:
+def initializer() -> VarianceScaling:
+    """Return the initialiser of all kernels."""
     return VarianceScaling(2.0, "fan_out", "truncated_normal")
 
 
@@ -271,7 +273,8 @@ def _normalized(x: Tensor, name: str) -> Any:
     return normalized(x, name, 1e-3, 0.9)
 
 
-def _activated(x: Tensor, name: str) -> Any:
+def swished(x: Tensor, name: str) -> Any:
+    """Return the features behind Swish."""
     return activated(x, name, "swish")
 
 
@@ -289,32 +292,44 @@ def _block(inputs: Any, filters: int, stage: _Stage, dropout: float, name: str) 
 def _fused(x: Any, inside: int, filters: int, stage: _Stage, name: str) -> Any:
     """The inside of a block that widens and convolves in one."""
     if stage.expansion == 1:
-        x = _convolved(x, filters, 3, f"{name}project_conv", strides=stage.stride)
-        return _activated(_normalized(x, f"{name}project_bn"), f"{name}project_activation")
-    x = _convolved(x, inside, 3, f"{name}expand_conv", strides=stage.stride)
-    x = _activated(_normalized(x, f"{name}expand_bn"), f"{name}expand_activation")
-    return _normalized(_convolved(x, filters, 1, f"{name}project_conv"), f"{name}project_bn")
+        x = convolution(x, filters, 3, f"{name}project_conv", strides=stage.stride)
+        return swished(_normalized(x, f"{name}project_bn"), f"{name}project_activation")
+    x = convolution(x, inside, 3, f"{name}expand_conv", strides=stage.stride)
+    x = swished(_normalized(x, f"{name}expand_bn"), f"{name}expand_activation")
+    return _normalized(convolution(x, filters, 1, f"{name}project_conv"), f"{name}project_bn")
 
 
 def _apart(x: Any, inside: int, filters: int, stage: _Stage, name: str) -> Any:
     """The inside of a block that convolves feature by feature, with squeeze and excitation."""
     narrow = max(1, int(x.shape[-1] * stage.squeeze))
-    x = _convolved(x, inside, 1, f"{name}expand_conv")
-    x = _activated(_normalized(x, f"{name}expand_bn"), f"{name}expand_activation")
-    options: dict[str, Any] = {"padding": "same", "use_bias": False, "depthwise_initializer": _initializer()}
+    x = convolution(x, inside, 1, f"{name}expand_conv")
+    x = swished(_normalized(x, f"{name}expand_bn"), f"{name}expand_activation")
+    options: dict[str, Any] = {"padding": "same", "use_bias": False, "depthwise_initializer": initializer()}
     x = DepthwiseConv2D(3, strides=stage.stride, name=f"{name}dwconv2", **options)(x)
-    x = _activated(_normalized(x, f"{name}bn"), f"{name}activation")
+    x = squeezed(swished(_normalized(x, f"{name}bn"), f"{name}activation"), narrow, name)
+    return _normalized(convolution(x, filters, 1, f"{name}project_conv"), f"{name}project_bn")
+
+
+def squeezed(x: Any, narrow: int, name: str) -> Any:
+    """Return features weighed by what the whole image has of them (Hu, Shen and Sun, 2018).
+
+    Args:
+        x: the features.
+        narrow: how many numbers the weights are made of.
+        name: what the layers' names begin with.
+    """
+    inside = x.shape[-1]
     weights = Reshape((1, 1, inside), name=f"{name}se_reshape")(GlobalAveragePooling2D(name=f"{name}se_squeeze")(x))
-    weights = _convolved(weights, narrow, 1, f"{name}se_reduce", activation="swish", use_bias=True)
-    weights = _convolved(weights, inside, 1, f"{name}se_expand", activation="sigmoid", use_bias=True)
-    x = Multiply(name=f"{name}se_excite")([x, weights])
-    return _normalized(_convolved(x, filters, 1, f"{name}project_conv"), f"{name}project_bn")
+    weights = convolution(weights, narrow, 1, f"{name}se_reduce", activation="swish", use_bias=True)
+    weights = convolution(weights, inside, 1, f"{name}se_expand", activation="sigmoid", use_bias=True)
+    return Multiply(name=f"{name}se_excite")([x, weights])
 
 
-def _topped(x: Tensor, options: Options) -> Any:
+def topped(x: Tensor, options: Options, dropout: float = _DROPOUT) -> Any:
+    """Return the classes' scores, or pooled features."""
     if not options.include_top:
         return options.pooled(x)
-    x = Dropout(_DROPOUT, name="top_dropout")(GlobalAveragePooling2D(name="avg_pool")(x))
+    x = Dropout(dropout, name="top_dropout")(GlobalAveragePooling2D(name="avg_pool")(x))
     return options.classified(x, kernel_initializer=VarianceScaling(1 / 3, "fan_out", "uniform"))
 
 

@@ -1,9 +1,11 @@
-"""`LayerScale`, a layer of ``keras.applications.convnext`` that Keras's files name."""
+"""Layers of ``keras.applications`` that Keras's files name: `LayerScale` of ConvNeXt, `CustomScaleLayer`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from ...engine.graph import Tensor
 from ...engine.objects.initializers import Constant
 from ...engine.objects.registry import register_builtins
 from ...layers.core.layer import Layer
@@ -33,4 +35,24 @@ class LayerScale(Layer):
         return {**super().get_config(), "init_values": self.init_values, "projection_dim": self.projection_dim}
 
 
+class CustomScaleLayer(Layer):
+    """Add features to others, times a number: a residual connection of InceptionResNetV2.
+
+    Args:
+        scale: the number. The layer takes two tensors of a shape, of which the second one is scaled.
+    """
+
+    def __init__(self, scale: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scale = scale
+
+    def call(self, inputs: Sequence[Tensor]) -> Tensor:
+        first, second = inputs
+        return first + second * self.scale
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "scale": self.scale}
+
+
 register_builtins("keras.src.applications.convnext", {"LayerScale": LayerScale})
+register_builtins("keras.src.applications.inception_resnet_v2", {"CustomScaleLayer": CustomScaleLayer})

@@ -14,7 +14,7 @@ from anabranch import applications
 from anabranch.engine.objects import initializers
 from anabranch.framework.applications import building, imagenet_utils, mobilenet_v2
 from anabranch.framework.data.get_file import file_digest
-from anabranch.framework.models.layer_scale import LayerScale
+from anabranch.framework.models.layer_scale import CustomScaleLayer, LayerScale
 from golden import applications as golden
 
 FOLDER = Path(__file__).parent.parent / "golden"
@@ -22,14 +22,18 @@ FACTS: dict[str, Any] = json.loads((FOLDER / "applications.json").read_text())
 # One model of each kind, small; all others are slow. Examples in docstrings count the weights of some more.
 QUICK = {
     "ConvNeXtTiny/grey",
+    "EfficientNetB0/grey",
     "EfficientNetV2B0/grey",
+    "InceptionV3/features",
+    "MobileNet/narrow",
     "MobileNetV2/features",
     "MobileNetV3Small/minimalistic",
     "ResNet50V2/features",
     "VGG16/features",
+    "Xception/features",
 }
-QUICK_OUTPUTS = {"MobileNetV2", "MobileNetV3Small/minimalistic"}
-QUICK_FILES = {"MobileNetV2/96", "MobileNetV3Small/narrow"}
+QUICK_OUTPUTS = {"MobileNet", "MobileNetV2", "MobileNetV3Small/minimalistic"}
+QUICK_FILES = {"MobileNet/160", "MobileNetV2/96", "MobileNetV3Small/narrow"}
 IMAGE = (32, 32, 3)
 
 
@@ -198,6 +202,10 @@ SHAPE = {"include_top": False}
         ("MobileNetV2", {"weights": "imagenet", "alpha": 0.6}, "weights for alpha in .* got 0.6"),
         ("MobileNetV3Large", {"weights": "imagenet", "alpha": 0.75, "minimalistic": True}, r"alpha in \(1.0,\), got"),
         ("MobileNetV3Large", {"input_shape": (16, 64, 3)}, "at least 32x32"),
+        ("MobileNet", {"weights": "imagenet", "alpha": 0.35}, "weights for alpha in .* got 0.35"),
+        ("MobileNet", {"weights": "imagenet", "depth_multiplier": 2}, "weights for depth_multiplier=1, got 2"),
+        ("Xception", {"input_shape": (70, 90, 3), **SHAPE}, r"at least 71x71, got input_shape=\(70, 90, 3\)"),
+        ("NASNetLarge", {"input_shape": (None, 64, 3), **SHAPE}, r"must be known, got .*\(None, 64\).*\(331, 331, 3\)"),
     ],
 )
 def test_refused_arguments(name: str, arguments: dict[str, Any], message: str) -> None:
@@ -310,6 +318,32 @@ def test_a_model_is_saved_and_trained_as_any_other(tmp_path: Path) -> None:
     model.save(tmp_path / "model.keras")
     again = ab.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_what_weights_of_efficientnet_were_trained_with_is_in_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights of ImageNet alone come with one more scaling, as in Keras: 1 over the roots of the deviations."""
+    monkeypatch.setattr(ab.Model, "load_weights", lambda self, path: None)
+    monkeypatch.setattr(building, "get_file", lambda *arguments, **named: tmp_path)
+    model = build("EfficientNetB0", {"weights": "imagenet", "include_top": False})
+    scales: list[Any] = [layer.scale for layer in model.layers if isinstance(layer, ab.layers.Rescaling)]
+    assert scales[0] == 1 / 255
+    np.testing.assert_allclose(scales[1], [2.0896918976428642, 2.1128856368212916, 2.1081851067789197])
+
+
+def test_a_scaled_sum_is_saved_as_by_keras(tmp_path: Path) -> None:
+    x, y = ab.Input((3,)), ab.Input((3,))
+    model = ab.Model([x, y], CustomScaleLayer(0.5, name="scale")([x, y]))
+    model.save(tmp_path / "model.keras", for_keras=True)
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive:
+        config = json.loads(archive.read("config.json"))["config"]["layers"][2]
+    assert (config["module"], config["class_name"]) == (
+        "keras.src.applications.inception_resnet_v2",
+        "CustomScaleLayer",
+    )
+    again = ab.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again([np.ones((2, 3)), np.full((2, 3), 4)]), np.full((2, 3), 3))
 
 
 def test_a_layer_of_convnext_is_saved_as_by_keras(tmp_path: Path) -> None:

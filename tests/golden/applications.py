@@ -14,7 +14,11 @@ EFFICIENT = [f"EfficientNetV2{size}" for size in ("B0", "B1", "B2", "B3", "S", "
 CONVNEXT = [f"ConvNeXt{size}" for size in ("Tiny", "Small", "Base", "Large", "XLarge")]
 OTHERS = ["MobileNetV2", "MobileNetV3Small", "MobileNetV3Large", "VGG16", "VGG19"]
 DENSE = ["DenseNet121", "DenseNet169", "DenseNet201"]
-MODELS = [*RESNETS, *EFFICIENT, *CONVNEXT, *OTHERS, *DENSE]
+FIRST = [
+    *[f"EfficientNetB{number}" for number in range(8)],
+    *["InceptionV3", "InceptionResNetV2", "MobileNet", "NASNetMobile", "NASNetLarge", "Xception"],
+]
+MODELS = [*RESNETS, *EFFICIENT, *CONVNEXT, *OTHERS, *DENSE, *FIRST]
 
 _FEATURES: dict[str, Any] = {"include_top": False}
 # Names of cases to the model and its arguments; weights are None in all.
@@ -33,6 +37,14 @@ STRUCTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "ConvNeXtTiny/features": ("ConvNeXtTiny", {**_FEATURES, "pooling": "avg", "include_preprocessing": False}),
     "VGG16/features": ("VGG16", {**_FEATURES, "pooling": "avg"}),
     "DenseNet121/features": ("DenseNet121", {**_FEATURES, "pooling": "max"}),
+    "EfficientNetB0/grey": ("EfficientNetB0", {"input_shape": [33, 64, 1], "classes": 5}),
+    "EfficientNetB0/features": ("EfficientNetB0", {**_FEATURES, "pooling": "max"}),
+    "InceptionV3/features": ("InceptionV3", {**_FEATURES, "pooling": "max"}),
+    "InceptionResNetV2/features": ("InceptionResNetV2", {**_FEATURES, "pooling": "avg", "input_shape": [75, 80, 3]}),
+    "MobileNet/narrow": ("MobileNet", {"alpha": 0.25, "input_shape": [128, 128, 3], "classes": 7}),
+    "MobileNet/features": ("MobileNet", {**_FEATURES, "alpha": 0.3, "depth_multiplier": 2, "pooling": "max"}),
+    "NASNetMobile/features": ("NASNetMobile", {**_FEATURES, "pooling": "avg", "input_shape": [33, 96, 3]}),
+    "Xception/features": ("Xception", {**_FEATURES, "pooling": "max", "input_shape": [71, 90, 1]}),
 }
 
 _SMALL: dict[str, Any] = {"input_shape": [40, 33, 3], "classes": 10, "classifier_activation": None}
@@ -50,11 +62,19 @@ OUTPUTS: dict[str, tuple[str, dict[str, Any], float]] = {
     "DenseNet121": ("DenseNet121", _SMALL, 1.2),
     "VGG16": ("VGG16", {"include_top": False, "pooling": "avg", "input_shape": [40, 33, 3]}, 1.0),
     "VGG19": ("VGG19", {"include_top": False, "pooling": "max", "input_shape": [40, 33, 3]}, 1.0),
+    "EfficientNetB0": ("EfficientNetB0", _SMALL, 1.6),
+    "InceptionV3": ("InceptionV3", {**_SMALL, "input_shape": [75, 80, 3]}, 1.0),
+    "InceptionResNetV2": ("InceptionResNetV2", {**_SMALL, "input_shape": [75, 80, 3]}, 1.0),
+    "MobileNet": ("MobileNet", {**_SMALL, "alpha": 0.25}, 1.3),
+    "NASNetMobile": ("NASNetMobile", _SMALL, 1.3),
+    "Xception": ("Xception", {**_SMALL, "input_shape": [71, 80, 3]}, 1.2),
 }
 # Names of cases whose files of weights are recorded.
 FILES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in MODELS},
     **{f"{name}/features": (name, _FEATURES) for name in MODELS},
+    "MobileNet/narrow": ("MobileNet", {"alpha": 0.25, "input_shape": [128, 128, 3]}),
+    "MobileNet/160": ("MobileNet", {**_FEATURES, "alpha": 0.5, "input_shape": [160, 160, 3]}),
     "MobileNetV2/96": ("MobileNetV2", {"alpha": 0.35, "input_shape": [96, 96, 3]}),
     "MobileNetV2/128": ("MobileNetV2", {**_FEATURES, "alpha": 1.4, "input_shape": [128, 128, 3]}),
     "MobileNetV3Small/narrow": ("MobileNetV3Small", {"alpha": 0.75}),
@@ -74,6 +94,8 @@ def structure(model: Any) -> dict[str, Any]:
     layers = [f"{layer.name} {type(layer).__name__}" for layer in model.layers]
     # Keras leaves the one weight of ConvNeXt's LayerScale without a name.
     paths = [re.sub(r"layer_scale/\w+$", "layer_scale/gamma", weight.path) for weight in model.weights]
+    if model.name.startswith("nasnet"):  # where Keras has scopes of names around layers, which files do not say
+        paths = ["/".join(path.split("/")[-2:]) for path in paths]
     weights = [
         f"{path} {tuple(weight.shape)} {weight.trainable}" for path, weight in zip(paths, model.weights, strict=True)
     ]
@@ -108,10 +130,12 @@ def draw_weights(model: Any, gain: float = 1.0) -> None:
 def _draw(random: np.random.Generator, name: str, shape: tuple[int, ...], gain: float) -> Any:
     if name == "moving_variance":
         return random.uniform(0.5, 1.5, shape).astype("float32")
+    if name in ("mean", "variance", "count"):  # of a Normalization, which goes by them when they come from a file
+        return (np.ones if name == "variance" else np.zeros)(shape, "float32")
     if name == "gamma" or name.startswith("variable"):
         return random.uniform(0.5 * gain, 1.5 * gain, shape).astype("float32")
     values = random.standard_normal(shape, "float32")
-    if name != "kernel":
+    if not name.endswith("kernel"):
         return values * np.float32(0.1)
     terms = np.prod(shape[:2] if len(shape) == 4 and shape[-1] == 1 else shape[:-1])
     return values / np.sqrt(terms).astype("float32")
