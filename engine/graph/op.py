@@ -116,7 +116,7 @@ class Op:
         by_element: whether each element depends on the elements at its place alone, of inputs that broadcast, as in
             elementwise ops.
         batchable: whether a run for many examples at once takes no longer for each of them than a run for one alone, as
-            for elementwise ops. Loops then compute it for all iterations at once.
+            for elementwise ops. Fission takes it out of loops, with a product that uses it.
         kept_on_host: whether the result is kept in the memory of the host, whatever device the inputs are on.
         host_only: whether `run` computes with NumPy alone, so that no GPU can run it.
         no_samples: why the op has no samples, and which tests it has instead; empty where it has some.
