@@ -264,7 +264,9 @@ import json, os, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
 count, index = len(config["cluster"]["worker"]), config["task"]["index"]
 folder, wanted = sys.argv[1], int(sys.argv[2])
-open(f"{folder}/{count}-{index}", "w").write(os.environ["ANABRANCH_TOKEN"])
+with open(f"{folder}/written by {os.getpid()}", "w") as file:
+    file.write(os.environ["ANABRANCH_TOKEN"])
+os.replace(file.name, f"{folder}/{count}-{index}")  # whole: a process may be ended at any time
 until = time.monotonic() + 120
 while count != wanted and time.monotonic() < until:  # until another round begins
     time.sleep(0.02)
@@ -303,22 +305,22 @@ def seen(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if "-" in path.name)
 
 
-def wait_for(folder: Path, name: str) -> None:
+def wait_for(folder: Path, *names: str) -> None:
     waited = threading.Event()
     for _ in range(int(PATIENCE / 0.05)):
-        if (folder / name).exists():
+        if {*names} <= {*seen(folder)}:
             return
         waited.wait(0.05)
-    raise TimeoutError(name)
+    raise TimeoutError(f"{names} are not all in {seen(folder)}")
 
 
 @pytest.mark.xdist_group("tasks")
 def test_hosts_join_and_leave(launchers: Any, tmp_path: Path) -> None:
     """One host with two workers begins; another one joins, and is lost; one more joins, and the run ends."""
     first = launchers("1:2", 5, "-n", "2", "--ps", "0")
-    wait_for(tmp_path, "2-1")
+    wait_for(tmp_path, "2-0", "2-1")
     second = launchers("1:2", 5, "-n", "1", "--ps", "0")
-    wait_for(tmp_path, "3-2")
+    wait_for(tmp_path, "3-0", "3-1", "3-2")
     second.send_signal(signal.SIGTERM)
     (left,) = statuses([second])
     assert left == (130, "anabranch launch: interrupted.\n")
