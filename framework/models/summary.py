@@ -17,6 +17,8 @@ from .model import Model
 from .raw_ops import RawOp
 from .sequential import Sequential
 
+_PARAMETERS = "Param #"
+
 
 class _Row(NamedTuple):
     name: str
@@ -59,7 +61,7 @@ def _cells(
         operations = _between(operations, layer_range)
     rows = [row for operation in operations for row in _rows(operation, graph, expand_nested, 0)]
     show_connected = graph is not None and not _is_row_of_layers(graph)
-    columns = [("Layer (type)", 0), ("Output Shape", 1), ("Param #", 2)]
+    columns = [("Layer (type)", 0), ("Output Shape", 1), (_PARAMETERS, 2)]
     columns += [("Connected to", 3)] if show_connected else []
     columns += [("Trainable", 4)] if show_trainable else []
     return [[title for title, _ in columns], *[[row[field] for _, field in columns] for row in rows]]
@@ -174,7 +176,11 @@ def _table(rows: list[list[str]], line_length: int | None) -> list[str]:
         widths[0] += max(spare, 0)
 
     def line(cells: Sequence[str]) -> str:
-        return "│ " + " │ ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " │"
+        aligned = [  # numbers to the right, as in Keras
+            cell.rjust(width) if title == _PARAMETERS else cell.ljust(width)
+            for title, cell, width in zip(rows[0], cells, widths, strict=True)
+        ]
+        return "│ " + " │ ".join(aligned) + " │"
 
     def rule(left: str, middle: str, right: str) -> str:
         return left + middle.join("─" * (width + 2) for width in widths) + right

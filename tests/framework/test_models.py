@@ -241,8 +241,8 @@ Model: "row"
 ┌──────────────┬──────────────┬─────────┐
 │ Layer (type) │ Output Shape │ Param # │
 ├──────────────┼──────────────┼─────────┤
-│ a (Dense)    │ (None, 3)    │ 15      │
-│ b (Dense)    │ (None, 2)    │ 8       │
+│ a (Dense)    │ (None, 3)    │      15 │
+│ b (Dense)    │ (None, 2)    │       8 │
 └──────────────┴──────────────┴─────────┘
  Total params: 23 (92.00 B)
  Trainable params: 23 (92.00 B)
