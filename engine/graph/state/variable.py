@@ -29,21 +29,7 @@ from .initial_values import Later, as_later, call_initializer, one_initial_value
 from .lifting import created, outside
 from .readable import Readable
 from .stateless import in_stateless_scope, keep, substitute
-from .writing_rows import Held
-
-
-class Lending:
-    """A count of the values to which memory of a variable was lent; only after that steps look at their variables.
-
-    Attributes:
-        count: how often so far, in all threads.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
-lending = Lending()
+from .writing_rows import Held, give_back, hold_if_free, lending, let_go
 
 
 def _references(holder: Any) -> int:
@@ -236,18 +222,28 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         self._first = first
         vars(self).pop("_value", None)
 
-    def store_as(self, make: Callable[[Any, Later | None], tuple[Later, bool]]) -> Later:
+    def store_as(self, make: Callable[[Any, Later | None], tuple[Later, bool]]) -> Later | None:
         """Keep another form of the value, from which the value is computed when it is next needed.
+
+        The caller holds `lock`. A value that is assigned meanwhile stays.
 
         Args:
             make: gets the array and the form that was kept last, which may be that of an earlier value. It returns the
                 form, and whether the array is let go. A form whose array stays refers to it (`Later.keeps_array`).
+
+        Returns:
+            The form; None if a task has the value, or another step writes in its memory.
         """
-        form, is_let_go = make(self._lent(), self._first)
-        if is_let_go:
-            self.postpone(form)
-        else:
-            self._first = form
+        held = hold_if_free(self) if self.home is None else None
+        if held is None:
+            return None
+        try:
+            array = self._lent()
+            form, is_let_go = make(array, self._first)
+            if not is_let_go or let_go(self, array):
+                self._first = form
+        finally:
+            give_back(self, held)
         return form
 
     def settle(self, home: Home) -> None:
@@ -271,15 +267,17 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
                     return self._value
             elif name == "_value" and "_value" in self.__dict__:  # it was written until just now
                 return self.__dict__["_value"]
-            first = self.__dict__.get("_first") if name == "_value" else None
-            if first is None:
+            if name != "_value" or self._first is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             with self.lock:
-                if "_value" not in self.__dict__:
-                    self._value = first.compute()
+                first, held = self._first, self._held
+                if first is not None and "_value" not in self.__dict__ and (held is None or held.is_mine):
+                    array = first.compute()
                     if first.keeps_array:
-                        self._lent()
-            return self.__dict__["_value"]
+                        self._is_lent = True
+                        lending.count += 1
+                    return self.__dict__.setdefault("_value", array)  # unless somebody has assigned one meanwhile
+            return self._value  # which another thread has computed, or has taken to write in it
 
     def numpy(self) -> Any:
         """A copy of the current value."""

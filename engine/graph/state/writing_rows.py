@@ -35,6 +35,20 @@ class RowWrites:
 row_writes = RowWrites()
 
 
+class Lending:
+    """A count of the values to which memory of a variable was lent; only after that steps look at their variables.
+
+    Attributes:
+        count: how often so far, in all threads.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+lending = Lending()
+
+
 class Held:
     """The array of a variable, while one thread writes in it.
 
@@ -80,7 +94,7 @@ def write_in_memory(variables: Sequence[Variable], write: Callable[..., Any], *a
         return write(*arguments)
     finally:
         for variable, each in held:
-            _give_back(variable, each)
+            give_back(variable, each)
 
 
 def memory_of(variable: Variable) -> Any:
@@ -103,12 +117,28 @@ def _hold(variable: Variable) -> Held:
             row_writes.copied_bytes += array.nbytes
         own.array, fields["_is_lent"] = array, False
     except BaseException:
-        _give_back(variable, own)
+        give_back(variable, own)
         raise
     return own
 
 
-def _give_back(variable: Variable, held: Held) -> None:
+def hold_if_free(variable: Variable) -> Held | None:
+    """Keep other threads from writing parts of a variable, which has its array still; None if one is at it."""
+    own = Held()
+    return own if vars(variable).setdefault("_held", own) is own else None
+
+
+def let_go(variable: Variable, array: Any) -> bool:
+    """Take its array out of a variable that this thread holds; False if another one was assigned meanwhile."""
+    fields = vars(variable)
+    found = fields.pop("_value", None)
+    if found is not None and found is not array:
+        fields.setdefault("_value", found)
+    return found is array
+
+
+def give_back(variable: Variable, held: Held) -> None:
+    """Let other threads have a variable, and its array, if that was taken out, as its value."""
     fields = vars(variable)
     if held.array is not None:
         fields.setdefault("_value", held.array)  # unless somebody has assigned another one meanwhile
@@ -129,4 +159,4 @@ def _is_plain(array: Any) -> bool:
 
 _, _ALONE = _taken({"_value": np.zeros(1)})  # Python versions count differently
 
-__all__ = ["Held", "memory_of", "row_writes", "write_in_memory"]
+__all__ = ["Held", "give_back", "hold_if_free", "lending", "let_go", "memory_of", "row_writes", "write_in_memory"]

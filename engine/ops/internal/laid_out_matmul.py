@@ -139,13 +139,14 @@ class ReadLaidOut(Op):
         first = variable.first_value
         if isinstance(first, LaidOut) and first.panels == self.panels:
             return first.content
-        is_here = variable.home is None
-        if not is_here or not variable.lock.acquire(blocking=False):  # who writes it may wait for this very step
+        form = None
+        if variable.lock.acquire(blocking=False):  # who writes it may wait for this very step
+            try:
+                form = variable.store_as(self._form)
+            finally:
+                variable.lock.release()
+        if form is None:
             return self.panels.laid_out(xp, variable.read_value())
-        try:
-            form = variable.store_as(self._form)
-        finally:
-            variable.lock.release()
         assert isinstance(form, LaidOut)
         return form.content
 
