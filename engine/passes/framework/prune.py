@@ -72,9 +72,22 @@ def needed_in_region(
     """
     if region.needed is not None and results is None:
         return region.needed
-    effectful = [operation for operation in region.operations if operation.effects and operation.writes]
-    recorded = [tensor for tensor in demanded if tensor.graph is region]
-    return needed_operations(region, [*(region.results if results is None else results), *effectful, *recorded])
+    # As `needed_operations`, for what is asked of each of thousands of regions by each pass: where nothing is fed.
+    wanted = region.results if results is None else results
+    targets = [tensor.operation for tensor in wanted]
+    targets += [operation for operation in region.operations if operation.effects and operation.writes]
+    targets += [tensor.operation for tensor in demanded if tensor.graph is region]
+    seen = set(targets)
+    pending = list(seen)
+    for operation in pending:  # which grows
+        if operation.control_inputs:
+            return needed_operations(region, targets)
+        for tensor in operation.inputs:
+            source = tensor.operation
+            if source not in seen:
+                seen.add(source)
+                pending.append(source)
+    return sorted(seen, key=_index_of)
 
 
 def settle_regions(operations: Sequence[Operation]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...common.cached import cached_property
 from ...common.machine_profile import machine_profile
 from ...control_flow.batching import Batch, Value
 from ...control_flow.region_op import RegionOp
@@ -70,7 +71,6 @@ class _Group:
         self.elements: dict[Symbol, Linear] = {}
         self.is_all = False
         self._has_others = False
-        self.summed = summed_products(loop)
 
     def move(self) -> bool:
         """Batch what pays; returns whether anything did."""
@@ -90,6 +90,11 @@ class _Group:
             note_change("fission", tensor.operation, "is computed for all iterations before the loop")
             self.loop.read(tensor, array, index)
         return True
+
+    @cached_property
+    def summed(self) -> set[Operation]:
+        """The products that become one product after the loop."""
+        return summed_products(self.loop)
 
     # --- what may move --------------------------------------------------------------------------------------
 
@@ -121,10 +126,13 @@ class _Group:
         self.free[read.outputs[0]] = None
 
     def _is_free(self, operation: Operation) -> bool:
-        if not can_batch(operation):
-            return False
-        sources = [tensor for tensor in operation.inputs if not self._is_steady(tensor)]
-        if not sources or not all(tensor in self.free or self._counts(tensor) for tensor in sources):
+        sources: list[Symbol] = []
+        for tensor in operation.inputs:
+            if tensor in self.free or self._counts(tensor):
+                sources.append(tensor)
+            elif not self._is_steady(tensor):
+                return False  # as of most operations, before the dearer tests
+        if not sources or not can_batch(operation):
             return False
         return on_one_device([operation, *[tensor.operation for tensor in sources]])  # weights may be anywhere
 
@@ -140,6 +148,8 @@ class _Group:
     def _wanted(self) -> list[Symbol]:
         """The tensors that the body reads from then on, each from an array of its own."""
         moving: set[Operation] = set()
+        if not self.free:
+            return []
         for operation in reversed(self.loop.needed):
             computed = [tensor for tensor in operation.outputs if tensor in self.free and tensor not in self.elements]
             if not computed or all(tensor.shape == () for tensor in computed):
@@ -147,7 +157,7 @@ class _Group:
             if operation in moving or self._pays(operation, computed):
                 moving.add(operation)
                 moving.update(tensor.operation for tensor in operation.inputs if tensor in self.free)
-        return self._taken(moving)
+        return self._taken(moving) if moving else []
 
     def _pays(self, operation: Operation, computed: Sequence[Symbol]) -> bool:
         if is_heavy(operation):

@@ -14,6 +14,7 @@ that are known when they start, and inside other loops.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from ...common.identity import is_among
@@ -134,8 +135,8 @@ def _split_region(holder: Operation, region: Region, users: Users, sides: Sides,
 
 
 def _rewrite(loop: LoopView, reassociate: bool) -> None:
-    for rewrite in REWRITES:
-        if not (reassociate or rewrite.is_exact) or not is_kind_among(loop.kinds, *rewrite.of):
+    for number, rewrite in enumerate(REWRITES):
+        if not (reassociate or rewrite.is_exact) or number not in _with_work(loop.kinds):
             continue
         if not is_on(rewrite.name) or not may_rewrite():
             continue
@@ -146,6 +147,12 @@ def _rewrite(loop: LoopView, reassociate: bool) -> None:
             count_rewrite()
     if is_recording():
         _tell_kept(loop)
+
+
+@lru_cache(maxsize=256)
+def _with_work(kinds: frozenset[type[Op]]) -> frozenset[int]:
+    """Return the places of the rewrites that may find anything in a body of such ops."""
+    return frozenset([number for number, rewrite in enumerate(REWRITES) if is_kind_among(kinds, *rewrite.of)])
 
 
 def _tell_kept(loop: LoopView) -> None:

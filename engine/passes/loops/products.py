@@ -27,6 +27,8 @@ from .view import LoopView, is_static
 
 def merge_products(loop: LoopView) -> bool:
     """Merge the products of a body that share their rows, and those that are added up."""
+    if sum(isinstance(operation.op, MatMul) for operation in loop.needed) < 2:
+        return False
     added = _merge_added(loop)
     if added:
         loop.finish()

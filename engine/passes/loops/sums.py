@@ -149,14 +149,18 @@ class _Sum:
 
     def move(self, is_next: Callable[[Operation], bool]) -> bool:
         """Take the sum after the loop, if what is added up is the result of an operation that `is_next` likes."""
-        loop = self.loop
+        loop, parameter = self.loop, self.loop.body.parameters[self.position]
+        added = loop.body.results[self.position].operation
+        if not isinstance(added.op, Add) or not is_next(_added_to(parameter, added).operation):
+            return False  # as most do, seen at once
+        if loop.is_stale:
+            loop.refresh()
         update = accumulation(loop, self.position, Add)
         if update is None or update.outputs[0].dtype.kind == "T":  # strings are joined, not summed
             return False
-        parameter = loop.body.parameters[self.position]
         term = _added_to(parameter, update)
         is_one = loop.uses.get(term) == 1 and term.operation.graph is loop.body and term.spec == parameter.spec
-        if not is_one or not is_next(term.operation) or not self._lies_together(update, term):
+        if not is_one or not self._lies_together(update, term):
             return False
         total = self._total(term)
         if total is None:
@@ -169,7 +173,7 @@ class _Sum:
             loop.become(final, source.op, source.inputs, source)
         else:
             loop.become(final, Add(), [initial, total]).device = update.device
-        loop.refresh()
+        loop.is_stale = True
         return True
 
     def _lies_together(self, update: Operation, term: Symbol) -> bool:
@@ -314,7 +318,7 @@ class _Sum:
     def _whole(self, operand: Symbol) -> tuple[Symbol, int | None]:
         """The matrix of the body of which an operand is a part, and where its columns begin there."""
         loop = self.loop
-        for operation in loop.needed:
+        for operation in loop.needed if Concatenate in loop.kinds else ():
             op = operation.op
             if (
                 not isinstance(op, Concatenate)

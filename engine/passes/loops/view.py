@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
 from typing import Any
-
-import numpy as np
 
 from ...common.identity import is_among
 from ...control_flow.frames import History, TripCount
 from ...control_flow.while_loop import While
+from ...graph.device import DeviceScope
 from ...graph.graph import Graph, Operation, Parameter
 from ...graph.op import Op
 from ...graph.provenance import building_at
@@ -28,6 +28,8 @@ from ..framework.order import reorder
 from ..framework.prune import needed_in_region
 from .linear import Linear, array_size, counted, inside, trip_count
 from .users import Users
+
+_NO_SCOPE = DeviceScope()
 
 Live = Callable[[], list[Operation]]
 Sides = dict[tuple[Symbol, ...], Symbol]  # matrices, and what they make side by side
@@ -52,7 +54,7 @@ class LoopView:
         histories: for tensors of the body the operation outside that gives its history.
         shared: what was built outside from values of all iterations, for several rewrites to take.
         parts: what is known of matrices that are put together in the body.
-        tested: loop variables (of the condition) and others on which the end of the loop depends.
+        is_stale: whether a loop variable was taken out since `refresh`.
         is_finished: whether `finish` was called, and nothing was changed since by a rewrite that calls it itself.
     """
 
@@ -79,20 +81,27 @@ class LoopView:
     def refresh(self) -> None:
         """Look at the loop again, after it was changed."""
         frame = self.node.outputs[-1]
-        self._has_counted = False
+        self._has_counted = self.is_stale = False
         takers = self.takers(frame)
         self.histories = {user.op.inner: user for user in takers if isinstance(user.op, History)}
         self.demanded = list(self.histories)
         self.needed = needed_in_region(self.body, self.demanded)
-        self.kinds = {type(operation.op) for operation in self.needed}
+        self.kinds = frozenset([type(operation.op) for operation in self.needed])
         taken = [tensor for operation in self.needed for tensor in operation.inputs]
         self.uses: dict[Symbol, int] = Counter([*taken, *self.body.results, *self.demanded])
-        tested = needed_in_region(self.op.condition, self.demanded)
-        self.tested = {tensor for operation in tested for tensor in operation.inputs}
-        self.tested.update([*self.op.condition.results, *self.demanded])
+        self._tested: set[Symbol] | None = None
         self._forms: dict[Symbol, Linear | None] = {}
 
     # --- what is known --------------------------------------------------------------------------------------
+
+    @property
+    def tested(self) -> set[Symbol]:
+        """The tensors of the condition, loop variables among them, on which the end of the loop depends."""
+        if self._tested is None:
+            tested = needed_in_region(self.op.condition, self.demanded)
+            self._tested = {tensor for operation in tested for tensor in operation.inputs}
+            self._tested.update([*self.op.condition.results, *self.demanded])
+        return self._tested
 
     @property
     def trips(self) -> Linear | None:
@@ -179,11 +188,9 @@ class LoopView:
 
     # --- building -------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def outside(self, like: Operation) -> Generator[None]:
+    def outside(self, like: Operation) -> AbstractContextManager[None]:
         """Build operations around the loop, on the device of `like`, of whose user's line they are."""
-        with building(self.graph, like):
-            yield
+        return building(self.graph, like)
 
     @contextmanager
     def inside(self, like: Operation) -> Generator[None]:
@@ -401,7 +408,7 @@ def building(graph: Graph, like: Operation) -> Generator[None]:
     shared, graph.constants = graph.constants, {}  # those may be on another device, or behind what needs them
     count = len(graph.operations)
     try:
-        with graph.as_default(), graph.device(None), building_at(like.location):
+        with graph.as_default(), graph.in_scope(_NO_SCOPE), building_at(like.location):
             yield
     finally:
         graph.constants = shared
@@ -422,7 +429,7 @@ def is_static(*tensors: Symbol) -> bool:
 
 def size_of(tensor: Symbol) -> int:
     """The number of elements of a tensor of known shape."""
-    return int(np.prod([dim or 0 for dim in tensor.shape or ()]))
+    return math.prod([dim or 0 for dim in tensor.shape or ()])
 
 
 def _set_spec(parameter: Symbol, spec: Spec) -> None:
