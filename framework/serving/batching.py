@@ -268,7 +268,11 @@ class Batcher:
         return min(size, most) if rows <= most else size
 
     def _run_here(self, batch: list[_Request], kind: object) -> None:
-        """Compute a batch of a kind that takes little time on this thread."""
+        """Compute a batch of a kind that takes little time on this thread.
+
+        It is measured by the clock, since that is for how long other requests are held up. Two calls in short order in
+        which the process was interrupted cost the kind four calls in the model's thread, and no more.
+        """
         began = time.perf_counter()
         try:
             results = self._together(batch)

@@ -1,10 +1,13 @@
-"""Short calls of a model are made on the event loop's thread, and no others."""
+"""Short calls of a model are made on the event loop's thread, and no others.
+
+Models have a clock of their own, which their calls advance: what is short does not depend on the machine.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 from shared.serving_clients import ask
 
 import anabranch as ab
+from anabranch.framework.serving import batching
 from anabranch.framework.serving.batching import Batcher
 from anabranch.framework.serving.servable import Servable
 from anabranch.framework.serving.short_calls import AT_ONCE_SECONDS, SECONDS, ShortCalls
@@ -22,18 +26,26 @@ from anabranch.framework.serving.short_calls import AT_ONCE_SECONDS, SECONDS, Sh
 pytest.importorskip("uvicorn")
 
 
-MANY = 2000  # on a crowded machine calls may be long, again and again
-
-
 class Model:
-    """Stands for a servable that doubles its input; notes the rows and the thread of each call."""
+    """Stands for a servable that doubles its input; notes the rows and the thread of each call.
+
+    It stands for the module `time`, too: time passes in its calls alone.
+    """
 
     def __init__(self, had_bounded_time: bool = True, joins: bool = True) -> None:
         self.had_bounded_time, self._joins = had_bounded_time, joins
         self.rows: list[int] = []
         self.is_here: list[bool] = []
-        self.seconds = 0.0  # that a call spends
+        self.seconds = 0.0  # of the processor that a call takes
+        self.interrupted = 0.0  # seconds in which it does not run, since others do
+        self._processor = self._now = 0.0
         self.refused: float | None = None
+
+    def perf_counter(self) -> float:
+        return self._now
+
+    def thread_time(self) -> float:
+        return self._processor
 
     def why_alone(self, signature: str) -> str | None:
         return None if self._joins else "no reason"
@@ -44,9 +56,8 @@ class Model:
     def run(self, arrays: Any, signature: str) -> list[Any]:
         self.rows.append(len(arrays[0]))
         self.is_here.append(threading.current_thread() is threading.main_thread())
-        began = time.thread_time()
-        while time.thread_time() < began + self.seconds:
-            pass
+        self._processor += self.seconds
+        self._now += self.seconds + self.interrupted
         if self.refused is not None and self.refused in arrays[0]:
             raise ab.serving.ServableError("refused")
         return [arrays[0] * 2.0]
@@ -65,12 +76,15 @@ class Waits:
 def with_batcher(model: Any, body: Callable[[Batcher], Any], **options: Any) -> Any:
     async def run() -> Any:
         with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(model, ab.serving.Batching(**options), thread, Waits())
+            settings = ab.serving.Batching(max_queue_delay_ms=0.0, **options)  # no time passes in which to wait
+            batcher = Batcher(model, settings, thread, Waits())
             found = await body(batcher)
             await asyncio.wait_for(batcher.drained(), 60)
             return found
 
-    return asyncio.run(run())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "time", model)
+        return asyncio.run(run())
 
 
 async def ask_often(batcher: Batcher, count: int, rows: int = 1) -> None:
@@ -81,15 +95,17 @@ async def ask_often(batcher: Batcher, count: int, rows: int = 1) -> None:
 
 def test_calls_are_made_on_the_loop_once_they_have_been_short() -> None:
     model = Model()
+    model.seconds = 0.9 * SECONDS
+    with_batcher(model, lambda batcher: ask_often(batcher, 20))
+    assert model.is_here == [False] * 4 + [True] * 16  # nothing is known of the first ones
 
-    async def body(batcher: Batcher) -> None:
-        await ask_often(batcher, 5)
-        while not model.is_here[-1] and len(model.is_here) < MANY:
-            await ask_often(batcher, 1)
 
-    with_batcher(model, body)
-    assert not any(model.is_here[:4])  # nothing is known of them
-    assert model.is_here[-1]
+def test_calls_that_are_interrupted_are_short_in_the_thread_and_long_on_the_loop() -> None:
+    """There they hold up other requests meanwhile; one of five does so at most."""
+    model = Model()
+    model.interrupted = 2 * SECONDS
+    with_batcher(model, lambda batcher: ask_often(batcher, 20))
+    assert model.is_here == ([False] * 4 + [True]) * 4
 
 
 def test_calls_whose_time_values_may_change_are_made_in_the_thread() -> None:
@@ -115,24 +131,23 @@ def test_calls_that_have_become_long_go_back_to_the_thread() -> None:
         await ask_often(batcher, 8)
 
     with_batcher(model, body)
-    assert sum(model.is_here) <= 2
-    assert not any(model.is_here[2:])
+    assert model.is_here == [True] * 2 + [False] * 6
 
 
 def test_the_shortest_calls_are_made_at_once() -> None:
     model = Model()
+    model.seconds = 0.9 * AT_ONCE_SECONDS
 
-    async def body(batcher: Batcher) -> list[Any]:
-        for _ in range(MANY):
+    async def body(batcher: Batcher) -> list[bool]:
+        were_done: list[bool] = []
+        for _ in range(9):
             found = batcher.submit([np.array([3.0])])
-            if found.done():
-                break
-            await found
-        return found.result()
+            were_done.append(found.done())
+            assert (await found)[0].tolist() == [6.0]
+        return were_done
 
-    assert with_batcher(model, body)[0].tolist() == [6.0]
-    assert model.is_here[-1]
-    assert not any(model.is_here[:4])
+    assert with_batcher(model, body) == [False] * 8 + [True]
+    assert model.is_here == [False] * 4 + [True] * 5
 
 
 def test_the_shortest_calls_are_joined_where_several_come_in_a_turn() -> None:
@@ -141,7 +156,7 @@ def test_the_shortest_calls_are_joined_where_several_come_in_a_turn() -> None:
 
     async def body(batcher: Batcher) -> list[int]:
         counts: list[int] = []
-        await ask_often(batcher, MANY)
+        await ask_often(batcher, 20)
         for _ in range(3):
             model.is_here.clear()
             await asyncio.gather(*[batcher.submit([np.array([float(number)])]) for number in range(4)])
@@ -248,19 +263,18 @@ def test_loops_never_run_on_the_loop_of_the_server(tmp_path: Path, monkeypatch: 
     spun = ab.while_loop(lambda y: ab.ops.max(y) < 1.0, lambda y: y + x, [x])
     ab.Model(x, spun).export(tmp_path / "loop", verbose=False)
     ab.Model(x, x * 2.0).export(tmp_path / "quick", verbose=False)
-    threads: dict[str, set[str]] = {"loop": set(), "quick": set()}
+    threads: dict[str, list[str]] = {"loop": [], "quick": []}
     run = Servable.run
 
     def noted(servable: Servable, *args: Any) -> list[Any]:
-        threads[servable.path.parent.name].add(threading.current_thread().name)
+        threads[servable.path.parent.name].append(threading.current_thread().name)
         return run(servable, *args)
 
     monkeypatch.setattr(Servable, "run", noted)
+    monkeypatch.setattr(batching, "ShortCalls", lambda *seconds: ShortCalls(math.inf))  # however slow the machine is
     with ab.serving.Server({name: tmp_path / name for name in threads}) as server:
-        for number in range(MANY):
+        for _ in range(12):
             for name in threads:
                 assert ask(server.rest_url, f"/v1/models/{name}:predict", {"instances": [[2.0]]}).status == 200
-            if number > 12 and len(threads["quick"]) == 2:
-                break
-    assert threads["loop"] == {"serving-loop_0"}
-    assert threads["quick"] == {"serving-quick_0", "serving"}
+    assert threads["loop"] == ["serving-loop_0"] * 12
+    assert threads["quick"] == ["serving-quick_0"] * 4 + ["serving"] * 8
