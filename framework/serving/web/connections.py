@@ -134,6 +134,7 @@ class _Connection(HttpToolsProtocol):
 
     def _begin_cycle(self) -> None:
         """Have the application answer in a task, which reads the body as it comes."""
+        self._unset_keepalive_if_required()  # an answer in front of this request may have begun that time just now
         super().on_headers_complete()
         cycle: Any = self.cycle
         if cycle is not None and not isinstance(cycle.transport, Joining):
@@ -189,14 +190,15 @@ class _Connection(HttpToolsProtocol):
             super().on_message_complete()
             return
         parser: Any = self.parser
-        keeps = parser.should_keep_alive()
+        keeps, says_end = parser.should_keep_alive(), found.headers.get("connection") == "close"
         pieces = [STATUS_LINE[found.status]]
         for name, value in self.server_state.default_headers:
             pieces += (name, b": ", value, b"\r\n")
         texts = [f"{name}: {text}\r\n" for name, text in fields_of(found)]
-        pieces += ("".join(texts).encode("latin-1"), b"\r\n" if keeps else b"connection: close\r\n\r\n", found.body)
+        end = b"\r\n" if keeps or says_end else b"connection: close\r\n\r\n"
+        pieces += ("".join(texts).encode("latin-1"), end, found.body)
         self.transport.write(b"".join(pieces))
-        if not keeps:
+        if says_end or not keeps:
             self.transport.close()
         self.on_response_complete()
 
