@@ -64,18 +64,21 @@ class RunningLog:
         return found[self.value]
 
 
-def find_running(value: Any, metrics: Mapping[Variable, Any]) -> RunningLog | None:
+def find_running(value: Any, metrics: Mapping[Variable, Any], first: Mapping[Variable, Any]) -> RunningLog | None:
     """Return how a log is computed of the states of metrics; None for one that does not depend on them.
 
     Args:
         value: what a step logs.
         metrics: the variables of metrics, with the tensors that hold their values behind the step; None for one that
             the step reads as it is.
+        first: the tensors that hold their values before the step. What is computed of them is computed of those behind
+            it: nothing keeps the others until all replicas have added theirs.
     """
     if not isinstance(value, Symbol):
         return None
     graph = value.operation.graph
-    known = {tensor: variable for variable, tensor in metrics.items() if isinstance(tensor, Symbol)}
+    tensors = [(tensor, variable) for variable, tensor in (*metrics.items(), *first.items())]
+    known = {tensor: variable for tensor, variable in tensors if isinstance(tensor, Symbol) and variable in metrics}
     for operation in graph.operations:
         op = operation.op
         if isinstance(op, ReadVariable) and op.variable in metrics and metrics[op.variable] is None:

@@ -249,12 +249,12 @@ class StepTracer:
             if variable not in changed and value is not given.get(variable):
                 first = self._resets.get(variable)
                 state[variable] = value if first is None or not np.any(first) else value - first
-        logs, running = self._found_logs(dict(zip(names, fetches, strict=True)), scope)
+        logs, running = self._found_logs(dict(zip(names, fetches, strict=True)), scope, given)
         taken = [] if updates is None else updates.taken
         return TracedStep(applications, state, list(names), logs, running, made, taken)
 
     def _found_logs(
-        self, values: Mapping[str, Any], scope: StatelessScope
+        self, values: Mapping[str, Any], scope: StatelessScope, first: Mapping[Variable, Any]
     ) -> tuple[dict[LogKey, Any], dict[str, RunningLog]]:
         """Part what a step logs into what replicas give, and what depends on the states of metrics."""
         variables = [variable for metric in self.model.metrics for variable in metric.variables] if values else []
@@ -262,7 +262,7 @@ class StepTracer:
         logs: dict[LogKey, Any] = {}
         running: dict[str, RunningLog] = {}
         for name, value in values.items():
-            found = find_running(value, tensors)
+            found = find_running(value, tensors, first)
             if found is None:
                 logs[name, -1] = value
             else:
@@ -304,6 +304,8 @@ class StepTracer:
         for key, value in traced.logs.items():
             variable = self.log_variables[key]
             part = Part(_name_of(variable), variable.shape, "mean" if variable.spec.differentiable else "first")
+            if key[1] >= 0 and tuple(value.shape) != variable.shape:
+                raise _depends_on_rows(key[0], value)
             tensors = [ops.cast(ops.reshape(ops.convert_to_tensor(value), variable.shape), variable.dtype)]
             found.append((Entry(self.place_of(variable), part, variable=variable), tensors))
         for number, update in enumerate(traced.updates):
@@ -431,9 +433,20 @@ def _log_variable(key: LogKey, value: Any) -> Variable:
     """
     name, number = key
     is_whole = number < 0
-    shape = () if is_whole else tuple(value.shape)
+    shape = () if is_whole else tuple(value.shape or ())
+    if not is_whole and (value.shape is None or None in shape):
+        raise _depends_on_rows(name, value)
     dtype = "float32" if is_whole and not value.spec.differentiable else value.spec.dtype
     return Variable(np.zeros(shape), dtype=dtype, name=f"logs/{name}", trainable=False)
+
+
+def _depends_on_rows(name: str, value: Any) -> ValueError:
+    """The error for a log that is computed of metrics' results and of values for the rows of one replica."""
+    return ValueError(
+        f"train_step logs {name!r}, which is computed of results of metrics and of {value.name!r}, {value.spec}, whose "
+        "shape depends on the rows of a replica. Results of metrics are those of all replicas' rows, so that what else "
+        "is needed has to have one shape in all replicas: reduce it over its rows first, for example by ops.mean."
+    )
 
 
 def _place_of(gradient: Any) -> int:

@@ -191,3 +191,38 @@ def test_updates_without_rows_are_refused(counts_hits: bool, given: str) -> None
         model.compile("sgd", "mse")
     with pytest.raises(ValueError, match=f"'largest' has a state that is no sum.* calls it with {given}, which has no"):
         model.train_on_batch(X[:4], Y[:4])
+
+
+class Late(ab.Sequential):
+    """A step that updates a metric when the results of all metrics have been computed, and logs one more value."""
+
+    late: Any
+    of_rows: bool
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        logs = super().train_step(data)
+        self.late.update_state(ops.mean(x * 0 + 3), sample_weight=ops.shape(x)[0])
+        return {**logs, "more": ops.mean(self.late.result() * y[:, 0])} if self.of_rows else logs
+
+
+def late(of_rows: bool, strategy: Any) -> Any:
+    with strategy.scope():
+        model = Late([ab.Input((2,)), layers.Dense(2)])
+        model.late, model.of_rows = ab.metrics.Mean(name="late"), of_rows
+        model.compile("sgd", "mse")
+    return model
+
+
+def test_results_that_were_computed_before_the_update_are_logged_with_it() -> None:
+    ab.config.set_devices(cpu=2)
+    model = late(False, DataParallel(devices=["cpu:0", "cpu:1"]))
+    history = model.fit(X, Y, batch_size=4, verbose=0).history
+    np.testing.assert_allclose(history["late"], [3.0])
+
+
+def test_logs_of_metrics_and_single_rows_are_refused() -> None:
+    ab.config.set_devices(cpu=2)
+    model = late(True, DataParallel(devices=["cpu:0", "cpu:1"]))
+    with pytest.raises(ValueError, match=r"logs 'more', .* of results of metrics and of .*, float64\[2\], whose shape"):
+        model.train_on_batch(X[:4], Y[:4])
