@@ -217,6 +217,57 @@ def test_adds_in_place():
     check_close(c, wanted, 600)
 
 
+def heights(rows: int, form: int, transpose_a: bool = False) -> list[int]:
+    """The heights of the tiles under the first panel of a product of so many rows, from the top."""
+    found: list[int] = []
+
+    def note(context: int, row: int, row_end: int, column: int, column_end: int, is_early: int) -> None:
+        del context, column_end
+        if column == 0 and not is_early:
+            assert row == sum(found)
+            found.append(row_end - row)
+
+    then = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_ssize_t] * 5)(note)
+    a, b, c = (draw(np.random.default_rng(0), "float32", *shape) for shape in ((rows, 5), (5, 40), (rows, 40)))
+    laid = packed(b, False, 5) if form == PACKED else b
+    function = ctypes.PYFUNCTYPE(None, *[ctypes.c_size_t] * 17)(gemm.then_address("float32"))
+    step, b_step = rows if transpose_a else 5, 5 if form == PACKED else 40
+    function(
+        *(rows, 40, 5, address(a), step, int(transpose_a), address(laid), b_step, form),
+        *(address(c), 40, 0, 0, 0, 0, ctypes.cast(then, ctypes.c_void_p).value, 0),
+    )
+    return found
+
+
+@pytest.mark.parametrize("form", [ROWS, PACKED])
+def test_tiles_of_one_or_two_rows_are_few(form: int):
+    highest = gemm.tiles("float32").rows
+    for rows in range(1, 130):
+        found = heights(rows, form)
+        assert sum(found) == rows
+        if highest == 6:  # which goes into all but the smallest numbers with tiles of 6, 4 and 3
+            assert rows in (1, 2, 5) or min(found) >= 3, (rows, found)
+        assert max(found) <= highest
+        assert found.count(highest) >= rows // highest - 1
+
+
+def test_where_the_first_operand_is_laid_out_tiles_are_its_panels():
+    highest = gemm.tiles("float32").rows
+    for rows in (7, 8, 20, 32):
+        assert heights(rows, ROWS, transpose_a=True)[: rows // highest] == [highest] * (rows // highest)
+
+
+@pytest.mark.parametrize("dtype", sorted(TOLERANCES))
+@pytest.mark.parametrize("form", [ROWS, TRANSPOSED, PACKED])
+def test_the_bits_of_a_row_do_not_depend_on_the_height_of_its_tile(form: int, dtype: str):
+    rng = np.random.default_rng(1)
+    a, b = draw(rng, dtype, 63, 37), draw(rng, dtype, *((51, 37) if form == TRANSPOSED else (37, 51)))
+    added = draw(rng, dtype, 51)
+    wanted = product(a, b, form=form, addends=[added])
+    for rows in range(1, 63):
+        assert np.array_equal(product(a[:rows], b, form=form, addends=[added]), wanted[:rows])
+
+
 @pytest.mark.parametrize("form", [ROWS, TRANSPOSED, PACKED])
 def test_nan_and_infinity_stay_in_their_rows_and_columns(form: int):
     rng = np.random.default_rng(4)

@@ -50,7 +50,8 @@ _MOST_ACROSS_LAID_OUT = 4  # where each part lays out the rows of A again,
 _LEAST_BROAD = 512  # for at least so many columns
 _MOST_PART_ROWS = 256
 _QUARTERS = 4  # of what would be one part by these rules, where rows of A are laid out
-_FEW_TILES = 3  # on top of each other, for which rows of B that are close together are not laid out
+_FEW_TILES = 3  # on top of each other, for which rows of B that are close together are not laid out;
+_FEW_NARROW_TILES = 5  # the same for tiles of two vectors, which read less of B
 _MOST_PACKING = 8  # parts of the work of packing
 
 # Products that have their operands laid out once, measured likewise.
@@ -367,7 +368,8 @@ def _print_needs_panels(code: Builder, tiles: Tiles) -> str:
     Then caches suffer.
     """
     is_far = code.compare("sge", code.mul("%b_step", tiles.bytes), 4096)
-    fewest = code.choose(is_far, tiles.rows, _FEW_TILES * tiles.rows)
+    few = _FEW_NARROW_TILES if tiles.vectors == 2 else _FEW_TILES
+    fewest = code.choose(is_far, tiles.rows, few * tiles.rows)
     return code.choose(code.compare("sgt", "%m", fewest), 1, 0)
 
 

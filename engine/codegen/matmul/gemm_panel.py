@@ -108,10 +108,14 @@ def print_panel(tiles: Tiles) -> str:
     last = code.sub("%n", code.mul(code.sub(vectors, 1), tiles.lanes))
     has_then, column_end = code.let("icmp ne ptr %then, null"), code.add("%column", "%n")
     slices = _print_slices(code, tiles)
-    start: Size | int = 0
+    start: Size = 0
+    whole, is_split = start, "false"
     for height in tiles.heights:
         kernel = _print_kernel(code, tiles, height, vectors)
         end = code.add(start, code.mul(code.div(code.sub("%m", start), height), height))
+        if height == tiles.rows:
+            whole, is_split = end, _print_is_split(code, tiles)
+            end = code.sub(whole, code.choose(is_split, height, 0))
         with code.loop(start, end, height) as i:
             group = code.div(i, tiles.rows)
             arguments = _tile_arguments(code, tiles, i, group, last, slices)
@@ -124,10 +128,26 @@ def print_panel(tiles: Tiles) -> str:
                 code.line(f"call void %then(ptr %then_context, {place}, i64 0)")
             if height == tiles.rows:
                 _print_lay_call(code, tiles, group, slices)
+        if height == tiles.rows:
+            with code.when(is_split):  # the share of the next panel that belongs to the group that is cut
+                _print_lay_call(code, tiles, code.sub(code.div(whole, height), 1), slices)
         start = end
     with code.when(code.compare("ne", code.rem("%m", tiles.rows), 0)):  # behind a last group that is not full
         _print_lay_call(code, tiles, code.div("%m", tiles.rows), slices)
     return code.text() + _print_lay(tiles)
+
+
+def _print_is_split(code: Builder, tiles: Tiles) -> str:
+    """Print the test whether the last tile of full height and the rows behind it are cut into lower tiles instead.
+
+    Panels of A are as high as a tile, so no tile lies across two of them.
+    """
+    left, is_split = code.rem("%m", tiles.rows), "false"
+    for rows in tiles.split_rests:
+        is_split = code.let(f"or i1 {is_split}, {code.compare('eq', left, rows)}")
+    is_regular = code.compare("eq", "%group_step", code.mul("%row_step", tiles.rows))
+    is_high = code.compare("sge", "%m", tiles.rows)
+    return code.let(f"and i1 {is_split}, {code.let(f'and i1 {is_regular}, {is_high}')}")
 
 
 def print_panel_call(code: Builder, tiles: Tiles, **values: str | int) -> None:

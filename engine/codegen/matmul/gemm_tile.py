@@ -24,7 +24,7 @@ class Tiles:
     Attributes:
         element: the LLVM type of elements.
         lanes: elements of a vector.
-        rows: of the largest tile; smaller ones of 4, 2 and 1 rows take what is left.
+        rows: of the largest tile; smaller ones of 4, 3, 2 and 1 rows take what is left.
         vectors: of the widest tile.
     """
 
@@ -59,7 +59,20 @@ class Tiles:
     @property
     def heights(self) -> tuple[int, ...]:
         """The rows of tiles, the largest first: each matrix is cut greedily into such."""
-        return (self.rows, *[rows for rows in (4, 2, 1) if rows < self.rows])
+        return (self.rows, *[rows for rows in (4, 3, 2, 1) if rows < self.rows])
+
+    @property
+    def split_rests(self) -> tuple[int, ...]:
+        """The numbers of rows left for which the last of the largest tiles had better be cut, too, where that can be.
+
+        Tiles of one or two rows hold so few sums that each waits for the one before: they take as long as one of four.
+        So 20 rows are tiles of 6, 6, 4 and 4 rows, not of 6, 6, 6 and 2.
+        """
+
+        def has_low(rows: int) -> bool:
+            return rows % 4 in (1, 2)
+
+        return tuple(rest for rest in range(self.rows) if has_low(rest) and not has_low(self.rows + rest))
 
     def kernel(self, rows: int, vectors: int, layout: str = "") -> str:
         return f"gemm_{self.suffix}_{rows}x{vectors}{layout}"
