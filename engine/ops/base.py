@@ -341,6 +341,8 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
     dtype('float32')
     """
     wanted = None if dtype is None else as_dtype(dtype)
+    if type(value) is np.ndarray and value.dtype.kind not in "OSTU" and (wanted is None or wanted == value.dtype):
+        return make_constant(value, name)  # the quickest case
     if isinstance(value, (Variable, Readable)):
         value = value.value
     if isinstance(value, Tensor):

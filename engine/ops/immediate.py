@@ -6,7 +6,6 @@ What is found is a plan: the expression that compiled programs print for the op 
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..common.forks import fork_safe_lock
+from ..common.quiet import quiet, quiet_context
 from ..graph.context import graph_context
 from ..graph.op import Op, as_scalar_or_array, without_bare_strings
 from ..graph.spec import TensorSpec
@@ -33,13 +33,7 @@ class _Quiet(threading.local):
     """The context of each thread in which NumPy does not warn; to enter it costs a tenth of `np.errstate`."""
 
     def __init__(self) -> None:
-        self.run = _quiet_context().run
-
-
-def _quiet_context() -> contextvars.Context:
-    context = contextvars.Context()
-    context.run(functools.partial(np.seterr, all="ignore"))
-    return context
+        self.run = quiet_context().run
 
 
 _quiet = _Quiet()
@@ -106,7 +100,7 @@ def _outputs(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value,
     except RuntimeError as error:
         if "cannot enter context" not in str(error):  # a finaliser that computes, in the middle of an op
             raise
-        with np.errstate(all="ignore"):
+        with quiet():
             result = plan(*arrays)
     return tuple([Value(array) for array in result]) if result.__class__ is tuple else (Value(result),)
 
@@ -114,7 +108,7 @@ def _outputs(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value,
 def _run_once(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, ...]:
     """The outputs of an op that has no plan: it calls Python, holds state, or is of TensorArrays."""
     specs = op.infer(*[tensor.spec for tensor in inputs])
-    with np.errstate(all="ignore"):
+    with quiet():
         result = without_bare_strings(op.run(np, *arrays))
     if any(effect.writes for effect in op.effects()):
         graph_context.effects += 1

@@ -10,12 +10,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..codegen.natives import has_binder
 from ..common.blas import on_one_thread
 from ..common.logs import DEBUG, is_logged, log
 from ..common.nest import is_sequence
+from ..common.quiet import quiet
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History
 from ..control_flow.while_loop import While
@@ -238,7 +237,7 @@ class Program:
             for tensor, value in zip(self._origin[2], values, strict=True):
                 numerics.check_fed(tensor.name, value)
         room = deep_calls(FRAMES_OF_PROGRAM) if self._recursions else contextlib.nullcontext()
-        with np.errstate(all="ignore"), room, self._memory():
+        with quiet(), room, self._memory():
             try:
                 if not self._locks:
                     return self._step(*values)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...engine.common.dtypes import name_of
 from ...engine.common.nest import flatten_with_path, map_structure
 from ...engine.common.quick_dataclass import dataclass
 from ...engine.ops.base import as_array
@@ -184,7 +185,7 @@ def _as_rows(value: Any, name: str) -> Any:
 def _as_model_dtype(array: Array) -> Array:
     if array.dtype.kind in "OSU":
         return as_strings(array)
-    return array.astype(floatx()) if array.dtype.kind == "f" and array.dtype.name != floatx() else array
+    return array.astype(floatx()) if array.dtype.kind == "f" and name_of(array.dtype) != floatx() else array
 
 
 def check_lengths(x: Any, y: Any, sample_weight: Any) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.common.dtypes import name_of
 from ..config import floatx
 from ..data.adapters import X_ONLY, ArrayData, Batch, Data, as_data, batch_of, is_array_like, unpack_x_y_sample_weight
 
@@ -13,7 +14,8 @@ from ..data.adapters import X_ONLY, ArrayData, Batch, Data, as_data, batch_of, i
 def batch_of_x(x: Any) -> Batch:
     """A batch of inputs only."""
     if type(x) is np.ndarray and x.ndim and x.dtype.kind not in "OSU":
-        return Batch(X_ONLY, [x.astype(floatx()) if x.dtype.kind == "f" and x.dtype.name != floatx() else x], len(x))
+        is_other = x.dtype.kind == "f" and name_of(x.dtype) != floatx()  # `dtype.name` is computed each time
+        return Batch(X_ONLY, [x.astype(floatx()) if is_other else x], len(x))
     return batch_of(x)
 
 

@@ -291,7 +291,7 @@ def _fill(source: ArrayValue, rows: Any, flags: Any) -> bool:
 
 def _array_value(rows: Any, flags: Any, size: int) -> ArrayValue:
     """A TensorArray of `size` elements of which those with a flag are there."""
-    if flags[:size].all():
+    if b"\0" not in flags[:size].tobytes():  # many times as quick as `all` for the few flags of a short loop
         return ArrayValue.from_stacked(rows[:size])
     return ArrayValue.from_written(size, {index: rows[index] for index in range(size) if flags[index]})
 
