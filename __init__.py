@@ -122,6 +122,7 @@ _MODULES: dict[str, str] = {
     **dict.fromkeys([f"datasets.{name}" for name in _DATA_SETS], ".framework.public_data"),
     "debugging": ".engine.runtime.numerics",
     "decoding": ".layers.decoding.search",
+    "distillation": ".framework.models.distillation",
     "distribution": ".distribute.strategies.distribution",
     "dtype_policies": ".engine.objects.policies",
     "errors": ".engine.queues.errors",
@@ -236,7 +237,7 @@ if TYPE_CHECKING:
     from .framework.metrics import api as metrics
     from .framework.metrics.api import Metric
     from .framework.models import api as models
-    from .framework.models import lora
+    from .framework.models import distillation, lora
     from .framework.models.api import Input, Model, Sequential, load_model
     from .framework.models.function import Function
     from .framework.saving import api as saving
@@ -379,6 +380,7 @@ __all__ = [
     "debugging",
     "decoding",
     "device",
+    "distillation",
     "distribute",
     "distribution",
     "dtype_policies",
