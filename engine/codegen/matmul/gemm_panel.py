@@ -140,7 +140,7 @@ def print_panel(tiles: Tiles) -> str:
 def _print_is_split(code: Builder, tiles: Tiles) -> str:
     """Print the test whether the last tile of full height and the rows behind it are cut into lower tiles instead.
 
-    Panels of A are as high as a tile, so no tile lies across two of them.
+    Panels of A are as high as a tile, so each tile is in one of them.
     """
     left, is_split = code.rem("%m", tiles.rows), "false"
     for rows in tiles.split_rests:
