@@ -108,8 +108,9 @@ def native_regions(
         _find(operations, set(fetches), plans, {})
     outermost = set(operations)
     regions: dict[Operation, NativeRegion] = {}
+    each: dict[Hashable, float] = {}
     for operation, plan in plans.items():
-        seconds = 0.0 if plan.run else loop_seconds(operation)
+        seconds = 0.0 if plan.run else loop_seconds(operation, each, plan.text)
         is_free = operation in outermost and seconds >= machine_profile().lock_seconds and not plan.variables
         regions[operation] = NativeRegion(plan, seconds, is_free)
     _compile(list(regions.values()))
@@ -197,12 +198,23 @@ def _own_work(operation: Operation) -> int | None:
     return None if trips is None or trips.known is None else max(trips.known, 0) * sum(known)
 
 
-def loop_seconds(operation: Operation) -> float:
-    """About how long a native loop takes; infinity where that depends on the data."""
+def loop_seconds(operation: Operation, each: dict[Hashable, float] | None = None, text: Hashable = None) -> float:
+    """About how long a native loop takes; infinity where that depends on the data.
+
+    Args:
+        operation: the loop.
+        each: how long an iteration takes of loops of some code; gets that of this one, unless it holds other loops.
+        text: the code of this one.
+    """
     trips = trip_count(operation)
     if trips is None or trips.known is None:
         return math.inf
-    return max(trips.known, 0) * sum(sum(map(_seconds, region.operations)) for region in operation.op.regions)
+    seconds = None if each is None else each.get(text)
+    if seconds is None:
+        seconds = sum(sum(map(_seconds, region.operations)) for region in operation.op.regions)
+        if each is not None and not any(region.holds_regions for region in operation.op.regions):
+            each[text] = seconds
+    return max(trips.known, 0) * seconds
 
 
 def _seconds(operation: Operation) -> float:

@@ -331,8 +331,10 @@ def _producer(target: Symbol | Operation) -> Operation:
     return target.operation if isinstance(target, Symbol) else target
 
 
-def frame_users(needed: Iterable[Operation]) -> dict[Symbol, list[Operation]]:
-    """For the frame of a loop or branch the operations among `needed` that take values from it."""
+def frame_users(needed: Sequence[Operation]) -> dict[Symbol, list[Operation]]:
+    """For the frame of a loop or branch among `needed` operations those of them that take values from it."""
+    if not any(map(_regions_of, needed)):
+        return {}  # as in most blocks: none makes a frame
     users: dict[Symbol, list[Operation]] = {}
     taken = [(tensor, user) for user in needed for tensor in user.inputs if type(tensor.spec) is FrameSpec]
     for tensor, user in taken:

@@ -58,15 +58,19 @@ def _runs_once(loop: LoopView) -> bool:
 
 
 def _is_invariant(operation: Operation, outside: dict[Symbol, Symbol]) -> bool:
-    op = operation.op
-    if operation.effects or operation.control_inputs or isinstance(op, (RegionOp, History, Saved, TripCount)):
+    op, takes_captured = operation.op, False
+    for tensor in operation.inputs:
+        if tensor in outside:
+            takes_captured = True
+        elif not isinstance(tensor.operation.op, Constant):
+            return False  # as of most
+    if not takes_captured or operation.effects or operation.control_inputs:
+        return False
+    if isinstance(op, (RegionOp, History, Saved, TripCount)):
         return False
     if not all(isinstance(tensor.spec, TensorSpec) for tensor in (*operation.inputs, *operation.outputs)):
         return False
-    if not any(tensor in outside for tensor in operation.inputs):
-        return False
-    known = all(tensor in outside or isinstance(tensor.operation.op, Constant) for tensor in operation.inputs)
-    return known and on_one_device([operation, *[tensor.operation for tensor in operation.inputs]])
+    return on_one_device([operation, *[tensor.operation for tensor in operation.inputs]])
 
 
 def _cannot_fail(operation: Operation, outside: dict[Symbol, Symbol]) -> bool:
