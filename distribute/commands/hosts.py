@@ -102,7 +102,8 @@ class Rendezvous:
             return
         self._sockets[host] = sock
         if self._is_closed:  # `close` has ended those that were there before
-            sock.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # it is gone
+                sock.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError, ValueError), sock.makefile("r", encoding="utf-8") as lines:
             for line in lines:
                 self._events.put((host, json.loads(line)))

@@ -173,6 +173,14 @@ def client_of(listener: socket.socket) -> socket.socket:
     return sock
 
 
+def test_a_launcher_that_is_gone_when_the_rendezvous_has_ended_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendezvous = rendezvous_at(socket.create_server(("127.0.0.1", 0)))
+    rendezvous.close()
+    monkeypatch.setattr(hosts, "shake_hands", lambda sock, handshake: None)  # it has ended just before
+    with socket.socket() as reset:  # has no connection any more
+        rendezvous._listen(reset, 0)
+
+
 def test_a_launcher_that_connects_while_the_rendezvous_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has been accepted before the thread that accepts it has returned from its start."""
     accepted = threading.Event()
