@@ -92,7 +92,7 @@ class NativeRegion:
         if given is None:
             return None
         places = self._places.pop() if self._places else _Places(self)
-        held = self._values(places)
+        held = self._values(places) if self._held else []
         outputs = self._new_outputs(places) if self._gives_arrays else places.outputs
         counts = places.counts
         refitted = False
