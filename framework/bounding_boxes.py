@@ -10,6 +10,7 @@ from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.ops.base import TensorLike
 
+_EPSILON = 1e-7
 _FORMATS = ("xyxy", "yxyx", "xywh", "center_xywh", "center_yxhw")
 
 
@@ -162,3 +163,296 @@ def compute_iou(
         return found
     masked = np.all(one < 0, axis=-1) | np.all(other < 0, axis=-1)
     return np.where(masked, np.float32(mask_val), found)
+
+
+def compute_ciou(boxes1: Any, boxes2: Any, bounding_box_format: str, image_shape: tuple[int, ...] | None = None) -> Any:
+    """Return the complete IoU of each box of one set and the box at the same place in another one.
+
+    It is the intersection over union, less the squared distance of the centres by the squared diagonal of the smallest
+    box around both, less a term for the difference of their aspect ratios; from below -1 to 1.
+
+    Args:
+        boxes1, boxes2: ``[..., 4]``, of the same shape.
+        bounding_box_format: as for `convert_format`.
+        image_shape: (height, width, channels); needed for relative formats.
+
+    Returns:
+        ``[...]``, differentiable where the boxes are tensors: ``1 - compute_ciou(...)`` is a loss.
+
+    Source: Zheng et al., "Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression", 2020.
+
+    Raises:
+        ValueError: the image's shape is needed.
+
+    >>> round(float(compute_ciou([0.0, 0.0, 2.0, 2.0], [1.0, 0.0, 3.0, 2.0], "xyxy")), 4)
+    0.2564
+    """
+    height, width = _size_of(image_shape, "compute_ciou", bounding_box_format)
+    given = isinstance(boxes1, Tensor) or isinstance(boxes2, Tensor)
+    one, other = (
+        ops.convert_to_tensor(convert_format(boxes, bounding_box_format, "xyxy", height, width))
+        for boxes in (boxes1, boxes2)
+    )
+    size, other_size = one[..., 2:] - one[..., :2], other[..., 2:] - other[..., :2]
+    sides = ops.relu(ops.minimum(one[..., 2:], other[..., 2:]) - ops.maximum(one[..., :2], other[..., :2]))
+    around = ops.maximum(one[..., 2:], other[..., 2:]) - ops.minimum(one[..., :2], other[..., :2])
+    common = ops.prod(sides, axis=-1)
+    iou = common / (ops.prod(size, axis=-1) + ops.prod(other_size, axis=-1) - common + _EPSILON)
+    apart = one[..., :2] + one[..., 2:] - other[..., :2] - other[..., 2:]
+    distance = ops.sum(apart * apart, axis=-1) / 4 / (ops.sum(around * around, axis=-1) + _EPSILON)
+    angles = [ops.arctan2(each[..., 0], each[..., 1] + _EPSILON) for each in (size, other_size)]
+    shape = (angles[1] - angles[0]) ** 2 * (4 / np.pi**2)
+    share = ops.stop_gradient(shape / (1 - iou + shape + _EPSILON))  # as in the authors' program
+    found = iou - distance - share * shape
+    return found if given else np.asarray(found)
+
+
+def _size_of(image_shape: tuple[int, ...] | None, owner: str, *formats: str) -> tuple[Any, Any]:
+    """Return the height and width of the image.
+
+    Raises:
+        ValueError: a format is relative, and the image's shape is not given.
+    """
+    relative = [each for each in formats if each.lower().startswith("rel")]
+    if relative and image_shape is None:
+        raise ValueError(f"{owner}: with boxes as {relative[0]!r} image_shape=(height, width, channels) is needed.")
+    return (None, None) if image_shape is None else (image_shape[0], image_shape[1])
+
+
+def encode_box_to_deltas(
+    anchors: Any,
+    boxes: Any,
+    anchor_format: str,
+    box_format: str,
+    encoding_format: str = "center_yxhw",
+    variance: Any = None,
+    image_shape: tuple[int, ...] | None = None,
+) -> Any:
+    """Return how boxes differ from anchors: what the box head of a detector learns.
+
+    These are the distances of the centres by the size of the anchor, and the logarithms of the ratios of the sizes.
+
+    Args:
+        anchors: ``[n, 4]``.
+        boxes: ``[n, 4]`` or ``[batch, n, 4]``.
+        anchor_format, box_format: as for `convert_format`.
+        encoding_format: the order of the deltas, "center_yxhw" or "center_xywh".
+        variance: four numbers that the deltas are divided by.
+        image_shape: (height, width, channels); needed for relative formats.
+
+    Raises:
+        ValueError: the encoding format is another one, there are not four variances, or the image's shape is needed.
+
+    >>> encode_box_to_deltas([[0.0, 0.0, 4.0, 4.0]], [[1.0, 0.0, 5.0, 4.0]], "xyxy", "xyxy").tolist()
+    [[0.0, 0.25, 0.0, 0.0]]
+    """
+    factors = _factors("encode_box_to_deltas", "encoding_format", encoding_format, variance)
+    height, width = _size_of(image_shape, "encode_box_to_deltas", anchor_format, box_format)
+    given = isinstance(anchors, Tensor) or isinstance(boxes, Tensor)
+    start = ops.convert_to_tensor(convert_format(anchors, anchor_format, encoding_format, height, width))
+    wanted = ops.convert_to_tensor(convert_format(boxes, box_format, encoding_format, height, width))
+    size = ops.maximum(start[..., 2:], _EPSILON)
+    places = (wanted[..., :2] - start[..., :2]) / size
+    sizes = ops.log(ops.maximum(wanted[..., 2:], _EPSILON) / size)
+    found = ops.concatenate([places, sizes], axis=-1) / factors
+    return found if given else np.asarray(found)
+
+
+def decode_deltas_to_boxes(
+    anchors: Any,
+    boxes_delta: Any,
+    anchor_format: str,
+    box_format: str,
+    encoded_format: str = "center_yxhw",
+    variance: Any = None,
+    image_shape: tuple[int, ...] | None = None,
+) -> Any:
+    """Return the boxes that deltas stand for: the inverse of `encode_box_to_deltas`.
+
+    Args:
+        anchors: ``[n, 4]``, or a dict of such arrays, by level of a feature pyramid.
+        boxes_delta: ``[n, 4]`` or ``[batch, n, 4]``, or a dict with the same keys.
+        anchor_format, box_format: of the anchors and of the result, as for `convert_format`.
+        encoded_format, variance, image_shape: as for `encode_box_to_deltas`.
+
+    Raises:
+        ValueError: the encoded format is another one, there are not four variances, the image's shape is needed, or one
+            argument is a dict and the other is none or has other keys.
+
+    >>> decode_deltas_to_boxes([[0.0, 0.0, 4.0, 4.0]], [[0.0, 0.25, 0.0, 0.0]], "xyxy", "xyxy").tolist()
+    [[1.0, 0.0, 5.0, 4.0]]
+    """
+    options = (anchor_format, box_format, encoded_format, variance, image_shape)
+    if isinstance(anchors, dict) or isinstance(boxes_delta, dict):
+        keys = [sorted(map(str, each)) if isinstance(each, dict) else None for each in (anchors, boxes_delta)]
+        if keys[0] != keys[1]:
+            raise ValueError(
+                "decode_deltas_to_boxes: anchors and boxes_delta must be dicts with the same keys, or both arrays; got "
+                f"{keys[0] or 'an array'} and {keys[1] or 'an array'}."
+            )
+        return {level: decode_deltas_to_boxes(anchors[level], boxes_delta[level], *options) for level in anchors}
+    factors = _factors("decode_deltas_to_boxes", "encoded_format", encoded_format, variance)
+    height, width = _size_of(image_shape, "decode_deltas_to_boxes", anchor_format, box_format)
+    given = isinstance(anchors, Tensor) or isinstance(boxes_delta, Tensor)
+    start = ops.convert_to_tensor(convert_format(anchors, anchor_format, encoded_format, height, width))
+    deltas = ops.cast(ops.convert_to_tensor(boxes_delta), start.dtype) * factors
+    places = deltas[..., :2] * start[..., 2:] + start[..., :2]
+    found = ops.concatenate([places, ops.exp(deltas[..., 2:]) * start[..., 2:]], axis=-1)
+    return convert_format(found if given else np.asarray(found), encoded_format, box_format, height, width)
+
+
+def _factors(owner: str, argument: str, form: str, variance: Any) -> Any:
+    """Return the variances, after checks of them and of the format of deltas."""
+    if form.lower() not in ("center_yxhw", "center_xywh"):
+        raise ValueError(f"{owner}: {argument} must be 'center_yxhw' or 'center_xywh', got {form!r}.")
+    if variance is None:
+        return ops.convert_to_tensor(np.ones(4, "float32"))
+    if tuple(np.shape(variance)) != (4,):
+        raise ValueError(f"{owner}: variance must be four numbers, got {variance!r}.")
+    return ops.cast(ops.convert_to_tensor(variance), "float32")
+
+
+def pad(
+    boxes: Any,
+    top: int,
+    left: int,
+    height: int | None = None,
+    width: int | None = None,
+    bounding_box_format: str = "xyxy",
+) -> Any:
+    """Return boxes in an image that was padded at its top and left.
+
+    Args:
+        boxes: ``[..., 4]``.
+        top, left: rows and columns that were added, in pixels.
+        height, width: accepted as in Keras; they are not needed.
+        bounding_box_format: as for `convert_format`, but not relative: the size of the padded image is not known.
+
+    Raises:
+        ValueError: the format is relative.
+
+    >>> pad([[10.0, 20.0, 30.0, 50.0]], top=3, left=4).tolist()
+    [[14.0, 23.0, 34.0, 53.0]]
+    """
+    sides = _in_pixels("pad", boxes, bounding_box_format)
+    found = sides + np.array([left, top, left, top], "float32")
+    return convert_format(found, "xyxy", bounding_box_format)
+
+
+def crop(boxes: Any, top: int, left: int, height: int, width: int, bounding_box_format: str = "xyxy") -> Any:
+    """Return boxes in a part of an image, cut off at its edges.
+
+    Args:
+        boxes: ``[..., 4]``.
+        top, left, height, width: the part, in pixels. A box outside of it has no area left.
+        bounding_box_format: as for `convert_format`, but not relative: the size of the whole image is not known.
+
+    Raises:
+        ValueError: the format is relative.
+
+    >>> crop([[10, 20, 50, 60], [70, 80, 100, 120]], top=10, left=20, height=40, width=30).tolist()
+    [[0.0, 10.0, 30.0, 40.0], [30.0, 40.0, 30.0, 40.0]]
+    """
+    sides = _in_pixels("crop", boxes, bounding_box_format)
+    found = sides - np.array([left, top, left, top], "float32")
+    high = np.array([width, height, width, height], "float32")
+    found = ops.clip(found, 0.0, high) if isinstance(found, Tensor) else np.clip(found, 0, high)
+    return convert_format(found, "xyxy", bounding_box_format)
+
+
+def _in_pixels(owner: str, boxes: Any, form: str) -> Any:
+    relative, _ = _known(form, "bounding_box_format")
+    if relative:
+        raise ValueError(
+            f"{owner}: boxes as {form!r} need the size of the whole image. Convert them before: "
+            f"convert_format(boxes, {form!r}, 'xyxy', height, width)."
+        )
+    return convert_format(boxes, form, "xyxy")
+
+
+def affine_transform(
+    boxes: Any,
+    angle: Any,
+    translate_x: Any,
+    translate_y: Any,
+    scale: Any,
+    shear_x: Any,
+    shear_y: Any,
+    height: int,
+    width: int,
+    center_x: float | None = None,
+    center_y: float | None = None,
+    bounding_box_format: str = "xyxy",
+) -> Any:
+    """Return the upright boxes around boxes that were moved, rotated counter-clockwise, sheared and scaled.
+
+    Args:
+        boxes: ``[n, 4]`` or ``[batch, n, 4]``.
+        angle, shear_x, shear_y: in degrees. These and the next three are numbers, or ``[batch]``.
+        translate_x, translate_y: as parts of the image, whose last pixel is at 1.
+        scale: the factor of sizes.
+        height, width: of the image in pixels.
+        center_x, center_y: the point that stays where it is, as parts of the image; by default its middle.
+        bounding_box_format: as for `convert_format`. Keras takes "xyxy" alone.
+
+    They are moved first, then rotated, sheared in y, sheared in x, and scaled, around the point that stays. They are
+    not cut off at the image's edges; see `clip_to_image_size`. Numbers are those of Keras 3.15, but where `shear_x` is
+    combined with an angle or with `shear_y`: there a sign of Keras's is another one, so that areas change.
+
+    Raises:
+        ValueError: boxes have another rank, or a number of transformations that is not that of the batch.
+
+    >>> affine_transform([[10.0, 20.0, 30.0, 50.0]], 0.0, 0.0, 0.0, 0.5, 0.0, 0.0, height=100, width=200).tolist()
+    [[54.75, 34.75, 64.75, 49.75]]
+    """
+    sides = convert_format(boxes, bounding_box_format, "xyxy", height, width)
+    rank = len(sides.shape)
+    if rank not in (2, 3):
+        raise ValueError(f"affine_transform: boxes must be [n, 4] or [batch, n, 4], got {rank} axes.")
+    turned, moved_x, moved_y, factor, slant_x, slant_y = _numbers(
+        [angle, translate_x, translate_y, scale, shear_x, shear_y], sides
+    )
+    turned, slant_x, slant_y = (each * (np.pi / 180) for each in (turned, slant_x, slant_y))
+    middle = [0.5 if each is None else each for each in (center_x, center_y)]
+    middle_x, middle_y = middle[0] * (width - 1), middle[1] * (height - 1)
+    left, top, right, bottom = _parts(ops.convert_to_tensor(sides))
+    x = ops.concatenate([left, right, left, right], axis=-1) - middle_x + moved_x * (width - 1)
+    y = ops.concatenate([top, top, bottom, bottom], axis=-1) - middle_y + moved_y * (height - 1)
+    x, y = ops.cos(turned) * x + ops.sin(turned) * y, ops.cos(turned) * y - ops.sin(turned) * x
+    y = y + ops.tan(slant_y) * x
+    x = x + ops.tan(slant_x) * y
+    x, y = x * factor + middle_x, y * factor + middle_y
+    corners = [ops.min(x, axis=-1), ops.min(y, axis=-1), ops.max(x, axis=-1), ops.max(y, axis=-1)]
+    found = ops.stack(corners, axis=-1)
+    found = found if isinstance(boxes, Tensor) else np.asarray(found)
+    return convert_format(found, "xyxy", bounding_box_format, height, width)
+
+
+def _numbers(given: list[Any], sides: Any) -> list[Any]:
+    """Return the numbers of transformations in a shape in which they go with boxes."""
+    batched = len(sides.shape) == 3
+    found: list[Any] = []
+    for name, number in zip(("angle", "translate_x", "translate_y", "scale", "shear_x", "shear_y"), given, strict=True):
+        each = ops.cast(ops.convert_to_tensor(number), "float32")
+        allowed = ((), (1,), (None,), (sides.shape[0],)) if batched else ((), (1,), (None,))
+        is_open = batched and sides.shape[0] is None and each.ndim == 1
+        if each.shape not in allowed and not is_open:
+            raise ValueError(
+                f"affine_transform: {name} must be a number, or one for each image of a batch of boxes [batch, n, 4]; "
+                f"got shape {each.shape} for boxes of shape {tuple(sides.shape)}."
+            )
+        found.append(ops.reshape(each, (-1, 1, 1) if batched else (1, 1)))
+    return found
+
+
+__all__ = [
+    "affine_transform",
+    "clip_to_image_size",
+    "compute_ciou",
+    "compute_iou",
+    "convert_format",
+    "crop",
+    "decode_deltas_to_boxes",
+    "encode_box_to_deltas",
+    "pad",
+]

@@ -139,6 +139,7 @@ if TYPE_CHECKING:
         RandomPerspective,
         RandomShear,
     )
+    from .preprocessing.boxes import MaxNumBoundingBoxes
     from .preprocessing.hash import HashedCrossing, Hashing
     from .preprocessing.images import CenterCrop, RandomCrop, RandomErasing, RandomFlip, Resizing
     from .preprocessing.lookup import IntegerLookup, StringLookup
@@ -219,6 +220,7 @@ _LAYERS_IN: dict[str, str] = {
         "PositionEmbedding ReversibleEmbedding RotaryEmbedding SinePositionEncoding TokenAndPositionEmbedding"
     ),
     "preprocessing.augmentation": "RandomBrightness RandomContrast RandomRotation RandomTranslation RandomZoom",
+    "preprocessing.boxes": "MaxNumBoundingBoxes",
     "preprocessing.hash": "HashedCrossing Hashing",
     "preprocessing.images": "CenterCrop RandomCrop RandomErasing RandomFlip Resizing",
     "preprocessing.lookup": "IntegerLookup StringLookup",
@@ -362,6 +364,7 @@ __all__ = [
     "LayerNormalization",
     "LeakyReLU",
     "Masking",
+    "MaxNumBoundingBoxes",
     "MaxPool1D",
     "MaxPool2D",
     "MaxPool3D",

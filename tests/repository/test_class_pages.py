@@ -116,6 +116,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
         "",
         (
             *(
+                "preprocessing.boxes",
                 "preprocessing.images",
                 "preprocessing.augmentation",
                 "preprocessing.augmentation_colors",
