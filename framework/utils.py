@@ -32,6 +32,7 @@ from .data.get_file import get_file
 from .data.images import array_to_img, img_to_array, load_img, save_img
 from .data.prefetch import Prefetch
 from .feature_space import FeatureSpace
+from .models.layer_graph import get_source_inputs
 from .models.visualization import model_to_dot, plot_model
 from .saving.api import (
     CustomObjectScope,
@@ -263,6 +264,7 @@ __all__ = [
     "get_file",
     "get_registered_name",
     "get_registered_object",
+    "get_source_inputs",
     "image_dataset_from_directory",
     "img_to_array",
     "is_interactive_logging_enabled",

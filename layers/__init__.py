@@ -260,8 +260,16 @@ _OTHERS_IN: dict[str, str] = {
 _LAYERS = modules_by_name(__name__, _LAYERS_IN)
 _NAMES = _LAYERS | modules_by_name(__name__, _OTHERS_IN)
 register_builtins_to_come("keras.layers", _LAYERS)
+
+# Layers of Keras that run what another framework made, and what to use in place of them.
+_INSTEAD = {
+    "TFSMLayer": "It runs a SavedModel by TensorFlow. Convert that to ONNX (tf2onnx) and read it with ab.onnx.load.",
+    "JaxLayer": "It runs functions of JAX. Write them with anabranch.ops in a Layer of your own.",
+    "FlaxLayer": "It runs modules of Flax. Write them with anabranch.layers, or in a Layer of your own.",
+    "TorchModuleWrapper": "It runs modules of PyTorch. Export them by torch.onnx.export; read them with ab.onnx.load.",
+}
 if not TYPE_CHECKING:  # type checkers would take any name for a public one
-    __getattr__, __dir__ = on_demand(globals(), _NAMES)
+    __getattr__, __dir__ = on_demand(globals(), _NAMES, _INSTEAD)
 
 __all__ = [
     "ELU",

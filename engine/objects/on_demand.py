@@ -21,18 +21,35 @@ def modules_by_name(package: str, names_in: Mapping[str, str]) -> dict[str, str]
     return {name: f"{package}.{file}" for file, names in names_in.items() for name in names.split()}
 
 
-def on_demand(own: dict[str, Any], modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def no_attribute(module: str, name: str, instead: Mapping[str, str] | None = None) -> AttributeError:
+    """Return the error for a name that a public module does not have.
+
+    Args:
+        module: its name.
+        name: the name that was asked for.
+        instead: names that Keras has and what to use in place of each.
+    """
+    remedy = (instead or {}).get(name)
+    if remedy is not None:
+        return AttributeError(f"module {module!r} does not have Keras's {name}. {remedy}", name=name)
+    # With the name and the module Python suggests the nearest name.
+    return AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
+
+
+def on_demand(
+    own: dict[str, Any], modules: Mapping[str, str], instead: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
     Args:
         own: its globals.
         modules: its public names to the modules that define them.
+        instead: names that Keras has and the package has not, and what to use in place of each.
     """
 
     def get(name: str) -> Any:
         if name not in modules:
-            package = own["__name__"]
-            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
+            raise no_attribute(own["__name__"], name, instead)
         value = own[name] = getattr(import_module(modules[name]), name)
         return value
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from ...engine.objects.on_demand import no_attribute
 from ..event_file import EventWriter
 from ..serving.exporting.callback import ExportServable
 from .base import Callback, CallbackList, CSVLogger, History, LambdaCallback, TerminateOnNaN
@@ -32,3 +35,16 @@ __all__ = [
     "TensorBoard",
     "TerminateOnNaN",
 ]
+
+_INSTEAD = {
+    "OrbaxCheckpoint": "It writes checkpoints by Orbax. Use BackupAndRestore to go on after an interruption, "
+    "ModelCheckpoint for files of models, or ab.distribute.CheckpointManager for checkpoints of any state.",
+}
+
+
+def _look_up(name: str) -> Any:
+    raise no_attribute(__name__, name, _INSTEAD)
+
+
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__ = _look_up

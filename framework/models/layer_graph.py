@@ -264,6 +264,32 @@ def history(tensor: Tensor) -> History:
     return tensor.annotations["history"]
 
 
+def get_source_inputs(tensor: Any) -> list[Any]:
+    """Return the inputs that a symbolic tensor is computed from, in the order in which its layers take them.
+
+    Args:
+        tensor: from `ab.Input`, or what layers and ops made of such tensors.
+
+    Raises:
+        ValueError: it is none of these.
+
+    >>> import anabranch as ab
+    >>> x, y = ab.Input((2,), name="x"), ab.Input((3,), name="y")
+    >>> found = get_source_inputs(ab.layers.Dense(1)(ab.layers.Concatenate()([x, y])))
+    >>> found[0] is x, found[1] is y, len(found)
+    (True, True, 2)
+    """
+    if not isinstance(tensor, Symbol):
+        raise ValueError(
+            "get_source_inputs takes a symbolic tensor, from ab.Input and layers called on it; got "
+            f"{tensor!r} of type {type(tensor).__name__}."
+        )
+    as_nodes([tensor], [])
+    walk = _Walk([])
+    walk.visit(tensor)
+    return [made for node in walk.nodes if not node.input_tensors for made in node.output_tensors]
+
+
 def _children(structure: object) -> list[Any]:
     if isinstance(structure, dict):
         return list(structure.values())

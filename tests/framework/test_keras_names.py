@@ -229,3 +229,39 @@ def test_a_variable_takes_an_initializer_by_name(name: str) -> None:
     assert made.shape == (4, 1, 3)
     if name in ("zeros", "ones"):
         assert (made.numpy() == float(name == "ones")).all()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "remedy"),
+    [
+        (layers, "TFSMLayer", "ab.onnx.load"),
+        (layers, "JaxLayer", "in a Layer of your own"),
+        (layers, "FlaxLayer", "in a Layer of your own"),
+        (layers, "TorchModuleWrapper", "torch.onnx.export"),
+        (ab.callbacks, "OrbaxCheckpoint", "ab.distribute.CheckpointManager"),
+    ],
+)
+def test_names_of_other_frameworks_say_what_to_use(module: Any, name: str, remedy: str) -> None:
+    with pytest.raises(AttributeError, match=rf"does not have Keras's {name}\. It .*{remedy}"):
+        getattr(module, name)
+    assert not hasattr(module, name)
+    assert name not in dir(module)
+    with pytest.raises(AttributeError, match="has no attribute 'Nought'"):
+        _ = module.Nought
+
+
+def test_source_inputs() -> None:
+    x, y, unused = ab.Input((2,)), ab.Input((3,)), ab.Input((1,))
+    joined = layers.Concatenate()([x, y])
+    outputs = ops.multiply(layers.Dense(2)(joined), 2.0) + x
+    find = ab.utils.get_source_inputs
+
+    def same(found: list[Any], expected: list[Any]) -> bool:
+        return len(found) == len(expected) and all(map(lambda a, b: a is b, found, expected))
+
+    assert same(find(outputs), [x, y])
+    assert same(find(x), [x])
+    assert same(find(ab.Model([x, y], joined)([x, y])), [x, y])
+    assert same(find(layers.Add()([unused, unused])), [unused])
+    with pytest.raises(ValueError, match=r"takes a symbolic tensor, .* got 3 of type int"):
+        find(3)
