@@ -5,10 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.emulated_instructions import INSTRUCTIONS, emulate, use
+from shared.machine_code import loop_of, machine_code
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
-from anabranch.engine.codegen.matmul.int4 import MOST_ROWS
+from anabranch.engine.codegen.matmul import dot_products, int4
+from anabranch.engine.common.dtypes import as_dtype
+from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.ops.neural.int4 import DequantizeInt4, dequantize_int4
 from anabranch.engine.runtime.program import Program
 
@@ -63,12 +66,29 @@ def test_all_instructions_give_the_same_bits(name: str, monkeypatch: pytest.Monk
         (2, 77, 65, 77),
         (8, 264, 31, 8),
         (3, 9, 64, 4),
+        (2, 136, 450, 68),
+        (1, 35, 515, 35),
     ]:
         arrays = case(rows, terms, columns, block)
         np.testing.assert_array_equal(compiled(arrays, columns), by_integers(*arrays), f"{rows, terms, columns, block}")
 
 
-@pytest.mark.parametrize(("rows", "block"), [(1, 128), (MOST_ROWS, 32), (MOST_ROWS + 1, 128), (2, 7), (2, 512)])
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+def test_sums_of_the_largest_digits_are_exact(name: str, monkeypatch: pytest.MonkeyPatch):
+    emulate(monkeypatch)
+    use(name, monkeypatch)
+    x, packed, scale, zero, group = case(2, 256, 70, 256)
+    x[:] = -32896 / 2**22  # whose two lower digits are -128 where the largest element is 1
+    x[:, 0] = 1
+    packed[:, ::2], packed[:, 1::2] = 0x77, -0x78  # 7 and -8 throughout
+    zero[:] = [[-8, 7] * 35]
+    arrays = [x, packed, scale, zero, group]
+    np.testing.assert_array_equal(compiled(arrays, 70), by_integers(*arrays))
+
+
+@pytest.mark.parametrize(
+    ("rows", "block"), [(1, 128), (8, 32), (9, 32), (33, 32), (127, 150), (129, 150), (2, 7), (2, 512)]
+)
 def test_results_are_those_of_floats(rows: int, block: int):
     arrays = case(rows, 600, 200, block)
     matrix = DequantizeInt4(200).run(np, *arrays[1:]).astype("float64")
@@ -77,6 +97,31 @@ def test_results_are_those_of_floats(rows: int, block: int):
     for is_exact in (False, True):
         found = compiled(arrays, 200, None, is_exact)
         np.testing.assert_array_less(np.abs(found - expected), 1e-6 * largest + 1e-30)
+
+
+def test_parts_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):
+    arrays = case(3, 136, 450, 68)
+    expected = by_integers(*arrays)
+    for parts in (1, 2, 3, 8):
+        monkeypatch.setattr(int4, "parts_of", lambda *_, parts=parts: parts)
+        np.testing.assert_array_equal(compiled(arrays, 450), expected)
+
+
+def test_the_innermost_loop_multiplies_bytes_in_registers():
+    kernel = int4.Int4Kernel(dot_products.PAIRS)
+    text = machine_code(kernel, "x86_64-unknown-linux-gnu", "haswell", "")
+    loop = loop_of(text, "nibbles", "vpmaddubsw")
+    assert sum("vpmaddubsw" in line for line in loop) == 6, "\n".join(loop)
+    assert not [line for line in loop if "rsp" in line or "imul" in line], "\n".join(loop)
+
+
+def test_the_number_of_rows_for_kernels_follows_from_instruction_and_groups():
+    def specs(terms: int, groups: int) -> list[Any]:
+        shapes = [((None, terms), "float32"), ((terms, 8), "int8"), ((groups, 16), "float32"), ((groups, 16), "int8")]
+        return [TensorSpec(shape, as_dtype(dtype)) for shape, dtype in [*shapes, ((terms,), "float32")]]
+
+    for dot, expected in ((dot_products.PAIRS, [8, 32, 128, 128]), (dot_products.VNNI, [8] * 4)):
+        assert [int4.most_rows(dot, specs(512, groups)) for groups in (128, 16, 4, 1)] == expected
 
 
 def test_groups_in_any_order_are_taken():

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared.emulated_instructions import INSTRUCTIONS, emulate, use
 from shared.examples import examples
+from shared.machine_code import loop_of, machine_code
 
 import anabranch as ab
-from anabranch.engine.codegen.expression.llvm import declarations
-from anabranch.engine.codegen.host import threads
-from anabranch.engine.codegen.llvm.entry import Operand, print_kernel
+from anabranch.engine.codegen.llvm.entry import Operand
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.matmul import dot_products, quantized
 from anabranch.engine.ops.neural.quantized import QuantizedMatMul, quantized_matmul
@@ -128,29 +127,9 @@ def test_amx_is_used_only_where_linux_permits_it():
 
 def assembly(dot: dot_products.DotProduct, triple: str, processor: str, features: str) -> str:
     """The machine code, as text, of a kernel for another processor."""
-    import llvmlite.binding as binding  # pyright: ignore[reportMissingTypeStubs]
-
-    binding.initialize_all_targets()
-    binding.initialize_all_asmprinters()
     operands = [Operand("float", 2), Operand("i8", 2), Operand("float", 1), Operand("float", 2, (), True)]
     kernel = quantized.QuantizedKernel(tuple(operands), -127, 127, 1e-7, False, False, dot)
-    target: Any = binding.Target.from_triple(triple)
-    machine = target.create_target_machine(cpu=processor, features=features, opt=3, reloc="pic")
-    module = binding.parse_assembly(declarations() + threads.DECLARATION + print_kernel(kernel, "kernel"))
-    module.triple, module.data_layout = triple, str(machine.target_data)
-    module.verify()
-    options = binding.create_pipeline_tuning_options(speed_level=2)
-    options.loop_unrolling = False
-    builder: Any = binding.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    return machine.emit_assembly(module)
-
-
-def loop_of(text: str, function: str, instruction: str) -> list[str]:
-    """The instructions of the block of a function that has `instruction` most often."""
-    body = text.split(f"\nkernel_{function}:\n")[1].split(".Lfunc_end")[0]
-    blocks = re.split(r"^\.L\w+:", body, flags=re.MULTILINE)
-    return max(blocks, key=lambda block: block.count(instruction)).strip().split("\n")
+    return machine_code(kernel, triple, processor, features)
 
 
 @pytest.mark.parametrize(

@@ -95,13 +95,14 @@ def may_use_tiles() -> bool:
 # --- vectors --------------------------------------------------------------------------------------------------------
 
 
-def _shuffle(code: Builder, size: int, element: str, first: str, second: str, places: list[int]) -> str:
+def shuffled(code: Builder, size: int, element: str, first: str, second: str, places: list[int]) -> str:
+    """Return the elements of two vectors that are at `places`, those of the second counted from `size` on."""
     vector = f"<{size} x {element}>"
     listed = ", ".join(f"i32 {place}" for place in places)
     return code.let(f"shufflevector {vector} {first}, {vector} {second}, <{len(places)} x i32> <{listed}>")
 
 
-def _interleaved(code: Builder, rows: list[str], size: int) -> list[str]:
+def interleaved(code: Builder, rows: list[str], size: int) -> list[str]:
     """Interleave one, two or four rows of bytes within each 16 of them: one instruction for each step and vector.
 
     Returns:
@@ -110,7 +111,7 @@ def _interleaved(code: Builder, rows: list[str], size: int) -> list[str]:
     if len(rows) == 1:
         return rows
     half = len(rows) // 2
-    sides = _interleaved(code, rows[:half], size), _interleaved(code, rows[half:], size)
+    sides = interleaved(code, rows[:half], size), interleaved(code, rows[half:], size)
     mixed: list[str] = []
     for first, second in zip(*sides, strict=True):
         for start in (0, 8):
@@ -121,20 +122,20 @@ def _interleaved(code: Builder, rows: list[str], size: int) -> list[str]:
                 for side in (0, size)
                 for byte in range(half)
             ]
-            mixed.append(_shuffle(code, size, "i8", first, second, places))
+            mixed.append(shuffled(code, size, "i8", first, second, places))
     return mixed
 
 
 def _in_order(code: Builder, sums: list[str], lanes: int) -> str:
-    """Return the sums of columns that `_interleaved` took apart as one vector, column by column."""
+    """Return the sums of columns that `interleaved` took apart as one vector, column by column."""
     count = len(sums)
     parts, size = sums, lanes
     while len(parts) > 1:
         pairs = zip(parts[::2], parts[1::2], strict=True)
-        parts, size = [_shuffle(code, size, "i32", *pair, list(range(2 * size))) for pair in pairs], 2 * size
+        parts, size = [shuffled(code, size, "i32", *pair, list(range(2 * size))) for pair in pairs], 2 * size
     share = SUB // count
     places = [column % SUB // share * lanes + column // SUB * share + column % share for column in range(count * lanes)]
-    return _shuffle(code, size, "i32", parts[0], "undef", places)
+    return shuffled(code, size, "i32", parts[0], "undef", places)
 
 
 def _prepared(code: Builder, dot: DotProduct, weights: str, is_raw: bool) -> str:
@@ -170,7 +171,7 @@ def _accumulate(code: Builder, dot: DotProduct, slot: str, x: str, weights: str)
         else:
             wide = [code.let(f"sext <{size} x i16> {side} to <{size} x i32>") for side in (rows, weights)]
             both = code.let(f"mul <{size} x i32> {wide[0]}, {wide[1]}")
-            parts = [_shuffle(code, size, "i32", both, "undef", list(range(k, size, 2))) for k in (0, 1)]
+            parts = [shuffled(code, size, "i32", both, "undef", list(range(k, size, 2))) for k in (0, 1)]
             products = code.let(f"add {sums} {parts[0]}, {parts[1]}")
         found = code.let(f"add {sums} {total}, {products}")
     code.line(f"store {sums} {found}, ptr {slot}")
@@ -250,7 +251,7 @@ def _rows_of(code: Builder, dot: DotProduct, group: Size, last: Size | None, sta
 def _pack_group(code: Builder, dot: DotProduct, group: Size, last: Size | None, offset: int, four_bits: bool) -> None:
     rows = _rows_of(code, dot, group, last, 0, SUB // 2 if four_bits else SUB)
     rows = [_unpacked(code, row) for row in rows] if four_bits else rows
-    for number, part in enumerate(_interleaved(code, rows, SUB)):
+    for number, part in enumerate(interleaved(code, rows, SUB)):
         if offset:
             part = code.let(f"xor <{SUB} x i8> {part}, {code.broadcast(SUB, 'i8', str(offset))}")
         place = code.add(code.mul(group, SUB * dot.terms), SUB * number)
@@ -262,7 +263,7 @@ def _unpacked(code: Builder, row: str) -> str:
     half = f"<{SUB // 2} x i8>"
     low = code.let(f"and {half} {row}, {code.broadcast(SUB // 2, 'i8', '15')}")
     high = code.let(f"lshr {half} {row}, {code.broadcast(SUB // 2, 'i8', '4')}")
-    both = _shuffle(code, SUB // 2, "i8", low, high, [lane // 2 + SUB // 2 * (lane % 2) for lane in range(SUB)])
+    both = shuffled(code, SUB // 2, "i8", low, high, [lane // 2 + SUB // 2 * (lane % 2) for lane in range(SUB)])
     return code.let(f"xor <{SUB} x i8> {both}, {code.broadcast(SUB, 'i8', '8')}")
 
 
@@ -306,7 +307,7 @@ def print_direct(dot: DotProduct, name: str) -> str:
         x = _terms_of(code, dot, "%q", group)
         for start in range(0, PANEL, columns):
             rows = _rows_of(code, dot, group, last, start, columns)
-            for part, slot in zip(_interleaved(code, rows, columns), slots[start // dot.lanes :], strict=False):
+            for part, slot in zip(interleaved(code, rows, columns), slots[start // dot.lanes :], strict=False):
                 _accumulate(code, dot, slot, x, _prepared(code, dot, part, is_raw=True))
 
     _print_groups(code, dot, print_group)
@@ -364,6 +365,7 @@ __all__ = [
     "TILE_SUBS",
     "DotProduct",
     "dot_product_of",
+    "interleaved",
     "print_direct",
     "print_packing",
     "print_tile",

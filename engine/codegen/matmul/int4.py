@@ -2,13 +2,14 @@
 
 A row is multiplied by a number that makes its largest element 2**22, and rounded, so that its error is that of
 float32. Each of these integers is three digits of 8 bits with a sign: a row is three rows for the instructions of
-`dot_products`. Of a group of terms the sums of the three are exact. They become one float, which is multiplied by the
-group's scale, group by group: all instructions give the same bits. In the panel integers are 8 too large, which is
-added to the zero point.
+`dot_products`, and for those of `nibbles` on AVX2. Of a group of terms the sums of the three are exact. They become one
+float, which is multiplied by the group's scale, group by group: all instructions give the same bits. In the panel
+integers are 8 too large, which is added to the zero point.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,15 +26,18 @@ from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.scratch import scratch_pieces
 from ..llvm.tasks import Fields, print_parallel, print_share, stored_fields
-from .dot_products import BLOCK, PANEL, SUB, DotProduct, dot_product_of, print_packing, print_tile
+from .dot_products import BLOCK, PAIRS, PANEL, SUB, DotProduct, dot_product_of, print_packing, print_tile
+from .nibbles import FOUR, PANEL_BYTES, PANELS, print_nibbles, print_pairing
 from .quantized import bytes_of_row, float_text, largest_of, parts_of, rounded
 
-MOST_ROWS = 8  # beyond these, the product of floats takes less time, that of making floats included
+_FEW_ROWS, _MOST_ROWS = 8, 128
 _DIGITS = 3
 _LARGEST, _EPSILON = 1 << 22, 1e-30
 _POINTERS = ("x", "packed", "scale", "zero", "out")
 _NUMBERS = ("rows", "terms", "columns", "block", "parts", "digits", "factors", "totals", "step")
 _FIELDS = (*_POINTERS, *_NUMBERS)
+_PrintRow = Callable[[str, str, Size, Size], None]  # of the digits of a row, the sums, the panel, and its columns
+_PrintPanels = Callable[[Size, Size, Size, Size], _PrintRow]  # of the first term, terms, the first panel, panels
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,10 @@ class Int4Kernel:
     number_count = len(_NUMBERS)
 
     def print_run(self, name: str) -> str:
-        functions = [print_packing(self.dot, name, False, four_bits=True), print_tile(self.dot, name, _DIGITS)]
+        if _keeps_nibbles(self.dot):
+            functions = [print_pairing(name), print_nibbles(name, _DIGITS)]
+        else:
+            functions = [print_packing(self.dot, name, False, four_bits=True), print_tile(self.dot, name, _DIGITS)]
         functions += [_print_digits(self.dot, name), _print_sums(name), _print_task(self.dot, name)]
         return "".join([*functions, _print_run(self.dot, name)])
 
@@ -74,11 +81,12 @@ class OpenInt4Product:
         self._known = BoundedCache[tuple[int, int], BoundKernel](self._bind)
         self._groups: Any = None  # of the terms, as they were last
         self._block = 0
+        self._most_rows = most_rows(dot_product_of(library.host), inputs)
         library.expect(Int4Kernel(dot_product_of(library.host)))
 
     def __call__(self, x: Any, packed: Any, scale: Any, zero: Any, group: Any) -> Any:
         """The product."""
-        block = self._block_of(group) if 0 < len(x) <= MOST_ROWS else 0
+        block = self._block_of(group) if 0 < len(x) <= self._most_rows else 0
         if block:
             kernel = self._known[len(x), block]
             result = np.empty((len(x), self._op.matrix.columns), np.float32)
@@ -104,7 +112,7 @@ class OpenInt4Product:
         x = TensorSpec((rows, terms), known.dtype)
         result = self._op.infer(x)
         spec = Int4Kernel(dot_product_of(library.host))
-        itemsize = BYTES[spec.dot.element]
+        itemsize = BYTES[_element(spec.dot)]
         line = bytes_of_row(terms * itemsize)
         needed = [_DIGITS * rows * line, rows * 4, _DIGITS * rows * -(-terms // block) * 4]
         numbers = [rows, terms, columns, block, parts_of(rows, terms, columns)]
@@ -127,7 +135,31 @@ def can_multiply(inputs: list[TensorSpec]) -> bool:
     x, packed, scale, zero, _ = inputs
     if x.dtype.name != "float32" or scale.dtype.name != "float32" or x.shape is None or len(x.shape) != 2:
         return False
-    return all(spec.is_static for spec in (packed, scale, zero)) and bool(x.shape[1]) and (x.shape[0] or 1) <= MOST_ROWS
+    if not x.shape[1] or not all(spec.is_static for spec in (packed, scale, zero)):
+        return False
+    return (x.shape[0] or 1) <= most_rows(dot_product_of(library.host), inputs)
+
+
+def most_rows(dot: DotProduct, inputs: list[TensorSpec]) -> int:
+    """The rows up to which a kernel takes less time than a product of floats, that of making floats included.
+
+    For more rows than a group has terms, scaling its sums takes longer than making floats of its integers.
+    """
+    x, _, scale, *_ = inputs
+    assert x.shape is not None
+    assert scale.shape is not None
+    size = int(x.shape[1] or 0) // max(1, int(scale.shape[0] or 0))
+    return min(max(_FEW_ROWS, size), _MOST_ROWS) if _keeps_nibbles(dot) else _FEW_ROWS
+
+
+def _keeps_nibbles(dot: DotProduct) -> bool:
+    """Test whether bytes are multiplied by the functions of `nibbles`."""
+    return dot == PAIRS
+
+
+def _element(dot: DotProduct) -> str:
+    """The type of a digit in memory."""
+    return "i8" if _keeps_nibbles(dot) else dot.element
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -155,7 +187,7 @@ def _print_digits(dot: DotProduct, name: str) -> str:
     with code.loop(0, "%rows") as row:
         x = code.at("float", "%x", code.mul(row, "%terms"))
         lines = [code.add(code.mul(row, _DIGITS), digit) for digit in range(_DIGITS)]
-        targets = [code.at(dot.element, "%digits", code.mul(line, "%step")) for line in lines]
+        targets = [code.at(_element(dot), "%digits", code.mul(line, "%step")) for line in lines]
         largest = code.let(f"bitcast i32 {largest_of(code, x, whole)} to float")
         bottom = code.let(f"fadd float {largest}, {float_text(_EPSILON)}")
         factor = code.let(f"fdiv float {float_text(_LARGEST)}, {bottom}")
@@ -175,9 +207,9 @@ def _print_digits(dot: DotProduct, name: str) -> str:
                         rest = _print_digit(code, dot, lanes, rest, (target, term, total), digit == _DIGITS - 1)
             for line, total in zip(lines, totals, strict=True):
                 code.store("i32", code.load("i32", total), "%totals", code.add(code.mul(line, groups), group))
-        with code.loop("%terms", code.round_up("%terms", dot.terms)) as term:
+        with code.loop("%terms", code.round_up("%terms", FOUR)) as term:
             for target in targets:
-                code.store(dot.element, 0, target, term)
+                code.store(_element(dot), 0, target, term)
     return code.text()
 
 
@@ -185,13 +217,13 @@ def _print_digit(
     code: FunctionBuilder, dot: DotProduct, lanes: int, value: str, place: tuple[str, Size, str], is_last: bool
 ) -> str:
     """Write the lowest digit, from -128 to 127, and add it to the group's total; return what is left."""
-    integers, kind = f"<{lanes} x i32>", f"<{lanes} x {dot.element}>"
+    integers, kind = f"<{lanes} x i32>", f"<{lanes} x {_element(dot)}>"
     target, term, total = place
     digit = value
     if not is_last:
         low = code.let(f"trunc {integers} {value} to <{lanes} x i8>")
         digit = code.let(f"sext <{lanes} x i8> {low} to {integers}")
-    code.store_vector(kind, dot.element, code.let(f"trunc {integers} {digit} to {kind}"), target, term)
+    code.store_vector(kind, _element(dot), code.let(f"trunc {integers} {digit} to {kind}"), target, term)
     own = code.let(f"call i32 @llvm.vector.reduce.add.v{lanes}i32({integers} {digit})")
     code.store("i32", code.let(f"add i32 {code.load('i32', total)}, {own}"), total)
     rest = code.let(f"sub {integers} {value}, {digit}")
@@ -204,20 +236,22 @@ def _print_sums(name: str) -> str:
     code = FunctionBuilder(f"{name}_sums", [*pointers, *[f"i32 %total{digit}" for digit in range(_DIGITS)]])
     is_first = code.compare("ne", "%is_first", 0)
     whole = code.mul(code.div("%width", 8), 8)
+    middle = code.let(f"add i32 {code.let('shl i32 %total1, 8')}, %total0")
     for lanes, start, stop in ((8, 0, whole), (1, whole, "%width")):
         integers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
-        totals = [code.broadcast(lanes, "i32", f"%total{digit}") for digit in range(_DIGITS)]
+        totals = [code.broadcast(lanes, "i32", total) for total in (middle, "%total2")]
         with code.loop(start, stop, lanes) as column:
             narrow = code.load_vector(f"<{lanes} x i8>", "i8", "%zero", column)
             zero = code.let(f"sext <{lanes} x i8> {narrow} to {integers}")
             zero = code.let(f"add {integers} {zero}, {code.broadcast(lanes, 'i32', '8')}")
+            places = [code.add(column, PANEL * digit) for digit in range(_DIGITS)]
+            lowest, second, third = (code.load_vector(integers, "i32", "%sums", place) for place in places)
+            second = code.let(f"shl {integers} {second}, {code.broadcast(lanes, 'i32', '8')}")
             parts: list[str] = []
-            for digit, total in enumerate(totals):
-                found = code.load_vector(integers, "i32", "%sums", code.add(column, PANEL * digit))
-                parts.append(code.let(f"sub {integers} {found}, {code.let(f'mul {integers} {zero}, {total}')}"))
-            middle = code.let(f"mul {integers} {parts[1]}, {code.broadcast(lanes, 'i32', '256')}")
-            lower = code.let(f"sitofp {integers} {code.let(f'add {integers} {middle}, {parts[0]}')} to {floats}")
-            upper = code.let(f"sitofp {integers} {parts[2]} to {floats}")
+            for found, total in zip((code.let(f"add {integers} {second}, {lowest}"), third), totals, strict=True):
+                own = code.let(f"sub {integers} {found}, {code.let(f'mul {integers} {zero}, {total}')}")
+                parts.append(code.let(f"sitofp {integers} {own} to {floats}"))
+            lower, upper = parts
             upper = code.let(f"fmul {floats} {upper}, {code.broadcast(lanes, 'float', float_text(65536))}")
             scale = code.load_vector(floats, "float", "%scale", column)
             own = code.let(f"fmul {floats} {code.let(f'fadd {floats} {upper}, {lower}')}, {scale}")
@@ -236,27 +270,19 @@ def _print_task(dot: DotProduct, name: str) -> str:
     rows, terms, columns, block = (fields[size] for size in ("rows", "terms", "columns", "block"))
     panels, groups = code.ceil_div(columns, PANEL), code.ceil_div(terms, block)
     first, end = print_share(code, panels, "%part", fields["parts"])
-    panel_memory, sums = code.slot(f"[{BLOCK * PANEL} x i8]"), code.slot(f"[{_DIGITS * PANEL} x i32]")
-    line = code.ceil_div(columns, 2)  # bytes
-    with code.loop(0, groups) as group, code.loop(first, end) as panel:
-        start, column = code.mul(group, block), code.mul(panel, PANEL)
-        size, width = code.least(block, code.sub(terms, start)), code.least(PANEL, code.sub(columns, column))
-        subs = code.ceil_div(width, SUB)
-        with code.loop(0, subs) as sub:
-            at = code.add(column, code.mul(sub, SUB))
-            source = code.at("i8", fields.address("packed", "i8"), code.add(code.mul(start, line), code.div(at, 2)))
-            target = code.at("i8", panel_memory, code.mul(sub, dot.sub_bytes))
-            sizes = [("i64", size), ("i64", code.least(SUB, code.sub(columns, at))), ("i64", line)]
-            code.call(f"{name}_pack", [("ptr", source), ("ptr", target), *sizes])
-        with code.loop(0, rows) as row:
+    sums = code.slot(f"[{_DIGITS * PANEL} x i32]")
+    most, prepare = (PANELS, _nibbles) if _keeps_nibbles(dot) else (1, _laid_out)
+    print_panels = prepare(code, dot, name, fields)
+    with code.loop(0, groups) as group, code.loop(first, end, most) as base:
+        start = code.mul(group, block)
+        size, count = code.least(block, code.sub(terms, start)), code.least(most, code.sub(end, base))
+        print_row = print_panels(start, size, base, count)
+        with code.loop(0, count) as number, code.loop(0, rows) as row:
+            column = code.mul(code.add(base, number), PANEL)
+            width = code.least(PANEL, code.sub(columns, column))
             lines = code.mul(row, _DIGITS)
-            digits = fields.address("digits", dot.element)
-            digits = code.at(dot.element, digits, code.mul(lines, fields["step"]), start)
-            with code.loop(0, subs, dot.subs) as sub:
-                source = code.at("i8", panel_memory, code.mul(sub, dot.sub_bytes))
-                pointers = [("ptr", digits), ("ptr", source), ("ptr", code.at("i32", sums, code.mul(sub, SUB)))]
-                sizes = [fields["step"], code.ceil_div(size, dot.terms), PANEL, 1, dot.sub_bytes]
-                code.call(f"{name}_tile{_DIGITS}", [*pointers, *[("i64", each) for each in sizes]])
+            digits = fields.address("digits", _element(dot))
+            print_row(code.at(_element(dot), digits, code.mul(lines, fields["step"]), start), sums, number, width)
             own = code.add(code.mul(group, columns), column)
             given = [("ptr", sums), ("ptr", code.at("float", fields.address("scale", "float"), own))]
             given.append(("ptr", code.at("i8", fields.address("zero", "i8"), own)))
@@ -273,3 +299,52 @@ def _print_task(dot: DotProduct, name: str) -> str:
         with code.loop(begin, stop) as column:
             code.store("float", code.let(f"fdiv float {code.load('float', out, column)}, {factor}"), out, column)
     return code.text()
+
+
+def _laid_out(code: FunctionBuilder, dot: DotProduct, name: str, fields: Fields) -> _PrintPanels:
+    """Lay a panel out for the instruction, and multiply by that."""
+    panel_memory = code.slot(f"[{BLOCK * PANEL} x i8]")
+    columns = fields["columns"]
+    line = code.ceil_div(columns, 2)  # bytes
+
+    def print_panels(start: Size, size: Size, base: Size, count: Size) -> _PrintRow:
+        column = code.mul(base, PANEL)
+        with code.loop(0, code.ceil_div(code.least(PANEL, code.sub(columns, column)), SUB)) as sub:
+            at = code.add(column, code.mul(sub, SUB))
+            source = code.at("i8", fields.address("packed", "i8"), code.add(code.mul(start, line), code.div(at, 2)))
+            target = code.at("i8", panel_memory, code.mul(sub, dot.sub_bytes))
+            sizes = [("i64", size), ("i64", code.least(SUB, code.sub(columns, at))), ("i64", line)]
+            code.call(f"{name}_pack", [("ptr", source), ("ptr", target), *sizes])
+
+        def print_row(digits: str, sums: str, number: Size, width: Size) -> None:
+            with code.loop(0, code.ceil_div(width, SUB), dot.subs) as sub:
+                source = code.at("i8", panel_memory, code.mul(sub, dot.sub_bytes))
+                pointers = [("ptr", digits), ("ptr", source), ("ptr", code.at("i32", sums, code.mul(sub, SUB)))]
+                sizes = [fields["step"], code.ceil_div(size, dot.terms), PANEL, 1, dot.sub_bytes]
+                code.call(f"{name}_tile{_DIGITS}", [*pointers, *[("i64", each) for each in sizes]])
+
+        return print_row
+
+    return print_panels
+
+
+def _nibbles(code: FunctionBuilder, dot: DotProduct, name: str, fields: Fields) -> _PrintPanels:
+    """Interleave the bytes of some panels, and multiply by those."""
+    memory = code.slot(f"[{PANELS * PANEL_BYTES} x i8]")
+    line = code.ceil_div(fields["columns"], 2)  # bytes
+
+    def print_panels(start: Size, size: Size, base: Size, count: Size) -> _PrintRow:
+        column = code.mul(base, PANEL)
+        source = code.at("i8", fields.address("packed", "i8"), code.add(code.mul(start, line), code.div(column, 2)))
+        own = code.least(code.mul(count, PANEL), code.sub(fields["columns"], column))
+        sizes = [size, code.div(own, PANEL), code.ceil_div(code.rem(own, PANEL), 2), line]
+        code.call(f"{name}_pair", [("ptr", source), ("ptr", memory), *[("i64", each) for each in sizes]])
+
+        def print_row(digits: str, sums: str, number: Size, width: Size) -> None:
+            panel = code.at("i8", memory, code.mul(number, PANEL_BYTES))
+            pointers = [("ptr", digits), ("ptr", panel), ("ptr", sums)]
+            code.call(f"{name}_nibbles", [*pointers, ("i64", fields["step"]), ("i64", size)])
+
+        return print_row
+
+    return print_panels
