@@ -48,7 +48,7 @@ def store(variable: ab.Variable, meanwhile: Any = lambda: None, is_let_go: bool 
 
 
 class Writer:
-    """A thread that writes 9 in the first row of a variable, in its memory, and stays at it until `let_end` is called."""
+    """A thread that writes 9 in the first row of a variable, in its memory, until `let_end` is called."""
 
     def __init__(self, variable: ab.Variable) -> None:
         self._variable = variable
