@@ -16,6 +16,7 @@ from .tasks import Layout
 _UNDECIDED = -1
 _RESTARTS = 20
 _LEAST_EFFORT, _MOST_EFFORT = 2_000, 100_000  # tasks that are simulated
+_LITTLE_WORK, _EFFORT_OF_LITTLE = 0.1, 20_000  # of a step that has a choice of devices
 _EFFORT_A_SECOND = 1e8  # of a step: simulating a task takes about 3 us, so the search as long as some hundred steps
 
 
@@ -25,6 +26,9 @@ def search(layout: Layout, effort: int | None = None) -> tuple[list[int], Simula
     Starts are the greedy simulation (with variables alone, and with all values counted as memory), everything on one
     device, and the program cut into pieces of equal work, in its order. They are improved by moving groups as long as
     that helps, the best one first; then the best, shaken, is a start again, as long as the effort lasts.
+
+    Where what has a choice of devices takes little time, such as where a program names a device for nearly each
+    operation, the best start is improved once: nothing is won but by values that go where they are taken.
 
     Args:
         layout: the tasks.
@@ -44,14 +48,21 @@ class _Search:
         for task in layout.tasks:
             self.work[task.group] += min(task.seconds)
         self.spent = 0
-        self._starts: dict[tuple[int, ...], Simulated] = {}
+        self.has_limits = any(device.memory_limit is not None for device in layout.devices)
+        self._known: dict[tuple[int, ...], Simulated] = {}
         self.moves = self._all_moves()
+        self.neighbours = self._neighbours()
 
     def run(self) -> tuple[list[int], Simulated]:
-        starts = [self._start(places) for places in self._candidates()]
+        if not self.moves and not self.has_limits:
+            return self._simulated(next(self._candidates()))
+        starts = [self._simulated(places) for places in self._candidates()]
         starts.sort(key=lambda start: start[1].rank)
         if not self.is_effort_given and not starts[0][1].over:  # else memory has to be found, whatever it takes
             self.effort = min(max(int(starts[0][1].seconds * _EFFORT_A_SECOND), _LEAST_EFFORT), _MOST_EFFORT)
+            if self._free_work() < _LITTLE_WORK * starts[0][1].seconds:
+                self.effort = min(self.effort, _EFFORT_OF_LITTLE)
+                return self._improve(*starts[0])
         best = self._improve(*starts[0])
         for places, found in starts[1:]:
             best = min(best, self._improve(places, found), key=_rank)
@@ -62,25 +73,30 @@ class _Search:
             best = min(best, self._improve(*self._shaken(best[0], generator)), key=_rank)
         return best
 
+    def _free_work(self) -> float:
+        """The seconds of what has a choice of devices."""
+        return sum([work for work, choices in zip(self.work, self.layout.choices, strict=True) if len(choices) > 1])
+
     def _shaken(self, places: list[int], generator: random.Random) -> tuple[list[int], Simulated]:
         """A third of the groups on other devices: a new start, from which an improvement may lead elsewhere."""
         trial = [
             generator.choice(choices) if generator.random() < 1 / 3 else place
             for choices, place in zip(self.layout.choices, places, strict=True)
         ]
-        return self._start(trial)
+        return self._simulated(trial)
 
-    def _start(self, places: list[int]) -> tuple[list[int], Simulated]:
-        """With its run; several ways may lead to the same start, above all where most groups are bound."""
-        found = self._starts.get(tuple(places))
+    def _simulated(self, places: list[int]) -> tuple[list[int], Simulated]:
+        """With its run; several ways lead to the same places, above all where most groups are bound."""
+        key = tuple(places)
+        found = self._known.get(key)
         if found is None:
-            found = self._starts[tuple(places)] = simulate(self.layout, places, self.transfers)
+            found = self._known[key] = simulate(self.layout, places, self.transfers)
         return places, found
 
     def _candidates(self) -> Iterator[list[int]]:
         count = len(self.layout.devices)
         yield Greedy(self.layout, self.transfers, self.layout.resident).places()
-        if any(device.memory_limit is not None for device in self.layout.devices):
+        if self.has_limits:
             sizes = list(self.layout.resident)
             for task in self.layout.tasks:
                 sizes[task.group] += task.made
@@ -118,8 +134,9 @@ class _Search:
                 trial = self._moved(places, move, device)
                 if trial is None:
                     continue
-                self.spent += len(self.layout.tasks)
-                result = simulate(self.layout, trial, self.transfers)
+                if tuple(trial) not in self._known:
+                    self.spent += len(self.layout.tasks)
+                _, result = self._simulated(trial)
                 if _is_better(result, found):
                     places, found, improved = trial, result, True
         return places, found
@@ -141,14 +158,28 @@ class _Search:
         ]
 
     def _moved(self, places: list[int], move: tuple[int, ...], device: int) -> list[int] | None:
-        """`places` with the groups of a move on a device, as far as they may be there; None if nothing changes."""
-        if all(places[group] == device or device not in self.layout.choices[group] for group in move):
+        """`places` with the groups of a move on a device, as far as they may be there; None if that can't help."""
+        moved = [group for group in move if places[group] != device and device in self.layout.choices[group]]
+        if not moved or not (self.has_limits or any(self._may_gain(places, group, device) for group in moved)):
             return None
         trial = list(places)
-        for group in move:
-            if device in self.layout.choices[group]:
-                trial[group] = device
+        for group in moved:
+            trial[group] = device
         return trial
+
+    def _may_gain(self, places: list[int], group: int, device: int) -> bool:
+        """Test whether a group may do better on a device: one that takes no time may only where its neighbours are."""
+        return bool(self.work[group]) or any(places[other] == device for other in self.neighbours[group])
+
+    def _neighbours(self) -> dict[int, set[int]]:
+        """For each group, those that hand it values or take them."""
+        tasks = self.layout.tasks
+        found: dict[int, set[int]] = {task.group: set() for task in tasks}
+        for task in tasks:
+            for user, _ in task.users:
+                found[task.group].add(tasks[user].group)
+                found[tasks[user].group].add(task.group)
+        return found
 
 
 def _rank(placed: tuple[list[int], Simulated]) -> tuple[int, float]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +22,18 @@ from anabranch.engine.graph import Graph, Operation
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.math.elementwise import Add
 from anabranch.engine.passes.framework.prune import needed_operations
-from anabranch.engine.place import Device, Placement, PlacementError, make_devices, place
+from anabranch.engine.place import (
+    CostModel,
+    Device,
+    Layout,
+    Placement,
+    PlacementError,
+    make_devices,
+    on_one_device,
+    place,
+    search,
+    simulate,
+)
 from anabranch.engine.place.kernels import all_operations
 
 
@@ -239,3 +253,48 @@ def test_a_variable_that_is_written_under_another_scope_stays_where_it_lies(
         assert {ab.placement(fetch)[o].name for o in reads} == {lies_on}
     finally:
         ab.config.set_devices()
+
+
+# --- where a device is named for nearly all that computes -------------------------------------------------------------
+
+
+def bound_loop(seed: int, count: int) -> Any:
+    """A loop of which all but the counter asks for one of `count` devices, by chance."""
+    chosen = random.Random(seed)
+    x = ab.placeholder((128, 128), "float32", "x")
+
+    def body(i: Any, *carried: Any) -> Any:
+        values = list(carried)
+        for _ in range(6):
+            with ab.device(f"cpu:{chosen.randrange(count)}"):
+                values.append(ops.tanh(chosen.choice(values)) + chosen.choice([*values, x]))
+        return i + 1, *values[-len(carried) :]
+
+    found = ab.while_loop(lambda i, *_: i < 9, body, (0, x, x, x))
+    with ab.device(f"cpu:{chosen.randrange(count)}"):
+        return found[1] + found[2] + found[3]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_values_go_to_the_best_places_after_few_simulations(monkeypatch: pytest.MonkeyPatch, seed: int):
+    total = bound_loop(seed, 3)
+    devices = make_devices(cpu={"count": 3, "bandwidth": 1e9, "latency": 1e-5})
+    layout = Layout(needed_operations(total.graph, [total]), (), devices, CostModel())
+    free = sorted({task.group for task in layout.tasks if len(layout.choices[task.group]) > 1})
+    simulated: list[Sequence[int]] = []
+
+    def counted(layout: Layout, places: Sequence[int], *arguments: Any) -> Any:
+        simulated.append(places)
+        return simulate(layout, places, *arguments)
+
+    monkeypatch.setattr(sys.modules[search.__module__], "simulate", counted)
+    found = search(layout)[1]
+    assert len(simulated) <= 8 * len(free)
+    assert len({tuple(places) for places in simulated}) == len(simulated)
+    every = on_one_device(layout, 0)
+    best = float("inf")
+    for choice in itertools.product(*[layout.choices[group] for group in free]):
+        for group, device in zip(free, choice, strict=True):
+            every[group] = device
+        best = min(best, simulate(layout, every).seconds)
+    assert found.seconds <= 1.05 * best

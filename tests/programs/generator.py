@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,18 +38,30 @@ FOCUSES = (
 
 
 @st.composite
-def programs(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Program:
-    """Programs of one to four statements, of which the first is a loop or branch over what the program is about."""
+def programs(
+    draw: Callable[[st.SearchStrategy[Any]], Any],
+    depths: Sequence[int] = (2, 3, 3),
+    more: Sequence[int] = (1, 2, 0),
+    without: tuple[str, ...] = (),
+) -> Program:
+    """Programs of one to four statements, of which the first is a loop or branch over what the program is about.
+
+    Args:
+        depths: how deep loops and branches may be in each other, to choose from.
+        more: how many statements come after the first, to choose from.
+        without: kinds of statements, and starts of names of constructs, that do not occur.
+    """
     maker = Structures(draw)
+    maker.without = without
     maker.open_shapes = maker.choice((False, False, True))
     focus = maker.choice(FOCUSES)
     head: list[Statement] = []
     if focus == "write":
         head.extend(maker.statement("array", 1))
     around = maker.choice(("loop", "loop", "loop", "choose", "scan" if focus not in ("write", "set") else "loop"))
-    depth = maker.choice((2, 3, 3))
+    depth = maker.choice(depths)
     head.extend(maker.statement(around, depth, [focus]))
-    kinds = [maker.choice(INNER_KINDS) for _ in range(maker.choice((1, 2, 0)))]
+    kinds = [maker.choice(INNER_KINDS) for _ in range(maker.choice(more))]
     body = (*head, *[statement for kind in kinds for statement in maker.statement(kind, 1)])
     outputs = _outputs(maker.scope, body)
     rng = np.random.default_rng(draw(st.integers(0, 9999)))

@@ -41,6 +41,7 @@ class Maker:
         made: the variables that the program makes itself.
         protected: names that statements may use but not assign.
         notes: what the coverage table says of the program.
+        without: kinds of statements, and starts of names of constructs, that do not occur.
     """
 
     def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
@@ -51,6 +52,7 @@ class Maker:
         self.protected: frozenset[str] = frozenset()
         self.notes: set[str] = set()
         self.effects_allowed = True
+        self.without: tuple[str, ...] = ()
         self._counters: set[str] = set()
         self._count = 0
 
@@ -97,6 +99,7 @@ class Maker:
             name
             for name, primitive in PRIMITIVES.items()
             if primitive.result == type_ and all(argument in available for argument in primitive.arguments)
+            if not (primitive.construct or "").startswith(self.without)
         ]
 
     def trips(self) -> Expression:

@@ -85,6 +85,8 @@ class Structures(Statements):
         """Statements of one kind: mostly one."""
         if kind in _BLOCK_KINDS and depth == 0:
             kind = "update"
+        if kind in self.without:
+            kind = "update"
         if kind in ("set", "variable") and not self.effects_allowed:
             kind = "update"
         if kind in ("grow", "pieces") and self._in_examples:
