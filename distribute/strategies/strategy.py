@@ -16,6 +16,7 @@ from ..cluster import ClusterSpec
 from ..environment import (
     WORKER_JOBS,
     Place,
+    chief_of_launcher,
     cluster_from_environment,
     rendezvous_from_environment,
     restarts_allowed,
@@ -217,6 +218,7 @@ class ParameterServer(Strategy):
             self._own.server.join()
             raise SystemExit(0)
         self.task_index = self.workers.index(name)
+        self.chief_index = chief_of_launcher()
         atexit.register(self.close)
 
     @property

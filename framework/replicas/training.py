@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...distribute.environment import tell_launcher
+from ...distribute.environment import chief_of_launcher, tell_launcher
 from ...distribute.restarts import Restarts
 from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Variable
@@ -98,7 +98,8 @@ class ReplicaFit(ClusterFit):
         self._has_made_epochs = False
         self._done: Any = None  # the shares that are in the values that the chief has pulled
         self.programs = ReplicaPrograms(self.plan)
-        if self.strategy.is_chief and self.programs.current():  # it was started again, and others train
+        # A ps task that was started again, too, knows of no chief: then the launcher does.
+        if self.strategy.is_chief and (self.programs.current() or chief_of_launcher() != self.strategy.task_index):
             self.strategy.chief_index = None
             self.hooks.replace([each for each in self.hooks.callbacks if each.on_all_workers or each not in self.given])
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from shared.tasks import PATIENCE
 import anabranch as ab
 from anabranch import callbacks, layers
 from anabranch.distribute import ParameterServer, Server, cluster_from_environment
-from anabranch.distribute.environment import rendezvous_from_environment
+from anabranch.distribute.environment import rendezvous_from_environment, tell_launcher
 from anabranch.engine.checkpoint.folders import Folder
 from anabranch.framework.saving.checkpointing import read_backup
 
@@ -292,6 +293,23 @@ def test_the_environment_tells_cluster_and_task() -> None:
     place = cluster_from_environment({"TF_CONFIG": json.dumps(config)})
     assert place is not None
     assert (place.cluster.tasks[-1], place.job_name, place.task_index) == ("/job:worker/task:1", "worker", 1)
+
+
+def test_who_is_started_again_asks_the_launcher_which_worker_leads(
+    ps: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = {"ps": [ps.target.removeprefix("grpc://")], "worker": ["localhost:0", "localhost:1"]}
+    monkeypatch.setenv("ANABRANCH_CHIEF_FILE", str(tmp_path / "chief"))
+
+    def is_chief() -> bool:
+        with contextlib.closing(ParameterServer(cluster=cluster, job_name="worker", task_index=0)) as made:
+            return made.is_chief
+
+    assert is_chief(), "nobody has taken over"
+    tell_launcher(1)
+    assert not is_chief()
+    tell_launcher(0)
+    assert is_chief()
 
 
 @pytest.mark.parametrize(
