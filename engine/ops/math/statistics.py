@@ -346,7 +346,7 @@ def average(x: TensorLike, axis: AxisLike = None, weights: TensorLike | None = N
     values, weight = promote(x, weights, floating=True)
     if weight.ndim == 1 and values.ndim != 1:
         weight = _along_axis(weight, values, axis)
-    return sum(values * weight, axis) / sum(broadcast_like(weight, values), axis)
+    return total_of(values * weight, axis) / total_of(broadcast_like(weight, values), axis)
 
 
 def _along_axis(weight: Tensor, x: Tensor, axis: AxisLike) -> Tensor:
