@@ -105,23 +105,23 @@ def tell_launcher(chief: int) -> None:
         os.replace(f"{path}.{chief}", path)
 
 
-def chief_of_launcher(environment: Mapping[str, str] | None = None) -> int:
-    """Return the number of the worker that took over last, as the launcher's file has it; 0 where none did.
+def chief_of_launcher(environment: Mapping[str, str] | None = None) -> int | None:
+    """Return the number of the worker that took over last, as the launcher's file has it; None where it has none.
 
     A worker that is started again may find ps tasks that were started again, too, and that know of no chief.
 
     Args:
         environment: in place of ``os.environ``.
 
-    >>> chief_of_launcher({})
-    0
+    >>> chief_of_launcher({}) is None
+    True
     """
     path = (os.environ if environment is None else environment).get("ANABRANCH_CHIEF_FILE", "")
     try:
         with open(path, encoding="ascii") as stream:
             return int(stream.read())
     except FileNotFoundError:
-        return 0
+        return None
 
 
 def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Place | None:

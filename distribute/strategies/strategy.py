@@ -218,7 +218,7 @@ class ParameterServer(Strategy):
             self._own.server.join()
             raise SystemExit(0)
         self.task_index = self.workers.index(name)
-        self.chief_index = chief_of_launcher()
+        self.chief_index = chief_of_launcher() or 0
         atexit.register(self.close)
 
     @property

@@ -99,7 +99,8 @@ class ReplicaFit(ClusterFit):
         self._done: Any = None  # the shares that are in the values that the chief has pulled
         self.programs = ReplicaPrograms(self.plan)
         # A ps task that was started again, too, knows of no chief: then the launcher does.
-        if self.strategy.is_chief and (self.programs.current() or chief_of_launcher() != self.strategy.task_index):
+        is_known = chief_of_launcher() in (None, self.strategy.task_index)
+        if self.strategy.is_chief and (self.programs.current() or not is_known):
             self.strategy.chief_index = None
             self.hooks.replace([each for each in self.hooks.callbacks if each.on_all_workers or each not in self.given])
         try:

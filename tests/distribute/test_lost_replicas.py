@@ -261,3 +261,25 @@ def test_a_run_that_is_started_again_goes_on_from_its_backup(
     assert not (folder / "backup").exists(), "the run has come to its end"
     again = "it is" if is_alone else "all tasks are"
     assert f"{victim} ended with exit status -9; {again} started again (restart 1 of 2)." in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_chief_that_took_over_is_lost_with_the_ps_task(folder: Path) -> None:
+    """When it is started again it leads, and worker 0 does not wait for ever."""
+    with Launch(2, 1, restoring(1, folder), max_restarts=4) as run, ThreadPoolExecutor(1) as pool:
+        assert (folder / "reached").read_text() == "two steps"
+        (folder / "was here").unlink()
+        os.mkfifo(folder / "back")
+        run.workers[0].kill()
+        status = pool.submit(run.wait)
+        assert (folder / "reached").read_text() == "two steps", "by the new chief, which waits"
+        assert (folder / "back").read_text() == "worker 0"
+        run.ps[0].kill()
+        run.workers[1].kill()
+        assert status.result(2 * PATIENCE) == 0
+        assert run.restarts.count == 3
+    mine, other = found(folder, 1), found(folder, 0)
+    assert mine["epochs"] == other["epochs"] == [0, 1, 2, 3]
+    assert mine["history"] == other["history"]
+    assert mine["weights"] == other["weights"]
+    assert not (folder / "backup").exists(), "the run has come to its end"

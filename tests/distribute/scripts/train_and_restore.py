@@ -2,7 +2,8 @@
 
     train_and_restore.py FOLDER STRATEGY
 
-FOLDER holds two named pipes, "reached" and "go", which are used while there is no file "was here".
+FOLDER holds two named pipes, "reached" and "go", which are used while there is no file "was here". By a third one,
+"back", worker 0 says once that it takes part in the training of another chief.
 """
 
 from __future__ import annotations
@@ -28,6 +29,17 @@ class Pause(callbacks.Callback):
             (FOLDER / "go").read_text()
 
 
+class Back(callbacks.Callback):
+    on_all_workers = True
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        strategy = self.model.distribute_strategy
+        if strategy.task_index == 0 and not strategy.is_chief and (FOLDER / "back").exists():
+            with (FOLDER / "back").open("w") as stream:
+                (FOLDER / "back").unlink()
+                stream.write("worker 0")
+
+
 def main() -> None:
     ab.utils.set_random_seed(1)
     spread = {"shard": "optimizer"} if sys.argv[2] == "ZeRO" else {}
@@ -38,7 +50,12 @@ def main() -> None:
     with strategy.scope():
         model = ab.Sequential([layers.Dense(5, "tanh"), layers.Dropout(0.3), layers.Dropout(0.2), layers.Dense(1)])
         model.compile(optim.Adam(0.01), "mse", metrics=["mae"])
-    given = [callbacks.BackupAndRestore(FOLDER / "backup"), Pause(), callbacks.EarlyStopping("loss", patience=3)]
+    given = [
+        callbacks.BackupAndRestore(FOLDER / "backup"),
+        Pause(),
+        callbacks.EarlyStopping("loss", patience=3),
+        Back(),
+    ]
     history = model.fit(x, y, batch_size=10, epochs=4, verbose=0, validation_data=(x[:9], y[:9]), callbacks=given)
     found = {
         "history": history.history,
