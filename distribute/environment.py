@@ -108,7 +108,7 @@ def tell_launcher(chief: int) -> None:
 def chief_of_launcher(environment: Mapping[str, str] | None = None) -> int | None:
     """Return the number of the worker that took over last, as the launcher's file has it; None where it has none.
 
-    A worker that is started again may find ps tasks that were started again, too, and that know of no chief.
+    A worker that is started again may find ps tasks that were started again, too, and that have no chief noted.
 
     Args:
         environment: in place of ``os.environ``.

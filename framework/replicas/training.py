@@ -98,7 +98,7 @@ class ReplicaFit(ClusterFit):
         self._has_made_epochs = False
         self._done: Any = None  # the shares that are in the values that the chief has pulled
         self.programs = ReplicaPrograms(self.plan)
-        # A ps task that was started again, too, knows of no chief: then the launcher does.
+        # A ps task that was started again, too, has no chief noted: then the launcher has.
         is_known = chief_of_launcher() in (None, self.strategy.task_index)
         if self.strategy.is_chief and (self.programs.current() or not is_known):
             self.strategy.chief_index = None
