@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from ..environment import chief_of_launcher
 from ..ports import free_ports
 from ..restarts import Restarts
 from .kubernetes import job_set, printed
@@ -224,10 +225,7 @@ class Launch:
     @property
     def _chief_index(self) -> int:
         """The number of the worker that is the chief: the one that said last that it has taken over."""
-        try:
-            return int(self._chief_file.read_text(encoding="ascii"))
-        except FileNotFoundError:
-            return 0
+        return chief_of_launcher(self._environment) or 0
 
     @property
     def _chief(self) -> subprocess.Popen[str]:
