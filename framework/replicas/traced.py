@@ -429,7 +429,7 @@ def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variab
 def _log_variable(key: LogKey, value: Any) -> Variable:
     """Make the variable for the mean of a value that steps log, or of which they compute a log.
 
-    What is logged is a scalar, and has fractions as a mean.
+    The value that is logged is a scalar, and its mean has fractions.
     """
     name, number = key
     is_whole = number < 0
