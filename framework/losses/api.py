@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...engine.common.dtypes import DTypeLike
 from ...engine.objects.registry import (
@@ -44,6 +44,11 @@ from .functions import (
 )
 from .structure import circle, ctc, dice, tversky
 
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+    from ...engine.objects.identifiers import Config
+    from ...engine.ops.base import TensorLike
+
 bce = BCE = binary_crossentropy
 kld = KLD = kl_divergence
 logcosh = log_cosh
@@ -51,6 +56,9 @@ mae = MAE = mean_absolute_error
 mape = MAPE = mean_absolute_percentage_error
 mse = MSE = mean_squared_error
 msle = MSLE = mean_squared_logarithmic_error
+
+LossLike: TypeAlias = "str | Loss | type[Loss] | Callable[..., Tensor] | Config"
+"""A name such as "mse", a `Loss` or its class, a function of (y_true, y_pred), or a config; see `get`."""
 
 _MEAN = "sum_over_batch_size"
 
@@ -265,7 +273,7 @@ class CategoricalFocalCrossentropy(LossFunctionWrapper):
 
     def __init__(
         self,
-        alpha: Any = 0.25,
+        alpha: TensorLike = 0.25,
         gamma: float = 2.0,
         from_logits: bool = False,
         label_smoothing: float = 0.0,
@@ -477,7 +485,7 @@ def serialize(loss: object) -> Any:
     return name if name is not None and _FUNCTIONS.get(name) is loss else serialize_keras_object(loss)
 
 
-def deserialize(name: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
+def deserialize(name: str | Config, custom_objects: Mapping[str, Any] | None = None) -> Any:
     """The loss that a config (or a function's name) describes."""
     if isinstance(name, str):
         with custom_object_scope(custom_objects or {}):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from ...engine import ops
 from ...engine.common.keywords import ChecksKeywords
@@ -15,6 +15,11 @@ from ...engine.objects.names import name_for
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ...layers.core.calling import symbols_in
 from ..calling import as_argument, is_symbolic, mask_of
+
+if TYPE_CHECKING:
+    from ...engine.common.dtypes import DTypeLike
+    from ...engine.ops.base import TensorLike
+    from ..structures import Arrays
 
 REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "sum", "none", None)
 
@@ -40,7 +45,7 @@ class Loss(ChecksKeywords):
     """
 
     def __init__(
-        self, name: str | None = None, reduction: str | None = "sum_over_batch_size", dtype: Any = None
+        self, name: str | None = None, reduction: str | None = "sum_over_batch_size", dtype: DTypeLike = None
     ) -> None:
         if reduction not in REDUCTIONS:
             raise ValueError(f"reduction must be one of {', '.join(map(repr, REDUCTIONS))}; got {reduction!r}.")
@@ -52,7 +57,7 @@ class Loss(ChecksKeywords):
         """The values per example, not yet weighted: shape [batch, ...]."""
         raise NotImplementedError(f"{type(self).__name__} must define call(y_true, y_pred).")
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    def __call__(self, y_true: Arrays, y_pred: Arrays, sample_weight: TensorLike | None = None) -> Tensor:
         """The reduced loss.
 
         Args:
@@ -64,29 +69,29 @@ class Loss(ChecksKeywords):
             return self._compute(y_true, y_pred, sample_weight)
         return self._weighted(as_argument(y_true), as_argument(y_pred), as_argument(sample_weight))
 
-    def _compute(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Tensor:
+    def _compute(self, y_true: Arrays, y_pred: Arrays, sample_weight: TensorLike | None) -> Tensor:
         symbols = symbols_in((y_true, y_pred, sample_weight))
         graph = graph_for(symbols)
         with graph.entered(), graph.name_scope(self.name), building_part("loss"):
             return self._weighted(y_true, y_pred, sample_weight)
 
-    def _weighted(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Tensor:
+    def _weighted(self, y_true: Arrays, y_pred: Arrays, sample_weight: TensorLike | None) -> Tensor:
         mask = mask_of(y_pred)
         values = self.call(self._targets(y_true), _each(y_pred, self._converted))
         mask = join_masks(mask, mask_of(values))
         return reduce_weighted(ops.cast(values, self.dtype), sample_weight, mask, self.reduction)
 
-    def _targets(self, y_true: Any) -> Any:
+    def _targets(self, y_true: Arrays) -> Any:
         return _each(y_true, self._converted)
 
-    def _converted(self, value: Any) -> Tensor:
+    def _converted(self, value: TensorLike) -> Tensor:
         return ops.convert_to_tensor(value, self.dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "reduction": self.reduction}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
+    def from_config(cls, config: dict[str, Any]) -> Self:
         return cls(**config)
 
 
@@ -101,10 +106,10 @@ class LossFunctionWrapper(Loss):
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Tensor],
         reduction: str | None = "sum_over_batch_size",
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(name or getattr(fn, "__name__", None), reduction, dtype)
@@ -130,7 +135,7 @@ class LossFunctionWrapper(Loss):
         return {**super().get_config(), **self._fn_kwargs}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
+    def from_config(cls, config: dict[str, Any]) -> Self:
         if "fn" in config:
             config = deserialize_keras_object(config)
         return cls(**config)
@@ -139,7 +144,7 @@ class LossFunctionWrapper(Loss):
 # --- ranks, masks, weights ------------------------------------------------------------------------------------------
 
 
-def _each(value: Any, convert: Callable[[Any], Tensor]) -> Any:
+def _each(value: Arrays, convert: Callable[[Any], Tensor]) -> Any:
     """`convert` over `value`, or over the values of a dict or a list of tensors."""
     if isinstance(value, dict):
         return {key: convert(item) for key, item in value.items()}
@@ -173,7 +178,7 @@ def _matched(larger: Tensor, smaller: Tensor, expand_rank_1: bool) -> tuple[Tens
     return ops.squeeze(larger, -1), smaller
 
 
-def aligned(name: str, y_true: Any, y_pred: Any) -> tuple[Tensor, Tensor]:
+def aligned(name: str, y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
     """Targets and predictions as floating-point tensors of one shape, for a loss that compares them one by one.
 
     Raises:
@@ -190,7 +195,7 @@ def aligned(name: str, y_true: Any, y_pred: Any) -> tuple[Tensor, Tensor]:
     return target, prediction
 
 
-def _remedy(target: Any, prediction: Any) -> str:
+def _remedy(target: Sequence[int | None], prediction: Sequence[int | None]) -> str:
     if len(target) == len(prediction) and target[-1] == 1:
         return (
             "If the targets are right, the last layer should have 1 unit; if they are class numbers, use "
@@ -201,13 +206,13 @@ def _remedy(target: Any, prediction: Any) -> str:
     return "Give targets of the shape of the predictions."
 
 
-def as_predictions(y_pred: Any) -> Tensor:
+def as_predictions(y_pred: TensorLike) -> Tensor:
     """`y_pred` as a tensor of a floating-point dtype; integers become float32."""
     tensor = ops.convert_to_tensor(y_pred)
     return tensor if tensor.spec.differentiable else ops.cast(tensor, "float32")
 
 
-def join_masks(first: Any, second: Any) -> Any:
+def join_masks(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     """Return a mask that keeps what both masks keep; None stands for a mask that keeps all."""
     if first is None or second is None:
         return second if first is None else first
@@ -222,7 +227,7 @@ def weights_like(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return values, weights
 
 
-def apply_mask(sample_weight: Any, mask: Any, dtype: Any) -> Any:
+def apply_mask(sample_weight: TensorLike | None, mask: TensorLike | None, dtype: DTypeLike) -> Tensor | None:
     """Sample weights with zeros where `mask` (bools, or None) keeps nothing; None if there are neither."""
     weight = None if sample_weight is None else ops.convert_to_tensor(sample_weight, dtype)
     if mask is None:
@@ -234,7 +239,12 @@ def apply_mask(sample_weight: Any, mask: Any, dtype: Any) -> Any:
     return weight * kept
 
 
-def reduce_weighted(values: Any, sample_weight: Any = None, mask: Any = None, reduction: Any = "mean") -> Tensor:
+def reduce_weighted(
+    values: TensorLike,
+    sample_weight: TensorLike | None = None,
+    mask: Tensor | None = None,
+    reduction: str | None = "mean",
+) -> Tensor:
     """Values per example, weighted, masked and reduced (see `Loss`)."""
     values = ops.convert_to_tensor(values)
     weights = apply_mask(sample_weight, mask, values.dtype)
@@ -256,11 +266,11 @@ def reduce_weighted(values: Any, sample_weight: Any = None, mask: Any = None, re
     return mean if mask.shape == values.shape else mean * (_float(ops.size(mask)) / _float(ops.size(values)))
 
 
-def _over_count(total: Tensor, count: Any) -> Tensor:
+def _over_count(total: Tensor, count: int | Tensor) -> Tensor:
     if isinstance(count, int):
         return total / count if count else total
     return ops.divide_no_nan(total, ops.cast(count, total.dtype))
 
 
-def _float(count: Any) -> Any:
+def _float(count: int | Tensor) -> float | Tensor:
     return float(count) if isinstance(count, int) else ops.cast(count, "float32")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ...engine import ops
 from ...engine.objects.registry import is_serialized, register_builtins
@@ -12,7 +12,10 @@ from . import functions
 from .base import LossFunctionWrapper
 
 if TYPE_CHECKING:
+    from ...engine.graph import Tensor
     from ..models.model import Model
+    from ..structures import Nest
+    from .api import LossLike
 
 # Losses that compare probabilities, and the function that makes probabilities of their logits.
 _OF_CLASSES = (
@@ -73,7 +76,7 @@ class DistillationLoss:
         return {}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """Make a loss from what `get_config` gave."""
         return cls(**config)
 
@@ -81,7 +84,7 @@ class DistillationLoss:
 class _OfStructures(DistillationLoss):
     """The base of losses that apply one of Keras's losses to each output."""
 
-    def __init__(self, loss: Any) -> None:
+    def __init__(self, loss: Nest[LossLike | None]) -> None:
         self.loss = _read(loss)
         if all(each is None for each in _leaves(self.loss)):
             raise ValueError(
@@ -96,21 +99,21 @@ class _OfStructures(DistillationLoss):
         terms = [self._one(loss, *pair) for loss, *pair in rows if loss is not None]
         return sum(terms[1:], terms[0])
 
-    def _one(self, loss: Callable[..., Any], teacher: Any, student: Any) -> Any:
+    def _one(self, loss: Callable[..., Tensor], teacher: Tensor, student: Tensor) -> Tensor:
         return ops.mean(loss(teacher, student))
 
     def _written_loss(self) -> Any:
         return _written(self.loss)
 
 
-def _read(loss: Any) -> Any:
+def _read(loss: object) -> Any:
     """Look up a structure of losses, of which some are configs, which are dicts, too."""
     if isinstance(loss, dict) and not is_serialized(loss):
         return {name: _read(each) for name, each in loss.items()}
     return [_read(each) for each in loss] if isinstance(loss, (list, tuple)) else losses.get(loss)
 
 
-def _written(loss: Any) -> Any:
+def _written(loss: object) -> Any:
     if isinstance(loss, dict):
         return {name: _written(each) for name, each in loss.items()}
     if isinstance(loss, list):
@@ -118,7 +121,7 @@ def _written(loss: Any) -> Any:
     return None if loss is None else losses.serialize(loss)
 
 
-def _leaves(structure: Any) -> list[Any]:
+def _leaves(structure: object) -> list[Any]:
     """Return what a structure holds, None included."""
     if isinstance(structure, dict):
         return [leaf for name in sorted(structure) for leaf in _leaves(structure[name])]
@@ -137,7 +140,7 @@ def _same_structure(one: Any, other: Any) -> bool:
     return True
 
 
-def _check_structure(structure: Any, like: Any, owner: str, what: str) -> None:
+def _check_structure(structure: object, like: object, owner: str, what: str) -> None:
     if not _same_structure(structure, like):
         raise ValueError(
             f"{owner}: {what} must have the structure of the student's outputs, which are {_kind(like)}; got "
@@ -145,7 +148,7 @@ def _check_structure(structure: Any, like: Any, owner: str, what: str) -> None:
         )
 
 
-def _kind(structure: Any) -> str:
+def _kind(structure: object) -> str:
     if isinstance(structure, dict):
         return f"a dict of {sorted(structure)}"
     if isinstance(structure, (list, tuple)):
@@ -178,21 +181,21 @@ class LogitsDistillation(_OfStructures):
     0.4438
     """
 
-    def __init__(self, temperature: float = 3.0, loss: Any = "kl_divergence") -> None:
+    def __init__(self, temperature: float = 3.0, loss: Nest[LossLike | None] = "kl_divergence") -> None:
         is_number = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
         if not is_number or not 0 < temperature < float("inf"):
             raise ValueError(f"LogitsDistillation: temperature must be a positive number, got {temperature!r}.")
         super().__init__(loss)
         self.temperature = temperature
 
-    def _one(self, loss: Callable[..., Any], teacher: Any, student: Any) -> Any:
+    def _one(self, loss: Callable[..., Tensor], teacher: Tensor, student: Tensor) -> Tensor:
         teacher, student = (ops.convert_to_tensor(each) / self.temperature for each in (teacher, student))
         function, option = loss, _no_option
         if isinstance(loss, LossFunctionWrapper):
             function, option = loss.fn, loss.option
         axis = -1 if (given := option("axis")) is None else given
         if function in _OF_CLASSES:
-            probabilities: Callable[[Any], Any] = lambda logits: ops.softmax(logits, axis=axis)  # noqa: E731
+            probabilities: Callable[[Tensor], Tensor] = lambda logits: ops.softmax(logits, axis=axis)  # noqa: E731
         elif function in _OF_YES_OR_NO:
             probabilities = ops.sigmoid
         else:
@@ -204,7 +207,7 @@ class LogitsDistillation(_OfStructures):
         return {"temperature": self.temperature, "loss": self._written_loss()}
 
 
-def _no_option(name: str) -> Any:
+def _no_option(name: str) -> None:
     return None
 
 
@@ -230,7 +233,10 @@ class FeatureDistillation(_OfStructures):
     """
 
     def __init__(
-        self, loss: Any = "mse", teacher_layer_name: str | None = None, student_layer_name: str | None = None
+        self,
+        loss: Nest[LossLike | None] = "mse",
+        teacher_layer_name: str | None = None,
+        student_layer_name: str | None = None,
     ) -> None:
         super().__init__(loss)
         self.teacher_layer_name = teacher_layer_name

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -249,7 +248,7 @@ def _check_one_hot(name: str, target: Tensor, prediction: Tensor) -> None:
 def categorical_focal_crossentropy(
     y_true: TensorLike,
     y_pred: TensorLike,
-    alpha: Any = 0.25,
+    alpha: TensorLike = 0.25,
     gamma: float = 2.0,
     from_logits: bool = False,
     label_smoothing: float = 0.0,
@@ -373,7 +372,7 @@ def _argument_of(prediction: Tensor, activation: str, axis: int = -1) -> Tensor 
     return node.inputs[0]
 
 
-ALIASES: dict[str, Callable[..., Any]] = {
+ALIASES: dict[str, Callable[..., Tensor]] = {
     **dict.fromkeys(("mse", "MSE"), mean_squared_error),
     **dict.fromkeys(("mae", "MAE"), mean_absolute_error),
     **dict.fromkeys(("mape", "MAPE"), mean_absolute_percentage_error),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -12,6 +12,9 @@ from ...engine.graph.spec import shape_text
 from ...engine.session import Function
 from ..calling import as_argument, is_symbolic, on_tensors
 from .base import aligned, as_predictions
+
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
 
 _EPSILON = 1e-7
 Axis = int | Sequence[int] | None
@@ -22,7 +25,7 @@ def _axes(axis: Axis) -> int | tuple[int, ...] | None:
 
 
 @on_tensors
-def dice(y_true: Any, y_pred: Any, axis: Axis = None) -> Tensor:
+def dice(y_true: TensorLike, y_pred: TensorLike, axis: Axis = None) -> Tensor:
     """``1 - 2 * sum(y_true * y_pred) / (sum(y_true) + sum(y_pred))``: how little two regions overlap.
 
     Args:
@@ -45,7 +48,7 @@ def dice(y_true: Any, y_pred: Any, axis: Axis = None) -> Tensor:
 
 
 @on_tensors
-def tversky(y_true: Any, y_pred: Any, alpha: float = 0.5, beta: float = 0.5, axis: Axis = None) -> Tensor:
+def tversky(y_true: TensorLike, y_pred: TensorLike, alpha: float = 0.5, beta: float = 0.5, axis: Axis = None) -> Tensor:
     """`dice` with weights of its own for what was missed and for what was found too much.
 
     Args:
@@ -65,7 +68,7 @@ def tversky(y_true: Any, y_pred: Any, alpha: float = 0.5, beta: float = 0.5, axi
 
 
 @on_tensors
-def ctc(y_true: Any, y_pred: Any) -> Tensor:
+def ctc(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """The negative log probability of label sequences, over all ways to spread them over the steps.
 
     Args:
@@ -91,14 +94,14 @@ def ctc(y_true: Any, y_pred: Any) -> Tensor:
 
 
 def circle(
-    y_true: Any,
-    y_pred: Any,
-    ref_labels: Any = None,
-    ref_embeddings: Any = None,
+    y_true: TensorLike,
+    y_pred: TensorLike,
+    ref_labels: TensorLike | None = None,
+    ref_embeddings: TensorLike | None = None,
     remove_diagonal: bool = True,
     gamma: float = 80,
     margin: float = 0.4,
-) -> Any:
+) -> Tensor:
     """Draws embeddings of one class together and pushes those of others away, most where it is most needed.
 
     Args:
@@ -119,10 +122,10 @@ def circle(
 
 
 def _circle(
-    y_true: object,
-    y_pred: object,
-    ref_labels: Any,
-    ref_embeddings: Any,
+    y_true: TensorLike,
+    y_pred: TensorLike,
+    ref_labels: TensorLike | None,
+    ref_embeddings: TensorLike | None,
     remove_diagonal: bool,
     gamma: float,
     margin: float,
@@ -145,7 +148,7 @@ def _circle(
     return losses
 
 
-def _column(labels: Any) -> Tensor:
+def _column(labels: TensorLike) -> Tensor:
     return ops.reshape(ops.cast(labels, "int32"), (-1, 1))
 
 

@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
@@ -74,6 +74,12 @@ from .tradeoff import (
     SensitivityAtSpecificity,
     SpecificityAtSensitivity,
 )
+
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+
+MetricLike: TypeAlias = "str | Metric | type[Metric] | Callable[..., Tensor] | Config"
+"""A name such as "accuracy", a `Metric` or its class, a function of (y_true, y_pred), or a config; see `get`."""
 
 # --- accuracies -----------------------------------------------------------------------------------------------------
 
@@ -157,7 +163,7 @@ class RootMeanSquaredError(Mean):
         target, prediction = aligned("root_mean_squared_error", y_true, ops.cast(y_pred, self.dtype))
         super().update_state(ops.square(prediction - target), sample_weight)
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         return ops.sqrt(super().result())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...engine import ops
@@ -55,7 +55,7 @@ class AUC(Metric):
         thresholds: Sequence[float] | None = None,
         multi_label: bool = False,
         num_labels: int | None = None,
-        label_weights: Any = None,
+        label_weights: Iterable[float] | None = None,
         from_logits: bool = False,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
@@ -98,7 +98,7 @@ class AUC(Metric):
             label_weights=weights,
         )
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         if not self.counts:
             return ops.cast(0.0, self.dtype)
         tp, fp, tn, fn = (self.counts[name].value for name in ("tp", "fp", "tn", "fn"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -20,6 +20,14 @@ from ...engine.session import Function
 from ...layers.core.tracking import TrackedMetric, held_by_attributes
 from ..calling import as_argument, is_symbolic
 from .replicas import is_taken
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ...engine.common.dtypes import DTypeLike
+    from ...engine.objects.identifiers import InitializerLike
+    from ...engine.ops.base import TensorLike
+    from ..structures import ShapeLike
 
 _OWN_MODULES = __name__.rpartition(".")[0]
 _UNTRACKED = frozenset({"_functions"})
@@ -60,7 +68,7 @@ class Metric(ChecksKeywords, TrackedMetric):
             if name in cls.__dict__:
                 setattr(cls, name, _acting_at_once(cls.__dict__[name]))
 
-    def __init__(self, dtype: Any = None, name: str | None = None) -> None:
+    def __init__(self, dtype: DTypeLike = None, name: str | None = None) -> None:
         self.name = name or name_for(self)
         self._dtype = layer_dtype(dtype)
         self._variables: list[Variable] = []
@@ -81,9 +89,9 @@ class Metric(ChecksKeywords, TrackedMetric):
 
     def add_variable(
         self,
-        shape: Any = (),
-        initializer: Any = None,
-        dtype: Any = None,
+        shape: ShapeLike = (),
+        initializer: InitializerLike = None,
+        dtype: DTypeLike = None,
         aggregation: str | None = "sum",
         name: str | None = None,
     ) -> Variable:
@@ -121,7 +129,7 @@ class Metric(ChecksKeywords, TrackedMetric):
         for variable in self.variables:
             variable.assign(np.zeros(variable.numpy().shape, variable.dtype))
 
-    def stateless_update_state(self, metric_variables: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
+    def stateless_update_state(self, metric_variables: Sequence[TensorLike], *args: Any, **kwargs: Any) -> list[Any]:
         """Take a batch into account, starting from given values of `variables`, and change nothing.
 
         Args:
@@ -139,7 +147,7 @@ class Metric(ChecksKeywords, TrackedMetric):
         """
         return self._stateless("update_state", metric_variables, args, kwargs)[1]
 
-    def stateless_result(self, metric_variables: Sequence[Any]) -> Any:
+    def stateless_result(self, metric_variables: Sequence[TensorLike]) -> Any:
         """The value for given values of `variables`."""
         return self._stateless("result", metric_variables, (), {})[0]
 
@@ -147,7 +155,9 @@ class Metric(ChecksKeywords, TrackedMetric):
         """The values that `variables` start from."""
         return self._stateless("reset_state", self.variables, (), {})[1]
 
-    def _stateless(self, method: str, values: Sequence[Any], args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+    def _stateless(
+        self, method: str, values: Sequence[TensorLike], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[Any]]:
         if len(values) != len(self.variables):
             raise ValueError(
                 f"Metric {self.name!r} was given {len(values)} values for its variables, expected "
@@ -157,7 +167,9 @@ class Metric(ChecksKeywords, TrackedMetric):
             args, kwargs = _as_arguments(args, kwargs)
         return self._call_with(method, list(values), args, kwargs)
 
-    def _call_with(self, method: str, values: list[Any], args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+    def _call_with(
+        self, method: str, values: list[TensorLike], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[Any]]:
         with StatelessScope(zip(self.variables, values, strict=True)) as scope:
             result = getattr(self, method)(*args, **kwargs)
             return result, [scope.get_current_value(variable) for variable in self.variables]
@@ -171,18 +183,18 @@ class Metric(ChecksKeywords, TrackedMetric):
         return {"name": self.name, "dtype": self.dtype}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
+    def from_config(cls, config: dict[str, Any]) -> Self:
         return cls(**config)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} name={self.name}>"
 
 
-def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
+def _zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return np.zeros(shape, dtype)
 
 
-def _as_arguments(args: Any, kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _as_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return tuple(map(as_argument, args)), {key: as_argument(value) for key, value in kwargs.items()}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
@@ -13,6 +14,8 @@ from ...engine.graph import Tensor, Variable
 from ...engine.ops.base import TensorLike
 from ..losses.base import aligned, same_rank
 from .base import Metric
+
+Thresholds = float | Sequence[float] | NDArray[Any] | None
 
 NEVER = -1e10  # the score of predictions that are not among the top k, and the threshold which they do not pass
 
@@ -26,7 +29,7 @@ def update_counts(
     top_k: int | None = None,
     class_id: int | None = None,
     multi_label: bool = False,
-    label_weights: Any = None,
+    label_weights: TensorLike | None = None,
 ) -> None:
     """Add a batch to the variables ``tp``, ``fp``, ``tn``, ``fn``, those of them that `counts` has.
 
@@ -57,7 +60,7 @@ def update_counts(
         variable.assign_add(found[name] if multi_label else ops.squeeze(found[name], -1))
 
 
-def _weights(target: Tensor, sample_weight: Any, label_weights: Any) -> Tensor | None:
+def _weights(target: Tensor, sample_weight: TensorLike | None, label_weights: TensorLike | None) -> Tensor | None:
     weight = None
     if sample_weight is not None:
         _, weight = same_rank(target, ops.cast(sample_weight, target.dtype), expand_rank_1=False)
@@ -131,7 +134,7 @@ def is_even(thresholds: Sequence[float]) -> bool:
     return len(thresholds) >= 3 and np.allclose(thresholds, np.linspace(0.0, 1.0, len(thresholds)), atol=1e-7)
 
 
-def checked_thresholds(thresholds: Any, default: float) -> list[float]:
+def checked_thresholds(thresholds: Thresholds, default: float) -> list[float]:
     """`thresholds`, one or several, as a list.
 
     Raises:
@@ -139,7 +142,7 @@ def checked_thresholds(thresholds: Any, default: float) -> list[float]:
     """
     if thresholds is None:
         return [default]
-    found = list(thresholds) if isinstance(thresholds, (list, tuple, np.ndarray)) else [thresholds]
+    found: list[Any] = list(thresholds) if isinstance(thresholds, (list, tuple, np.ndarray)) else [thresholds]
     wrong = [value for value in found if value is None or not 0 <= value <= 1]
     if wrong:
         raise ValueError(f"thresholds must be in [0, 1]; got {wrong}.")
@@ -161,7 +164,7 @@ class _Counting(Metric):
 
     def __init__(
         self,
-        thresholds: Any = None,
+        thresholds: Thresholds = None,
         top_k: int | None = None,
         class_id: int | None = None,
         name: str | None = None,
@@ -180,7 +183,7 @@ class _Counting(Metric):
             self.counts, y_true, y_pred, self.thresholds, sample_weight, top_k=self.top_k, class_id=self.class_id
         )
 
-    def _one_or_all(self, values: Any) -> Any:
+    def _one_or_all(self, values: Tensor) -> Tensor:
         return values[0] if len(self.thresholds) == 1 else values
 
 
@@ -202,11 +205,11 @@ class _Count(_Counting):
         thresholds: one or several, in [0, 1]; 0.5 by default.
     """
 
-    def __init__(self, thresholds: Any = None, name: str | None = None, dtype: DTypeLike = None) -> None:
+    def __init__(self, thresholds: Thresholds = None, name: str | None = None, dtype: DTypeLike = None) -> None:
         super().__init__(thresholds=thresholds, name=name, dtype=dtype)
         self.accumulator = self.counts[self.names[0]]
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         return self._one_or_all(self.counts[self.names[0]].value)
 
     def get_config(self) -> dict[str, Any]:
@@ -240,7 +243,7 @@ class FalseNegatives(_Count):
 class _Share(_Counting):
     """Base: true positives over something."""
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         hits, misses = (self.counts[name].value for name in self.names)
         return self._one_or_all(ops.divide_no_nan(hits, hits + misses))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -12,8 +12,11 @@ from ...engine.ops.base import TensorLike
 from ..calling import on_tensors
 from ..losses.base import aligned, as_predictions, same_rank
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def _matches(found: TensorLike, wanted: Any) -> Tensor:
+
+def _matches(found: TensorLike, wanted: TensorLike) -> Tensor:
     return ops.cast(ops.equal(found, wanted), floatx())
 
 
@@ -114,7 +117,7 @@ def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) ->
 
 
 @on_tensors
-def pearson_correlation(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) -> Tensor:
+def pearson_correlation(y_true: TensorLike, y_pred: TensorLike, axis: int | Sequence[int] = -1) -> Tensor:
     """The correlation of targets and predictions, vectors along `axis` (or several): from -1 to 1.
 
     >>> import anabranch as ab
@@ -145,7 +148,7 @@ def concordance_correlation(y_true: TensorLike, y_pred: TensorLike, axis: int = 
     return ops.mean(2.0 * common / (spread + 1e-7), axis=_axes(axis))
 
 
-def _axes(axis: int) -> Any:
+def _axes(axis: int | Sequence[int]) -> int | Sequence[int]:
     return tuple(axis) if isinstance(axis, list) else axis
 
 

@@ -89,7 +89,7 @@ class IoU(Metric):
     def _is_class(self, numbers: Tensor) -> Tensor:
         return ops.logical_and(numbers >= 0, numbers < self.num_classes)
 
-    def _weights(self, sample_weight: Any, label: Tensor) -> Tensor:
+    def _weights(self, sample_weight: TensorLike | None, label: Tensor) -> Tensor:
         weight = ops.convert_to_tensor(1 if sample_weight is None else sample_weight)
         if is_floating(weight.dtype) and not is_floating(as_dtype(self.dtype)):
             warnings.warn(
@@ -102,7 +102,7 @@ class IoU(Metric):
             weight = ops.reshape(weight, (-1,))
         return ops.broadcast_to(weight, ops.shape(label))
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """The mean over the target classes that occur."""
         matrix = ops.cast(self.total_cm, "float32")
         hits = ops.diag(matrix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
@@ -33,7 +33,7 @@ class Sum(Metric):
         values, _ = per_sample(values, sample_weight, ops.sum, self.dtype)
         self.total.assign_add(ops.sum(values))
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         return self.total.value
 
 
@@ -53,17 +53,17 @@ class Mean(Metric):
         self.total = self.add_variable(name="total")
         self.count = self.add_variable(name="count")
 
-    def update_state(self, values: Any, sample_weight: TensorLike | None = None) -> None:
+    def update_state(self, values: TensorLike, sample_weight: TensorLike | None = None) -> None:
         """Add values [batch, ...], whose mean counts for each example, with weights [batch] or [batch, ...]."""
         values, weight = per_sample(values, sample_weight, ops.mean, self.dtype)
         self.total.assign_add(ops.sum(values))
         self.count.assign_add(ops.cast(_samples(values) if weight is None else ops.sum(weight), self.dtype))
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         return ops.divide_no_nan(self.total, self.count)
 
 
-def _samples(values: Tensor) -> Any:
+def _samples(values: Tensor) -> Tensor | int:
     return ops.shape(values)[0] if values.shape != () else 1
 
 
@@ -77,7 +77,9 @@ class MeanMetricWrapper(Mean):
         **kwargs: passed on to `fn`.
     """
 
-    def __init__(self, fn: Callable[..., Any], name: str | None = None, dtype: DTypeLike = None, **kwargs: Any) -> None:
+    def __init__(
+        self, fn: Callable[..., Tensor], name: str | None = None, dtype: DTypeLike = None, **kwargs: Any
+    ) -> None:
         super().__init__(name=name or getattr(fn, "__name__", None), dtype=dtype)
         self._fn = fn
         self._fn_kwargs = kwargs
@@ -94,31 +96,29 @@ class MeanMetricWrapper(Mean):
         return {**super().get_config(), **self._fn_kwargs}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
+    def from_config(cls, config: dict[str, Any]) -> Self:
         if "fn" in config:
             config = deserialize_keras_object(config)
         return cls(**config)
 
 
 def per_sample(
-    values: Any, sample_weight: Any, reduce: Callable[..., Tensor], dtype: str
+    values: TensorLike, sample_weight: TensorLike | None, reduce: Callable[..., Tensor], dtype: str
 ) -> tuple[Tensor, Tensor | None]:
     """Values [batch, ...] reduced to one for each example, weighted, and the reduced weights.
 
     Weights [batch] apply to the reduced values; weights of more axes before the reduction.
     """
-    mask = mask_of(values)
-    values = ops.cast(values, dtype)
+    tensor = ops.cast(values, dtype)
     if sample_weight is None:
-        return _over_rest(values, reduce), None
-    weight = apply_mask(sample_weight, mask, dtype)
-    values, weight = same_rank(values, weight)
-    if values.ndim is not None and weight.ndim is not None and 0 < weight.ndim < values.ndim:
-        values = reduce(values, axis=tuple(range(weight.ndim, values.ndim)))
-    higher = weight.ndim is not None and values.ndim is not None and weight.ndim > values.ndim
-    if weight.shape != values.shape and not higher:
-        weight = ops.broadcast_to(weight, ops.shape(values))
-    return _over_rest(values * weight, reduce), _over_rest(weight, reduce)
+        return _over_rest(tensor, reduce), None
+    tensor, weight = same_rank(tensor, apply_mask(sample_weight, mask_of(values), dtype))
+    if tensor.ndim is not None and weight.ndim is not None and 0 < weight.ndim < tensor.ndim:
+        tensor = reduce(tensor, axis=tuple(range(weight.ndim, tensor.ndim)))
+    higher = weight.ndim is not None and tensor.ndim is not None and weight.ndim > tensor.ndim
+    if weight.shape != tensor.shape and not higher:
+        weight = ops.broadcast_to(weight, ops.shape(tensor))
+    return _over_rest(tensor * weight, reduce), _over_rest(weight, reduce)
 
 
 def _over_rest(values: Tensor, reduce: Callable[..., Tensor]) -> Tensor:

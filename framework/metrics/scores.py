@@ -42,7 +42,7 @@ class _ByColumn(Metric):
     def _sum_shape(self, columns: int) -> tuple[int, ...]:
         return (columns,)
 
-    def _weights(self, sample_weight: Any) -> Any:
+    def _weights(self, sample_weight: TensorLike | None) -> Tensor | None:
         """Weights for each example, [batch, 1], or for each value; None if there are none."""
         if sample_weight is None:
             return None
@@ -109,7 +109,7 @@ class FBetaScore(_ByColumn):
         largest = ops.max(prediction, axis=-1, keepdims=True)
         return ops.logical_and(prediction >= largest, ops.abs(prediction) > 1e-9)  # of zeros none is the largest
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         if not self.sums:
             return ops.cast(0.0, self.dtype)
         hits, false, missed, support = (self.sums[name].value for name in self.names)
@@ -201,7 +201,7 @@ class R2Score(_ByColumn):
         counted = ops.any(ops.not_equal(weight, 0.0), axis=-1)  # samples, however many columns each has
         self.num_samples.assign_add(ops.sum(ops.cast(counted, self.dtype)))
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """The score. The adjusted one needs more samples than regressors; until then it is the plain one."""
         if not self.sums:
             return ops.cast(0.0, self.dtype)

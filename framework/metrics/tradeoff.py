@@ -57,7 +57,7 @@ class _BestAt(Metric):
         """Add a batch: targets (not 0 means true), predictions in [0, 1], weights [batch] or [batch, ...]."""
         update_counts(self.counts, y_true, y_pred, self.thresholds, sample_weight, class_id=self.class_id)
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """The largest rate; 0 where the other one is nowhere good enough."""
         good_enough = self._rate(self.constrained) >= self.value
         return ops.max(ops.where(good_enough, self._rate(self.wanted), 0.0))

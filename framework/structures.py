@@ -1,0 +1,74 @@
+"""Types of what models take and give: nested structures of tensors, and data to train on. Only annotations use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.graph import Tensor
+from ..engine.ops.base import TensorLike
+
+if TYPE_CHECKING:
+    from ..engine.objects.identifiers import Config
+    from ..optim import Optimizer
+    from .data.adapters import PyDataset
+    from .data.prefetch import Prefetch
+    from .losses.api import LossLike
+    from .metrics.api import MetricLike
+
+T = TypeVar("T")
+
+Nest: TypeAlias = "T | Sequence[Nest[T]] | Mapping[str, Nest[T]]"
+"""A leaf, or lists, tuples and dicts of leaves, nested as deep as need be."""
+
+Array: TypeAlias = NDArray[Any]
+"""An array of any dtype."""
+
+ShapeLike: TypeAlias = "int | Sequence[int | None] | None"
+"""Sizes of axes, None where one is not fixed; a single size; or None, if even the number of axes is not fixed."""
+
+Tensors: TypeAlias = "Nest[Tensor]"
+"""The inputs, outputs or targets of a model, while a graph is built."""
+
+Arrays: TypeAlias = "Nest[TensorLike]"
+"""The same as values: what tensors can be made of."""
+
+
+class SparseMatrix(Protocol):
+    """A sparse matrix of SciPy, which need not be installed."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def tocsr(self) -> Any: ...
+
+
+OptimizerLike: TypeAlias = "str | Optimizer | type[Optimizer] | Config | None"
+"""A name such as "adam", an `Optimizer` or its class, or a config."""
+
+Losses: TypeAlias = "Nest[LossLike | None] | None"
+"""What `compile` takes as loss: one for all outputs, or a list or dict with one for each."""
+
+Metrics: TypeAlias = "Nest[MetricLike | None] | None"
+"""What `compile` takes as metrics: a list of them; for several outputs a list or dict of such lists."""
+
+
+class Batches(Protocol):
+    """Batches by number, of a class that is no `PyDataset`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+Rows: TypeAlias = "Nest[TensorLike | SparseMatrix]"
+"""Inputs, targets or weights as arrays, whose first axis is that of the rows."""
+
+ModelData: TypeAlias = "Rows | Iterable[Rows] | Batches | PyDataset | Prefetch"
+"""What `fit`, `evaluate` and `predict` take: arrays, batches one by one, or a dataset."""
