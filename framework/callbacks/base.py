@@ -6,12 +6,15 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ...engine.common.keywords import ChecksKeywords
 from ...engine.runtime import numerics
+
+if TYPE_CHECKING:
+    from ..training.trainer import Trainer
 
 Logs = dict[str, Any]
 
@@ -142,7 +145,7 @@ class CallbackList:
         callbacks: Callback | Iterable[Callback] | None = None,
         add_history: bool = False,
         add_progbar: bool = False,
-        model: Any = None,
+        model: Trainer | None = None,
         **params: Any,
     ) -> None:
         given = _flat(callbacks)
@@ -269,12 +272,12 @@ class CallbackList:
         """``on_train_end``, ``on_test_end`` or ``on_predict_end``."""
         self._call(f"on_{mode}_end", logs=_own(logs))
 
-    def _call(self, method: str, *args: Any, **kwargs: Any) -> None:
+    def _call(self, method: str, *args: object, **kwargs: object) -> None:
         for callback in self.callbacks:
             getattr(callback, method)(*args, **kwargs)
 
 
-def _flat(callbacks: Any) -> list[Any]:
+def _flat(callbacks: Callback | Iterable[Callback] | None) -> list[Callback]:
     """One callback, or those of a list, which may hold lists."""
     if callbacks is None:
         return []
@@ -335,13 +338,13 @@ class LambdaCallback(Callback):
 
     def __init__(
         self,
-        on_epoch_begin: Callable[..., Any] | None = None,
-        on_epoch_end: Callable[..., Any] | None = None,
-        on_train_begin: Callable[..., Any] | None = None,
-        on_train_end: Callable[..., Any] | None = None,
-        on_train_batch_begin: Callable[..., Any] | None = None,
-        on_train_batch_end: Callable[..., Any] | None = None,
-        **kwargs: Callable[..., Any],
+        on_epoch_begin: Callable[..., object] | None = None,
+        on_epoch_end: Callable[..., object] | None = None,
+        on_train_begin: Callable[..., object] | None = None,
+        on_train_end: Callable[..., object] | None = None,
+        on_train_batch_begin: Callable[..., object] | None = None,
+        on_train_batch_end: Callable[..., object] | None = None,
+        **kwargs: Callable[..., object],
     ) -> None:
         super().__init__()
         given = {

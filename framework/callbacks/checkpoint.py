@@ -18,7 +18,7 @@ from .base import Callback, Logs
 from .monitor import MonitorCallback
 
 
-def _check_frequency(callback: Callback, save_freq: Any) -> None:
+def _check_frequency(callback: Callback, save_freq: object) -> None:
     is_count = isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0
     if save_freq != "epoch" and not is_count:
         raise ValueError(
@@ -190,7 +190,7 @@ class ModelCheckpoint(MonitorCallback):
         self.best = value
         return True
 
-    def _keep(self, path: str, value: Any) -> None:
+    def _keep(self, path: str, value: float | None) -> None:
         """Note a file, and delete those that are neither among the latest nor the best."""
         if value is not None and not np.ndim(value) and self.improves(value, self._best_kept):
             self._best_file, self._best_kept = path, float(value)

@@ -18,6 +18,7 @@ from .base import Callback, CallbackList, Logs
 
 if TYPE_CHECKING:
     from ..models.model import Model
+    from ..structures import ModelData
 
 
 class Every(Callback):
@@ -60,7 +61,7 @@ class Every(Callback):
         self,
         steps: int,
         callbacks: Callback | Iterable[Callback] | None = None,
-        validation_data: Any = None,
+        validation_data: ModelData | None = None,
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
     ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -58,7 +57,7 @@ class Progbar:
         self.unit_name = unit_name
         self.stateful_metrics = None if stateful_metrics is None else set(stateful_metrics)
         self.stateless_metrics = None if stateless_metrics is None else set(stateless_metrics)
-        self._sums: dict[str, tuple[Any, float]] = {}
+        self._sums: dict[str, tuple[float, float]] = {}
         self._seen = 0
         self._start = time.perf_counter()
         self._after_first: float | None = None
@@ -66,7 +65,7 @@ class Progbar:
         self._drawn_width = 0
 
     def update(
-        self, current: int, values: Iterable[tuple[str, Any]] | None = None, finalize: bool | None = None
+        self, current: int, values: Iterable[tuple[str, float]] | None = None, finalize: bool | None = None
     ) -> None:
         """Show that so many steps are over.
 
@@ -89,11 +88,11 @@ class Progbar:
             parts = [self._count(current), f"{now - self._start:.0f}s", _per_unit(each, self.unit_name)]
             show(" - ".join([*parts, *self._texts()]))
 
-    def add(self, n: int, values: Iterable[tuple[str, Any]] | None = None) -> None:
+    def add(self, n: int, values: Iterable[tuple[str, float]] | None = None) -> None:
         """Show that `n` more steps are over; see `update`."""
         self.update(self._seen + n, values)
 
-    def _take(self, name: str, value: Any, current: int, finalize: bool) -> None:
+    def _take(self, name: str, value: float, current: int, finalize: bool) -> None:
         if not self._is_averaged(name) or finalize:
             self._sums[name] = (value, 1)
             return
@@ -142,7 +141,7 @@ class Progbar:
         return [f"{name}: {_format(total, count)}" for name, (total, count) in self._sums.items()]
 
 
-def _format(total: Any, count: float) -> str:
+def _format(total: float, count: float) -> str:
     mean = float(np.mean(total)) / max(1, count)
     return f"{mean:.4f}" if abs(mean) > 1e-3 else f"{mean:.4e}"
 

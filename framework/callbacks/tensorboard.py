@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from ..event_file import EventWriter
 from .base import Callback, Logs
 
 if TYPE_CHECKING:
+    from ...engine.graph import Symbol
     from ..models.model import Model
+    from ..structures import Array
 
 
 class TensorBoard(Callback):
@@ -55,7 +57,7 @@ class TensorBoard(Callback):
         update_freq: str | int = "epoch",
         profile_batch: int | str | tuple[int, int] = 0,
         embeddings_freq: int = 0,
-        embeddings_metadata: Any = None,
+        embeddings_metadata: object = None,
     ) -> None:
         super().__init__()
         if embeddings_freq or embeddings_metadata is not None:
@@ -200,7 +202,7 @@ def _forward_graph(model: Model) -> Graph | None:
     given = model.layer_graph.inputs_structure
     graph = Graph()
     with graph.as_default():
-        feeds: list[Any] = []
+        feeds: list[Symbol] = []
         for tensor in flatten(given):
             spec = TensorSpec(tensor.shape, tensor.dtype)
             feeds.append(graph.add(Placeholder(spec), (), tensor.operation.name).outputs[0])
@@ -208,7 +210,7 @@ def _forward_graph(model: Model) -> Graph | None:
     return graph
 
 
-def _as_images(weight: Any) -> Any:
+def _as_images(weight: Array) -> Array | None:
     """A weight as ``[images, height, width, 1]`` from 0 to 1; None if it has no such form.
 
     A vector is a line, a matrix is turned by 90 degrees, of a kernel with three axes each last index is an image.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from ..config import floatx
 from .lazy_arrays import LazyArray, SparseRows, is_lazy, is_sparse_matrix, part_of
 from .prefetch import Prefetch, in_order, iterate_ahead
 
+if TYPE_CHECKING:
+    from ..structures import Batches, Nest, Rows
+
 Array = NDArray[Any]
 LabelForm = str  # "indices", "one_hot" or "guess": what the labels under a class_weight look like
 
@@ -36,9 +39,9 @@ LabelForm = str  # "indices", "one_hot" or "guess": what the labels under a clas
 class Layout:
     """The form of x, y and sample weights in a batch: structures whose leaves are positions in the list."""
 
-    x: Any
-    y: Any
-    sample_weight: Any
+    x: Nest[int]
+    y: Nest[int] | None
+    sample_weight: Nest[int] | None
     key: str
 
     def pack(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
@@ -57,14 +60,14 @@ class Batch(NamedTuple):
     """
 
     layout: Layout
-    leaves: list[Any]
+    leaves: list[Array]
     size: int
 
 
 _layouts: dict[str, Layout] = {}
 
 
-def layout_of(x: Any, y: Any = None, sample_weight: Any = None) -> Layout:
+def layout_of(x: object, y: object = None, sample_weight: object = None) -> Layout:
     """The layout of structures of arrays; equal structures give the same object."""
     positions = iter(range(1_000_000))
     parts = [map_structure(lambda _: next(positions), part) for part in (x, y, sample_weight)]
@@ -80,7 +83,7 @@ _X_Y = layout_of(0, 0)
 _X_Y_WEIGHT = layout_of(0, 0, 0)
 
 
-def batch_of(x: Any, y: Any = None, sample_weight: Any = None) -> Batch:
+def batch_of(x: Rows, y: Rows | None = None, sample_weight: Rows | None = None) -> Batch:
     """A batch from arrays, or structures of arrays, that are all rows of one step."""
     if type(x) is np.ndarray and type(y) is np.ndarray and x.ndim and y.ndim:  # the common, quick case
         if sample_weight is None:
@@ -96,7 +99,7 @@ def batch_of(x: Any, y: Any = None, sample_weight: Any = None) -> Batch:
     return Batch(layout_of(*parts), leaves, check_lengths(*parts))
 
 
-def unpack_x_y_sample_weight(data: Any) -> tuple[Any, Any, Any]:
+def unpack_x_y_sample_weight(data: object) -> tuple[Any, Any, Any]:
     """Return what a generator or a dataset yields as (x, y, sample_weight); what is absent is None.
 
     >>> unpack_x_y_sample_weight((1, 2))
@@ -115,7 +118,7 @@ def unpack_x_y_sample_weight(data: Any) -> tuple[Any, Any, Any]:
     return padded[0], padded[1], padded[2]
 
 
-def pack_x_y_sample_weight(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+def pack_x_y_sample_weight(x: object, y: object = None, sample_weight: object = None) -> Any:
     """The reverse of `unpack_x_y_sample_weight`.
 
     >>> pack_x_y_sample_weight(1, 2)
@@ -188,7 +191,7 @@ def _as_model_dtype(array: Array) -> Array:
     return array.astype(floatx()) if array.dtype.kind == "f" and name_of(array.dtype) != floatx() else array
 
 
-def check_lengths(x: Any, y: Any, sample_weight: Any) -> int:
+def check_lengths(x: object, y: object, sample_weight: object) -> int:
     """The common number of rows.
 
     Raises:
@@ -202,7 +205,7 @@ def check_lengths(x: Any, y: Any, sample_weight: Any) -> int:
     return next(iter(rows.values()), 0)
 
 
-def train_validation_split(parts: tuple[Any, Any, Any], validation_split: float) -> tuple[Any, Any]:
+def train_validation_split(parts: tuple[Rows, Rows | None, Rows | None], validation_split: float) -> tuple[Any, Any]:
     """(x, y, sample_weight) cut in two; the last rows are for validation.
 
     Raises:
@@ -225,7 +228,7 @@ def train_validation_split(parts: tuple[Any, Any, Any], validation_split: float)
 
 
 def class_weights_to_sample_weights(
-    y: Any, class_weight: Mapping[int, float], labels: LabelForm = "guess"
+    y: Rows | None, class_weight: Mapping[int, float], labels: LabelForm = "guess"
 ) -> NDArray[Any]:
     """A weight for each label: ``class_weight[label]``, 1 for classes that are not named.
 
@@ -298,7 +301,12 @@ class ArrayData(Data):
     """
 
     def __init__(
-        self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool | str = False
+        self,
+        x: Rows,
+        y: Rows | None = None,
+        sample_weight: Rows | None = None,
+        batch_size: int = 32,
+        shuffle: bool | str = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
@@ -356,13 +364,13 @@ def _permutation(count: int) -> Array:
     return np.random.Generator(bits).permutation(count)
 
 
-Weigh = Callable[[Any, Any], Any]  # (y, sample_weight) to sample_weight
+Weigh = Callable[["Rows | None", "Rows | None"], Array]  # (y, sample_weight) to sample_weight
 
 
 class IterableData(Data):
     """A generator, or an object that can be iterated again and again, of x, (x, y) or (x, y, sample_weight)."""
 
-    def __init__(self, source: Iterable[Any], weigh: Weigh | None = None) -> None:
+    def __init__(self, source: Iterable[object], weigh: Weigh | None = None) -> None:
         self.source = source
         self.restartable = not isinstance(source, Iterator)
         self.batches = _length_of(source)
@@ -410,7 +418,7 @@ class PrefetchedData(Data):
 class PyDatasetData(Data):
     """An object with ``__len__`` and ``__getitem__`` that gives whole batches."""
 
-    def __init__(self, source: Any, shuffle: bool | str = False, weigh: Weigh | None = None) -> None:
+    def __init__(self, source: PyDataset | Batches, shuffle: bool | str = False, weigh: Weigh | None = None) -> None:
         self.source = source
         self.shuffle = shuffle
         self.weigh = weigh
@@ -453,13 +461,13 @@ class PyDatasetData(Data):
             _call_hook(self.source, "on_epoch_end")
 
 
-def _call_hook(source: Any, name: str) -> None:
+def _call_hook(source: object, name: str) -> None:
     hook = getattr(source, name, None)
     if hook is not None:
         hook()
 
 
-def _weighed_batch(item: Any, weigh: Weigh | None) -> Batch:
+def _weighed_batch(item: object, weigh: Weigh | None) -> Batch:
     x, y, sample_weight = unpack_x_y_sample_weight(item)
     if weigh is not None:
         y = convert_structure(y, "y")
@@ -528,8 +536,8 @@ class PyDataset:
 
 def as_data(
     x: Any,
-    y: Any = None,
-    sample_weight: Any = None,
+    y: Rows | None = None,
+    sample_weight: Rows | None = None,
     *,
     batch_size: int | None = None,
     shuffle: bool | str = False,
@@ -570,7 +578,7 @@ def as_data(
     )
 
 
-def is_array_like(x: Any, y: Any = None) -> bool:
+def is_array_like(x: object, y: object = None) -> bool:
     """Test whether `x` is an array, rows as a list, or a structure of arrays - rather than a source of batches."""
     if isinstance(x, PyDataset):
         return False
@@ -581,7 +589,9 @@ def is_array_like(x: Any, y: Any = None) -> bool:
     return isinstance(x, (list, tuple))
 
 
-def _combine_weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float], labels: LabelForm) -> Any:
+def _combine_weights(
+    y: Rows | None, sample_weight: Rows | None, class_weight: Mapping[int, float], labels: LabelForm
+) -> Array:
     if sample_weight is not None:
         raise ValueError("class_weight and sample_weight can't be given at the same time; multiply them yourself.")
     return class_weights_to_sample_weights(y, class_weight, labels)

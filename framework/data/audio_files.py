@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import wave
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 def audio_dataset_from_directory(
     directory: str | os.PathLike[str],
-    labels: Any = "inferred",
+    labels: Sequence[int] | Literal["inferred"] | None = "inferred",
     label_mode: str | None = "int",
     class_names: Sequence[str] | None = None,
     batch_size: int | None = 32,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,9 @@ class Listing:
 
 
 def check_folder_arguments(
-    labels: Any,
-    label_mode: Any,
-    class_names: Any,
+    labels: Sequence[int] | Literal["inferred"] | None,
+    label_mode: str | None,
+    class_names: Sequence[str] | None,
     validation_split: float | None,
     subset: str | None,
     shuffle: bool,
@@ -70,7 +70,7 @@ def check_folder_arguments(
 
 def list_folder(
     directory: str | os.PathLike[str],
-    labels: Any,
+    labels: Sequence[int] | Literal["inferred"] | None,
     formats: tuple[str, ...],
     class_names: Sequence[str] | None,
     shuffle: bool,
@@ -113,7 +113,9 @@ def _files(folder: str, formats: tuple[str, ...], follow_links: bool) -> Iterato
                 yield os.path.join(place, name)
 
 
-def _labelled(root: str, paths: list[str], labels: Any, names: list[str], counts: list[int]) -> Listing:
+def _labelled(
+    root: str, paths: list[str], labels: Sequence[int] | Literal["inferred"] | None, names: list[str], counts: list[int]
+) -> Listing:
     if labels is None:
         return Listing(root, paths, None, None)
     if labels == "inferred":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from ...engine.ops.random.keys import global_generator
 from .adapters import PyDataset
 from .dataset_folders import Listing, check_folder_arguments, encode_labels, list_folder, split_listing
 from .images import _pillow, img_to_array, load_img, resizer
+
+if TYPE_CHECKING:
+    from ..structures import Arrays
 
 Array = NDArray[Any]
 PathLike = str | os.PathLike[str]
@@ -51,7 +54,7 @@ class Dataset(PyDataset):
     def __init__(
         self,
         count: int,
-        make: Callable[[Array], Any],
+        make: Callable[[Array], Arrays],
         batch_size: int | None = 32,
         shuffle: bool = False,
         seed: int | None = None,
@@ -99,7 +102,7 @@ class Dataset(PyDataset):
         if self._shuffle:
             self._order = self._random.permutation(self._count)
 
-    def map(self, function: Callable[..., Any], num_parallel_calls: Any = None) -> Dataset:
+    def map(self, function: Callable[..., Any], num_parallel_calls: int | None = None) -> Dataset:
         """The dataset with `function` of each batch: of (x, y) it gets two arguments.
 
         Args:
@@ -194,8 +197,8 @@ class _Cached(_Derived):
 
 
 def timeseries_dataset_from_array(
-    data: Any,
-    targets: Any,
+    data: Array | Sequence[object],
+    targets: Array | Sequence[object] | None,
     sequence_length: int,
     sequence_stride: int = 1,
     sampling_rate: int = 1,
@@ -246,7 +249,7 @@ def timeseries_dataset_from_array(
     steps = np.arange(sequence_length) * sampling_rate
     series, wanted = np.asarray(data), None if targets is None else np.asarray(targets)
 
-    def make(rows: Array) -> Any:
+    def make(rows: Array) -> Arrays:
         first = starts[rows]
         windows = series[first[:, None] + steps]
         return windows if wanted is None else (windows, wanted[first])
@@ -269,7 +272,7 @@ def _checked_part(length: int, start_index: int | None, end_index: int | None) -
 
 def text_dataset_from_directory(
     directory: PathLike,
-    labels: Any = "inferred",
+    labels: Sequence[int] | Literal["inferred"] | None = "inferred",
     label_mode: str | None = "int",
     class_names: Sequence[str] | None = None,
     batch_size: int | None = 32,
@@ -322,7 +325,7 @@ def text_dataset_from_directory(
 
 def image_dataset_from_directory(
     directory: PathLike,
-    labels: Any = "inferred",
+    labels: Sequence[int] | Literal["inferred"] | None = "inferred",
     label_mode: str | None = "int",
     class_names: Sequence[str] | None = None,
     color_mode: str = "rgb",
@@ -409,7 +412,7 @@ def _dataset(
 ) -> Dataset:
     labels = None if label_mode is None else encode_labels(listing, label_mode)
 
-    def make(rows: Array) -> Any:
+    def make(rows: Array) -> Arrays:
         samples = read([listing.paths[row] for row in rows])
         return samples if labels is None else (samples, labels[rows])
 

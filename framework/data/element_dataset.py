@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from ...engine.common.nest import flatten, map_structure
 from ...engine.ops.base import as_array
 from ...engine.ops.random.keys import global_generator
 from ...engine.session.function import Function
+
+if TYPE_CHECKING:
+    from ..structures import Arrays
 
 
 class ElementDataset:
@@ -41,7 +44,7 @@ class ElementDataset:
         return array_view(repr(self)[1:-1])
 
     @classmethod
-    def from_tensor_slices(cls, tensors: Any, name: str | None = None) -> ElementDataset:
+    def from_tensor_slices(cls, tensors: Arrays, name: str | None = None) -> ElementDataset:
         """An element for each row of an array, or of the arrays of a tuple or dict.
 
         Raises:
@@ -61,12 +64,14 @@ class ElementDataset:
         return cls(elements, count)
 
     @classmethod
-    def from_tensors(cls, tensors: Any, name: str | None = None) -> ElementDataset:
+    def from_tensors(cls, tensors: Arrays, name: str | None = None) -> ElementDataset:
         """One element."""
         return cls(lambda: iter([_of_arrays(tensors)]), 1)
 
     @classmethod
-    def from_generator(cls, generator: Callable[..., Iterable[Any]], *signature: Any, **options: Any) -> ElementDataset:
+    def from_generator(
+        cls, generator: Callable[..., Iterable[Arrays]], *signature: object, **options: object
+    ) -> ElementDataset:
         """The elements that a generator function yields; types and shapes are those of what comes."""
         return cls(lambda: (_of_arrays(item) for item in generator()))
 
@@ -96,7 +101,9 @@ class ElementDataset:
         """The number of elements; -2 if it is not known."""
         return -2 if self._count is None else self._count
 
-    def map(self, function: Callable[..., Any], num_parallel_calls: Any = None, **options: Any) -> ElementDataset:
+    def map(
+        self, function: Callable[..., Any], num_parallel_calls: int | None = None, **options: object
+    ) -> ElementDataset:
         """`function`, of ops, for each element; of a tuple it gets the parts as arguments."""
         traced = Function(function)
 
@@ -113,7 +120,7 @@ class ElementDataset:
             lambda: (item for item in self if (traced(*item) if isinstance(item, tuple) else traced(item)))
         )
 
-    def batch(self, batch_size: int, drop_remainder: bool = False, **options: Any) -> ElementDataset:
+    def batch(self, batch_size: int, drop_remainder: bool = False, **options: object) -> ElementDataset:
         """So many elements stacked into one; the last may have fewer."""
         count = self._count
         if count is not None:
@@ -138,7 +145,7 @@ class ElementDataset:
             )
         )
 
-    def shuffle(self, buffer_size: int, seed: int | None = None, **options: Any) -> ElementDataset:
+    def shuffle(self, buffer_size: int, seed: int | None = None, **options: object) -> ElementDataset:
         """The elements, each drawn from the next `buffer_size` that are left; in a new order for each pass."""
         entropy = [abs(int(part)) for part in global_generator().next()] if seed is None else seed
         random = np.random.default_rng(entropy)
@@ -198,7 +205,7 @@ class ElementDataset:
 
         return ElementDataset(elements, self._count)
 
-    def prefetch(self, buffer_size: Any = None) -> ElementDataset:
+    def prefetch(self, buffer_size: int | None = None) -> ElementDataset:
         """The dataset itself; give `fit` a `utils.Prefetch` of it where making batches takes time."""
         return self
 

@@ -12,9 +12,12 @@ import urllib.request
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...engine.saving.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _CHUNK = 1 << 20
 
@@ -28,7 +31,7 @@ def get_file(
     cache_subdir: str = "datasets",
     hash_algorithm: str = "auto",
     extract: bool = False,
-    archive_format: Any = "auto",
+    archive_format: str | Sequence[str] | None = "auto",
     cache_dir: str | os.PathLike[str] | None = None,
     force_download: bool = False,
 ) -> str:
@@ -146,7 +149,7 @@ def file_digest(path: str | os.PathLike[str], algorithm: str = "auto", file_hash
         return hashlib.file_digest(stream, name).hexdigest()
 
 
-def extract_archive(path: Path, folder: Path, archive_format: Any = "auto") -> bool:
+def extract_archive(path: Path, folder: Path, archive_format: str | Sequence[str] | None = "auto") -> bool:
     """Unpack an archive; whether it was one.
 
     Raises:

@@ -19,6 +19,9 @@ from ...engine.session import Function
 from ..config import floatx
 
 if TYPE_CHECKING:
+    from typing import IO
+
+    from numpy.typing import ArrayLike
     from PIL.Image import Image  # pyright: ignore[reportMissingImports]
 
 Array = NDArray[Any]
@@ -49,7 +52,7 @@ def _check_format(data_format: str | None) -> str:
     return data_format or "channels_last"
 
 
-def array_to_img(x: Any, data_format: str | None = None, scale: bool = True, dtype: DTypeLike = None) -> Image:
+def array_to_img(x: ArrayLike, data_format: str | None = None, scale: bool = True, dtype: DTypeLike = None) -> Image:
     """An array as an image of Pillow's.
 
     Args:
@@ -78,7 +81,7 @@ def array_to_img(x: Any, data_format: str | None = None, scale: bool = True, dty
     return pillow.fromarray(array.astype("uint8") if channels > 1 else array[:, :, 0].astype("uint8"))
 
 
-def img_to_array(img: Any, data_format: str | None = None, dtype: DTypeLike = None) -> Array:
+def img_to_array(img: ArrayLike | Image, data_format: str | None = None, dtype: DTypeLike = None) -> Array:
     """An image of Pillow's (or anything that converts to an array) as an array with channels.
 
     Args:
@@ -166,7 +169,7 @@ def _middle(size: tuple[int, int], target_size: tuple[int, int]) -> tuple[int, i
 
 
 def smart_resize(
-    x: Any,
+    x: ArrayLike | Tensor,
     size: Sequence[int],
     interpolation: str = "bilinear",
     data_format: str = "channels_last",
@@ -242,7 +245,12 @@ def resizer(
 
 
 def save_img(
-    path: Any, x: Any, data_format: str | None = None, file_format: str | None = None, scale: bool = True, **kwargs: Any
+    path: str | os.PathLike[str] | IO[bytes],
+    x: ArrayLike,
+    data_format: str | None = None,
+    file_format: str | None = None,
+    scale: bool = True,
+    **kwargs: object,
 ) -> None:
     """Write an array as an image file.
 

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...engine.common.dtypes import DTypeLike
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..structures import SparseMatrix
+
 Array = NDArray[Any]
+
+
+class ChunkedArray(Protocol):
+    """An array that is read in parts, such as a dataset of an HDF5 file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Any: ...
 
 
 class LazyArray:
@@ -25,14 +44,16 @@ class LazyArray:
     (array([1., 2.], dtype=float32), array([4., 0.], dtype=float32))
     """
 
-    def __init__(self, source: Any, convert: Any, start: int = 0, stop: int | None = None) -> None:
+    def __init__(
+        self, source: ChunkedArray, convert: Callable[[Array], Array], start: int = 0, stop: int | None = None
+    ) -> None:
         self.source = source
         self.convert = convert
         self.start = start
         self.stop = len(source) if stop is None else stop
         self.shape: tuple[int, ...] = (self.stop - start, *source.shape[1:])
         self.ndim = len(self.shape)
-        self.dtype: Any = convert(np.zeros(0, source.dtype)).dtype
+        self.dtype: np.dtype[Any] = convert(np.zeros(0, source.dtype)).dtype
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -71,7 +92,7 @@ class SparseRows:
         matrix: of two axes, in any of SciPy's formats.
     """
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: SparseMatrix) -> None:
         self._matrix = matrix.tocsr()  # the format whose rows are read quickly
         self.shape: tuple[int, ...] = tuple(matrix.shape)
         self.dtype = matrix.dtype
@@ -79,7 +100,7 @@ class SparseRows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: Any) -> Array:
+    def __getitem__(self, rows: slice | Sequence[int]) -> Array:
         return self._matrix[rows].toarray()
 
 
@@ -88,6 +109,6 @@ def is_sparse_matrix(value: Any) -> bool:
     return type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocsr") and value.ndim == 2
 
 
-def part_of(array: Any, start: int, stop: int) -> Any:
+def part_of(array: Array | LazyArray, start: int, stop: int) -> Array | LazyArray:
     """The rows from `start` to `stop` of an array of either kind."""
     return array.part(start, stop) if isinstance(array, LazyArray) else array[start:stop]

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from ..structures import Rows
+
 T = TypeVar("T")
 
 _END: Any = object()
@@ -82,7 +84,7 @@ class Prefetch:
     [1, 2, 3]
     """
 
-    def __init__(self, source: Iterable[Any], max_queue_size: int = 10) -> None:
+    def __init__(self, source: Iterable[Rows], max_queue_size: int = 10) -> None:
         if not isinstance(source, Iterable):
             raise TypeError(
                 f"Prefetch takes a generator or an iterable of batches; got {type(source).__name__}. A PyDataset makes "
