@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ...engine import ops
 from ...engine.control_flow.while_loop import while_loop
@@ -104,7 +103,7 @@ def carried_loop(step: StepGraph, stacked: Sequence[Tensor]) -> list[Symbol]:
     """
     fetches: list[Symbol] = []
 
-    def body(number: Any, *values: Any) -> tuple[Any, ...]:
+    def body(number: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
         fetches[:], results = step.copy([each[number] for each in stacked], values)
         return (number + 1, *results)
 

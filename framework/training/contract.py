@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,9 +18,12 @@ from ..data.adapters import Batch
 from ..losses import functions as losses_functions
 from ..losses.base import LossFunctionWrapper
 
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+
 _ROWS = 1024  # so many rows decide whether labels are one-hot
 # What the losses that take logits apply to them.
-_ACTIVATIONS: dict[Any, str] = {
+_ACTIVATIONS: dict[Callable[..., Tensor], str] = {
     losses_functions.binary_crossentropy: "sigmoid",
     losses_functions.binary_focal_crossentropy: "sigmoid",
     losses_functions.categorical_crossentropy: "softmax",
@@ -66,7 +69,7 @@ def check_probabilities(batch: Batch, loss_name: str) -> None:
             )
 
 
-def check_not_applied_twice(loss: Any, prediction: Any, output: str) -> None:
+def check_not_applied_twice(loss: object, prediction: object, output: str) -> None:
     """Warn if a loss that takes logits is given what the softmax or the sigmoid that it applies itself has made.
 
     Only the losses of this package are known well enough: the options of another one do not say what its code does with
@@ -87,7 +90,7 @@ def _applied_by(loss: object) -> str | None:
     return _ACTIVATIONS.get(loss.fn)
 
 
-def check_class_weight(y: Any, labels: str) -> None:
+def check_class_weight(y: object, labels: str) -> None:
     """Refuse class weights where the targets name no class.
 
     Args:

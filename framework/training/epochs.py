@@ -25,13 +25,13 @@ class Epochs:
         self.exhausted = False
         self.done_before = 0
         """How many batches of the next epoch were run before an interruption, and are left out."""
-        self.note_random_state: Callable[[], Any] | None = None
+        self.note_random_state: Callable[[], object] | None = None
         """Getter of the random state with which a pass begins, where it is wanted."""
         self._running: Iterator[Batch] | None = None
         self._handed_out: Generator[Batch] | None = None
         self._passes = 0
         self._in_pass = 0
-        self._random_state: Any = None
+        self._random_state: object = None
 
     @property
     def steps(self) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,8 +10,11 @@ from ...engine.common.dtypes import name_of
 from ..config import floatx
 from ..data.adapters import X_ONLY, ArrayData, Batch, Data, as_data, batch_of, is_array_like, unpack_x_y_sample_weight
 
+if TYPE_CHECKING:
+    from ..structures import ModelData, Rows
 
-def batch_of_x(x: Any) -> Batch:
+
+def batch_of_x(x: Rows) -> Batch:
     """A batch of inputs only."""
     if type(x) is np.ndarray and x.ndim and x.dtype.kind not in "OSU":
         is_other = x.dtype.kind == "f" and name_of(x.dtype) != floatx()  # `dtype.name` is computed each time
@@ -32,7 +35,7 @@ def batch_size_of(data: Data, given: int | None) -> int | None:
     return data.batch_size if isinstance(data, ArrayData) else given
 
 
-def validation_data_of(given: Any, batch_size: int | None) -> Data | None:
+def validation_data_of(given: ModelData | None, batch_size: int | None) -> Data | None:
     """Return the data to validate on, from what `fit` got; None if it got nothing."""
     if given is None:
         return None
@@ -42,6 +45,6 @@ def validation_data_of(given: Any, batch_size: int | None) -> Data | None:
     return as_data(given, batch_size=batch_size if is_array_like(given) else None)
 
 
-def is_batches(given: Any) -> bool:
+def is_batches(given: object) -> bool:
     """Test whether a list is one of batches ``[(x, y), ...]``, not ``[x, y]``."""
     return isinstance(given, list) and bool(given) and all(isinstance(item, tuple) for item in given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...engine import ops
 from ...engine.autodiff import gradients
@@ -23,6 +23,15 @@ from ...engine.graph import (
     pack_as,
 )
 from ...engine.graph.state.sharded import expanded, regrouped
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from enum import Enum
+
+    from ..structures import Arrays, Nest
+
+
+Sources: TypeAlias = "Nest[Tensor | Variable | ShardedVariable]"
 
 
 class GradientTape:
@@ -57,7 +66,7 @@ class GradientTape:
         self._graph: Graph | None = None
         self._start = 0
         self._pauses: list[tuple[int, int]] = []
-        self._watched: list[Any] = []
+        self._watched: list[Tensor | Variable] = []
         self._is_used = False
 
     def __enter__(self) -> GradientTape:
@@ -72,7 +81,7 @@ class GradientTape:
     def __exit__(self, *exception: object) -> None:
         self._tape.leave()
 
-    def watch(self, tensor: Any) -> None:
+    def watch(self, tensor: Sources) -> None:
         """Record from now on what is computed from a tensor or variable (or a structure of them).
 
         Raises:
@@ -104,7 +113,11 @@ class GradientTape:
         self._pauses.append((first, len(self._operations())))
 
     def gradient(
-        self, target: Any, sources: Any, output_gradients: Any = None, unconnected_gradients: Any = "none"
+        self,
+        target: Sources,
+        sources: Sources,
+        output_gradients: Arrays | None = None,
+        unconnected_gradients: str | Enum = "none",
     ) -> Any:
         """The derivatives of the sum of `target` with respect to each of `sources`.
 
@@ -141,7 +154,7 @@ class GradientTape:
         self._release()
         return _packed(sources, regrouped(wholes, found))
 
-    def _of_values(self, targets: list[Any], items: list[Any], seeds: Any, zero: bool) -> list[Any]:
+    def _of_values(self, targets: list[Any], items: list[Any], seeds: Arrays | None, zero: bool) -> list[Any]:
         given = [None] * len(targets) if seeds is None else flatten(seeds)
         if len(given) != len(targets):
             raise ValueError(f"GradientTape.gradient(): {len(targets)} targets, but {len(given)} output_gradients.")
@@ -159,9 +172,9 @@ class GradientTape:
 
     def jacobian(
         self,
-        target: Any,
-        sources: Any,
-        unconnected_gradients: Any = "none",
+        target: Tensor | Variable,
+        sources: Sources,
+        unconnected_gradients: str | Enum = "none",
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
     ) -> Any:
@@ -174,9 +187,9 @@ class GradientTape:
 
     def batch_jacobian(
         self,
-        target: Any,
-        source: Any,
-        unconnected_gradients: Any = "none",
+        target: Tensor | Variable,
+        source: Tensor | Variable,
+        unconnected_gradients: str | Enum = "none",
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
     ) -> Any:
@@ -187,7 +200,7 @@ class GradientTape:
         self._release()
         return found
 
-    def _recorded(self, target: object) -> Any:
+    def _recorded(self, target: object) -> AbstractContextManager[object]:
         """The block in which gradients of values are read from this tape."""
         return nullcontext() if any(isinstance(item, Symbol) for item in flatten(target)) else self._tape.asked()
 
@@ -228,11 +241,11 @@ class GradientTape:
         return index >= self._start and not any(first <= index < last for first, last in self._pauses)
 
 
-def _packed(sources: Any, found: list[Any]) -> Any:
+def _packed(sources: Sources, found: list[Any]) -> Any:
     return found[0] if isinstance(sources, (Tensor, Variable, ShardedVariable)) else pack_as(sources, found)
 
 
-def _choice(unconnected_gradients: Any) -> str:
+def _choice(unconnected_gradients: str | Enum) -> str:
     """The word, from a word or an enum like ``tf.UnconnectedGradients``."""
     return str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...engine.runtime import numerics
 
 if TYPE_CHECKING:
-    from ..models.model import Model
+    from ...layers.core.layer import Layer
+    from .step_methods import StepMethods
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def guard_restored() -> Generator[None]:
         (numerics.enable_check_numerics if before else numerics.disable_check_numerics)()
 
 
-def located(error: FloatingPointError, model: Any, title: str, batch: int) -> FloatingPointError:
+def located(error: FloatingPointError, model: StepMethods, title: str, batch: int) -> FloatingPointError:
     """The guard's error, with where in the model and in the training it happened.
 
     Args:
@@ -46,7 +47,7 @@ def located(error: FloatingPointError, model: Any, title: str, batch: int) -> Fl
     return found
 
 
-def _layer_of(model: Model, name: str) -> Any:
+def _layer_of(model: StepMethods, name: str) -> Layer | None:
     """The innermost layer among the parts of an operation's name; None if there is none."""
     layers = {layer.name: layer for layer in model._flatten_layers(include_self=False)}
     found = [layers[part] for part in name.split("/") if part in layers]

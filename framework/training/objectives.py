@@ -6,7 +6,7 @@ predictions are known: ``"accuracy"`` becomes binary, categorical or sparse cate
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
@@ -18,10 +18,13 @@ from ..metrics import api as metrics_module
 from .contract import check_not_applied_twice
 
 if TYPE_CHECKING:
+    from ..metrics.api import Mean
     from ..metrics.base import Metric
+    from ..structures import Losses, Metrics, Nest, Tensors
 
 
 Names = Sequence[str]
+LossOfOutput = Callable[..., Tensor]  # of targets, predictions and weights of one output
 
 
 # --- outputs --------------------------------------------------------------------------------------------------------
@@ -30,10 +33,10 @@ Names = Sequence[str]
 class _NestedNames(list[str]):
     """Names of outputs that are given in a nested structure, which is kept with them."""
 
-    structure: Any
+    structure: Nest[int]
 
 
-def output_names(y_pred: Any, layer_names: Names | None) -> list[str]:
+def output_names(y_pred: Tensors, layer_names: Names | None) -> list[str]:
     """A name for each output, in flat order: dict keys, else the names of the output layers, else ``output_1``...
 
     In a structure of structures the ways to them, as Keras writes them: ``p/q`` for ``{"p": {"q": ...}}``; of a list it
@@ -88,7 +91,7 @@ def _spread(value: Any, structure: Any) -> list[Any] | None:
     return None if any(part is None for part in parts) else [each for part in parts for each in part or ()]
 
 
-def per_output(value: Any, names: Names, keys: Names | None, what: str) -> list[Any]:
+def per_output(value: object, names: Names, keys: Names | None, what: str) -> list[Any]:
     """One entry of `value` for each output; None where it has none.
 
     Args:
@@ -139,7 +142,7 @@ def _is_binary_or_sparse(y_true: Tensor, y_pred: Tensor) -> tuple[bool, bool]:
 _BY_SHAPES = ("accuracy", "acc", "crossentropy", "ce")  # names that stand for several classes, until shapes are known
 
 
-def check_names(loss: Any, *metrics: Any) -> None:
+def check_names(loss: Losses, *metrics: Metrics) -> None:
     """Check that all names of losses and metrics are known.
 
     Raises:
@@ -163,9 +166,10 @@ def _names_in(given: object) -> Iterator[str]:
 # --- losses ---------------------------------------------------------------------------------------------------------
 
 
-def _make_loss(identifier: object, y_true: Any, y_pred: Any) -> Any:
+def _make_loss(identifier: object, y_true: Tensor, y_pred: Tensor) -> LossOfOutput | None:
     if isinstance(identifier, (list, tuple)):  # several losses of one output count as their sum
-        parts = [_make_loss(item, y_true, y_pred) for item in identifier if item is not None]
+        made = [_make_loss(item, y_true, y_pred) for item in identifier if item is not None]
+        parts = [part for part in made if part is not None]
         return parts[0] if len(parts) == 1 else _SumOfLosses(parts) if parts else None
     if str(identifier).lower() in ("crossentropy", "ce"):
         binary, sparse = _is_binary_or_sparse(y_true, y_pred)
@@ -181,15 +185,15 @@ def _make_loss(identifier: object, y_true: Any, y_pred: Any) -> Any:
 class _SumOfLosses:
     """The sum of several losses of one output."""
 
-    def __init__(self, parts: list[Any]) -> None:
+    def __init__(self, parts: list[LossOfOutput]) -> None:
         self.name = "_and_".join(object_name(part) for part in parts)
         self._parts = parts
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         return sum_of([part(y_true, y_pred, sample_weight) for part in self._parts])
 
 
-def object_name(item: Any) -> str:
+def object_name(item: object) -> str:
     """The name of a metric, loss or function, for the logs."""
     return getattr(item, "name", None) or getattr(item, "__name__", None) or type(item).__name__
 
@@ -206,15 +210,23 @@ class CompiledLoss:
         trackers: with several outputs, the average of each one's loss.
     """
 
-    def __init__(self, loss: Any, loss_weights: Any = None, layer_names: Names | None = None) -> None:
+    def __init__(
+        self, loss: Losses, loss_weights: Nest[float | None] | None = None, layer_names: Names | None = None
+    ) -> None:
         self.loss = loss
         self.loss_weights = loss_weights
         self.layer_names = layer_names
-        self.trackers: list[Any] = []
-        self._losses: list[Any] | None = None
+        self.trackers: list[Mean] = []
+        self._losses: list[LossOfOutput | None] | None = None
         self._weights: list[float | None] = []
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None, rows: Any = None) -> Tensor | None:
+    def __call__(
+        self,
+        y_true: Tensors | None,
+        y_pred: Tensors,
+        sample_weight: Tensors | None = None,
+        rows: float | Tensor | None = None,
+    ) -> Tensor | None:
         """The weighted sum of the losses; None if no output has one.
 
         Args:
@@ -243,7 +255,7 @@ class CompiledLoss:
             terms.append(value if factor is None else value * factor)
         return sum_of(terms)
 
-    def _targets(self, y_true: Any, predictions: list[Any], names: Names) -> list[Any]:
+    def _targets(self, y_true: Tensors, predictions: list[Any], names: Names) -> list[Any]:
         if not isinstance(y_true, (dict, list, tuple)) and len(predictions) > 1 and not self._is_per_output():
             raise ValueError(
                 f"The model has {len(predictions)} outputs ({', '.join(names)}), but y is one array. Give a list or a "
@@ -292,7 +304,7 @@ class CompiledLoss:
         return [None if factor is None else float(factor) for factor in factors]
 
 
-def _weights_per_output(sample_weight: Any, names: Names, keys: Names | None) -> list[Any]:
+def _weights_per_output(sample_weight: Tensors | None, names: Names, keys: Names | None) -> list[Any]:
     if sample_weight is None or not isinstance(sample_weight, (dict, list, tuple)):
         return [sample_weight] * len(names)  # the same rows weigh the same for every output
     return per_output(sample_weight, names, keys, "sample_weight")
@@ -309,14 +321,14 @@ def sum_of(terms: Sequence[Any]) -> Any:
 # --- metrics --------------------------------------------------------------------------------------------------------
 
 
-def _make_metric(identifier: object, y_true: object, y_pred: object) -> Any:
+def _make_metric(identifier: object, y_true: Tensor, y_pred: Tensor) -> Metric:
     text = str(identifier).lower() if isinstance(identifier, str) else ""
     if text in ("accuracy", "acc"):
         kinds = ("BinaryAccuracy", "SparseCategoricalAccuracy", "CategoricalAccuracy")
-        found = _by_shapes(kinds, y_true, y_pred)(name=identifier)
+        found = _by_shapes(kinds, y_true, y_pred)(name=str(identifier))
     elif text in ("crossentropy", "ce"):
         kinds = ("BinaryCrossentropy", "SparseCategoricalCrossentropy", "CategoricalCrossentropy")
-        found = _by_shapes(kinds, y_true, y_pred)(name=identifier)
+        found = _by_shapes(kinds, y_true, y_pred)(name=str(identifier))
     else:
         found = metrics_module.get(identifier)
     if not isinstance(found, metrics_module.Metric):
@@ -326,7 +338,7 @@ def _make_metric(identifier: object, y_true: object, y_pred: object) -> Any:
     return found
 
 
-def _by_shapes(kinds: tuple[str, str, str], y_true: Any, y_pred: Any) -> Any:
+def _by_shapes(kinds: tuple[str, str, str], y_true: Tensor, y_pred: Tensor) -> type[Metric]:
     """The class, of (binary, sparse, one-hot), that suits the shapes."""
     binary, sparse = _is_binary_or_sparse(y_true, y_pred)
     return getattr(metrics_module, kinds[0] if binary else kinds[1] if sparse else kinds[2])
@@ -341,7 +353,7 @@ class CompiledMetrics:
         layer_names: the names of the output layers.
     """
 
-    def __init__(self, metrics: Any, weighted_metrics: Any, layer_names: Names | None = None) -> None:
+    def __init__(self, metrics: Metrics, weighted_metrics: Metrics, layer_names: Names | None = None) -> None:
         self.given = {"metrics": metrics, "weighted_metrics": weighted_metrics}
         self.layer_names = layer_names
         self._entries: list[_Entry] | None = None
@@ -358,16 +370,16 @@ class CompiledMetrics:
         return any(flatten(given) for given in self.given.values())
 
     @property
-    def metrics(self) -> list[Any]:
+    def metrics(self) -> list[Metric]:
         """All metrics; none before the first batch."""
         return [entry.metric for entry in self._entries or ()]
 
     @property
-    def named(self) -> dict[str, Any]:
+    def named(self) -> dict[str, Metric]:
         """The metrics by the names that they have in the logs."""
         return {entry.name: entry.metric for entry in self._entries or ()}
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: Tensors | None, y_pred: Tensors, sample_weight: Tensors | None = None) -> None:
         """Let every metric take in a batch."""
         if not self.is_given:
             self._entries = []
@@ -445,7 +457,7 @@ def _log_name(metric_name: str, prefix: str, weighted: bool, used: dict[str, int
     return name if count is None else f"{name}_{count}"
 
 
-def row_count(x: Any) -> Any:
+def row_count(x: Tensors) -> float | Tensor:
     """The number of rows of a batch: a float where it is static, else a tensor."""
     first = flatten(x)[0]
     rows = first.shape[0] if first.shape else None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from .nan_report import located
 from .objectives import object_name
 from .step_methods import Logs, StepMethods
 
+if TYPE_CHECKING:
+    from ...distribute.strategies.strategy import Strategy
+    from ..structures import Array, Losses, Tensors
+
 
 class PassMethods(StepMethods):
     """The methods that run steps on all batches of data. `Trainer` adds those that users call."""
@@ -32,8 +36,8 @@ class PassMethods(StepMethods):
     stop_training: bool
     stop_evaluating: bool
     stop_predicting: bool
-    loss: Any
-    distribute_strategy: Any
+    loss: Losses
+    distribute_strategy: Strategy | None
     _checked_batch: bool
 
     def _run_steps(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
@@ -173,7 +177,7 @@ class PassMethods(StepMethods):
 # --- helpers --------------------------------------------------------------------------------------------------------
 
 
-def _joined(column: Sequence[Any]) -> Any:
+def _joined(column: Sequence[Array]) -> Array:
     try:
         return np.concatenate(column)
     except ValueError as error:
@@ -184,7 +188,7 @@ def _joined(column: Sequence[Any]) -> Any:
         ) from error
 
 
-def packed(structure: Any, values: list[Any]) -> Any:
+def packed(structure: Tensors | None, values: list[Array]) -> Any:
     """Give outputs the structure that the model's have."""
     return values[0] if isinstance(structure, Tensor) else pack_as(structure, values)
 

@@ -11,7 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -28,6 +28,11 @@ from ..metrics.base import Metric
 from .objectives import CompiledLoss, CompiledMetrics, row_count, sum_of
 from .steps import Program, StepPrograms, compile_step
 
+if TYPE_CHECKING:
+    from ...engine.session.targets import Remote
+    from ..metrics.api import Mean
+    from ..structures import Array, Tensors
+
 Logs = dict[str, Any]
 _FOR_PYTORCH = (
     "This step is written for Keras on PyTorch. Here gradients are tensors of the graph: "
@@ -37,14 +42,23 @@ _FOR_PYTORCH = (
 _OF_COMPILE = frozenset({"_loss_tracker", "_compiled_loss", "_compiled_metrics", "_latest", "_found_metrics"})
 
 
+class CutSteps(Protocol):
+    """The builder of steps of a model on several devices, which get parts of the batches."""
+
+    @property
+    def remote(self) -> Remote | None: ...
+
+    def build(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]: ...
+
+
 class StepMethods:
     """The methods out of which steps are built. `Trainer` adds those that run them."""
 
     # What Layer and Trainer give:
     name: str
-    losses: list[Any]
+    losses: list[Tensor]
     trainable_variables: list[Variable]
-    untracked: Any
+    untracked: ClassVar[frozenset[str]]
     compiled: bool
     optimizer: Any
     __call__: Callable[..., Any]
@@ -53,15 +67,15 @@ class StepMethods:
     def _init_steps(self) -> None:
         self._compiled_loss: CompiledLoss | None = None
         self._compiled_metrics: CompiledMetrics | None = None
-        self._loss_tracker: Any = None
+        self._loss_tracker: Mean
         self._is_building_step = False
         self._trained_variables: list[Variable] = []
-        self._read_logs_program: tuple[Program, list[Any], Any, int] | None = None
-        self._steps_on_cluster: Any = None  # what makes the steps of `train_on_batch` with other workers
+        self._read_logs_program: tuple[Program, list[Any], Logs, int] | None = None
+        self._steps_on_cluster: object = None  # what makes the steps of `train_on_batch` with other workers
         self._splits: dict[tuple[str, str], bool] = {}  # by kind of step and layout: whether workers may share a pass
         modes = ("train", "test", "predict")
         self._steps = {mode: StepPrograms(partial(self._build_step, mode), self._remote) for mode in modes}
-        self._cut_steps: Any = None  # what builds the steps of a model on several devices of this process
+        self._cut_steps: CutSteps | None = None  # what builds the steps of a model on several devices of this process
         self._output_structure: dict[str, Any] = {}
         self._log_names: dict[tuple[str, str], list[str]] = {}  # by kind of step and layout: what the step returns
         self._latest: dict[str, tuple[str, tuple[Any, ...]]] = {}  # by kind of step: layout and values of the latest
@@ -154,7 +168,7 @@ class StepMethods:
         Returns:
             The loss; None where there is nothing to add up.
         """
-        terms: list[Any] = []
+        terms: list[Tensor] = []
         if self._compiled_loss is not None:
             value = self._compiled_loss(y, y_pred, sample_weight, rows=row_count(y_pred if x is None else x))
             terms += [] if value is None else [value]
@@ -172,7 +186,11 @@ class StepMethods:
         return self.get_metrics_result()
 
     def compiled_loss(
-        self, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None
+        self,
+        y_true: Tensors,
+        y_pred: Tensors,
+        sample_weight: Tensors | None = None,
+        regularization_losses: object = None,
     ) -> Any:
         """The loss, also taken into its average: for steps written for Keras 2. New ones call `compute_loss`.
 
@@ -189,7 +207,9 @@ class StepMethods:
         """The metrics that `compile` got, as one object with an `update_state`; None before `compile`."""
         return self._compiled_metrics
 
-    def _loss_of(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool) -> Any:
+    def _loss_of(
+        self, x: Tensors | None, y: Tensors | None, y_pred: Tensors, sample_weight: Tensors | None, training: bool
+    ) -> Any:
         """`compute_loss`, which an older subclass may have defined without `training`."""
         parameters = inspect.signature(self.compute_loss).parameters
         takes_training = "training" in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
@@ -261,7 +281,7 @@ class StepMethods:
             return self._build_plain_step(mode, layout, tensors)
         return self._cut_steps.build(mode, layout, tensors)
 
-    def _remote(self) -> Any:
+    def _remote(self) -> Remote | None:
         """Return what runs the steps of a model that is on several tasks; None for other models."""
         return None if self._cut_steps is None else self._cut_steps.remote
 
@@ -283,7 +303,7 @@ class StepMethods:
         return flatten(outputs)
 
     def _build_logged_step(
-        self, mode: str, step: Callable[[Any], Any], layout: Layout, tensors: list[Tensor]
+        self, mode: str, step: Callable[[Any], object], layout: Layout, tensors: list[Tensor]
     ) -> list[Tensor]:
         logs = self._call_step(step, layout, tensors)
         own = (f"{mode}_step", "compute_metrics", "get_metrics_result")
@@ -298,7 +318,7 @@ class StepMethods:
         self._log_names[mode, layout.key] = list(flat)
         return [ops.convert_to_tensor(value) for value in flat.values()]
 
-    def _call_step(self, step: Callable[[Any], Any], layout: Layout, tensors: list[Tensor]) -> Any:
+    def _call_step(self, step: Callable[[Any], object], layout: Layout, tensors: list[Tensor]) -> Any:
         self._is_building_step, self._found_metrics = True, None
         try:
             with using_step(lambda: getattr(self.optimizer, "iterations", 0)):  # of summaries
@@ -349,12 +369,12 @@ class StepMethods:
 # --- helpers --------------------------------------------------------------------------------------------------------
 
 
-def plain(value: Any) -> Any:
+def plain(value: Array) -> float | Array:
     """A fetched value as a float, or as an array if it has axes."""
     return float(value) if np.ndim(value) == 0 else np.asarray(value)
 
 
-def _as_data(x: Any, y: Any, sample_weight: Any) -> Any:
+def _as_data(x: Tensors, y: Tensors | None, sample_weight: Tensors | None) -> object:
     """The batch as steps get it: what is absent at the end is left out."""
     if sample_weight is not None:
         return x, y, sample_weight
@@ -368,14 +388,14 @@ def _results(metrics: list[Any], names: Mapping[int, str]) -> Logs:
     return _flat_logs({names.get(id(metric), metric.name): metric.result() for metric in metrics})
 
 
-def _flat_logs(logs: Mapping[Any, Any]) -> Logs:
+def _flat_logs(logs: Mapping[str, Any]) -> Logs:
     flat: Logs = {}
     for name, value in logs.items():
         flat.update(_flat_logs(value) if isinstance(value, Mapping) else {str(name): value})
     return flat
 
 
-def _compile_results(metrics: list[Any], names: Mapping[int, str]) -> tuple[Program, list[Any], Any, int]:
+def _compile_results(metrics: list[Any], names: Mapping[int, str]) -> tuple[Program, list[Any], Logs, int]:
     """A program that reads the results of metrics; with these, the structure, and the devices for which it is."""
     found: Logs = {}
 

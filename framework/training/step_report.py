@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,7 @@ from .fit_data import without_targets
 
 if TYPE_CHECKING:
     from ..models.model import Model
+    from ..structures import ModelData, Rows
 
 
 _KINDS = ("train", "test", "predict")
@@ -294,7 +295,11 @@ class ModelExplanation:
 
 
 def profile_step(
-    model: Model, data: Sequence[Any], kind: str | None, batch_size: int | None, runs: int | None
+    model: Model,
+    data: tuple[ModelData | None, Rows | None, Rows | None],
+    kind: str | None,
+    batch_size: int | None,
+    runs: int | None,
 ) -> ModelProfile:
     """`Model.profile`."""
     if data[0] is None:
@@ -312,7 +317,7 @@ def profile_step(
     return ModelProfile(model.name, kind, found.seconds, layers, found.between, found, waited, *sizes)
 
 
-def _kind_for(model: Model, data: Sequence[Any]) -> str:
+def _kind_for(model: Model, data: tuple[ModelData | None, Rows | None, Rows | None]) -> str:
     """Return the step that data are for: arrays without targets are predicted from, for no loss could be computed."""
     x, y, _ = data
     is_arrays = hasattr(x, "__array__") or isinstance(x, (list, tuple, dict))
@@ -330,7 +335,11 @@ def _bytes_of(variables: Iterable[Any]) -> int:
 
 
 def explain_step(
-    model: Model, data: Sequence[Any], kind: str, batch_size: int | None, passes: bool
+    model: Model,
+    data: tuple[ModelData | None, Rows | None, Rows | None],
+    kind: str,
+    batch_size: int | None,
+    passes: bool,
 ) -> ModelExplanation:
     """`Model.explain`."""
     batch: Batch | None = None
@@ -365,7 +374,7 @@ def _check(model: Model, kind: str, what: str) -> None:
 
 
 def _first_batch(
-    model: Model, data: Sequence[Any], kind: str, batch_size: int | None, what: str
+    model: Model, data: tuple[ModelData | None, Rows | None, Rows | None], kind: str, batch_size: int | None, what: str
 ) -> tuple[Batch, float]:
     """Return the first batch of the data, and how long a batch is waited for."""
     _check(model, kind, what)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ...layers.core.layer_state import replacements
 from ...layers.core.shape_programs import STATIC_PROGRAMS, ShapePrograms
 from ..data.adapters import Batch, Layout
 from .carried_steps import StepGraph, carried_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 Program = Callable[..., tuple[Any, ...]]  # of the arrays of a batch: what it fetches
 Build = Callable[[Layout, list[Tensor]], list[Tensor]]
@@ -44,9 +47,9 @@ class StepPrograms:
         self._devices = devices_version()
         self._recording = recording()
         self._replacements = replacements()
-        self._programs: dict[Any, Program] = {}
-        self._families: dict[Any, ShapePrograms] = {}
-        self._loops: dict[Any, tuple[int, Program]] = {}
+        self._programs: dict[Hashable, Program] = {}
+        self._families: dict[Hashable, ShapePrograms] = {}
+        self._loops: dict[Hashable, tuple[int, Program]] = {}
         self._latest: tuple[Layout, list[TensorSpec]] | None = None  # the kind of batch of the program made last
 
     def run(self, batch: Batch) -> tuple[Any, ...]:
@@ -92,7 +95,7 @@ class StepPrograms:
             self.clear()
 
     @property
-    def latest(self) -> Any:
+    def latest(self) -> Program | None:
         """The program that was made last; None if there is none."""
         return next(reversed(self._programs.values()), None)
 
@@ -205,7 +208,7 @@ def _assigning_loop(build: Callable[[list[Tensor]], list[Tensor]], stacked: list
     """Build a loop that makes a step for each batch, assigning to variables in each; see `carried_loop`."""
     fetches: list[Symbol] = []
 
-    def body(number: Any) -> tuple[Any]:
+    def body(number: Tensor) -> tuple[Tensor]:
         graph = get_default_graph()
         fetches[:] = [graph.capture(fetch) for fetch in build([each[number] for each in stacked])]  # of the last trace
         return (number + 1,)
@@ -215,7 +218,7 @@ def _assigning_loop(build: Callable[[list[Tensor]], list[Tensor]], stacked: list
     return [fetched_from(get_default_graph(), tensor) for tensor in fetches]
 
 
-def _key_of(batch: Batch) -> Any:
+def _key_of(batch: Batch) -> Hashable:
     leaves = batch.leaves
     return (batch.layout.key, *[leaf.shape for leaf in leaves], *[leaf.dtype for leaf in leaves])
 

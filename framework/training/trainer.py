@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,6 +44,10 @@ from .nan_report import guard_restored
 from .objectives import CompiledLoss, CompiledMetrics, check_names, object_name
 from .passes import PassMethods, packed
 
+if TYPE_CHECKING:
+    from ..structures import Array, Losses, Metrics, ModelData, Nest, OptimizerLike, Rows
+    from .step_methods import CutSteps
+
 Logs = dict[str, Any]
 Callbacks = Callback | Sequence[Callback] | CallbackList | None
 
@@ -53,7 +57,7 @@ class Trainer(PassMethods):
 
     def _init_trainer(self) -> None:
         self.optimizer: Any = None
-        self.loss: Any = None
+        self.loss: Losses = None
         self.distribute_strategy: Strategy | None = None
         self.compiled = False
         self.stop_training = self.stop_evaluating = self.stop_predicting = False
@@ -70,11 +74,11 @@ class Trainer(PassMethods):
     @short_tracebacks
     def compile(
         self,
-        optimizer: Any = "rmsprop",
-        loss: Any = None,
-        loss_weights: Any = None,
-        metrics: Any = None,
-        weighted_metrics: Any = None,
+        optimizer: OptimizerLike = "rmsprop",
+        loss: Losses = None,
+        loss_weights: Nest[float | None] | None = None,
+        metrics: Metrics = None,
+        weighted_metrics: Metrics = None,
         run_eagerly: bool = False,
         steps_per_execution: int = 1,
         jit_compile: bool | str = "auto",
@@ -137,7 +141,7 @@ class Trainer(PassMethods):
         self.compiled = True
         self._forget_programs()
 
-    def _found_cut_steps(self) -> Any:
+    def _found_cut_steps(self) -> CutSteps | None:
         """Return what builds the steps of a model on several devices of this process; None for other models."""
         strategy = self.distribute_strategy
         if isinstance(strategy, DataParallel) and strategy.of is not None:
@@ -209,17 +213,17 @@ class Trainer(PassMethods):
     @short_tracebacks
     def fit(
         self,
-        x: Any = None,
-        y: Any = None,
+        x: ModelData | None = None,
+        y: Rows | None = None,
         batch_size: int | None = None,
         epochs: int = 1,
         verbose: str | int = "auto",
         callbacks: Callbacks = None,
         validation_split: float = 0.0,
-        validation_data: Any = None,
+        validation_data: ModelData | None = None,
         shuffle: bool | str = True,
         class_weight: Mapping[int, float] | None = None,
-        sample_weight: Any = None,
+        sample_weight: Rows | None = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
@@ -331,11 +335,11 @@ class Trainer(PassMethods):
     @short_tracebacks
     def evaluate(
         self,
-        x: Any = None,
-        y: Any = None,
+        x: ModelData | None = None,
+        y: Rows | None = None,
         batch_size: int | None = None,
         verbose: str | int = "auto",
-        sample_weight: Any = None,
+        sample_weight: Rows | None = None,
         steps: int | None = None,
         callbacks: Callbacks = None,
         return_dict: bool = False,
@@ -365,12 +369,12 @@ class Trainer(PassMethods):
     @short_tracebacks
     def predict(
         self,
-        x: Any,
+        x: ModelData,
         batch_size: int | None = None,
         verbose: str | int = "auto",
         steps: int | None = None,
         callbacks: Callbacks = None,
-    ) -> Any:
+    ) -> Array | Any:
         """The model's outputs for data, batch by batch.
 
         Args:
@@ -401,11 +405,11 @@ class Trainer(PassMethods):
         return packed(structure, columns)
 
     @short_tracebacks
-    def predict_on_batch(self, x: Any) -> Any:
+    def predict_on_batch(self, x: Rows) -> Array | Any:
         """The model's outputs for one batch."""
         return self._predict_batch(batch_of_x(x))
 
-    def _predict_batch(self, batch: Batch) -> Any:
+    def _predict_batch(self, batch: Batch) -> Array | Any:
         values = self._steps["predict"].run(batch)
         return packed(self._output_structure[batch.layout.key], list(values))
 
@@ -414,9 +418,9 @@ class Trainer(PassMethods):
     @short_tracebacks
     def train_on_batch(
         self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
+        x: Rows,
+        y: Rows | None = None,
+        sample_weight: Rows | None = None,
         class_weight: Mapping[int, float] | None = None,
         return_dict: bool = False,
     ) -> Any:
@@ -439,7 +443,9 @@ class Trainer(PassMethods):
         return self._one_step("train", batch_of(x, y, sample_weight), return_dict)
 
     @short_tracebacks
-    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
+    def test_on_batch(
+        self, x: Rows, y: Rows | None = None, sample_weight: Rows | None = None, return_dict: bool = False
+    ) -> Any:
         """Loss and metrics of one batch, without training; see `train_on_batch`."""
         self._prepare("test_on_batch")
         return self._one_step("test", batch_of(x, y, sample_weight), return_dict)
@@ -462,11 +468,11 @@ class Trainer(PassMethods):
 # --- helpers --------------------------------------------------------------------------------------------------------
 
 
-def _converted(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+def _converted(x: object, y: object, sample_weight: object) -> tuple[Any, Any, Any]:
     return convert_structure(x, "x"), convert_structure(y, "y"), convert_structure(sample_weight, "sample_weight")
 
 
-def _needs_scaled_loss(model: Any) -> bool:
+def _needs_scaled_loss(model: Trainer) -> bool:
     """Test whether gradients of the model pass through float16, and its optimizer does nothing about it yet."""
     if model.optimizer is None or isinstance(model.optimizer, optim.LossScaleOptimizer):
         return False
