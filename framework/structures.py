@@ -13,11 +13,27 @@ from ..engine.ops.base import TensorLike
 
 if TYPE_CHECKING:
     from ..engine.objects.identifiers import Config
+    from ..layers.core.input_spec import InputSpec
+    from ..layers.core.layer import Layer
     from ..optim import Optimizer
     from .data.adapters import PyDataset
     from .data.prefetch import Prefetch
     from .losses.api import LossLike
     from .metrics.api import MetricLike
+    from .models.model import Model
+
+    class LayerOfSomeClass(Layer):
+        """A layer of a class that type checkers can't find: it may have any attribute beside those of every layer."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    class ModelOfSomeClass(Model):
+        """A model of a class that type checkers can't find: it may have any attribute beside those of every model."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: object) -> None: ...
+
 
 T = TypeVar("T")
 
@@ -48,6 +64,12 @@ class SparseMatrix(Protocol):
 
     def tocsr(self) -> Any: ...
 
+
+InputSpecs: TypeAlias = "Nest[InputSpec | Tensor]"
+"""What `export` takes as signature: an `InputSpec`, or a symbolic input, for each argument."""
+
+Masks: TypeAlias = "list[Tensor | None] | tuple[Tensor | None, ...] | None"
+"""A mask for each tensor, None for one without."""
 
 OptimizerLike: TypeAlias = "str | Optimizer | type[Optimizer] | Config | None"
 """A name such as "adam", an `Optimizer` or its class, or a config."""

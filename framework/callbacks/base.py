@@ -14,6 +14,7 @@ from ...engine.common.keywords import ChecksKeywords
 from ...engine.runtime import numerics
 
 if TYPE_CHECKING:
+    from ..structures import ModelOfSomeClass
     from ..training.trainer import Trainer
 
 Logs = dict[str, Any]
@@ -46,7 +47,7 @@ class Callback(ChecksKeywords):
         self._model: Any = None
 
     @property
-    def model(self) -> Any:
+    def model(self) -> ModelOfSomeClass:
         return self._model
 
     def set_params(self, params: dict[str, Any]) -> None:

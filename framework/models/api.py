@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...engine.objects.registry import deserialize_keras_object
 from ...layers.core.input_layer import Input
@@ -13,8 +13,13 @@ from .functional import Functional
 from .model import Model
 from .sequential import Sequential
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-def model_from_json(json_string: str, custom_objects: dict[str, Any] | None = None) -> Any:
+    from ..structures import ModelOfSomeClass
+
+
+def model_from_json(json_string: str, custom_objects: Mapping[str, object] | None = None) -> ModelOfSomeClass:
     """The model, without weights, that `Model.to_json` described.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine.common.dtypes import name_of
 from ...engine.graph import Tensor, flatten, pack_as
@@ -19,17 +19,23 @@ from .model import Model, has_own_constructor
 from .raw_ops import RawOp
 from .sequential import Sequential
 
-Clone = Callable[[Layer], Any]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...optim import Optimizer
+    from ..structures import ModelOfSomeClass, Tensors
+
+Clone = Callable[[Layer], Layer]
 Call = Callable[..., Any]
 
 
 def clone_model(
     model: Model,
-    input_tensors: Any = None,
+    input_tensors: Tensors | None = None,
     clone_function: Clone | None = None,
     call_function: Call | None = None,
     recursive: bool = False,
-) -> Any:
+) -> ModelOfSomeClass:
     """A model that computes what `model` does, with new layers and newly drawn weights.
 
     Args:
@@ -59,7 +65,7 @@ def clone_model(
     return made
 
 
-def _compile_alike(clone: Any, model: Model) -> None:
+def _compile_alike(clone: Model, model: Model) -> None:
     given = model._compile_arguments
     if given is None or type(model).compile is not Model.compile:
         clone.compile_from_config(model.get_compile_config() or {})
@@ -71,7 +77,7 @@ def _compile_alike(clone: Any, model: Model) -> None:
     clone.compile(**{**given, **own, "optimizer": model.optimizer and _anew(model.optimizer)})
 
 
-def _anew(item: Any) -> Any:
+def _anew(item: Metric | Optimizer) -> Metric | Optimizer:
     return type(item).from_config(item.get_config())
 
 
@@ -82,9 +88,9 @@ class _Cloning:
         self.clone_function = clone_function
         self.call_function = call_function
         self.recursive = recursive
-        self._made: dict[int, Any] = {}
+        self._made: dict[int, Layer] = {}
 
-    def clone(self, model: Model, input_tensors: Any = None) -> Any:
+    def clone(self, model: Model, input_tensors: Tensors | None = None) -> Any:
         if isinstance(model, Sequential):
             if self.call_function is not None and not self.recursive:
                 raise ValueError(
@@ -102,13 +108,13 @@ class _Cloning:
         config = serialize_keras_object(model)
         return deserialize_keras_object(config, custom_objects={type(model).__name__: type(model)})
 
-    def _layer(self, layer: Layer) -> Any:
+    def _layer(self, layer: Layer) -> Layer:
         made = self._made.get(id(layer))
         if made is None:
             made = self._made[id(layer)] = self._new(layer)
         return made
 
-    def _new(self, layer: Layer) -> Any:
+    def _new(self, layer: Layer) -> Layer:
         if self.recursive and isinstance(layer, Model) and (isinstance(layer, Sequential) or layer.layer_graph):
             return self.clone(layer)
         if self.clone_function is None:
@@ -126,7 +132,7 @@ class _Cloning:
             )
         return made
 
-    def _sequential(self, model: Sequential, input_tensors: Any) -> Any:
+    def _sequential(self, model: Sequential, input_tensors: Tensors | None) -> Any:
         given = flatten(input_tensors)
         if len(given) > 1:
             raise ValueError(f"clone_model: a sequential model has one input; input_tensors has {len(given)}.")
@@ -137,7 +143,7 @@ class _Cloning:
             return Sequential(made, model.trainable, model.name)
         return type(model)(made, trainable=model.trainable, name=model.name)
 
-    def _functional(self, model: Model, input_tensors: Any) -> Any:
+    def _functional(self, model: Model, input_tensors: Tensors | None) -> Any:
         graph = model.layer_graph
         assert graph is not None
         inputs = graph.inputs_structure if input_tensors is None else input_tensors
@@ -149,7 +155,7 @@ class _Cloning:
         if input_tensors is None:
             fresh = [_like(tensor) for tensor in graph.inputs]
             inputs = fresh[0] if isinstance(inputs, Tensor) else pack_as(inputs, fresh)
-        values: dict[Tensor, Any] = dict(zip(graph.inputs, flatten(inputs), strict=True))
+        values: dict[Tensor, Tensor] = dict(zip(graph.inputs, flatten(inputs), strict=True))
         for node in graph.nodes:
             if any(tensor in values for tensor in node.output_tensors):
                 continue
@@ -162,13 +168,13 @@ class _Cloning:
         cls: Any = Functional if has_own_constructor(type(model)) else type(model)
         return cls(inputs=inputs, outputs=outputs, name=model.name)
 
-    def _call(self, operation: Any, args: Any, kwargs: Any) -> Any:
+    def _call(self, operation: Layer | RawOp, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if isinstance(operation, RawOp):
             return operation(*args, **kwargs)
         layer = self._layer(operation)
         return layer(*args, **kwargs) if self.call_function is None else self.call_function(layer, *args, **kwargs)
 
 
-def _like(tensor: Tensor) -> Any:
+def _like(tensor: Tensor) -> Tensor:
     """A new symbolic input like that of a model."""
     return Input(batch_shape=tensor.shape, dtype=name_of(tensor.dtype), name=history(tensor).layer.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ...engine import ops
 from ...engine.common.nest import flatten, map_structure
@@ -12,6 +12,10 @@ from ..losses.distillation import DistillationLoss, FeatureDistillation, LogitsD
 from ..metrics.api import Mean
 from ..training.objectives import row_count
 from .api import Model
+
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+    from ..structures import Losses, Metrics, OptimizerLike, Tensors
 
 
 class Distiller(Model):
@@ -76,7 +80,9 @@ class Distiller(Model):
         self.total_loss_tracker = Mean(name="total_loss")
         self.built = teacher.built and student.built
 
-    def _compile(self, optimizer: Any = "adam", loss: Any = None, metrics: Any = None, **kwargs: Any) -> None:
+    def _compile(
+        self, optimizer: OptimizerLike = "adam", loss: Losses = None, metrics: Metrics = None, **kwargs: Any
+    ) -> None:
         """Say how the student is trained.
 
         Args:
@@ -123,7 +129,9 @@ class Distiller(Model):
         self.total_loss_tracker.update_state(total, sample_weight=rows)
         return total
 
-    def _student_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool) -> Any:
+    def _student_loss(
+        self, x: Tensors | None, y: Tensors | None, y_pred: Tensors, sample_weight: Tensors | None, training: bool
+    ) -> Any:
         if self._compiled_loss is None:
             raise ValueError(
                 f"Distiller {self.name!r} has no loss for the student: pass loss=... to compile(), or make it with "
@@ -131,14 +139,14 @@ class Distiller(Model):
             )
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
-    def _distillation_loss(self, x: Any, y_pred: Any, training: bool) -> Any:
+    def _distillation_loss(self, x: Tensors | None, y_pred: Tensors, training: bool) -> Tensor:
         teacher_outputs, teacher_features = self._run("teacher", x, False)
         latest = self._latest_student
         if latest is None:
             latest = y_pred, self._run("student", x, training)[1] if self._extractors["student"] else []
         student_features = latest[1]
         teacher_outputs, teacher_features = map_structure(ops.stop_gradient, (teacher_outputs, list(teacher_features)))
-        terms: list[Any] = []
+        terms: list[Tensor] = []
         for loss, weight in zip(self.distillation_losses, self.distillation_loss_weights, strict=True):
             of_teacher = getattr(loss, "teacher_layer_name", None)
             of_student = getattr(loss, "student_layer_name", None)
@@ -148,7 +156,7 @@ class Distiller(Model):
             terms.append(weight * loss.compute_loss(taught, learnt))
         return sum(terms[1:], terms[0])
 
-    def _run(self, who: str, inputs: Any, training: bool | None) -> tuple[Any, list[Any]]:
+    def _run(self, who: str, inputs: Tensors | None, training: bool | None) -> tuple[Any, list[Any]]:
         """Return the outputs of a model, and the features that losses ask for, in the order of the losses."""
         extractor = self._extractors[who]
         if extractor is None:
@@ -169,11 +177,11 @@ class Distiller(Model):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
+    def from_config(cls, config: dict[str, Any], custom_objects: Mapping[str, object] | None = None) -> Self:
         return cls(**deserialize_keras_object(dict(config), custom_objects))
 
 
-def _check_models(teacher: Any, student: Any) -> None:
+def _check_models(teacher: Model, student: Model) -> None:
     """Check that two models have inputs and outputs of the same shapes, as far as these are known."""
     for who, model in (("teacher", teacher), ("student", student)):
         if not isinstance(model, Model):
@@ -194,8 +202,8 @@ def _fit(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
     return len(one) == len(other) and all(None in pair or pair[0] == pair[1] for pair in zip(one, other, strict=True))
 
 
-def _as_losses(given: Any) -> list[DistillationLoss]:
-    found = list(given) if isinstance(given, (list, tuple)) else [given]
+def _as_losses(given: DistillationLoss | Sequence[DistillationLoss]) -> list[DistillationLoss]:
+    found: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if not found:
         raise ValueError("Distiller: distillation_losses is empty. Give one, such as LogitsDistillation().")
     for each in found:
@@ -207,8 +215,8 @@ def _as_losses(given: Any) -> list[DistillationLoss]:
     return found
 
 
-def _as_weights(given: Any, count: int) -> list[float]:
-    found = [1.0] * count if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
+def _as_weights(given: float | Sequence[float] | None, count: int) -> list[float]:
+    found: list[Any] = [1.0] * count if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
     if len(found) != count:
         raise ValueError(
             f"Distiller: distillation_loss_weights has {len(found)} numbers for {count} distillation_losses. Give one "

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .functional import Functional
+
+if TYPE_CHECKING:
+    from ..structures import Arrays, Nest, ShapeLike, Tensors
+    from .layer_graph import AnyLayer
 
 
 class Function:
@@ -28,27 +32,27 @@ class Function:
     Tensor([[2., 2., 2.]], dtype=float32)
     """
 
-    def __init__(self, inputs: Any, outputs: Any, name: str | None = None) -> None:
+    def __init__(self, inputs: Tensors, outputs: Tensors, name: str | None = None) -> None:
         self._model = Functional(inputs, outputs, name=name)
         self.inputs = self._model.inputs
         self.outputs = self._model.outputs
         self.name = self._model.name
 
     @property
-    def operations(self) -> list[Any]:
+    def operations(self) -> list[AnyLayer]:
         """The layers and ops, in the order in which they run."""
         graph = self._model.layer_graph
         return [] if graph is None else list(graph.operations)
 
-    def __call__(self, inputs: Any) -> Any:
+    def __call__(self, inputs: Arrays) -> Any:
         """Return the outputs for values or tensors in the structure of the inputs."""
         return self._model(inputs)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Nest[ShapeLike]) -> Any:
         """Return the shapes of the outputs, in their structure, for those of the inputs."""
         return self._model.compute_output_shape(input_shape)
 
-    def compute_output_spec(self, inputs: Any) -> Any:
+    def compute_output_spec(self, inputs: Tensors) -> Any:
         """Return symbolic outputs for symbolic inputs."""
         return self._model(inputs)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine.objects.registry import register_builtins
 from .model import Model
+
+if TYPE_CHECKING:
+    from ..structures import Tensors
 
 
 class Functional(Model):
@@ -27,7 +30,7 @@ class Functional(Model):
     ((None, 4), 2)
     """
 
-    def __init__(self, inputs: Any, outputs: Any, name: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, inputs: Tensors, outputs: Tensors, name: str | None = None, **kwargs: Any) -> None:
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
 
 

@@ -7,7 +7,7 @@ nodes too, of a `RawOp`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.common.identity import is_among
@@ -18,6 +18,10 @@ from ...layers.core.input_layer import InputLayer
 from ...layers.core.layer import Layer
 from ...layers.core.node import History, Node
 from .raw_ops import RawOp, as_nodes
+
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
+    from ..structures import Masks, Tensors
 
 AnyLayer = Layer | RawOp
 
@@ -39,7 +43,7 @@ class LayerGraph:
         ValueError: an input is no symbolic tensor of a layer, is given twice, or an output needs another input.
     """
 
-    def __init__(self, inputs: Any, outputs: Any, model_name: str) -> None:
+    def __init__(self, inputs: Tensors, outputs: Tensors, model_name: str) -> None:
         self.inputs_structure = inputs
         self.outputs_structure = outputs
         self.model_name = model_name
@@ -55,7 +59,7 @@ class LayerGraph:
         self._check_connected()
         self._check_names()
 
-    def placeholders(self) -> Any:
+    def placeholders(self) -> Tensors:
         """Make placeholders like the inputs, in the graph that is being built."""
         return map_leaves(lambda symbol: placeholder(symbol.shape, symbol.dtype), self.inputs_structure)
 
@@ -126,7 +130,7 @@ class LayerGraph:
 
     # --- running --------------------------------------------------------------------------------------------
 
-    def run(self, inputs: Any, masks: Any = None, training: Any = None) -> Any:
+    def run(self, inputs: object, masks: Masks = None, training: bool | Tensor | None = None) -> Any:
         """The outputs for other inputs: every call once more, on what the calls before it give.
 
         Args:
@@ -143,7 +147,7 @@ class LayerGraph:
             values.update(zip(node.output_tensors, _tensors(outputs), strict=True))
         return map_leaves(values.__getitem__, self.outputs_structure)
 
-    def _standardized(self, inputs: Any, masks: Any) -> list[Tensor]:
+    def _standardized(self, inputs: object, masks: Masks) -> list[Tensor | None]:
         """Flat inputs, of the ranks and dtypes that the model was built for."""
         given = self._flat(inputs)
         flat = [_as_input(value, symbol, self.model_name) for value, symbol in zip(given, self.inputs, strict=True)]
@@ -213,7 +217,7 @@ class LayerGraph:
         return [inputs[key] if key in inputs else inputs.get(name) for key, name in pairs]
 
 
-def is_optional(symbol: Any) -> bool:
+def is_optional(symbol: object) -> bool:
     """Test whether a symbol is an `Input` for which None may be given."""
     return isinstance(symbol, Tensor) and getattr(history(symbol).layer, "optional", False)
 
@@ -222,7 +226,7 @@ def _none_or_0(value: object) -> int | None:
     return None if value is None else 0
 
 
-def layer_graph_between(inputs: Any, outputs: Any, model_name: str) -> LayerGraph:
+def layer_graph_between(inputs: Tensors, outputs: Tensors, model_name: str) -> LayerGraph:
     """The layer graph of a model whose inputs are inputs of its own.
 
     Where an input is what some layer gives, an `Input` takes its place, and the calls behind it are made once more, on
@@ -264,7 +268,7 @@ def history(tensor: Tensor) -> History:
     return tensor.annotations["history"]
 
 
-def get_source_inputs(tensor: Any) -> list[Any]:
+def get_source_inputs(tensor: Tensor) -> list[Tensor]:
     """Return the inputs that a symbolic tensor is computed from, in the order in which its layers take them.
 
     Args:
@@ -317,7 +321,7 @@ def _checked(structure: object, what: str, model_name: str) -> list[Symbol]:
     return flat
 
 
-def _as_input(value: Any, symbol: Tensor, model_name: str) -> Any:
+def _as_input(value: TensorLike | None, symbol: Tensor, model_name: str) -> Tensor | None:
     """`value` with the dtype of the model's input, and with its rank where an axis of size 1 makes the difference."""
     if value is None:
         if is_optional(symbol):

@@ -23,6 +23,9 @@ from ..saving.archive import SavedFileError, atomic_write
 from ..saving.safetensors_files import read_safetensors, write_safetensors
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from ..structures import Array
     from .model import Model
 
 _CONFIG = "adapter_config.json"
@@ -56,7 +59,7 @@ def enable(model: Model, rank: int, *, alpha: float | None = None, filters: Filt
     """
     check_filters(filters)
     kind = QuantizableKernel if filters is None else AdaptableLayer
-    wanted: list[Any] = [
+    wanted: list[AdaptableLayer] = [
         layer for layer in model._flatten_layers() if isinstance(layer, kind) and is_wanted(layer, filters)
     ]
     if not wanted:
@@ -106,7 +109,7 @@ def save(model: Model, folder: str | os.PathLike[str]) -> None:
     """
     found = _adapted(model)
     modules = {id(layer): name for name, layer in _modules(model).items()}
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, Array] = {}
     for layer in found:
         for key, factor in zip(_keys(layer, modules[id(layer)]), layer._lora_factors(), strict=True):
             arrays[key] = np.ascontiguousarray(_as_in_file(layer, factor.numpy()))
@@ -166,7 +169,7 @@ def load(model: Model, folder: str | os.PathLike[str]) -> list[str]:
     return _load_adapters(model, path, config, read_safetensors(path / _FILE))
 
 
-def _load_adapters(model: Model, path: Path, config: Mapping[str, Any], arrays: Mapping[str, Any]) -> list[str]:
+def _load_adapters(model: Model, path: Path, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> list[str]:
     """Compare, then enable and assign."""
     modules, found, differences, used = _modules(model), [], [], set()
     for name, layer in modules.items():
@@ -211,7 +214,7 @@ def _alpha(config: Mapping[str, Any], name: str) -> float:
     )
 
 
-def _adapted(model: Model) -> list[Any]:
+def _adapted(model: Model) -> list[AdaptableLayer]:
     found = [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
     if not found:
         raise ValueError(
@@ -220,7 +223,7 @@ def _adapted(model: Model) -> list[Any]:
     return found
 
 
-def _modules(model: Model) -> dict[str, Any]:
+def _modules(model: Model) -> dict[str, AdaptableLayer]:
     """The layers that may have adapters, by the names that files have for them.
 
     Models of public architectures have those of their tables; in others paths stand for modules.
@@ -232,7 +235,7 @@ def _modules(model: Model) -> dict[str, Any]:
         return {layer.path.removeprefix(prefix).replace("/", "."): layer for layer in layers}
     from ..pretrained.names import weight_at
 
-    found: dict[str, Any] = {}
+    found: dict[str, AdaptableLayer] = {}
     for name in table():
         place, _, attribute = name.place.rpartition(".")
         if attribute in ("_kernel", "_embeddings"):
@@ -249,7 +252,7 @@ def _keys(layer: AdaptableLayer, name: str) -> tuple[str, str]:
     return f"{_PREFIX}{name}.lora_embedding_A", f"{_PREFIX}{name}.lora_embedding_B"
 
 
-def _as_in_file(layer: AdaptableLayer, factor: Any) -> Any:
+def _as_in_file(layer: AdaptableLayer, factor: Array) -> Array:
     """A factor with its axes as PyTorch has them: the outputs first, of convolutions the windows last."""
     if not isinstance(layer, Convolution):
         return factor.T
@@ -257,7 +260,7 @@ def _as_in_file(layer: AdaptableLayer, factor: Any) -> Any:
     return ordered.reshape(*ordered.shape, *[1] * (layer.rank + 2 - ordered.ndim))
 
 
-def _from_file(layer: AdaptableLayer, array: object, place: int) -> Any:
+def _from_file(layer: AdaptableLayer, array: ArrayLike, place: int) -> Array:
     """The first or second factor, which `_as_in_file` ordered."""
     array = np.asarray(array)
     if not isinstance(layer, Convolution):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from ...engine.common.dtypes import DTypeLike
@@ -17,13 +17,13 @@ from ..training.trainer import Trainer
 from .layer_graph import LayerGraph, layer_graph_between
 
 if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+    from ...engine.objects.identifiers import Config, RegularizerLike
+    from ...layers.quantizers.configs import QuantizationConfig
+    from ...layers.quantizers.whole_models import Filters
     from ..saving.api import PathLike
+    from ..structures import Arrays, InputSpecs, LayerOfSomeClass, Masks, ModelData, Rows, Tensors
     from ..training.step_report import ModelExplanation, ModelProfile
-
-    class LayerOfSomeClass(Layer):
-        """A layer of a class that type checkers can't find: it may have any attribute beside those of every layer."""
-
-        def __getattr__(self, name: str) -> Any: ...
 
 
 class Model(Trainer, NestedState, Layer):
@@ -79,25 +79,25 @@ class Model(Trainer, NestedState, Layer):
         trainable: bool = True,
         dtype: DTypeLike = None,
         autocast: bool = True,
-        activity_regularizer: Any = None,
+        activity_regularizer: RegularizerLike = None,
     ) -> None: ...
 
     @overload
     def __init__(
         self,
-        inputs: Any,
-        outputs: Any,
+        inputs: Tensors,
+        outputs: Tensors,
         *,
         name: str | None = None,
         trainable: bool = True,
         dtype: DTypeLike = None,
         autocast: bool = True,
-        activity_regularizer: Any = None,
+        activity_regularizer: RegularizerLike = None,
     ) -> None: ...
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         functional = is_functional_call(args, kwargs)
-        inputs, outputs = _inputs_and_outputs(args, kwargs) if functional else (None, None)
+        inputs, outputs = _inputs_and_outputs(args, kwargs) if functional else ((), ())
         if args and not functional:
             has_layers = any(isinstance(each, Layer) for each in flatten(args))
             in_a_row = " For layers one after the other pass a list to ab.Sequential: ab.Sequential([...])."
@@ -114,7 +114,7 @@ class Model(Trainer, NestedState, Layer):
             self.autocast = False  # each layer casts its own inputs and weights
             self.built = True
 
-    def _call(self, inputs: object, training: Any = None, mask: Any = None) -> Any:
+    def _call(self, inputs: object, training: bool | Tensor | None = None, mask: Masks | Tensor = None) -> Any:
         """The outputs; subclasses define it, functional models have it."""
         graph = self.layer_graph
         if graph is None:
@@ -122,7 +122,7 @@ class Model(Trainer, NestedState, Layer):
                 f"Model {self.name!r}: {type(self).__name__} defines no call(self, inputs). Define it, or make a "
                 "functional model with Model(inputs, outputs)."
             )
-        masks = [mask] if mask is not None and not isinstance(mask, (list, tuple)) else mask
+        masks: Masks = [mask] if mask is not None and not isinstance(mask, (list, tuple)) else mask
         return graph.run(inputs, masks, training)
 
     # For type checkers any arguments: a subclass names its own.
@@ -248,8 +248,8 @@ class Model(Trainer, NestedState, Layer):
     def summary(
         self,
         line_length: int | None = None,
-        positions: Any = None,
-        print_fn: Callable[[str], Any] | None = None,
+        positions: Sequence[float] | None = None,
+        print_fn: Callable[[str], object] | None = None,
         expand_nested: bool = False,
         show_trainable: bool = False,
         layer_range: tuple[str, str] | None = None,
@@ -271,9 +271,9 @@ class Model(Trainer, NestedState, Layer):
 
     def profile(
         self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
+        x: ModelData,
+        y: Rows | None = None,
+        sample_weight: Rows | None = None,
         kind: str | None = None,
         batch_size: int | None = None,
         runs: int | None = None,
@@ -307,9 +307,9 @@ class Model(Trainer, NestedState, Layer):
 
     def explain(
         self,
-        x: Any = None,
-        y: Any = None,
-        sample_weight: Any = None,
+        x: ModelData | None = None,
+        y: Rows | None = None,
+        sample_weight: Rows | None = None,
         kind: str = "train",
         batch_size: int | None = None,
         passes: bool = False,
@@ -342,11 +342,11 @@ class Model(Trainer, NestedState, Layer):
     def quantize(  # pyright: ignore[reportIncompatibleMethodOverride] - as in Keras
         self,
         mode: str | None = None,
-        config: Any = None,
-        filters: Any = None,
+        config: str | QuantizationConfig | Config | None = None,
+        filters: Filters = None,
         *,
         include: str = "keras",
-        calibration: Mapping[str, Any] | None = None,
+        calibration: Mapping[str, object] | None = None,
         type_check: bool = True,
     ) -> dict[str, str]:
         """Replace weights by integers of few bits, for inference that is quicker and takes less memory.
@@ -383,7 +383,7 @@ class Model(Trainer, NestedState, Layer):
             self._forget_programs()
             self._renew_optimizer()  # whose slots are those of weights that are gone
 
-    def check_saveable(self, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True) -> None:
+    def check_saveable(self, custom_objects: Mapping[str, object] | None = None, safe_mode: bool = True) -> None:
         """Check, before it is trained, that the model could be saved and loaded again.
 
         Args:
@@ -411,7 +411,9 @@ class Model(Trainer, NestedState, Layer):
             self.optimizer.build(self.trainable_variables)
         return dict(stateful_parts(self))
 
-    def save_weights(self, filepath: PathLike, overwrite: bool = True, max_shard_size: Any = None) -> None:
+    def save_weights(
+        self, filepath: PathLike, overwrite: bool = True, max_shard_size: str | float | None = None
+    ) -> None:
         """Save the weights to a ``.weights.h5`` or ``.safetensors`` file; see `saving.save_weights`."""
         from ..saving.api import save_weights
 
@@ -429,7 +431,7 @@ class Model(Trainer, NestedState, Layer):
         filepath: PathLike,
         format: Literal["onnx"],
         verbose: bool | None = None,
-        input_signature: Any = None,
+        input_signature: InputSpecs | None = None,
         *,
         opset_version: int | None = None,
     ) -> None: ...
@@ -440,12 +442,12 @@ class Model(Trainer, NestedState, Layer):
         filepath: PathLike,
         format: str = "anabranch",
         verbose: bool | None = None,
-        input_signature: Any = None,
+        input_signature: InputSpecs | None = None,
         *,
         version: int | None = None,
-        warmup: Any = None,
-        pad: Mapping[str, Any] | None = None,
-        images: Mapping[str, Any] | None = None,
+        warmup: Arrays | None = None,
+        pad: Mapping[str, object] | None = None,
+        images: Mapping[str, Mapping[str, object]] | None = None,
         opset_version: int | None = None,
     ) -> int: ...
 
@@ -454,12 +456,12 @@ class Model(Trainer, NestedState, Layer):
         filepath: PathLike,
         format: str = "anabranch",
         verbose: bool | None = None,
-        input_signature: Any = None,
+        input_signature: InputSpecs | None = None,
         *,
         version: int | None = None,
-        warmup: Any = None,
-        pad: Mapping[str, Any] | None = None,
-        images: Mapping[str, Any] | None = None,
+        warmup: Arrays | None = None,
+        pad: Mapping[str, object] | None = None,
+        images: Mapping[str, Mapping[str, object]] | None = None,
         opset_version: int | None = None,
     ) -> int | None:
         """Export the graph of the model's inference and its weights, without its Python code.
@@ -527,7 +529,7 @@ class Model(Trainer, NestedState, Layer):
         return {"name": self.name, "trainable": self.trainable, **graph_config(graph)}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
+    def from_config(cls, config: dict[str, Any], custom_objects: Mapping[str, object] | None = None) -> Any:
         """Make a model from what `get_config` gave; `custom_objects` are classes and functions by name."""
         if custom_objects:
             with custom_object_scope(custom_objects):
@@ -544,7 +546,7 @@ class Model(Trainer, NestedState, Layer):
 
         return reduce_model(self)
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> Self:
         """A model that shares everything with this one."""
         made = type(self).__new__(type(self))
         vars(made).update(vars(self))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from ...layers.core.node import Node
 from ...layers.core.placed import place_of_call
 from ..saving.keras_ops import PACKAGE, KerasOp, apply_keras_op, constant_value, fold, keras_op
 
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
+
 OWN_OPS = "anabranch.engine.ops"
 _OF_ANOTHER = (History, Saved, TripCount, Recorded, Call, Recursion)  # refer to the inside of other operations
 _SLICE, _PLACE = "__slice_item__", "__place__"
@@ -55,7 +58,7 @@ class RawOp:
         self.name = unique_name(to_snake_case(type(op).__name__))
         self.inbound_nodes: list[Node] = []
 
-    def __call__(self, *args: Any) -> tuple[Tensor, ...]:
+    def __call__(self, *args: TensorLike) -> tuple[Tensor, ...]:
         """The op once more, on other inputs: tensors, variables, arrays."""
         if self.made is not None:
             return built_again(self.made, args)
@@ -69,7 +72,7 @@ class RawOp:
         return self.keras is not None or self.key is not None
 
     @property
-    def key(self) -> Any:
+    def key(self) -> list[object] | None:
         """The key between the brackets of ``x[...]``, as slices and integers, if no tensor is part of it."""
         items = self.op.items if isinstance(self.op, GetItem) else (Place.INPUT,)
         bounds = [b for item in items if isinstance(item, SliceItem) for b in (item.start, item.stop, item.step)]
@@ -102,7 +105,7 @@ class RawOp:
             ) from error
         return _entry(OWN_OPS, class_name, self.name, config)
 
-    def written_arguments(self, args: Sequence[Any]) -> list[Any]:
+    def written_arguments(self, args: Sequence[object]) -> list[object]:
         """The arguments of a call as a file holds them."""
         if self.key is not None:
             return [*args, self.key]
@@ -162,7 +165,7 @@ def is_serialized_op(config: dict[str, Any]) -> bool:
     return module == OWN_OPS or module.startswith(("keras.src.ops", "keras.ops"))
 
 
-def built_again(made: Operation, args: Sequence[Any]) -> tuple[Tensor, ...]:
+def built_again(made: Operation, args: Sequence[TensorLike]) -> tuple[Tensor, ...]:
     """The results of a loop or branch on other inputs: a copy of it, which runs at once on values."""
     tensors = [convert_to_tensor(arg) for arg in args]
     if runs_now(tensors):
@@ -280,7 +283,7 @@ def is_literal(tensor: Symbol) -> bool:
     return isinstance(tensor.operation.op, (Constant, ReadVariable)) or constant_value(tensor) is not None
 
 
-def literal_of(tensor: Any) -> Any:
+def literal_of(tensor: object) -> Any:
     """Return the argument of an op's call: the tensor itself, or the constant or variable that it stands for."""
     if not isinstance(tensor, Symbol) or not is_literal(tensor):
         return tensor

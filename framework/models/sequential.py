@@ -20,7 +20,7 @@ from .layer_graph import LayerGraph, history
 from .model import Model
 
 if TYPE_CHECKING:
-    from .model import LayerOfSomeClass
+    from ..structures import LayerOfSomeClass, Masks
 
 
 class Sequential(Model):
@@ -40,7 +40,11 @@ class Sequential(Model):
     untracked = Model.untracked | {"_input_layer", "_symbolic"}
 
     def __init__(
-        self, layers: Sequence[Any] | None = None, trainable: bool = True, name: str | None = None, **kwargs: Any
+        self,
+        layers: Sequence[Layer | Tensor] | None = None,
+        trainable: bool = True,
+        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(trainable=trainable, name=name, **kwargs)
         self.autocast = False  # each layer casts its own inputs and weights
@@ -49,36 +53,35 @@ class Sequential(Model):
         self._symbolic: list[Tensor] = []  # what each layer gives for the symbolic input
         self._has_own_input = False  # whether the input was declared, rather than seen in data
         self._seen: TensorSpec | None = None
-        if layers is not None and not isinstance(layers, (list, tuple)):
-            layers = [layers]
-        for layer in layers or []:
+        given: Sequence[Any] | None = layers if layers is None or isinstance(layers, (list, tuple)) else [layers]
+        for layer in given or []:
             self.add(layer)
 
-    def add(self, layer: Any) -> None:
+    def add(self, layer: Layer | Tensor) -> None:
         """Put a layer at the end.
 
         Raises:
             TypeError: it is no layer. ValueError: its name is taken, or it gives several tensors.
         """
-        layer = _as_layer(layer)
-        if isinstance(layer, InputLayer):
-            self._start(layer)
+        added = _as_layer(layer)
+        if isinstance(added, InputLayer):
+            self._start(added)
             return
-        if any(other.name == layer.name for other in self._stack):
+        if any(other.name == added.name for other in self._stack):
             raise ValueError(
-                f"Model {self.name!r} has a layer called {layer.name!r} already. Give each layer a name of its own."
+                f"Model {self.name!r} has a layer called {added.name!r} already. Give each layer a name of its own."
             )
         if not self._stack and self._input_layer is None:
-            first = _input_of(layer)
+            first = _input_of(added)
             if first is not None:
                 self._start(InputLayer(batch_shape=first.shape, dtype=first.dtype))
-        self._stack.append(layer)
+        self._stack.append(added)
         self._changed()
         if not self._has_own_input:
             self._forget_input()
             return
         try:
-            self._extend(layer)
+            self._extend(added)
         except BaseException:
             self._stack.pop()
             raise
@@ -172,7 +175,7 @@ class Sequential(Model):
             self._note_input(TensorSpec((None, *tensors[0].shape[1:]), tensors[0].dtype))
         self.built = True  # the call that follows makes the weights
 
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+    def call(self, inputs: Any, training: bool | Tensor | None = None, mask: Masks | Tensor = None) -> Any:
         if not self._stack and self._input_layer is None:
             raise ValueError(f"Model {self.name!r} has no layers, so it can't be called. Add layers first.")
         if self._has_own_input:
@@ -218,7 +221,9 @@ class Sequential(Model):
         return Layer.get_build_config(self)
 
     @classmethod
-    def from_config(cls, config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
+    def from_config(
+        cls, config: dict[str, Any] | list[dict[str, Any]], custom_objects: Mapping[str, object] | None = None
+    ) -> Any:
         """Make a model from what `get_config` gave; `custom_objects` are classes and functions by name."""
         if custom_objects:
             with custom_object_scope(custom_objects):

@@ -9,7 +9,7 @@ import subprocess
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...engine.graph import Symbol, flatten
 from ...layers.core.layer import Layer
@@ -17,6 +17,9 @@ from ...layers.core.node import Node
 from .layer_graph import LayerGraph
 from .model import Model
 from .raw_ops import RawOp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _CHARACTER, _LINE, _PADDING = 7.2, 17.0, 10.0  # sizes in an SVG: of letters of 12 px, of lines, around the text
 _GAP, _LEVEL_GAP, _MARGIN = 24.0, 36.0, 12.0
@@ -135,7 +138,7 @@ class _Shown:
     def lines(self, operation: Layer | RawOp, inputs: list[Symbol], outputs: list[Symbol]) -> list[str]:
         kind = type(operation.op).__name__ if isinstance(operation, RawOp) else type(operation).__name__
         lines = [f"{operation.name} ({kind})" if self.names else kind]
-        activation: Any = getattr(operation, "activation", None)
+        activation: object = getattr(operation, "activation", None)
         if self.activations and activation is not None:
             lines.append(f"Activation: {getattr(activation, '__name__', type(activation).__name__)}")
         if self.shapes and inputs:
@@ -149,7 +152,7 @@ class _Shown:
         return lines
 
 
-def _joined(items: Any) -> str:
+def _joined(items: Iterable[object]) -> str:
     return ", ".join(map(str, items))
 
 
