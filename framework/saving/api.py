@@ -136,7 +136,9 @@ def _restored(content: bytes, objects: dict[str, Any]) -> Model:
     return _load(path, read_archive_stream(io.BytesIO(content), path, True), objects, compile=True, safe_mode=False)
 
 
-def save_weights(model: Model, filepath: PathLike, overwrite: bool = True, max_shard_size: Any = None) -> None:
+def save_weights(
+    model: Model, filepath: PathLike, overwrite: bool = True, max_shard_size: str | float | None = None
+) -> None:
     """Save the weights of a model; in a ``.weights.h5`` file also its optimizer's state if it is compiled.
 
     Args:

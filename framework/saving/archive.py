@@ -132,7 +132,7 @@ def _children(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[tuple
     return [(_name_in_config(child) or index, child) for index, child in enumerate(value)]
 
 
-def _name_in_config(child: Any) -> str | None:
+def _name_in_config(child: object) -> str | None:
     config = child.get("config") if isinstance(child, dict) else None
     return config.get("name") if isinstance(config, dict) else None
 

@@ -34,9 +34,13 @@ from ..metrics.base import Metric
 from .archive import SavedFileError, check_readable, damaged
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import IO
+
     from ..callbacks.base import CallbackList
     from ..data.adapters import Batch
     from ..models.model import Model
+    from ..structures import Array
     from ..training.epochs import Epochs
 
 State = dict[str, Any]
@@ -134,7 +138,7 @@ def write_state(path: Path, state: State) -> None:
         _write(stream, state)
 
 
-def _write(stream: Any, state: Any) -> None:
+def _write(stream: IO[bytes], state: State) -> None:
     arrays: dict[str, Any] = {}
     text = json.dumps(_encoded(state, arrays))
     np.savez(stream, **{_STATE: np.frombuffer(text.encode(), "uint8")}, **arrays)
@@ -197,7 +201,7 @@ def read_backup(folder: Folder) -> State:
         raise SavedFileError(f"{str(folder)!r} is damaged or cut short: {error}") from error
 
 
-def state_as_text(state: Any) -> str:
+def state_as_text(state: State) -> str:
     """Nested dicts and lists of numbers, texts and arrays, as one text."""
     stream = io.BytesIO()
     _write(stream, state)
@@ -223,7 +227,7 @@ def read_state(path: Path) -> State:
         raise damaged(path, str(error)) from error
 
 
-def _read(source: Any) -> Any:
+def _read(source: Path | IO[bytes]) -> Any:
     with np.load(source, allow_pickle=False) as file:
         return _decoded(json.loads(file[_STATE].tobytes().decode()), file)
 
@@ -237,7 +241,7 @@ def _encoded(value: object, arrays: dict[str, Any], path: str | None = None) -> 
         path: where in the state the value is, if arrays are named so.
     """
 
-    def below(key: Any) -> str | None:
+    def below(key: object) -> str | None:
         return None if path is None else f"{path}/{key}".lstrip("/")
 
     if isinstance(value, dict):
@@ -256,7 +260,7 @@ def _encoded(value: object, arrays: dict[str, Any], path: str | None = None) -> 
     return {"__array__": name, "dtype": array.dtype.name, "shape": list(array.shape)}
 
 
-def _decoded(value: object, arrays: Any) -> Any:
+def _decoded(value: object, arrays: Mapping[str, Array]) -> Any:
     if isinstance(value, list):
         return [_decoded(item, arrays) for item in value]
     if not isinstance(value, dict):

@@ -218,7 +218,7 @@ def _is_optimizers(place: str) -> bool:
     return _is_within(place, OPTIMIZER)
 
 
-def _arrays(method: str, weights: Any) -> dict[str, Array]:
+def _arrays(method: str, weights: object) -> dict[str, Array]:
     if not isinstance(weights, Mapping):
         raise TypeError(
             f"{method}: weights must be a dict of arrays by name, such as {{'0': kernel, '1': bias}}; got "

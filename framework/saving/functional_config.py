@@ -293,14 +293,14 @@ class _Rebuild:
             return False  # calls of a layer are numbered in order
         return all((address[0], address[1]) in self.outputs for address in _addresses(call))
 
-    def _call(self, key: Key, layer: Layer, call: Any) -> None:
+    def _call(self, key: Key, layer: Layer, call: dict[str, Any] | list[Any]) -> None:
         args, kwargs = self._arguments(call)
         # What an op makes of numbers alone is part of the graph, too, where `fold` asks for its memory first.
         with self._graph.entered() if isinstance(layer, SavedOp) else nullcontext():
             result = layer(*args, **kwargs)
         self.outputs[key] = [leaf for leaf in flatten(result) if isinstance(leaf, Tensor)]
 
-    def _arguments(self, call: Any) -> tuple[list[Any], dict[str, Any]]:
+    def _arguments(self, call: dict[str, Any] | list[Any]) -> tuple[list[Any], dict[str, Any]]:
         if isinstance(call, dict):
             kwargs = {name: self._fill(value) for name, value in call["kwargs"].items()}
             return [self._fill(value) for value in call["args"]], _as_given(kwargs)
@@ -321,7 +321,7 @@ class _Rebuild:
             return deserialize_keras_object(value)
         return {name: self._fill(item) for name, item in value.items()}
 
-    def structure(self, value: Any) -> Any:
+    def structure(self, value: dict[str, Any] | list[Any]) -> Any:
         """`input_layers` or `output_layers`: an address, or lists or dicts of them."""
         if isinstance(value, dict):
             return {name: self.structure(item) for name, item in value.items()}
@@ -330,7 +330,7 @@ class _Rebuild:
         found = [self.structure(item) for item in value]
         return found[0] if self.is_old and len(found) == 1 else found
 
-    def _tensor(self, address: Any) -> Tensor:
+    def _tensor(self, address: Sequence[Any]) -> Tensor:
         name, node, index = address
         try:
             return self.outputs[name, node][index]
@@ -353,7 +353,7 @@ def _as_given(kwargs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _addresses(call: Any) -> list[Any]:
+def _addresses(call: dict[str, Any] | list[Any]) -> list[Any]:
     """The addresses of all tensors in a call's arguments."""
     if not isinstance(call, dict):
         return [entry[:3] for entry in call]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,12 @@ from ...engine.ops.arrays.indexing import Place, SliceItem
 from ...engine.ops.arrays.shaping import DimOf
 from ...engine.ops.entrance import PublicCall
 from ..models.raw_ops import literal_of
+
+if TYPE_CHECKING:
+    from ...engine.ops.arrays.creation import Fill
+    from ...engine.ops.arrays.indexing import GetItem
+    from ...engine.ops.arrays.sequences import ReverseSequence
+    from ..structures import Array
 
 _EXPANDED = "as ops of Keras"  # an annotation: a second file holds the same names
 
@@ -65,7 +71,7 @@ def _ones_along(x: Tensor, axis: int) -> Any:
 
 def _ones_of(shape: Sequence[int | None], sizes: Sequence[Any]) -> Any:
     """Ones of int32 of a shape whose Nones are the sizes of axes; None if a size is something else."""
-    result: Any = np.ones([1 if size is None else size for size in shape], "int32")
+    result: Array | Tensor = np.ones([1 if size is None else size for size in shape], "int32")
     remaining = iter(sizes)
     for axis, size in enumerate(shape):
         if size is None:
@@ -83,22 +89,22 @@ def _axis_ones(size: object) -> Any:
     return _ones_along(size.operation.inputs[0], size.operation.op.axis)
 
 
-def _dim_of(op: Any, x: Any) -> Any:
+def _dim_of(op: DimOf, x: Tensor) -> Any:
     ones = _ones_along(x, op.axis)
     return None if ones is None else ops.sum(ones)
 
 
-def _fill(op: Any, value: Any, *sizes: Any) -> Any:
+def _fill(op: Fill, value: Tensor, *sizes: Tensor) -> Any:
     ones = _ones_of(op.shape, sizes)
     return None if ones is None else ops.full_like(ones, value, dtype=value.dtype)
 
 
-def _broadcast(op: Any, x: Any, *sizes: Any) -> Any:
+def _broadcast(op: Any, x: Tensor, *sizes: Tensor) -> Any:
     ones = _ones_of(op.shape, sizes)
     return None if ones is None else ops.where(ops.cast(ones, "bool"), x, x)
 
 
-def _range(op: Op, start: Any, stop: Any, step: Any) -> Any:
+def _range(op: Op, start: Any, stop: object, step: Any) -> Any:
     """The positions along an axis."""
     ones = _axis_ones(stop)
     if ones is None or any(isinstance(value, Tensor) for value in (start, step)) or (int(start), int(step)) != (0, 1):
@@ -109,7 +115,7 @@ def _range(op: Op, start: Any, stop: Any, step: Any) -> Any:
 # --- places ---------------------------------------------------------------------------------------------------------
 
 
-def _item(op: Any, x: Any, *indices: Any) -> Any:
+def _item(op: GetItem, x: Tensor, *indices: Tensor) -> Any:
     """Places along one axis, among slices that are known."""
     items = list(op.items)
     if len(indices) != 1 or x.shape is None or Place.INPUT not in items or not _is_known(items):
@@ -139,7 +145,7 @@ def _slice(item: object) -> Any:
     return slice(item.start, item.stop, item.step) if isinstance(item, SliceItem) else item
 
 
-def _gather_nd(op: Any, x: Any, indices: Any) -> Any:
+def _gather_nd(op: Op, x: Any, indices: Tensor) -> Any:
     """The parts of a tensor whose first axes are one."""
     depth = indices.shape[-1] if indices.shape else None
     if depth is None or x.shape is None:
@@ -150,13 +156,13 @@ def _gather_nd(op: Any, x: Any, indices: Any) -> Any:
     if depth == 0 or None in sizes or None in rest:
         return None
     strides = [int(np.prod(sizes[at:])) for at in range(depth)]
-    place: Any = ops.multiply(indices[..., 0], strides[0])
+    place: Tensor = ops.multiply(indices[..., 0], strides[0])
     for at in range(1, depth):
         place = ops.add(place, ops.multiply(indices[..., at], strides[at]))
     return ops.take(ops.reshape(x, (-1, *rest)), place, axis=0)
 
 
-def _reverse_sequence(op: Any, x: Any, lengths: Any) -> Any:
+def _reverse_sequence(op: ReverseSequence, x: Tensor, lengths: Tensor) -> Any:
     if x.shape is None:
         return None
     ones = _ones_along(x, op.seq_axis)
@@ -176,7 +182,7 @@ def _along(axis: int, rank: int) -> list[int]:
 # --- numbers --------------------------------------------------------------------------------------------------------
 
 
-def _from_parts(op: Op, real: Any, imag: Any) -> Any:
+def _from_parts(op: Op, real: Tensor, imag: Tensor) -> Any:
     zeros = ops.zeros_like(ops.add(real, imag))
     return ops.view_as_complex(ops.stack([ops.add(real, zeros), ops.add(imag, zeros)], axis=-1))
 
@@ -211,7 +217,7 @@ def _inverse_fft(x: tuple[Any, Any]) -> Any:
 # --- convolutions ---------------------------------------------------------------------------------------------------
 
 
-def _convolution(op: Any, x: Any, kernel: Any) -> Any:
+def _convolution(op: Any, x: Tensor, kernel: Any) -> Any:
     """Groups of channels by themselves, and padding before the convolution where its name is none of Keras's."""
     channels = x.shape[-1] if x.shape else None
     if channels is None or kernel.shape is None or kernel.shape[-2] is None:
@@ -233,7 +239,7 @@ def _convolution(op: Any, x: Any, kernel: Any) -> Any:
     return ops.concatenate([ops.conv(part, own, **options) for part, own in pairs], axis=-1)
 
 
-def _transposed_convolution(op: Any, x: Any, kernel: Any, _: Any) -> Any:
+def _transposed_convolution(op: Any, x: Any, kernel: Tensor, _: object) -> Any:
     """The convolution of the input with zeros between its cells, and of the kernel turned over."""
     rank = len(op.strides)
     sizes = [x.shape and x.shape[1 + axis] for axis in range(rank)]

@@ -7,7 +7,7 @@ tensors. An op of the engine is one such operation on the same tensors, perhaps 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,20 @@ from ...engine.objects.names import to_snake_case
 from ...engine.ops.base import Constant
 from ...engine.ops.entrance import recorded_call
 from ...engine.ops.run_time_shapes import ShapeOf
+
+if TYPE_CHECKING:
+    from ...engine.ops.arrays.axes import Roll
+    from ...engine.ops.arrays.joining import Split
+    from ...engine.ops.arrays.padding import Pad
+    from ...engine.ops.linear_algebra.einsum import Contraction
+    from ...engine.ops.linear_algebra.linalg import BatchMatMul, MatMul
+    from ...engine.ops.linear_algebra.triangular import SolveTriangular
+    from ...engine.ops.math.running import CumProd, CumSum
+    from ...engine.ops.math.special import BesselI
+    from ...engine.ops.neural.convolution import Conv
+    from ...engine.ops.neural.pooling import AveragePool, MaxPool
+    from ...engine.ops.neural.softmax import LogSoftmax, Softmax
+    from ...engine.ops.signal.windows import Slice
 
 PACKAGE = "keras.src.ops"
 _CONSTANT = "constant of a model"
@@ -161,7 +175,7 @@ def _plain(value: object) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _axis(axes: Any) -> Any:
+def _axis(axes: Sequence[int] | None) -> Any:
     """Axes as Keras writes them: one as a number."""
     return axes[0] if axes is not None and len(axes) == 1 else _plain(axes)
 
@@ -198,11 +212,11 @@ def _zeros(op: Op, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> Keras
     return KerasOp("numpy.ZerosLike", {"dtype": name_of(outputs[0].dtype)}, given=(like,))
 
 
-def _solve_triangular(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _solve_triangular(op: SolveTriangular, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     return None if op.transposed or op.unit_diagonal else KerasOp("linalg.SolveTriangular", {"lower": op.lower})
 
 
-def _bessel(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _bessel(op: BesselI, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     return KerasOp("numpy.I0", {}) if op.order == 0 else None
 
 
@@ -219,7 +233,7 @@ def _fill(op: Op, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasO
     return KerasOp("numpy.Full", {"shape": list(shape), "dtype": name_of(outputs[0].dtype)}, 1)
 
 
-def _matmul(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _matmul(op: MatMul | BatchMatMul, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     if not (op.transpose_a or op.transpose_b):
         return KerasOp("numpy.Matmul", {})
     a, b = "ji" if op.transpose_a else "ij", "kj" if op.transpose_b else "jk"
@@ -227,39 +241,39 @@ def _matmul(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> Ker
     return KerasOp("numpy.Einsum", {"subscripts": f"{lead}{a},{lead}{b}->{lead}ik"})
 
 
-def _contraction(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _contraction(op: Contraction, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     return KerasOp("numpy.Einsum", {"subscripts": f"{op.a},{op.b}->{op.out}"})
 
 
-def _split(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _split(op: Split, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     sizes = op.sizes
     if op.equal or len({*sizes}) == 1:
         return KerasOp("numpy.Split", {"indices_or_sections": len(sizes), "axis": op.axis}, 1)
     if None in sizes:
         return None
-    places = [sum(sizes[:count]) for count in range(1, len(sizes))]
+    places = [sum(size or 0 for size in sizes[:count]) for count in range(1, len(sizes))]
     return KerasOp("numpy.Split", {"indices_or_sections": places, "axis": op.axis}, 1)
 
 
-def _pad(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _pad(op: Pad, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     if any(width is None for pair in op.widths for width in pair):
         return None
     return KerasOp("numpy.Pad", {"pad_width": [list(pair) for pair in op.widths], "mode": "constant"}, 2)
 
 
-def _pool(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _pool(op: MaxPool | AveragePool, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     config = {"pool_size": list(op.pool_size), "strides": list(op.strides), "padding": op.padding}
     return KerasOp(f"nn.{type(op).__name__}", {**config, "data_format": "channels_last"})
 
 
-def _padding(op: Any) -> str | None:
+def _padding(op: Conv) -> str | None:
     """The padding of a convolution by Keras's names for its ops."""
     if isinstance(op.padding, str):
         return op.padding if op.padding in ("valid", "same") else None
     return None if any(width for pair in op.padding for width in pair) else "valid"
 
 
-def _convolution(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _convolution(op: Conv, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     padding = _padding(op)
     if padding is None:
         return None
@@ -275,23 +289,23 @@ def _convolution(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -
     return KerasOp("nn.DepthwiseConv", config, given=(inputs[0], np.reshape(value, (*value.shape[:-2], channels, -1))))
 
 
-def _softmax(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _softmax(op: Softmax | LogSoftmax, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     if op.axes is None or len(op.axes) != 1:
         return None
     return KerasOp(f"nn.{type(op).__name__}", {"axis": op.axes[0]})
 
 
-def _running(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _running(op: CumSum | CumProd, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     if op.exclusive or op.reverse:
         return None
     return KerasOp(f"numpy.{type(op).__name__.capitalize()}", {"axis": op.axis})
 
 
-def _roll(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _roll(op: Roll, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     return None if op.shifts is None else KerasOp("numpy.Roll", {"shift": _axis(op.shifts), "axis": _axis(op.axes)}, 1)
 
 
-def _slice(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+def _slice(op: Slice, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     return None if None in op.sizes else KerasOp("core.Slice", {"shape": list(op.sizes)}, 2)
 
 
@@ -369,7 +383,9 @@ def function_of(class_name: str, module: str) -> Callable[..., Any] | None:
     return getattr(ops, name, None)
 
 
-def apply_keras_op(class_name: str, module: str, settings: dict[str, Any], args: Sequence[Any], kwargs: Any) -> Any:
+def apply_keras_op(
+    class_name: str, module: str, settings: dict[str, Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
     """Apply an operation of Keras as its file describes it.
 
     Raises:

@@ -21,6 +21,8 @@ from .state_tree import describe
 from .weights_file import Array, WeightsReader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ...engine.graph.state.variable import Variable
     from ...layers.core.layer import Layer
     from ..models.model import Model
@@ -72,7 +74,7 @@ def load_legacy_model(path: Path, custom_objects: Mapping[str, Any] | None, comp
     return model
 
 
-def _json(path: Path, text: Any) -> Any:
+def _json(path: Path, text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except (TypeError, ValueError) as error:
@@ -194,5 +196,5 @@ def _join(group: str, name: str) -> str:
     return f"{group}/{name}" if group else name
 
 
-def _listing(names: Any) -> str:
+def _listing(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"

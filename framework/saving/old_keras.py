@@ -45,7 +45,7 @@ def _modern(config: Config, version: tuple[int, ...]) -> Any:
     return config
 
 
-def _single(addresses: Any) -> Any:
+def _single(addresses: list[Any]) -> Any:
     return addresses[0] if isinstance(addresses, list) and len(addresses) == 1 else addresses
 
 

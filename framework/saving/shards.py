@@ -78,7 +78,7 @@ def open_arrays(path: str | os.PathLike[str]) -> SafetensorsFile | ShardedArrays
     return ShardedArrays(index) if not target.exists() and index.exists() else read_safetensors(target)
 
 
-def shard_bytes(size: Any) -> int | None:
+def shard_bytes(size: str | float | None) -> int | None:
     """The bytes that ``"5GB"`` stands for; a number counts gigabytes, as in Keras; None stays None.
 
     Raises:
@@ -108,7 +108,7 @@ def write_arrays(
     path: str | os.PathLike[str],
     arrays: Mapping[str, Any],
     metadata: Mapping[str, str] | None = None,
-    max_shard_size: Any = None,
+    max_shard_size: str | float | None = None,
     overwrite: bool = True,
 ) -> list[Path]:
     """Write arrays into one file, or into several with an index if they are larger than a shard may be.

@@ -69,7 +69,7 @@ def _walk_value(value: object, path: str, visited: set[int], above: frozenset[in
         yield from _walk_value(child, inner, visited, above | {id(value)})
 
 
-def _name_in_container(child: Any) -> str | None:
+def _name_in_container(child: object) -> str | None:
     if isinstance(child, Saveable):
         return to_snake_case(type(child).__name__)
     return "container" if isinstance(child, (list, tuple, dict)) else None

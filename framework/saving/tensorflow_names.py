@@ -80,32 +80,39 @@ logical_and, logical_or = _of_two(ops.logical_and), _of_two(ops.logical_or)
 maximum, minimum = _of_two(ops.maximum), _of_two(ops.minimum)
 
 
-def cast(x: Any, dtype: DTypeLike, name: str | None = None) -> Tensor:
+def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """The same values in another dtype."""
     return ops.cast(x, dtype)
 
 
-def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Tensor:
+def clip_by_value(
+    t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
+) -> Tensor:
     """Values within limits."""
     return ops.clip(t, clip_value_min, clip_value_max)
 
 
-def einsum(equation: str, *inputs: Any, **options: Any) -> Tensor:
+def einsum(equation: str, *inputs: TensorLike, **options: object) -> Tensor:
     """A sum of products, as the equation says; options are TensorFlow's and do nothing here."""
     return ops.einsum(equation, *inputs)
 
 
-def expand_dims(input: Any, axis: int, name: str | None = None) -> Tensor:
+def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor:
     """A tensor with an axis of one element more."""
     return ops.expand_dims(input, axis)
 
 
-def eye(num_rows: Any, num_columns: Any = None, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
+def eye(
+    num_rows: int | Tensor,
+    num_columns: int | Tensor | None = None,
+    dtype: DTypeLike = "float32",
+    name: str | None = None,
+) -> Tensor:
     """The matrix that is one on its diagonal and zero elsewhere."""
     return ops.eye(num_rows, num_columns, dtype=dtype)
 
 
-def linspace(start: TensorLike, stop: Any, num: Any, name: str | None = None, axis: int = 0) -> Tensor:
+def linspace(start: TensorLike, stop: TensorLike, num: int, name: str | None = None, axis: int = 0) -> Tensor:
     """So many numbers from `start` to `stop`, both included, at equal distances."""
     return ops.linspace(start, stop, num, axis=axis)
 
@@ -122,58 +129,64 @@ def matmul(
     return ops.matmul(ops.swapaxes(a, -1, -2) if transpose_a else a, ops.swapaxes(b, -1, -2) if transpose_b else b)
 
 
-def ones(shape: Any, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
+def ones(shape: TensorLike, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
     """A tensor of ones."""
     return ops.ones(shape, dtype)
 
 
-def ones_like(input: Any, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
+def ones_like(input: TensorLike, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
     """Ones in the shape of a tensor."""
     return ops.ones_like(input, dtype)
 
 
-def zeros(shape: Any, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
+def zeros(shape: TensorLike, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
     """A tensor of zeros."""
     return ops.zeros(shape, dtype)
 
 
-def zeros_like(input: Any, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
+def zeros_like(input: TensorLike, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
     """Zeros in the shape of a tensor."""
     return ops.zeros_like(input, dtype)
 
 
-def range(start: TensorLike, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str | None = None) -> Tensor:
+def range(
+    start: TensorLike,
+    limit: TensorLike | None = None,
+    delta: TensorLike = 1,
+    dtype: DTypeLike = None,
+    name: str | None = None,
+) -> Tensor:
     """Numbers from `start` (0, if only one is given) up to `limit`, which is left out, in steps of `delta`."""
     first, last = (0, start) if limit is None else (start, limit)
     return ops.arange(first, last, delta, dtype)
 
 
-def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Tensor:
+def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
     """Each element several times."""
     return ops.repeat(input, repeats, axis)
 
 
-def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
+def reshape(tensor: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
     """The same values in another shape."""
     return ops.reshape(tensor, shape)
 
 
-def roll(input: Any, shift: Any, axis: int, name: str | None = None) -> Tensor:
+def roll(input: TensorLike, shift: int | Sequence[int] | Tensor, axis: int, name: str | None = None) -> Tensor:
     """The elements moved on along an axis; those at the end come first."""
     return ops.roll(input, shift, axis)
 
 
-def shape(input: Any, out_type: Any = "int32", name: str | None = None) -> Any:
+def shape(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = None) -> Any:
     """The shape: of each axis an int where it is known, and a tensor where it is not."""
     return ops.shape(input)
 
 
-def size(input: Any, out_type: Any = "int32", name: str | None = None) -> Any:
+def size(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = None) -> Any:
     """The number of elements."""
     return ops.size(input)
 
 
-def squeeze(input: Any, axis: int | Sequence[int] | None = None, name: str | None = None) -> Tensor:
+def squeeze(input: TensorLike, axis: int | Sequence[int] | None = None, name: str | None = None) -> Tensor:
     """A tensor without its axes of one element, or without some of these."""
     return ops.squeeze(input, axis)
 
@@ -183,17 +196,19 @@ def stack(values: Sequence[TensorLike] | Tensor, axis: int = 0, name: str | None
     return ops.stack(values, axis)
 
 
-def stop_gradient(input: Any, name: str | None = None) -> Tensor:
+def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     """The same values, through which no gradient passes."""
     return ops.stop_gradient(input)
 
 
-def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) -> Tensor:
+def tensordot(
+    a: TensorLike, b: TensorLike, axes: int | Sequence[int] | Sequence[Sequence[int]], name: str | None = None
+) -> Tensor:
     """The sum of products along axes."""
     return ops.tensordot(a, b, axes)
 
 
-def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
+def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
     """A tensor so many times along each axis."""
     return ops.tile(input, multiples)
 
@@ -203,7 +218,9 @@ def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str 
     return ops.unstack(value, num, axis)
 
 
-def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Any:
+def where(
+    condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
+) -> Any:
     """`x` where the condition holds and `y` elsewhere; the positions where it holds, if neither is given."""
     return ops.argwhere(condition) if x is None and y is None else ops.where(condition, x, y)
 
@@ -213,13 +230,17 @@ def function(func: Callable[..., Any] | None = None, **options: Any) -> Any:
     return trace_function if func is None else trace_function(func)
 
 
-def identity(input: Any, name: str | None = None) -> Tensor:
+def identity(input: TensorLike, name: str | None = None) -> Tensor:
     """The same values, as the result of an operation of its own, which waits for control dependencies."""
     return pass_on(convert_to_tensor(input))
 
 
 def split(
-    value: TensorLike, num_or_size_splits: Any, axis: int = 0, num: int | None = None, name: str | None = None
+    value: TensorLike,
+    num_or_size_splits: int | Sequence[int],
+    axis: int = 0,
+    num: int | None = None,
+    name: str | None = None,
 ) -> Any:
     """Parts of a tensor along an axis: so many equal ones, or ones of given sizes."""
     if isinstance(num_or_size_splits, int):
@@ -237,12 +258,14 @@ def transpose(a: TensorLike, perm: Sequence[int] | None = None, name: str | None
     return ops.transpose(a, perm)
 
 
-def fill(dims: Any, value: TensorLike, name: str | None = None) -> Tensor:
+def fill(dims: TensorLike, value: TensorLike, name: str | None = None) -> Tensor:
     """A tensor of one value."""
     return ops.full(dims, value)
 
 
-def gather(params: Any, indices: TensorLike, axis: int = 0, batch_dims: int = 0, name: str | None = None) -> Tensor:
+def gather(
+    params: TensorLike, indices: TensorLike, axis: int = 0, batch_dims: int = 0, name: str | None = None
+) -> Tensor:
     """Parts of a tensor along an axis; along the first one by default.
 
     Raises:
@@ -260,12 +283,12 @@ def one_hot(
     return ops.one_hot(indices, depth, axis=axis, dtype=dtype)
 
 
-def argmax(input: Any, axis: int = 0, output_type: Any = "int64", name: str | None = None) -> Tensor:
+def argmax(input: TensorLike, axis: int = 0, output_type: DTypeLike = "int64", name: str | None = None) -> Tensor:
     """The position of the largest value, along the first axis by default."""
     return ops.cast(ops.argmax(input, axis), output_type)
 
 
-def argmin(input: Any, axis: int = 0, output_type: Any = "int64", name: str | None = None) -> Tensor:
+def argmin(input: TensorLike, axis: int = 0, output_type: DTypeLike = "int64", name: str | None = None) -> Tensor:
     """The position of the smallest value, along the first axis by default."""
     return ops.cast(ops.argmin(input, axis), output_type)
 
@@ -290,11 +313,11 @@ reduce_variance = _reduction(ops.var)
 
 
 def _uniform(
-    shape: Any,
+    shape: TensorLike,
     minval: Any = 0,
     maxval: Any = None,
     dtype: DTypeLike = "float32",
-    seed: Any = None,
+    seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
     if str(dtype).startswith(("int", "uint")):
@@ -303,35 +326,44 @@ def _uniform(
 
 
 def _normal(
-    shape: Any, mean: TensorLike = 0.0, stddev: Any = 1.0, dtype: Any = "float32", seed: Any = None, name: Any = None
+    shape: TensorLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = "float32",
+    seed: int | None = None,
+    name: str | None = None,
 ) -> Tensor:
     return draws.normal(shape, mean, stddev, dtype=dtype, seed=seed)
 
 
-def _shuffle(value: TensorLike, seed: Any = None, name: str | None = None) -> Tensor:
+def _shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
     return draws.shuffle(value, seed=seed)
 
 
 def _moments(
-    x: Any, axes: int | Sequence[int], shift: Any = None, keepdims: bool = False, name: str | None = None
+    x: TensorLike,
+    axes: int | Sequence[int],
+    shift: TensorLike | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
 ) -> tuple[Any, Any]:
     return ops.moments(x, axes, keepdims=keepdims)
 
 
 def _conv2d(
-    input: Any,
+    input: TensorLike,
     filters: TensorLike,
     strides: int | Sequence[int],
     padding: str,
     data_format: str = "NHWC",
-    dilations: Any = 1,
+    dilations: int | Sequence[int] = 1,
     name: str | None = None,
 ) -> Tensor:
     order = "channels_first" if data_format == "NCHW" else "channels_last"
     return ops.conv(input, filters, _inner(strides, order), padding.lower(), order, _inner(dilations, order))
 
 
-def _inner(given: Any, order: str) -> Any:
+def _inner(given: int | Sequence[int], order: str) -> Any:
     """The part of strides that is about height and width, where there is one for each axis."""
     if isinstance(given, int) or len(given) < 4:
         return given
@@ -339,7 +371,12 @@ def _inner(given: Any, order: str) -> Any:
 
 
 def _patches(
-    images: TensorLike, sizes: Sequence[int], strides: Any, rates: Any, padding: str, name: str | None = None
+    images: TensorLike,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    rates: Sequence[int],
+    padding: str,
+    name: str | None = None,
 ) -> Tensor:
     return ops.image.extract_patches(
         images,
@@ -350,7 +387,7 @@ def _patches(
     )
 
 
-def _resize(images: TensorLike, size: Any, method: str = "bilinear", **options: Any) -> Tensor:
+def _resize(images: TensorLike, size: Sequence[int], method: str = "bilinear", **options: Any) -> Tensor:
     return ops.image.resize(images, size, interpolation=method, **options)
 
 
@@ -389,7 +426,7 @@ def _l2_normalize(
 
 def _norm(
     tensor: TensorLike,
-    ord: Any = "euclidean",
+    ord: str | float = "euclidean",
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
     name: str | None = None,
