@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..engine.common.dtypes import DTypeLike, as_dtype, is_floating, is_integer, name_of
 from ..engine.common.dtypes import result_type as _result_type
@@ -31,7 +31,7 @@ def is_int_dtype(dtype: DTypeLike) -> bool:
     return is_integer(as_dtype(standardize_dtype(dtype)))
 
 
-def result_type(*dtypes: Any) -> str:
+def result_type(*dtypes: DTypeLike | TensorLike) -> str:
     """The name of the dtype that an op on values of these dtypes has.
 
     >>> result_type("int32", "float16")
@@ -51,18 +51,20 @@ def get_uid(prefix: str = "") -> int:
 
 
 class _KnowsSymbols(type):
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: TensorLike) -> bool:
         return is_keras_tensor(instance)
 
 
 if TYPE_CHECKING:
+    from ..engine.ops.base import TensorLike
+    from .structures import ShapeLike
 
     class KerasTensor(Tensor):
         """See below."""
 
         def __init__(
             self,
-            shape: Any,
+            shape: ShapeLike,
             dtype: DTypeLike = "float32",
             sparse: bool = False,
             ragged: bool = False,

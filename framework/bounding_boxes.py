@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..engine import ops
 from ..engine.graph import Tensor
-from ..engine.ops.base import TensorLike
+from ..engine.ops.base import TensorLike, as_array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _EPSILON = 1e-7
 _FORMATS = ("xyxy", "yxyx", "xywh", "center_xywh", "center_yxhw")
 
 
 def convert_format(
-    boxes: Any, source: str, target: str, height: int | None = None, width: int | None = None, dtype: str = "float32"
+    boxes: Any,
+    source: str,
+    target: str,
+    height: int | None = None,
+    width: int | None = None,
+    dtype: str = "float32",
 ) -> Any:
     """Boxes of one format in another one.
 
@@ -62,11 +70,11 @@ def _known(name: str, what: str) -> tuple[bool, str]:
     return lower != rest, rest
 
 
-def _parts(boxes: Any) -> list[Any]:
+def _parts(boxes: Tensor) -> list[Any]:
     return [boxes[..., k : k + 1] for k in range(4)]
 
 
-def _to_sides(boxes: TensorLike, form: str) -> Any:
+def _to_sides(boxes: Tensor, form: str) -> Tensor:
     """Left, top, right and bottom."""
     a, b, c, d = _parts(boxes)
     if form in ("yxyx", "center_yxhw"):
@@ -76,7 +84,7 @@ def _to_sides(boxes: TensorLike, form: str) -> Any:
     return ops.concatenate([a, b, c, d] if form in ("xyxy", "yxyx") else [a, b, a + c, b + d], axis=-1)
 
 
-def _from_sides(sides: Any, form: str) -> Any:
+def _from_sides(sides: Tensor, form: str) -> Tensor:
     left, top, right, bottom = _parts(sides)
     if form not in ("xyxy", "yxyx"):
         wide, tall = right - left, bottom - top
@@ -120,8 +128,8 @@ def clip_to_image_size(
 
 
 def compute_iou(
-    boxes1: Any,
-    boxes2: Any,
+    boxes1: TensorLike,
+    boxes2: TensorLike,
     bounding_box_format: str,
     use_masking: bool = False,
     mask_val: int = -1,
@@ -145,7 +153,7 @@ def compute_iou(
     [[0.3333333432674408]]
     """
     for name, boxes in (("boxes1", boxes1), ("boxes2", boxes2)):
-        rank = len(np.shape(boxes))
+        rank = len(np.shape(as_array(boxes)))
         if rank not in (2, 3):
             raise ValueError(f"compute_iou: {name} must be [n, 4] or [batch, n, 4], got {rank} axes.")
     if "rel" in bounding_box_format.lower() and image_shape is None:
@@ -165,7 +173,9 @@ def compute_iou(
     return np.where(masked, np.float32(mask_val), found)
 
 
-def compute_ciou(boxes1: Any, boxes2: Any, bounding_box_format: str, image_shape: tuple[int, ...] | None = None) -> Any:
+def compute_ciou(
+    boxes1: TensorLike, boxes2: TensorLike, bounding_box_format: str, image_shape: tuple[int, ...] | None = None
+) -> Any:
     """Return the complete IoU of each box of one set and the box at the same place in another one.
 
     It is the intersection over union, less the squared distance of the centres by the squared diagonal of the smallest
@@ -220,12 +230,12 @@ def _size_of(image_shape: tuple[int, ...] | None, owner: str, *formats: str) -> 
 
 
 def encode_box_to_deltas(
-    anchors: Any,
-    boxes: Any,
+    anchors: TensorLike,
+    boxes: TensorLike,
     anchor_format: str,
     box_format: str,
     encoding_format: str = "center_yxhw",
-    variance: Any = None,
+    variance: Sequence[float] | None = None,
     image_shape: tuple[int, ...] | None = None,
 ) -> Any:
     """Return how boxes differ from anchors: what the box head of a detector learns.
@@ -264,7 +274,7 @@ def decode_deltas_to_boxes(
     anchor_format: str,
     box_format: str,
     encoded_format: str = "center_yxhw",
-    variance: Any = None,
+    variance: Sequence[float] | None = None,
     image_shape: tuple[int, ...] | None = None,
 ) -> Any:
     """Return the boxes that deltas stand for: the inverse of `encode_box_to_deltas`.
@@ -301,7 +311,7 @@ def decode_deltas_to_boxes(
     return convert_format(found if given else np.asarray(found), encoded_format, box_format, height, width)
 
 
-def _factors(owner: str, argument: str, form: str, variance: Any) -> Any:
+def _factors(owner: str, argument: str, form: str, variance: Sequence[float] | None) -> Any:
     """Return the variances, after checks of them and of the format of deltas."""
     if form.lower() not in ("center_yxhw", "center_xywh"):
         raise ValueError(f"{owner}: {argument} must be 'center_yxhw' or 'center_xywh', got {form!r}.")
@@ -313,7 +323,7 @@ def _factors(owner: str, argument: str, form: str, variance: Any) -> Any:
 
 
 def pad(
-    boxes: Any,
+    boxes: TensorLike,
     top: int,
     left: int,
     height: int | None = None,
@@ -339,7 +349,7 @@ def pad(
     return convert_format(found, "xyxy", bounding_box_format)
 
 
-def crop(boxes: Any, top: int, left: int, height: int, width: int, bounding_box_format: str = "xyxy") -> Any:
+def crop(boxes: TensorLike, top: int, left: int, height: int, width: int, bounding_box_format: str = "xyxy") -> Any:
     """Return boxes in a part of an image, cut off at its edges.
 
     Args:
@@ -360,7 +370,7 @@ def crop(boxes: Any, top: int, left: int, height: int, width: int, bounding_box_
     return convert_format(found, "xyxy", bounding_box_format)
 
 
-def _in_pixels(owner: str, boxes: Any, form: str) -> Any:
+def _in_pixels(owner: str, boxes: TensorLike, form: str) -> Any:
     relative, _ = _known(form, "bounding_box_format")
     if relative:
         raise ValueError(
@@ -371,13 +381,13 @@ def _in_pixels(owner: str, boxes: Any, form: str) -> Any:
 
 
 def affine_transform(
-    boxes: Any,
-    angle: Any,
-    translate_x: Any,
-    translate_y: Any,
-    scale: Any,
-    shear_x: Any,
-    shear_y: Any,
+    boxes: TensorLike,
+    angle: TensorLike,
+    translate_x: TensorLike,
+    translate_y: TensorLike,
+    scale: TensorLike,
+    shear_x: TensorLike,
+    shear_y: TensorLike,
     height: int,
     width: int,
     center_x: float | None = None,
@@ -428,7 +438,7 @@ def affine_transform(
     return convert_format(found, "xyxy", bounding_box_format, height, width)
 
 
-def _numbers(given: list[Any], sides: Any) -> list[Any]:
+def _numbers(given: list[TensorLike], sides: Any) -> list[Any]:
     """Return the numbers of transformations in a shape in which they go with boxes."""
     batched = len(sides.shape) == 3
     found: list[Any] = []

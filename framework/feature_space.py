@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from ..engine.objects.names import unique_name
 from ..engine.objects.registry import deserialize_keras_object, register_builtins, serialize_keras_object
 from ..engine.ops.base import as_array
 from ..layers.core.layer import Layer
+
+if TYPE_CHECKING:
+    from ..engine.objects.identifiers import Config
+    from .structures import Tensors
 
 
 class Feature:
@@ -30,7 +34,7 @@ class Feature:
         ValueError: the output mode is another.
     """
 
-    def __init__(self, dtype: str, preprocessor: Any, output_mode: str) -> None:
+    def __init__(self, dtype: str, preprocessor: Layer | Config, output_mode: str) -> None:
         _check_mode("Feature", output_mode, ("int", "one_hot", "float"))
         self.dtype = dtype
         self.preprocessor: Any = (
@@ -116,7 +120,9 @@ class FeatureSpace(Layer):
         return Feature("float32", made, "float")
 
     @classmethod
-    def float_rescaled(cls, scale: Any = 1.0, offset: Any = 0.0, name: str | None = None) -> Feature:
+    def float_rescaled(
+        cls, scale: float | Sequence[float] = 1.0, offset: float | Sequence[float] = 0.0, name: str | None = None
+    ) -> Feature:
         """Numbers times `scale` plus `offset`."""
         made = layers.Rescaling(scale, offset, name=_named(name, "float_rescaled"))
         return Feature("float32", made, "float")
@@ -129,7 +135,11 @@ class FeatureSpace(Layer):
 
     @classmethod
     def float_discretized(
-        cls, num_bins: int | None, bin_boundaries: Any = None, output_mode: str = "one_hot", name: str | None = None
+        cls,
+        num_bins: int | None,
+        bin_boundaries: Sequence[float] | None = None,
+        output_mode: str = "one_hot",
+        name: str | None = None,
     ) -> Feature:
         """Return the bins of numbers."""
         bins: dict[str, Any] = {"num_bins": num_bins} if bin_boundaries is None else {"bin_boundaries": bin_boundaries}
@@ -181,9 +191,9 @@ class FeatureSpace(Layer):
 
     def __init__(
         self,
-        features: Mapping[str, Any],
+        features: Mapping[str, str | Feature | Config],
         output_mode: str = "concat",
-        crosses: Sequence[Any] | None = None,
+        crosses: Sequence[Cross | Sequence[str] | Config] | None = None,
         crossing_dim: int = 32,
         hashing_dim: int = 32,
         num_discretization_bins: int = 32,
@@ -203,10 +213,10 @@ class FeatureSpace(Layer):
         self.preprocessors = {key: feature.preprocessor for key, feature in self.features.items()}
         self.crossers = {cross.name: layers.HashedCrossing(cross.crossing_dim) for cross in self.crosses}
         self.inputs: dict[str, Tensor] = {}
-        self._encoded: Any = None
+        self._encoded: Tensors | None = None
         self.built = self._is_adapted = not self._adaptable()
 
-    def _feature(self, name: str, value: Any) -> Feature:
+    def _feature(self, name: str, value: str | Feature | Config) -> Feature:
         if isinstance(value, Feature):
             return value
         if isinstance(value, dict):
@@ -243,7 +253,7 @@ class FeatureSpace(Layer):
     def _adaptable(self) -> list[str]:
         return [key for key, layer in self.preprocessors.items() if _can_learn(layer)]
 
-    def adapt(self, dataset: Any) -> None:
+    def adapt(self, dataset: object) -> None:
         """Learn from a table.
 
         Args:
@@ -304,7 +314,7 @@ class FeatureSpace(Layer):
         }
         return super().__call__(table, *args[1:], **kwargs)
 
-    def call(self, data: Any) -> Any:
+    def call(self, data: Mapping[str, Tensor]) -> Any:
         ranks = {value.ndim for value in data.values()}
         columns = {key: ops.reshape(value, (-1, 1)) if value.ndim in (0, 1) else value for key, value in data.items()}
         merged = self._merged(self._preprocessed(columns))
@@ -414,7 +424,7 @@ def _size_of(layer: Layer) -> int | None:
     return layer.num_bins if isinstance(layer, (layers.Hashing, layers.HashedCrossing)) else None
 
 
-def _column(dataset: Any, key: str) -> Any:
+def _column(dataset: object, key: str) -> Any:
     """A column of a table, ``(rows, 1)``, or a list of such parts."""
     if isinstance(dataset, dict):
         return _upright(dataset, key)
@@ -425,7 +435,7 @@ def _column(dataset: Any, key: str) -> Any:
     return [_upright(batch[0] if isinstance(batch, tuple) else batch, key) for batch in dataset]
 
 
-def _upright(table: Any, key: str) -> Any:
+def _upright(table: object, key: str) -> Any:
     if not isinstance(table, dict) or key not in table:
         raise ValueError(f"FeatureSpace.adapt(): the table has no column {key!r}; expected a dict that has it.")
     values = np.asarray(as_array(table[key]))

@@ -19,7 +19,7 @@ class MAP_TO_NONE:  # noqa: N801 - Keras's name
     """The value that a function returns to `traverse` to put None in a part's place, as None itself leaves it there."""
 
 
-def flatten(structure: Any) -> list[Any]:
+def flatten(structure: object) -> list[Any]:
     """The leaves in order.
 
     >>> flatten({"b": [1, (2,)], "a": None})
@@ -28,7 +28,7 @@ def flatten(structure: Any) -> list[Any]:
     return [leaf for _, leaf in flatten_with_path(structure)]
 
 
-def flatten_with_path(structure: Any) -> list[tuple[Path, Any]]:
+def flatten_with_path(structure: object) -> list[tuple[Path, Any]]:
     """The leaves in order, each with the keys and positions that lead to it.
 
     >>> flatten_with_path([{"a": 42}, 7])
@@ -39,7 +39,7 @@ def flatten_with_path(structure: Any) -> list[tuple[Path, Any]]:
     return [((key, *path), leaf) for key, item in _items(structure) for path, leaf in flatten_with_path(item)]
 
 
-def map_structure(func: Callable[..., Any], *structures: Any, none_is_leaf: bool = True) -> Any:
+def map_structure(func: Callable[..., Any], *structures: object, none_is_leaf: bool = True) -> Any:
     """`func` of the leaves of structures of one form, in that form.
 
     Args:
@@ -63,7 +63,7 @@ def map_structure(func: Callable[..., Any], *structures: Any, none_is_leaf: bool
     return map_structure_up_to(structures[0], mapped, *structures)
 
 
-def map_structure_up_to(shallow_structure: Any, func: Callable[..., Any], *structures: Any) -> Any:
+def map_structure_up_to(shallow_structure: object, func: Callable[..., Any], *structures: object) -> Any:
     """`func` of what structures have in the places of the leaves of `shallow_structure`, in its form.
 
     Args:
@@ -83,7 +83,7 @@ def map_structure_up_to(shallow_structure: Any, func: Callable[..., Any], *struc
     return _map_up_to(shallow_structure, func, structures)
 
 
-def _map_up_to(shallow: Any, func: Callable[..., Any], structures: tuple[Any, ...]) -> Any:
+def _map_up_to(shallow: object, func: Callable[..., Any], structures: tuple[object, ...]) -> Any:
     if not is_nested(shallow):
         return func(*structures)
     return _like(shallow, {key: _map_up_to(item, func, _parts(structures, key)) for key, item in _items(shallow)})
@@ -93,7 +93,7 @@ def _parts(structures: tuple[Any, ...], key: object) -> tuple[Any, ...]:
     return tuple([structure[key] for structure in structures])
 
 
-def pack_sequence_as(structure: Any, flat_sequence: Iterable[Any]) -> Any:
+def pack_sequence_as(structure: object, flat_sequence: Iterable[Any]) -> Any:
     """`structure` with its leaves replaced, in order, by those of `flat_sequence`.
 
     Raises:
@@ -115,7 +115,7 @@ def pack_sequence_as(structure: Any, flat_sequence: Iterable[Any]) -> Any:
     return map_structure_up_to(structure, lambda _: next(remaining), structure)
 
 
-def assert_same_structure(a: Any, b: Any, check_types: Any = None) -> None:
+def assert_same_structure(a: object, b: object, check_types: object = None) -> None:
     """Check that two structures have one form: the same kinds of containers with the same keys and sizes.
 
     Args:
@@ -130,7 +130,7 @@ def assert_same_structure(a: Any, b: Any, check_types: Any = None) -> None:
     _check_form(a, b, (), deeper=False)
 
 
-def assert_same_paths(a: Any, b: Any) -> None:
+def assert_same_paths(a: object, b: object) -> None:
     """Check that the same keys and positions lead to the leaves of two structures, whatever their containers.
 
     Raises:
@@ -146,7 +146,7 @@ def assert_same_paths(a: Any, b: Any) -> None:
         )
 
 
-def traverse(func: Callable[[Any], Any], structure: Any, top_down: bool = True) -> Any:
+def traverse(func: Callable[[Any], Any], structure: object, top_down: bool = True) -> Any:
     """Call `func` on a structure and all its parts; what it returns, unless None, takes the place of the part.
 
     Args:
@@ -173,13 +173,13 @@ def traverse(func: Callable[[Any], Any], structure: Any, top_down: bool = True) 
     return _found(func(structure), structure)
 
 
-def _found(found: object, otherwise: Any) -> Any:
+def _found(found: object, otherwise: object) -> Any:
     if found is MAP_TO_NONE or isinstance(found, MAP_TO_NONE):
         return None
     return otherwise if found is None else found
 
 
-def lists_to_tuples(structure: Any) -> Any:
+def lists_to_tuples(structure: object) -> Any:
     """`structure` with tuples instead of lists.
 
     >>> lists_to_tuples([1, {"a": [2]}])
@@ -191,7 +191,7 @@ def lists_to_tuples(structure: Any) -> Any:
     return tuple(cast("list[Any]", made)) if isinstance(made, list) else made
 
 
-def map_shape_structure(func: Callable[[Any], Any], structure: Any) -> Any:
+def map_shape_structure(func: Callable[[Any], Any], structure: object) -> Any:
     """`func` of the shapes in a structure: tuples and lists of integers and None count as leaves.
 
     >>> map_shape_structure(len, {"a": (None, 3), "b": [(1,), ()]})
@@ -224,7 +224,7 @@ def _items(structure: object) -> Iterator[tuple[Any, Any]]:
         yield key, mapping[key]
 
 
-def _like(container: Any, parts: Mapping[Any, Any]) -> Any:
+def _like(container: object, parts: Mapping[Any, Any]) -> Any:
     """A container of the kind of `container`, with other parts."""
     if isinstance(container, dict):
         made: dict[Any, Any] = {key: parts[key] for key in cast("dict[Any, Any]", container)}
@@ -242,7 +242,7 @@ def _kind(structure: object) -> Any:
     return None if not is_nested(structure) else dict if isinstance(structure, dict) else type(structure)
 
 
-def _check_arguments(name: str, func: Any, structures: tuple[Any, ...]) -> None:
+def _check_arguments(name: str, func: object, structures: tuple[object, ...]) -> None:
     if not callable(func):
         raise TypeError(f"{name}: func must be callable, got {func!r}.")
     if not structures:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,11 @@ from .saving.api import (
 )
 from .training.limits import disable_interactive_logging, enable_interactive_logging, is_interactive_logging_enabled
 from .training.named_values import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .structures import Rows
 
 Array = NDArray[Any]
 Sequence = PyDataset  # its name before Keras 3, which Keras keeps, too
@@ -199,7 +204,7 @@ def pad_sequences(
 
 
 def split_dataset(
-    dataset: Any,
+    dataset: Rows | Iterable[Rows],
     left_size: float | int | None = None,
     right_size: float | int | None = None,
     shuffle: bool = False,

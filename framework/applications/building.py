@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine.graph import Symbol, Tensor
 from ...engine.objects import activations
@@ -23,6 +23,9 @@ from ..data.get_file import get_file
 from ..models.functional import Functional
 from .imagenet_utils import obtain_input_shape
 
+if TYPE_CHECKING:
+    from ..structures import Tensors
+
 STORE = "https://storage.googleapis.com/tensorflow/keras-applications/"
 """The address below which Keras keeps the weights."""
 
@@ -36,8 +39,8 @@ class Options:
 
     include_top: bool
     weights: str | os.PathLike[str] | None
-    input_tensor: Any
-    input_shape: Any
+    input_tensor: TensorLike | None
+    input_shape: Sequence[int | None] | None
     pooling: str | None
     classes: int
     classifier_activation: ActivationLike
@@ -80,7 +83,7 @@ class Options:
         """
         given = None if self.input_shape is None else tuple(self.input_shape)
         sizes = [] if given is None else [given[:2]]
-        if self.input_tensor is not None:
+        if isinstance(self.input_tensor, Tensor):
             sizes.append(tuple(self.input_tensor.shape or ())[1:3])
         if len(sizes) == 2 and any(None not in pair and pair[0] != pair[1] for pair in zip(*sizes, strict=False)):
             raise ValueError(f"input_shape={given} is not that of input_tensor, {self.input_tensor!r}.")
@@ -111,7 +114,7 @@ class Options:
             return GlobalAveragePooling2D(name=names[0])(x)
         return GlobalMaxPooling2D(name=names[1])(x) if self.pooling == "max" else x
 
-    def classified(self, x: TensorLike, name: str = "predictions", **options: Any) -> Any:
+    def classified(self, x: TensorLike, name: str = "predictions", **options: Any) -> Tensor:
         """The classes' scores, from pooled features."""
         self.check_activation()
         return Dense(self.classes, activation=self.classifier_activation, name=name, **options)(x)
@@ -121,7 +124,7 @@ class Options:
         return self.classified(GlobalAveragePooling2D(name="avg_pool")(x)) if self.include_top else self.pooled(x)
 
     def model(
-        self, images: Any, outputs: object, folder: str, file: str, file_hash: str | None, origin: str | None = None
+        self, images: Any, outputs: Tensors, folder: str, file: str, file_hash: str | None, origin: str | None = None
     ) -> Functional:
         """The model, with its weights.
 
@@ -172,7 +175,7 @@ def activated(x: Tensor, name: str, activation: ActivationLike = "relu") -> Any:
     return Activation(activation, name=name)(x)
 
 
-def convolved(x: TensorLike, filters: int, size: int, name: str | None, **options: Any) -> Any:
+def convolved(x: TensorLike, filters: int, size: int, name: str | None, **options: Any) -> Tensor:
     """The features behind a convolution."""
     return Conv2D(filters, size, name=name, **options)(x)
 
@@ -183,18 +186,25 @@ def divisible(filters: float) -> int:
     return rounded + 8 if rounded < 0.9 * filters else rounded
 
 
-def halving_margins(x: Any, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def halving_margins(x: Tensor, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """The zeros above, below, left and right with which a convolution of stride 2 gives half the size.
 
     Args:
         x: the features.
         size: that of the convolution.
     """
-    height, width = x.shape[1:3]
-    if height is None:  # as Keras: even sizes are expected
+    _, height, width, *_ = x.shape or (None, None, None)
+    if height is None or width is None:  # as Keras: even sizes are expected
         height = width = 0
     half = size // 2
     return (half - 1 + height % 2, half), (half - 1 + width % 2, half)
+
+
+def channels_of(x: Tensor) -> int:
+    """The number of features, on the last axis; they are known as soon as images have a number of channels."""
+    shape = x.shape or (None,)
+    assert shape[-1] is not None
+    return shape[-1]
 
 
 def warn_of_size(shape: Sequence[int | None], sizes: Sequence[int]) -> None:

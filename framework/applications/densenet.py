@@ -17,7 +17,14 @@ from ...layers.convolution.pooling import AveragePooling2D, MaxPooling2D
 from ...layers.core.merging import Concatenate
 from ..models.functional import Functional
 from . import imagenet_utils
-from .building import KERAS_FILE, Options, activated, convolved, normalized
+from .building import (
+    KERAS_FILE,
+    Options,
+    activated,
+    channels_of,
+    convolved,
+    normalized,
+)
 from .imagenet_utils import decode_predictions
 
 _GROWTH = 32  # features that each convolution adds
@@ -124,10 +131,10 @@ def _step(x: Tensor, name: str) -> Any:
     return Concatenate(name=f"{name}_concat")([x, new])
 
 
-def _transition(x: Any, name: str) -> Any:
+def _transition(x: Tensor, name: str) -> Tensor:
     """Half of the features, at half the size."""
     x = activated(normalized(x, f"{name}_bn"), f"{name}_relu")
-    x = convolved(x, x.shape[-1] // 2, 1, f"{name}_conv", use_bias=False)
+    x = convolved(x, channels_of(x) // 2, 1, f"{name}_conv", use_bias=False)
     return AveragePooling2D(2, strides=2, name=f"{name}_pool")(x)
 
 

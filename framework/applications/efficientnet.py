@@ -20,7 +20,13 @@ from ...layers.core.merging import Add
 from ...layers.preprocessing.numbers import Normalization
 from ...layers.regularization.dropout import Dropout
 from ..models.functional import Functional
-from .building import Options, divisible, halving_margins, normalized
+from .building import (
+    Options,
+    channels_of,
+    divisible,
+    halving_margins,
+    normalized,
+)
 from .efficientnet_v2 import convolution, initializer, squeezed, swished, topped
 from .imagenet_utils import TORCH_DEVIATION, decode_predictions
 from .mobilenet_v3 import preprocess_input
@@ -232,9 +238,9 @@ def _normalized(x: Tensor, name: str) -> Any:
     return normalized(x, name, 1e-3)
 
 
-def _block(inputs: Any, filters: int, stage: _Stage, dropout: float, name: str) -> Any:
+def _block(inputs: Tensor, filters: int, stage: _Stage, dropout: float, name: str) -> Any:
     """Widened, convolved feature by feature, and narrowed again; its input is added where that fits."""
-    x, before = inputs, inputs.shape[-1]
+    x, before = inputs, channels_of(inputs)
     if stage.expansion != 1:
         x = convolution(x, before * stage.expansion, 1, f"{name}expand_conv")
         x = swished(_normalized(x, f"{name}expand_bn"), f"{name}expand_activation")

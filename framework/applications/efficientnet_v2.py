@@ -22,7 +22,13 @@ from ...layers.core.shaping import Reshape
 from ...layers.preprocessing.numbers import Normalization
 from ...layers.regularization.dropout import Dropout
 from ..models.functional import Functional
-from .building import Options, activated, convolved, normalized
+from .building import (
+    Options,
+    activated,
+    channels_of,
+    convolved,
+    normalized,
+)
 from .imagenet_utils import TORCH_DEVIATION, TORCH_MEAN, decode_predictions
 from .mobilenet_v3 import preprocess_input
 
@@ -278,9 +284,9 @@ def swished(x: Tensor, name: str) -> Any:
     return activated(x, name, "swish")
 
 
-def _block(inputs: Any, filters: int, stage: _Stage, dropout: float, name: str) -> Any:
+def _block(inputs: Tensor, filters: int, stage: _Stage, dropout: float, name: str) -> Any:
     """Widened, convolved and narrowed again; its input is added where that fits."""
-    before = inputs.shape[-1]
+    before = channels_of(inputs)
     x = (_fused if stage.is_fused else _apart)(inputs, before * stage.expansion, filters, stage, name)
     if stage.stride != 1 or before != filters:
         return x
@@ -289,7 +295,7 @@ def _block(inputs: Any, filters: int, stage: _Stage, dropout: float, name: str) 
     return Add(name=f"{name}add")([x, inputs])
 
 
-def _fused(x: Any, inside: int, filters: int, stage: _Stage, name: str) -> Any:
+def _fused(x: Tensor, inside: int, filters: int, stage: _Stage, name: str) -> Any:
     """The inside of a block that widens and convolves in one."""
     if stage.expansion == 1:
         x = convolution(x, filters, 3, f"{name}project_conv", strides=stage.stride)
@@ -299,9 +305,9 @@ def _fused(x: Any, inside: int, filters: int, stage: _Stage, name: str) -> Any:
     return _normalized(convolution(x, filters, 1, f"{name}project_conv"), f"{name}project_bn")
 
 
-def _apart(x: Any, inside: int, filters: int, stage: _Stage, name: str) -> Any:
+def _apart(x: Tensor, inside: int, filters: int, stage: _Stage, name: str) -> Any:
     """The inside of a block that convolves feature by feature, with squeeze and excitation."""
-    narrow = max(1, int(x.shape[-1] * stage.squeeze))
+    narrow = max(1, int(channels_of(x) * stage.squeeze))
     x = convolution(x, inside, 1, f"{name}expand_conv")
     x = swished(_normalized(x, f"{name}expand_bn"), f"{name}expand_activation")
     options: dict[str, Any] = {"padding": "same", "use_bias": False, "depthwise_initializer": initializer()}
@@ -310,7 +316,7 @@ def _apart(x: Any, inside: int, filters: int, stage: _Stage, name: str) -> Any:
     return _normalized(convolution(x, filters, 1, f"{name}project_conv"), f"{name}project_bn")
 
 
-def squeezed(x: Any, narrow: int, name: str) -> Any:
+def squeezed(x: Tensor, narrow: int, name: str) -> Any:
     """Return features weighed by what the whole image has of them (Hu, Shen and Sun, 2018).
 
     Args:
@@ -318,7 +324,7 @@ def squeezed(x: Any, narrow: int, name: str) -> Any:
         narrow: how many numbers the weights are made of.
         name: what the layers' names begin with.
     """
-    inside = x.shape[-1]
+    inside = channels_of(x)
     weights = Reshape((1, 1, inside), name=f"{name}se_reshape")(GlobalAveragePooling2D(name=f"{name}se_squeeze")(x))
     weights = convolution(weights, narrow, 1, f"{name}se_reduce", activation="swish", use_bias=True)
     weights = convolution(weights, inside, 1, f"{name}se_expand", activation="sigmoid", use_bias=True)

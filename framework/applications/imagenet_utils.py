@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,14 @@ from ...engine.objects.floats import floatx
 from ...engine.ops.base import TensorLike
 from ..config import image_data_format
 from ..data.get_file import get_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+
+    from numpy.typing import ArrayLike
+
+    from ..structures import Array
 
 Shape = tuple[int | None, ...]
 
@@ -27,7 +35,7 @@ TORCH_MEAN = (0.485, 0.456, 0.406)
 TORCH_DEVIATION = (0.229, 0.224, 0.225)
 
 
-def preprocess_input(x: Any, data_format: str | None = None, mode: str = "caffe") -> Any:
+def preprocess_input(x: TensorLike, data_format: str | None = None, mode: str = "caffe") -> Any:
     """Return images as a model of ImageNet expects them.
 
     Args:
@@ -53,14 +61,14 @@ def preprocess_input(x: Any, data_format: str | None = None, mode: str = "caffe"
         raise ValueError(
             f"preprocess_input: data_format must be 'channels_first' or 'channels_last', got {data_format!r}."
         )
-    x = _as_floats(x)
+    floats = _as_floats(x)
     if mode == "tf":
-        return x / 127.5 - 1.0
-    axis = _channel_axis(x.shape, data_format)
+        return floats / 127.5 - 1.0
+    axis = _channel_axis(floats.shape, data_format)
     mean, deviation = (_CAFFE_MEAN, None) if mode == "caffe" else (TORCH_MEAN, TORCH_DEVIATION)
-    x = _reversed(x, axis) if mode == "caffe" else x / 255.0
-    x = x - _along(mean, axis, x)
-    return x if deviation is None else x / _along(deviation, axis, x)
+    floats = _reversed(floats, axis) if mode == "caffe" else floats / 255.0
+    floats = floats - _along(mean, axis, floats)
+    return floats if deviation is None else floats / _along(deviation, axis, floats)
 
 
 def _as_floats(x: TensorLike) -> Any:
@@ -71,7 +79,7 @@ def _as_floats(x: TensorLike) -> Any:
     return x if "float" in str(x.dtype) else x.astype(floatx())
 
 
-def _channel_axis(shape: Any, data_format: str) -> int:
+def _channel_axis(shape: Sequence[int | None] | None, data_format: str) -> int:
     """The axis of the channels, counted from behind."""
     axis = -1 if data_format == "channels_last" else -3
     if shape is not None and (len(shape) < -axis or shape[axis] not in (3, None)):
@@ -82,16 +90,16 @@ def _channel_axis(shape: Any, data_format: str) -> int:
     return axis
 
 
-def _reversed(x: Any, axis: int) -> Any:
+def _reversed(x: Tensor | Array, axis: int) -> Any:
     return ops.flip(x, axis=axis) if isinstance(x, Tensor) else np.flip(x, axis)
 
 
-def _along(numbers: tuple[float, ...], axis: int, x: Any) -> NDArray[Any]:
+def _along(numbers: tuple[float, ...], axis: int, x: Tensor | Array) -> NDArray[Any]:
     """Numbers, one for each channel, in the shape and dtype in which they go with `x`."""
     return np.asarray(numbers, str(x.dtype)).reshape((-1,) + (1,) * (-1 - axis))
 
 
-def decode_predictions(preds: Any, top: int = 5) -> list[list[tuple[str, str, Any]]]:
+def decode_predictions(preds: ArrayLike, top: int = 5) -> list[list[tuple[str, str, Any]]]:
     """Return the likeliest classes of ImageNet, with their names.
 
     The names are a file of Keras's, which `utils.get_file` fetches once into the cache.
@@ -120,7 +128,11 @@ def decode_predictions(preds: Any, top: int = 5) -> list[list[tuple[str, str, An
 
 
 def obtain_input_shape(
-    input_shape: Any, default_size: int, min_size: int, require_flatten: bool, weights: Any = None
+    input_shape: Sequence[int | None] | None,
+    default_size: int,
+    min_size: int,
+    require_flatten: bool,
+    weights: str | PathLike[str] | None = None,
 ) -> Shape:
     """Return the shape of a model's images, without the batch.
 

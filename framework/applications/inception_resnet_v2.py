@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike
 from ...layers.core.merging import Concatenate
 from ..models.functional import Functional
 from ..models.layer_scale import CustomScaleLayer
-from .building import Options, activated, convolved
+from .building import (
+    Options,
+    activated,
+    channels_of,
+    convolved,
+)
 from .imagenet_utils import decode_predictions
 from .inception_v3 import MAX, MEAN, STEM, Branch, Conv, followed, halving, mixed, normal_convolution, topped
 from .resnet_v2 import preprocess_input
+
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
 
 _HASHES = (
     "e693bd0210a403b3192acc6073ad2e96",
@@ -105,10 +113,10 @@ def InceptionResNetV2(
     return topped("inception_resnet_v2", _HASHES, options, images, x)
 
 
-def _residual(x: Any, branches: Sequence[Branch], scale: float, name: str) -> Any:
+def _residual(x: Tensor, branches: Sequence[Branch], scale: float, name: str) -> Any:
     """Return the features, and what the branches make of them added, scaled."""
     sides = Concatenate(name=f"{name}_mixed")([followed(x, branch) for branch in branches])
-    sides = convolved(sides, x.shape[-1], 1, f"{name}_conv", padding="same")
+    sides = convolved(sides, channels_of(x), 1, f"{name}_conv", padding="same")
     return CustomScaleLayer(scale)([x, sides])
 
 

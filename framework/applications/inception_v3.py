@@ -156,7 +156,7 @@ def mixed(x: Tensor, branches: Sequence[Branch], name: str) -> Any:
     return Concatenate(name=name)([followed(x, branch) for branch in branches])
 
 
-def followed(x: Any, branch: Branch) -> Any:
+def followed(x: Tensor, branch: Branch) -> Any:
     """Return the features behind the steps of a branch."""
     for step in branch:
         if isinstance(step, Conv):
@@ -168,7 +168,7 @@ def followed(x: Any, branch: Branch) -> Any:
     return x
 
 
-def normal_convolution(x: Any, step: Conv, name: str | None = None) -> Any:
+def normal_convolution(x: Tensor, step: Conv, name: str | None = None) -> Any:
     """Return the features behind a convolution, its normalisation and a ReLU, whose names begin alike."""
     size = (step.height, step.width)
     x = Conv2D(step.filters, size, step.stride, step.padding, use_bias=False, name=name)(x)

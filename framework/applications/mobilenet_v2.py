@@ -18,7 +18,16 @@ from ...layers.convolution.pooling import GlobalAveragePooling2D
 from ...layers.core.activation import ReLU
 from ...layers.core.merging import Add
 from ..models.functional import Functional
-from .building import KERAS_FILE, Options, convolved, divisible, halving_margins, normalized, warn_of_size
+from .building import (
+    KERAS_FILE,
+    Options,
+    channels_of,
+    convolved,
+    divisible,
+    halving_margins,
+    normalized,
+    warn_of_size,
+)
 from .imagenet_utils import decode_predictions
 from .resnet_v2 import preprocess_input
 
@@ -91,9 +100,9 @@ def _normalized(x: Tensor, name: str, activation_name: str | None = None) -> Any
     return x if activation_name is None else ReLU(6.0, name=activation_name)(x)
 
 
-def _block(inputs: Any, filters: int, stride: int, number: int) -> Any:
+def _block(inputs: Tensor, filters: int, stride: int, number: int) -> Any:
     """Widened, convolved feature by feature, and narrowed again."""
-    x, before = inputs, inputs.shape[-1]
+    x, before = inputs, channels_of(inputs)
     prefix = f"block_{number}_" if number else "expanded_conv_"
     if number:
         x = convolved(x, _EXPANSION * before, 1, f"{prefix}expand", padding="same", use_bias=False)

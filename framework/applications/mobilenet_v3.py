@@ -22,7 +22,15 @@ from ...layers.core.merging import Add, Multiply
 from ...layers.core.shaping import Flatten
 from ...layers.regularization.dropout import Dropout
 from ..models.functional import Functional
-from .building import Options, convolved, divisible, halving_margins, normalized, warn_of_size
+from .building import (
+    Options,
+    channels_of,
+    convolved,
+    divisible,
+    halving_margins,
+    normalized,
+    warn_of_size,
+)
 from .imagenet_utils import decode_predictions
 
 # The hashes of the files with and without a top.
@@ -200,9 +208,9 @@ def _activated(x: Tensor, variant: _Variant, is_hard_swish: bool = True) -> Any:
     return Activation("hard_swish")(x) if is_hard_swish and not variant.is_minimalistic else ReLU()(x)
 
 
-def _block(inputs: Any, block: _Block, variant: _Variant, number: int) -> Any:
+def _block(inputs: Tensor, block: _Block, variant: _Variant, number: int) -> Any:
     """Widened, convolved feature by feature, and narrowed again."""
-    x, before = inputs, inputs.shape[-1]
+    x, before = inputs, channels_of(inputs)
     filters, inside = divisible(block.filters * variant.alpha), divisible(before * block.expansion)
     prefix = f"expanded_conv_{number}_" if number else "expanded_conv_"
     if number:

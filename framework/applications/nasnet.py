@@ -18,7 +18,14 @@ from ...layers.convolution.pooling import AveragePooling2D, GlobalAveragePooling
 from ...layers.core.activation import Activation
 from ...layers.core.merging import Add, Concatenate
 from ..models.functional import Functional
-from .building import STORE, Options, convolved, halving_margins, normalized
+from .building import (
+    STORE,
+    Options,
+    channels_of,
+    convolved,
+    halving_margins,
+    normalized,
+)
 from .imagenet_utils import decode_predictions
 from .resnet_v2 import preprocess_input
 
@@ -125,12 +132,12 @@ def _squeezed(x: Tensor, filters: int, convolution: str, normalization: str) -> 
     return _normalized(x, normalization)
 
 
-def _fitting(before: Any, x: Any, filters: int, name: str) -> Any:
+def _fitting(before: Tensor, x: Tensor, filters: int, name: str) -> Any:
     """The features of the cell before the last one, in the size and number of those of the last one."""
     if before is x:
         return x
-    if before.shape[1:3] == x.shape[1:3]:
-        if before.shape[-1] == filters:
+    if (before.shape or ())[1:3] == (x.shape or ())[1:3]:
+        if channels_of(before) == filters:
             return before
         return _squeezed(before, filters, f"adjust_conv_projection_{name}", f"adjust_bn_{name}")
     # Every other place, and the places one further down and to the right.
@@ -143,7 +150,7 @@ def _fitting(before: Any, x: Any, filters: int, name: str) -> Any:
     return _normalized(Concatenate()(halves), f"adjust_bn_{name}")
 
 
-def _separable(x: Any, filters: int, size: int, name: str, stride: int = 1) -> Any:
+def _separable(x: Tensor, filters: int, size: int, name: str, stride: int = 1) -> Any:
     """Two separable convolutions, the first one with the stride."""
     x = Activation("relu")(x)
     if stride == 2:

@@ -52,7 +52,7 @@ def Xception(
     """
     options = Options(include_top, weights, input_tensor, input_shape, pooling, classes, classifier_activation, name)
     images = options.images(options.shape(299, 71))
-    x: Any = images
+    x: Tensor = images
     for number, (filters, stride) in enumerate([(32, 2), (64, 1)], 1):
         convolution = f"block1_conv{number}"
         x = convolved(x, filters, 3, convolution, strides=stride, use_bias=False)

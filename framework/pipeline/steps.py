@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,11 @@ from ..replicas.cut_steps import CutSteps, wide
 from ..replicas.traced import Entry, StepTracer
 from .stages import Stages
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..training.step_methods import StepMethods
+
 
 class PipelineSteps(CutSteps):
     """Builds the steps of one model that was compiled under `Pipeline`."""
@@ -31,14 +36,16 @@ class PipelineSteps(CutSteps):
     part = "microbatch"
     strategy: Pipeline
 
-    def __init__(self, model: Any, strategy: Pipeline) -> None:
+    def __init__(self, model: StepMethods, strategy: Pipeline) -> None:
         super().__init__(model, strategy)
         self._stages: tuple[int, Stages] | None = None
 
     def placed(self) -> AbstractContextManager[None]:
         return self._found_stages().placed()
 
-    def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: Any = 1.0) -> list[Any]:
+    def build_sums(
+        self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: float | Tensor = 1.0
+    ) -> list[Any]:
         return _Loop(self.strategy, self._found_stages(), tracer, layout, tensors, share).build()
 
     def _found_stages(self) -> Stages:
@@ -67,7 +74,7 @@ class _Loop:
         tracer: StepTracer,
         layout: Layout,
         tensors: list[Tensor],
-        share: Any,
+        share: float | Tensor,
     ) -> None:
         self._strategy = strategy
         self._stages = stages
@@ -76,7 +83,7 @@ class _Loop:
         self._tensors = tensors
         self._share = share
         rows = tensors[0].shape[0] if tensors[0].shape else None
-        self._rows: Any = ops.shape(tensors[0])[0] if rows is None else rows
+        self._rows: int | Tensor = ops.shape(tensors[0])[0] if rows is None else rows
         self._count: Any = ops.minimum(strategy.microbatches, self._rows) if rows is None else None
         if rows is not None:
             self._count = max(min(strategy.microbatches, rows), 1)
@@ -90,7 +97,7 @@ class _Loop:
         entries = self._tracer.entries
         starts = [start for entry in entries for start in self._starts(entry)]
 
-        def body(number: Any, *sums: Any) -> tuple[Any, ...]:
+        def body(number: Tensor, *sums: Tensor) -> tuple[Tensor, ...]:
             feeds, weight = self._microbatch(number)
             share = self._share * (1.0 / self._count if weight is None else weight)
             found = self._tracer.traced_entries(self._layout, feeds, share)
@@ -118,7 +125,7 @@ class _Loop:
 
     # --- microbatches -----------------------------------------------------------------------------------------------
 
-    def _microbatch(self, number: Any) -> tuple[list[Tensor], Any]:
+    def _microbatch(self, number: Tensor) -> tuple[list[Tensor], Any]:
         """The tensors of a microbatch, and its share of the rows: None where all have the same."""
         if self._is_even:
             return [stacked[number] for stacked in self._stacked], None
@@ -141,7 +148,14 @@ class _Loop:
                 ]
             return [ops.zeros(shape, wide(dtype))]
 
-    def _added(self, entry: Entry, given: Sequence[Any], sums: Sequence[Any], number: Any, weight: Any) -> list[Any]:
+    def _added(
+        self,
+        entry: Entry,
+        given: Sequence[Tensor],
+        sums: Sequence[Any],
+        number: Tensor,
+        weight: Tensor | float | None,
+    ) -> list[Tensor]:
         """The sums with what one microbatch gives."""
         *indices, value = given
         if entry.part.reduction == "first":
@@ -154,7 +168,7 @@ class _Loop:
             return [sums[0].write(number, indices[0]), sums[1].write(number, value)]
         return [sums[0] + value]
 
-    def _ended(self, entry: Entry, results: Any) -> Any:
+    def _ended(self, entry: Entry, results: Iterator[Any]) -> Any:
         """Return the value of an entry when the loop is over."""
         with self._at(entry):
             scale = None if entry.part.reduction != "mean" or not self._is_even else 1.0 / self._count
@@ -168,9 +182,10 @@ class _Loop:
             return ops.cast(value, entry.part.dtype)
 
 
-def _stacked(tensor: Any, count: int) -> Tensor:
+def _stacked(tensor: Tensor, count: int) -> Tensor:
     """The rows of a batch as an array of microbatches."""
-    rows, *rest = tensor.shape
+    rows, *rest = tensor.shape or (None,)
+    assert rows is not None
     return ops.reshape(tensor, (count, rows // count, *rest))
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.registry import register_keras_serializable
 from ...layers.core.dense import Dense
 from ...layers.core.layer import Layer
+
+if TYPE_CHECKING:
+    from ...engine.objects.identifiers import InitializerLike
+    from ...engine.ops.base import TensorLike
+
+
+Cache = tuple[Tensor, Tensor] | None  # keys and values of the steps before
 
 
 @register_keras_serializable(package="anabranch.pretrained")
@@ -46,7 +53,7 @@ class SelfAttention(Layer):
         scale: float | None = None,
         window: int | None = None,
         rotary: dict[str, Any] | None = None,
-        kernel_initializer: Any = "glorot_uniform",
+        kernel_initializer: InitializerLike = "glorot_uniform",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -78,11 +85,12 @@ class SelfAttention(Layer):
             layer.build((None, None, features))
         self.output_dense.build((None, None, self.heads * self.head_dim))
 
-    def call(self, inputs: Any, mask: Any = None, cache: Any = None, start: Any = None) -> Any:
+    def call(self, inputs: Tensor, mask: Tensor | None = None, cache: Cache = None, start: Tensor | None = None) -> Any:
         query, key, value = self._projected(inputs)
         batch, steps = ops.shape(query)[0], ops.shape(query)[1]
         places = ops.arange(steps, dtype="int32")
         if cache is not None:
+            assert start is not None
             places = ops.expand_dims(start, 1) + places
         if self.rotary is not None:
             angles = rotary_angles(places, self.head_dim, **self.rotary)
@@ -97,7 +105,7 @@ class SelfAttention(Layer):
         outputs = self.output_dense(ops.reshape(found, (batch, steps, self.heads * self.head_dim)))
         return outputs if cache is None else (outputs, cache)
 
-    def _projected(self, inputs: Any) -> list[Tensor]:
+    def _projected(self, inputs: Tensor) -> list[Tensor]:
         """Queries, keys and values by heads."""
         if self.fused:
             wide, narrow = self.heads * self.head_dim, self.key_heads * self.head_dim
@@ -110,11 +118,11 @@ class SelfAttention(Layer):
             ops.reshape(part, (batch, steps, count, self.head_dim)) for part, count in zip(parts, heads, strict=True)
         ]
 
-    def _attend(self, query: Any, key: Any, value: Any, seen: Any) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None) -> Tensor:
         scale = 1 / math.sqrt(self.head_dim) if self.scale is None else self.scale
         return ops.dot_product_attention(query, key, value, mask=seen, scale=scale)
 
-    def _seen(self, targets: Any, sources: Any, mask: Any) -> Any:
+    def _seen(self, targets: Tensor, sources: Tensor, mask: Tensor | None) -> Tensor | None:
         """Return a mask of the sources that each target sees, (batch or 1, 1, targets, sources); None for all."""
         seen = None
         if self.causal:
@@ -147,13 +155,13 @@ class SelfAttention(Layer):
         return {**super().get_config(), **own}
 
 
-def _written(cache: Any, new: Any, places: Any) -> Tensor:
+def _written(cache: Tensor, new: Tensor, places: Tensor) -> Tensor:
     """A cache (batch, capacity, ...) with what is new at `places` (batch, steps) of it.
 
     Steps beyond the capacity are left out where there are several. A single one must be within it, and is written so
     that a decoder need not copy the cache.
     """
-    if new.shape[1] == 1:
+    if (new.shape or ())[1:2] == (1,):
         indices = ops.stack([ops.arange(ops.shape(cache)[0], dtype="int32"), places[:, 0]], axis=1)
         return ops.scatter_update(cache, indices, new[:, 0])
     hit = ops.equal(ops.expand_dims(places, -1), ops.arange(ops.shape(cache)[1], dtype="int32"))
@@ -162,7 +170,7 @@ def _written(cache: Any, new: Any, places: Any) -> Tensor:
     return ops.where(taken[:, :, None, None], spread, cache)
 
 
-def rotary_angles(places: Any, features: int, base: float, scaling: dict[str, Any] | None = None) -> Tensor:
+def rotary_angles(places: TensorLike, features: int, base: float, scaling: dict[str, Any] | None = None) -> Tensor:
     """The angles by which pairs of features are turned, (steps or batch x steps, features / 2).
 
     Args:
@@ -179,7 +187,7 @@ def rotary_angles(places: Any, features: int, base: float, scaling: dict[str, An
     return ops.expand_dims(ops.cast(places, "float32"), -1) * waves
 
 
-def _scaled_waves(waves: Any, scaling: dict[str, Any]) -> Any:
+def _scaled_waves(waves: Tensor, scaling: dict[str, Any]) -> Tensor:
     factor = scaling["factor"]
     if scaling["kind"] == "linear":
         return waves / factor
@@ -190,7 +198,7 @@ def _scaled_waves(waves: Any, scaling: dict[str, Any]) -> Any:
     return waves / factor * (1 - part) + waves * part
 
 
-def turned(x: Any, angles: Any) -> Tensor:
+def turned(x: Tensor, angles: Tensor) -> Tensor:
     """Heads (batch, steps, heads, features) with pairs (i, i + features / 2) turned by angles."""
     angles = ops.expand_dims(angles, -2)
     if len(angles.shape or ()) == 3:

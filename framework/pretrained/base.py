@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...engine import ops
 from ...engine.objects import initializers
 from ..models.model import Model
 from .names import Name
+
+if TYPE_CHECKING:
+    from ..structures import Tensors
 
 Config = dict[str, Any]
 
@@ -51,7 +54,7 @@ class PretrainedModel(Model):
         return {**base, "config": self.config}
 
 
-def tokens_and_mask(inputs: Any) -> tuple[Any, Any]:
+def tokens_and_mask(inputs: Tensors) -> tuple[Any, Any]:
     """Tokens, and the mask that may come with them."""
     if not isinstance(inputs, dict):
         return inputs, None
@@ -99,7 +102,7 @@ def required(config: Config, keys: Iterable[str]) -> list[Any]:
     return [config[key] for key in keys]
 
 
-def refuse(config: Config, key: str, *allowed: Any) -> None:
+def refuse(config: Config, key: str, *allowed: object) -> None:
     """Refuse a setting that this package does not compute.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from ...layers.normalization.batch_and_layer import LayerNormalization
 from .base import Config, PretrainedModel, activation, refuse, required, tokens_and_mask
 from .encoder import EncoderBlock
 from .names import Name, linear, normalisation
+
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+    from ..structures import Tensors
 
 
 class _Bert(PretrainedModel):
@@ -44,7 +48,7 @@ class _Bert(PretrainedModel):
     def _dense(self, units: int, name: str) -> Dense:
         return Dense(units, kernel_initializer=self.initializer(), name=name, dtype=self.dtype_policy)
 
-    def encode(self, inputs: Any) -> Any:
+    def encode(self, inputs: Tensors) -> Any:
         """The last hidden states, (batch, steps, features)."""
         tokens, mask = tokens_and_mask(inputs)
         places = ops.arange(ops.shape(tokens)[1], dtype="int32")
@@ -53,7 +57,7 @@ class _Bert(PretrainedModel):
             x = block(x, mask=mask)
         return x
 
-    def pooled(self, states: Any) -> Any:
+    def pooled(self, states: Tensor) -> Any:
         """Return the pooled state of the first place, (batch, features)."""
         return ops.tanh(self.pooler(states[:, 0]))
 
@@ -84,7 +88,7 @@ class BertModel(_Bert):
 
     prefix: ClassVar[str] = ""
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Tensors) -> Any:
         states = self.encode(inputs)
         return {"hidden": states, "pooled": self.pooled(states)}
 
@@ -118,7 +122,7 @@ class BertForMaskedLM(_Bert):
         )
         self.bias = self.add_weight(shape=(config["vocab_size"],), initializer="zeros", name="bias")
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Tensors) -> Any:
         x = self.transform_norm(self.transform_activation(self.transform(self.encode(inputs))))
         return self.tokens(x, reverse=True) + self.bias
 
@@ -142,7 +146,7 @@ class BertForSequenceClassification(_Bert):
         super().__init__(config, **kwargs)
         self.classifier = self._dense(class_count(config), "classifier")
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Tensors) -> Any:
         return self.classifier(self.pooled(self.encode(inputs)))
 
     def names(self) -> list[Name]:

@@ -8,6 +8,7 @@ from ...engine import ops
 from .base import PretrainedModel
 
 if TYPE_CHECKING:
+    from ...engine.graph import Tensor
     from ..serving.decoding.decoder import Decoder
 
 
@@ -47,17 +48,17 @@ def decoder(model: PretrainedModel, *, end_token: int, max_length: int, slots: i
         raise ValueError(f"max_length={max_length} exceeds the {positions} positions that the model has.")
     dtype = model.compute_dtype
 
-    def begin(rows: Any) -> Any:
+    def begin(rows: Tensor) -> Any:
         caches = []
         for heads, size in causal.cache_sizes():
             caches.append(tuple(ops.zeros((rows, max_length, heads, size), dtype) for _ in range(2)))
         return {"caches": caches, "start": ops.zeros((rows,), "int32")}
 
-    def step(tokens: Any, states: Any) -> Any:
+    def step(tokens: Tensor, states: Tensor) -> Any:
         logits, caches = causal.step(ops.expand_dims(tokens, 1), states["caches"], states["start"])
         return logits[:, 0], {"caches": caches, "start": states["start"] + 1}
 
-    def prefill(tokens: Any, lengths: Any, states: Any) -> Any:
+    def prefill(tokens: Tensor, lengths: Tensor, states: Tensor) -> Any:
         logits, caches = causal.step(tokens, states["caches"], states["start"])
         last = ops.expand_dims(ops.maximum(lengths - 1, 0), 1)
         chosen = ops.take_along_axis(logits, ops.expand_dims(last, 2), axis=1)

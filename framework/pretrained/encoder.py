@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine.objects.registry import register_keras_serializable
 from ...layers.core.dense import Dense
@@ -11,6 +11,10 @@ from ...layers.normalization.batch_and_layer import LayerNormalization
 from .attention import SelfAttention
 from .base import Config, activation, required
 from .names import Name, linear, normalisation
+
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+    from ...engine.objects.identifiers import InitializerLike
 
 
 @register_keras_serializable(package="anabranch.pretrained")
@@ -23,7 +27,9 @@ class EncoderBlock(Layer):
         initializer: of the weights.
     """
 
-    def __init__(self, config: Config, normalize_first: bool, initializer: Any = "zeros", **kwargs: Any) -> None:
+    def __init__(
+        self, config: Config, normalize_first: bool, initializer: InitializerLike = "zeros", **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.settings, self.normalize_first = config, normalize_first
         features, inner, heads = required(config, ("hidden_size", "intermediate_size", "num_attention_heads"))
@@ -43,7 +49,7 @@ class EncoderBlock(Layer):
         self.projection = Dense(features, kernel_initializer=initializer, name="projection", dtype=policy)
         self.norm_2 = LayerNormalization(epsilon=epsilon, name="norm_2", dtype=policy)
 
-    def call(self, inputs: Any, mask: Any = None) -> Any:
+    def call(self, inputs: Tensor, mask: Tensor | None = None) -> Any:
         if self.normalize_first:
             x = inputs + self.attention(self.norm_1(inputs), mask=mask)
             return x + self.projection(self.activation(self.hidden(self.norm_2(x))))

@@ -93,7 +93,7 @@ def load(folder: str | os.PathLike[str], *, dtype: str = "float32", quantize: st
     return model
 
 
-def save(model: PretrainedModel, folder: str | os.PathLike[str], *, max_shard_size: Any = "5GB") -> None:
+def save(model: PretrainedModel, folder: str | os.PathLike[str], *, max_shard_size: str | float | None = "5GB") -> None:
     """Save a model as other libraries load it.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,14 @@ from .attention import SelfAttention
 from .base import Config, PretrainedModel, activation, refuse, required, tokens_and_mask
 from .names import Name, linear, normalisation
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...engine.graph import Tensor
+    from ...engine.objects.identifiers import InitializerLike
+    from ..structures import Tensors
+    from .attention import Cache
+
 
 @register_keras_serializable(package="anabranch.pretrained")
 class GPT2Block(Layer):
@@ -28,7 +36,7 @@ class GPT2Block(Layer):
         initializer: of the weights.
     """
 
-    def __init__(self, config: Config, number: int, initializer: Any = "zeros", **kwargs: Any) -> None:
+    def __init__(self, config: Config, number: int, initializer: InitializerLike = "zeros", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.settings, self.number = config, number
         features, heads = required(config, ("n_embd", "n_head"))
@@ -54,7 +62,7 @@ class GPT2Block(Layer):
         self.hidden = Dense(inner, kernel_initializer=initializer, name="hidden", dtype=policy)
         self.projection = Dense(features, kernel_initializer=initializer, name="projection", dtype=policy)
 
-    def call(self, inputs: Any, mask: Any = None, cache: Any = None, start: Any = None) -> Any:
+    def call(self, inputs: Tensor, mask: Tensor | None = None, cache: Cache = None, start: Tensor | None = None) -> Any:
         attended = self.attention(self.norm_1(inputs), mask=mask, cache=cache, start=start)
         if cache is not None:
             attended, cache = attended
@@ -93,14 +101,14 @@ class GPT2LMHeadModel(PretrainedModel):
         ]
         self.norm = LayerNormalization(epsilon=config.get("layer_norm_epsilon", 1e-5), name="norm", dtype=policy)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Tensors) -> Any:
         tokens, mask = tokens_and_mask(inputs)
         x = self.embed(tokens)
         for block in self.blocks:
             x = block(x, mask=mask)
         return self.tokens(self.norm(x), reverse=True)
 
-    def embed(self, tokens: Any) -> Any:
+    def embed(self, tokens: Tensor) -> Any:
         """The vectors of tokens and of their places."""
         return self.tokens(tokens) + self.positions(ops.arange(ops.shape(tokens)[1], dtype="int32"))
 
@@ -108,7 +116,7 @@ class GPT2LMHeadModel(PretrainedModel):
         """Return the layers that GPTQ and AWQ go through."""
         return {"pre_block_layers": [self.embed], "sequential_blocks": self.blocks}
 
-    def step(self, tokens: Any, caches: Any, start: Any) -> tuple[Any, Any]:
+    def step(self, tokens: Tensor, caches: Sequence[Cache], start: Tensor) -> tuple[Any, Any]:
         """Logits (batch, steps, vocabulary) of tokens that follow what the caches hold, and the caches with them.
 
         Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,14 @@ from ...layers.normalization.scale import RMSNormalization
 from .attention import SelfAttention
 from .base import Config, PretrainedModel, activation, refuse, required, tokens_and_mask
 from .names import TURNED, Name, linear
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...engine.graph import Tensor
+    from ...engine.objects.identifiers import InitializerLike
+    from ..structures import Tensors
+    from .attention import Cache
 
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
@@ -48,7 +56,9 @@ class LlamaBlock(Layer):
         initializer: of the weights.
     """
 
-    def __init__(self, config: Config, attention: dict[str, Any], initializer: Any = "zeros", **kwargs: Any) -> None:
+    def __init__(
+        self, config: Config, attention: dict[str, Any], initializer: InitializerLike = "zeros", **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.settings, self.attention_settings = config, attention
         features, inner, heads = required(config, ("hidden_size", "intermediate_size", "num_attention_heads"))
@@ -76,7 +86,7 @@ class LlamaBlock(Layer):
         self.up = Dense(inner, name="up", **options)
         self.down = Dense(features, name="down", **options)
 
-    def call(self, inputs: Any, mask: Any = None, cache: Any = None, start: Any = None) -> Any:
+    def call(self, inputs: Tensor, mask: Tensor | None = None, cache: Cache = None, start: Tensor | None = None) -> Any:
         attended = self.attention(self.norm_1(inputs), mask=mask, cache=cache, start=start)
         if cache is not None:
             attended, cache = attended
@@ -125,7 +135,7 @@ class LlamaForCausalLM(PretrainedModel):
         biased = bool(config.get("attention_bias", False))
         return {"use_bias": biased, "output_bias": biased}
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Tensors) -> Any:
         tokens, mask = tokens_and_mask(inputs)
         x = self.tokens(tokens)
         for block in self.blocks:
@@ -136,7 +146,7 @@ class LlamaForCausalLM(PretrainedModel):
         """Return the layers that GPTQ and AWQ go through."""
         return {"pre_block_layers": [self.tokens], "sequential_blocks": self.blocks}
 
-    def step(self, tokens: Any, caches: Any, start: Any) -> tuple[Any, Any]:
+    def step(self, tokens: Tensor, caches: Sequence[Cache], start: Tensor) -> tuple[Any, Any]:
         """Logits of tokens that follow what the caches hold, and the caches with them; see `GPT2LMHeadModel.step`."""
         x, found = self.tokens(tokens), []
         for block, cache in zip(self.blocks, caches, strict=True):

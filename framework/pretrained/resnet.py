@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from ...layers.normalization.batch_and_layer import BatchNormalization
 from .base import Config, PretrainedModel, activation, required
 from .bert import class_count
 from .names import CONVOLUTION, Name, linear
+
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+    from ...engine.objects.identifiers import InitializerLike
 
 
 @register_keras_serializable(package="anabranch.pretrained")
@@ -34,7 +38,7 @@ class ConvolutionLayer(Layer):
         size: int = 3,
         stride: int = 1,
         activation: str | None = "relu",
-        initializer: Any = "zeros",
+        initializer: InitializerLike = "zeros",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -53,7 +57,7 @@ class ConvolutionLayer(Layer):
             epsilon=1e-5, momentum=0.9, name="normalization", dtype=self.dtype_policy
         )
 
-    def call(self, inputs: Any, training: Any = None) -> Any:
+    def call(self, inputs: Tensor, training: bool | Tensor | None = None) -> Any:
         x = padded(inputs, self.size // 2)
         x = self.normalization(self.convolution(x), training=training)
         return x if self.activation is None else self.activation(x)
@@ -76,7 +80,7 @@ def _activation(name: str) -> Any:
     return activation({"hidden_act": name}, "hidden_act", name)
 
 
-def padded(images: Any, margin: int, value: float = 0.0) -> Any:
+def padded(images: Tensor, margin: int, value: float = 0.0) -> Any:
     """Images with a margin of one value on all sides."""
     if margin == 0:
         return images
@@ -95,7 +99,12 @@ class ResidualLayer(Layer):
     """
 
     def __init__(
-        self, config: Config, features: tuple[int, int], stride: int, initializer: Any = "zeros", **kwargs: Any
+        self,
+        config: Config,
+        features: tuple[int, int],
+        stride: int,
+        initializer: InitializerLike = "zeros",
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.settings, self.features, self.stride = config, tuple(features), stride
@@ -117,7 +126,7 @@ class ResidualLayer(Layer):
         if before != behind or stride != 1:
             self.shortcut = ConvolutionLayer(behind, 1, stride, None, initializer, name="shortcut", dtype=policy)
 
-    def call(self, inputs: Any, training: Any = None) -> Any:
+    def call(self, inputs: Tensor, training: bool | Tensor | None = None) -> Any:
         x = inputs
         for step in self.steps:
             x = step(x, training=training)
@@ -172,7 +181,7 @@ class ResNetForImageClassification(PretrainedModel):
         """The initialiser of the weights: He's, which convolutions want."""
         return "zeros" if self._zeros else initializers.HeNormal()
 
-    def call(self, inputs: Any, training: Any = None) -> Any:
+    def call(self, inputs: Tensor, training: bool | Tensor | None = None) -> Any:
         x = padded(self.stem(inputs, training=training), 1, -np.inf)
         x = ops.max_pool(x, 3, 2, padding="valid")
         for layers in self.stages:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from .bert import class_count
 from .encoder import EncoderBlock
 from .names import CONVOLUTION, Name, linear, normalisation
 
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+    from ...engine.objects.identifiers import InitializerLike
+
 
 @register_keras_serializable(package="anabranch.pretrained")
 class PatchTokens(Layer):
@@ -28,7 +32,7 @@ class PatchTokens(Layer):
         initializer: of the weights.
     """
 
-    def __init__(self, patch: int, features: int, initializer: Any = "zeros", **kwargs: Any) -> None:
+    def __init__(self, patch: int, features: int, initializer: InitializerLike = "zeros", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.patch, self.features, self.first_values = patch, features, initializer
         self.projection = Conv2D(
@@ -44,7 +48,7 @@ class PatchTokens(Layer):
             shape=(1, count + 1, self.features), initializer=self.first_values, name="positions"
         )
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Tensor) -> Any:
         patches = self.projection(inputs)
         batch = ops.shape(patches)[0]
         patches = ops.reshape(patches, (batch, -1, self.features))
@@ -78,7 +82,7 @@ class ViTForImageClassification(PretrainedModel):
         self.norm = LayerNormalization(epsilon=config.get("layer_norm_eps", 1e-12), name="norm", dtype=policy)
         self.classifier = Dense(class_count(config), kernel_initializer=initializer, name="classifier", dtype=policy)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Tensor) -> Any:
         x = self.patches(inputs)
         for block in self.blocks:
             x = block(x)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...engine.testing.comparing import fail_unless, finding
+
+if TYPE_CHECKING:
+    from ..structures import Array, Arrays
 
 
 class Findings:
@@ -47,7 +50,7 @@ class Findings:
         return self.counts
 
 
-def assert_close(found: Any, wanted: Any, what: str, tolerance: float = 1e-5) -> None:
+def assert_close(found: Arrays, wanted: Arrays, what: str, tolerance: float = 1e-5) -> None:
     """Raise an AssertionError that begins with `what` where arrays differ by more than `tolerance`, relative to 1."""
     found, wanted = np.asarray(found), np.asarray(wanted)
     fail_unless(found.shape == wanted.shape, f"{what}: shape {found.shape}, expected {wanted.shape}")
@@ -62,5 +65,5 @@ def assert_close(found: Any, wanted: Any, what: str, tolerance: float = 1e-5) ->
     )
 
 
-def _short(x: Any) -> str:
+def _short(x: Array) -> str:
     return np.array2string(x, threshold=6, edgeitems=2, precision=5).replace("\n", "")

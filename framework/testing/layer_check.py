@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from ..models.api import Input, Model, load_model
 from ..training.gradient_tape import GradientTape
 from .findings import Findings, assert_close
 
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+    from ..structures import Arrays
+
 STEP = 1e-6  # of central differences, in float64
 
 
@@ -30,7 +34,7 @@ def check_layer(
     layer_class: type[Layer],
     init_kwargs: Mapping[str, Any] | None = None,
     *,
-    inputs: Any,
+    inputs: Arrays,
     differentiable: bool = True,
     tolerance: float = 1e-5,
     verbose: bool = True,
@@ -90,7 +94,7 @@ def check_layer(
 class _LayerCheck:
     """The checks; each returns how many cases it compared."""
 
-    def __init__(self, layer_class: type[Layer], kwargs: dict[str, Any], inputs: Any, tolerance: float) -> None:
+    def __init__(self, layer_class: type[Layer], kwargs: dict[str, Any], inputs: Arrays, tolerance: float) -> None:
         self.layer_class, self.kwargs, self.inputs, self.tolerance = layer_class, kwargs, inputs, tolerance
 
     def call(self) -> int:
@@ -150,7 +154,7 @@ class _LayerCheck:
             flat = [ops.convert_to_tensor(y) for y in tree.flatten(self.layer(symbols))]
             branch = cond(n > 0, lambda: tree.flatten(self.layer(symbols)), lambda: [ops.zeros_like(y) for y in flat])
 
-            def body(i: Any, *carried: Any) -> Any:
+            def body(i: Tensor, *carried: Any) -> Any:
                 del carried
                 return (i + 1, *tree.flatten(self.layer(symbols)))
 

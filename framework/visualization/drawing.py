@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..bounding_boxes import convert_format
 from ..config import image_data_format
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from ..structures import Array
+
 Color = Sequence[int]
 
 
-def batch_of_images(images: Any, data_format: str | None, what: str) -> Any:
+def batch_of_images(images: ArrayLike, data_format: str | None, what: str) -> Any:
     """Images as a NumPy array with the channels last.
 
     Raises:
@@ -27,7 +32,7 @@ def batch_of_images(images: Any, data_format: str | None, what: str) -> Any:
 
 
 def draw_bounding_boxes(
-    images: Any,
+    images: ArrayLike,
     bounding_boxes: Mapping[str, Any],
     bounding_box_format: str,
     class_mapping: Mapping[int, str] | None = None,
@@ -94,15 +99,15 @@ def draw_bounding_boxes(
     return np.stack(drawn) if drawn else _as_bytes(batch)
 
 
-def _as_bytes(images: Any) -> Any:
+def _as_bytes(images: Array) -> Array:
     if images.dtype.kind == "f" and images.size:
         images = np.clip(images, 0, 1) * 255 if images.max() <= 1 else np.clip(images, 0, 255)
     return images.astype("uint8")
 
 
 def draw_segmentation_masks(
-    images: Any,
-    segmentation_masks: Any,
+    images: ArrayLike,
+    segmentation_masks: ArrayLike,
     num_classes: int | None = None,
     color_mapping: Mapping[int, Color] | None = None,
     alpha: float = 0.8,

@@ -5,20 +5,26 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .drawing import Color, batch_of_images, draw_bounding_boxes, draw_segmentation_masks
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from ..data.images import Image
+    from ..structures import Array
 
 _TITLE = 16  # pixels above an image with a label
 _GAP = 4  # between images
 
 
 def plot_image_gallery(
-    images: Any,
-    y_true: Any = None,
-    y_pred: Any = None,
+    images: ArrayLike,
+    y_true: Sequence[int] | Array | None = None,
+    y_pred: Sequence[int] | Array | None = None,
     label_map: Mapping[int, str] | None = None,
     rows: int | None = None,
     cols: int | None = None,
@@ -95,13 +101,18 @@ def _shape(count: int, rows: int | None, cols: int | None) -> tuple[int, int]:
     return rows, cols or max(math.ceil(count / rows), 1)
 
 
-def _as_bytes(images: Any, value_range: tuple[float, float]) -> Any:
+def _as_bytes(images: Array, value_range: tuple[float, float]) -> Any:
     low, high = value_range
     scaled = (images.astype("float32") - low) * (255 / (high - low))
     return np.clip(scaled, 0, 255).round().astype("uint8")
 
 
-def _title(number: int, y_true: Any, y_pred: Any, label_map: Mapping[int, str] | None) -> str:
+def _title(
+    number: int,
+    y_true: Sequence[int] | Array | None,
+    y_pred: Sequence[int] | Array | None,
+    label_map: Mapping[int, str] | None,
+) -> str:
     parts = [
         f"{name}: {(label_map or {}).get(int(np.asarray(labels)[number]), 'Unknown')}"
         for name, labels in (("Label", y_true), ("Pred", y_pred))
@@ -110,14 +121,14 @@ def _title(number: int, y_true: Any, y_pred: Any, label_map: Mapping[int, str] |
     return "  ".join(parts)
 
 
-def _save(gallery: Any, path: str, dpi: int) -> None:
+def _save(gallery: Image, path: str, dpi: int) -> None:
     if path.lower().endswith((".jpg", ".jpeg", ".bmp")):  # which have no transparency
         gallery = gallery.convert("RGB")
     gallery.save(path, dpi=(dpi, dpi))
 
 
 def plot_bounding_box_gallery(
-    images: Any,
+    images: ArrayLike,
     bounding_box_format: str,
     y_true: Mapping[str, Any] | None = None,
     y_pred: Mapping[str, Any] | None = None,
@@ -178,11 +189,11 @@ def plot_bounding_box_gallery(
 
 
 def plot_segmentation_mask_gallery(
-    images: Any,
+    images: ArrayLike,
     num_classes: int,
     value_range: tuple[float, float] = (0, 255),
-    y_true: Any = None,
-    y_pred: Any = None,
+    y_true: Sequence[int] | Array | None = None,
+    y_pred: Sequence[int] | Array | None = None,
     color_mapping: Mapping[int, Color] | None = None,
     blend: bool = True,
     alpha: float = 0.8,

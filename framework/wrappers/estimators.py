@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
@@ -15,6 +15,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 from ..models.cloning import clone_model
 from ..models.model import Model
 from ..utils import set_random_seed
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from ..structures import Array
 
 
 class _Estimator(BaseEstimator):
@@ -40,7 +45,7 @@ class _Estimator(BaseEstimator):
         parameters["model"] = self.model if not isinstance(self.model, Model) else copy.deepcopy(self.model)
         return type(self)(**parameters)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, **kwargs: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, **kwargs: Any) -> Self:
         """Train the model.
 
         Args:
@@ -82,7 +87,7 @@ class _Estimator(BaseEstimator):
             made.compile_from_config(config)
         return made
 
-    def _targets(self, y: Any) -> Any:
+    def _targets(self, y: Array) -> Any:
         """Return the targets as columns, as the model is to predict them."""
         self._is_column = y.ndim == 1
         return y.reshape(-1, 1) if self._is_column else y
@@ -126,7 +131,7 @@ class SKLearnClassifier(ClassifierMixin, _Estimator):
         tags.classifier_tags.poor_score = True
         return tags
 
-    def _targets(self, y: Any) -> Any:
+    def _targets(self, y: Array) -> Any:
         y = column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
         check_classification_targets(y)
         kind = type_of_target(y)
@@ -139,17 +144,17 @@ class SKLearnClassifier(ClassifierMixin, _Estimator):
             raise ValueError("Classifier can't train when only one class is present.")
         return np.eye(len(self.classes_), dtype="float32")[places]
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: ArrayLike) -> Any:
         """Return the class of each row of `X`."""
         outputs = self._outputs(X)
         return self.classes_[np.argmax(outputs, axis=-1)]
 
-    def decision_function(self, X: Any) -> Any:
+    def decision_function(self, X: ArrayLike) -> Any:
         """Return the model's outputs ``[samples, classes]``; of two classes the second less the first, as of others."""
         outputs = self._outputs(X)
         return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
 
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: ArrayLike) -> Any:
         """Return the model's outputs ``[samples, classes]``, which are probabilities if it ends with a softmax."""
         return self._outputs(X)
 
@@ -184,7 +189,7 @@ class SKLearnRegressor(RegressorMixin, _Estimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: ArrayLike) -> Any:
         """Return the model's outputs: ``[samples]`` or ``[samples, outputs]``, as the targets were."""
         outputs = self._outputs(X).astype("float64")  # as scikit-learn's own
         return outputs[:, 0] if self._is_column and outputs.ndim == 2 and outputs.shape[1] == 1 else outputs
@@ -220,6 +225,6 @@ class SKLearnTransformer(TransformerMixin, _Estimator):
         tags.transformer_tags.preserves_dtype = []
         return tags
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: ArrayLike) -> Any:
         """Return the model's outputs for `X`."""
         return self._outputs(X)
