@@ -8,7 +8,7 @@ Source: https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine.graph.graph import eagerly
 from .errors import OnnxError
@@ -16,6 +16,12 @@ from .importing.model import as_value, missing_ops, runner_of
 from .importing.reading import read_model
 from .importing.values import as_array
 from .protos import load_onnx
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+    from ...engine.ops.base import TensorLike
+    from ..structures import Array, Arrays
 
 
 def _not_supposed(message: str) -> Exception:
@@ -27,14 +33,14 @@ def _not_supposed(message: str) -> Exception:
 class Prepared:
     """A model that is ready to be run on arrays."""
 
-    def __init__(self, model: Any, beside: Mapping[str, Any]) -> None:
+    def __init__(self, model: ModelProto, beside: Mapping[str, Array]) -> None:
         self._model = model
         self._beside = dict(beside)
         self._names = [each.name for each in model.graph.input]
         weights = {each.name for each in model.graph.initializer}
         self._required = [name for name in self._names if name not in weights]
 
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def run(self, inputs: Arrays, **kwargs: object) -> tuple[Any, ...]:
         """Return the outputs for arrays in the order of the graph's inputs, or by their names.
 
         Raises:
@@ -49,7 +55,7 @@ class Prepared:
         except NotImplementedError as error:
             raise _not_supposed(str(error)) from error
 
-    def _named(self, inputs: Any) -> dict[str, Any]:
+    def _named(self, inputs: Arrays) -> dict[str, Any]:
         listed = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
         names = self._names if len(listed) == len(self._names) else self._required
         if len(listed) != len(names):
@@ -57,12 +63,12 @@ class Prepared:
         return dict(zip(names, listed, strict=True))
 
 
-def is_compatible(model: Any, device: str = "CPU", **kwargs: Any) -> bool:
+def is_compatible(model: ModelProto, device: str = "CPU", **kwargs: object) -> bool:
     """Return whether each operator of a model has a rule here, or a definition by others."""
     return supports_device(device) and not missing_ops(read_model(model)[0])
 
 
-def prepare(model: Any, device: str = "CPU", **kwargs: Any) -> Prepared:
+def prepare(model: ModelProto, device: str = "CPU", **kwargs: object) -> Prepared:
     """Return a model that is ready to be run.
 
     Args:
@@ -89,12 +95,14 @@ def prepare(model: Any, device: str = "CPU", **kwargs: Any) -> Prepared:
     return Prepared(proto, beside)
 
 
-def run_model(model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+def run_model(model: ModelProto, inputs: Arrays, device: str = "CPU", **kwargs: object) -> tuple[Any, ...]:
     """Return a model's outputs; see `prepare`."""
     return prepare(model, device).run(inputs)
 
 
-def run_node(node: Any, inputs: Sequence[Any], device: str = "CPU", outputs_info: Any = None, **kwargs: Any) -> Any:
+def run_node(
+    node: NodeProto, inputs: Sequence[TensorLike], device: str = "CPU", outputs_info: object = None, **kwargs: object
+) -> Any:
     """Return the outputs of a single node, of the newest opset unless `opset_version` is given."""
     onnx = load_onnx()
     helper = onnx.helper

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,8 +13,14 @@ from ...engine.graph import flatten
 from .errors import OnnxError
 from .protos import load_onnx
 
+if TYPE_CHECKING:
+    from ..models.model import Model
+    from ..structures import Array, Arrays
 
-def check(model: Any, filepath: str | os.PathLike[str], inputs: Any, *, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+
+def check(
+    model: Model, filepath: str | os.PathLike[str], inputs: Arrays, *, rtol: float = 1e-4, atol: float = 1e-5
+) -> None:
     """Compute an exported file's outputs and compare them with the model's.
 
     The file is run by onnxruntime where that is installed, else by the reference implementation of the package onnx.
@@ -68,7 +74,7 @@ def _runner(path: str) -> tuple[list[str], Any]:
     return inputs, lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
 
 
-def _feeds(model: Any, names: list[str], inputs: object) -> dict[str, Any]:
+def _feeds(model: Model, names: list[str], inputs: object) -> dict[str, Any]:
     states = {variable.path.replace("/", "_"): variable for variable in model.variables}
     wanted = [name for name in names if name not in states]
     if isinstance(inputs, Mapping):
@@ -84,7 +90,7 @@ def _feeds(model: Any, names: list[str], inputs: object) -> dict[str, Any]:
     return {name: each.astype(object) if is_string(each.dtype) else each for name, each in feeds.items()}
 
 
-def _compare(name: str, found: Any, wanted: Any, rtol: float, atol: float) -> None:
+def _compare(name: str, found: Array, wanted: Array, rtol: float, atol: float) -> None:
     if found.shape != wanted.shape:
         raise OnnxError(f"Output {name!r} has shape {found.shape}; the model's has {wanted.shape}.")
     if found.dtype.kind in "OUT" or is_string(wanted.dtype):

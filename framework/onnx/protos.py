@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...engine.common.dtypes import is_string, name_of
 from .errors import OnnxError
+
+if TYPE_CHECKING:
+    from onnx import TensorProto
+
+    from ..structures import Array
 
 
 def load_onnx() -> Any:
@@ -25,7 +30,7 @@ def load_onnx() -> Any:
     return onnx
 
 
-def element_type(dtype: Any) -> int:
+def element_type(dtype: np.dtype[Any]) -> int:
     """Return ONNX's number of a dtype.
 
     Raises:
@@ -39,7 +44,7 @@ def element_type(dtype: Any) -> int:
     return onnx.helper.np_dtype_to_tensor_dtype(dtype)
 
 
-def tensor_proto(array: Any, name: str) -> Any:
+def tensor_proto(array: Array, name: str) -> TensorProto:
     """Return an array as a TensorProto."""
     onnx = load_onnx()
     array = np.asarray(array)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....engine.common.quick_dataclass import dataclass
 from ....engine.graph.graph import Operation
 from ....engine.graph.spec import TensorSpec
-from .registry import attribute, exports
+from ....engine.ops.base import ConstantArray
+from ....engine.ops.containers.tensor_arrays import ArrayWrite
+from .registry import attribute, exports, op_of
 from .writer import INT, LONG, Writer
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def _new(w: Writer, node: Operation, size: str) -> Fresh:
 
 @exports("constant_array")
 def _constant_array(w: Writer, node: Operation) -> Dense:
-    op: Any = node.op
+    op = op_of(node, ConstantArray)
     return Dense(w.constant(op.value.stack(op.spec.element.shape, op.spec.element.dtype)))
 
 
@@ -121,7 +126,7 @@ def _read(w: Writer, node: Operation, array: Array, index: str) -> str:
 
 @exports("array_write")
 def _write(w: Writer, node: Operation, array: Array, index: str, value: str) -> Array:
-    op: Any = node.op
+    op = op_of(node, ArrayWrite)
     spec: Any = node.outputs[0].spec
     if isinstance(array, Fresh) and op.dynamic_size and not is_static(spec.element):
         array = Sequence(as_sequence(w, array))
@@ -149,7 +154,7 @@ def _without(w: Writer, array: Sequence, index: str) -> str:
     """A sequence without an element, if it has so many: it may be about to grow by that one."""
     length = w.add("SequenceLength", array.name, dtype=LONG)
     inside = w.compare("Less", w.cast(index, LONG), length)
-    graphs: list[Any] = []
+    graphs: list[GraphProto] = []
     for op_type, inputs in (("SequenceErase", (array.name, index)), ("Identity", (array.name,))):
         with w.subgraph() as nodes:
             result = w.add(op_type, *inputs)

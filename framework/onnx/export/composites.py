@@ -489,7 +489,7 @@ class _AttentionWriter:
         name = w.unsqueeze(name, *range(self.rank - len(symbol.shape or ())))
         return w.unsqueeze(name, 1) if self.rank == 3 else name
 
-    def _lowered(self, w: Writer, name: str, lowered: Any) -> str:
+    def _lowered(self, w: Writer, name: str, lowered: float | None) -> str:
         """The floats that are added to logits for a mask of bools."""
         return w.where(name, w.constant(np.zeros((), FLOAT)), w.constant(np.asarray(lowered, FLOAT)))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ....engine.common.identity import is_among
+from ....engine.control_flow.while_loop import While
 from ....engine.graph import Graph, Region
 from ....engine.graph.graph import Operation, ReadVariable
 from ....engine.graph.op import OUTSIDE_WORLD
@@ -21,8 +22,19 @@ from .arrays import Sequence as SequenceArray
 from .composites import Composite, find_composites
 from .recurrent import as_operator
 from .refused import reason_for
-from .registry import RULES, exports
+from .registry import RULES, exports, op_of
 from .writer import BOOL, LONG, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from onnx import GraphProto, NodeProto, ValueInfoProto
+
+    from ....engine.graph import Variable
+    from .arrays import Array
+
+
+Held: TypeAlias = "str | Array"  # what stands for a value: the name of a tensor, or an array
 
 
 class GraphExporter(Writer):
@@ -36,8 +48,8 @@ class GraphExporter(Writer):
     def __init__(self, opset: int) -> None:
         super().__init__(opset)
         self.values: dict[Symbol, Any] = {}
-        self.reads: dict[Any, str] = {}
-        self._initial: dict[Any, str] = {}
+        self.reads: dict[Variable, str] = {}
+        self._initial: dict[Variable, str] = {}
         self._composites: dict[Operation, Composite] = {}
 
     def run(self, graph: Graph, wanted: Iterable[Symbol]) -> None:
@@ -92,7 +104,7 @@ class GraphExporter(Writer):
         assert rule is not None
         return rule.write(self, operation, *inputs)
 
-    def variable(self, variable: Any, name: str) -> str:
+    def variable(self, variable: Variable, name: str) -> str:
         """Return what stands for a variable: an input of the model, or an initialiser with its value."""
         if variable in self.reads:
             return self.reads[variable]
@@ -108,13 +120,13 @@ class GraphExporter(Writer):
 
     # --- graphs inside of nodes -----------------------------------------------------------------------------
 
-    def inline(self, region: Region, arguments: Sequence[Any]) -> list[Any]:
+    def inline(self, region: Region, arguments: Sequence[Held]) -> list[Any]:
         """Append the inside of a loop or branch to the graph that is being written; gives its results."""
         self.bind(region, arguments)
         self.run(region, region.results)
         return [self.values[result] for result in region.results]
 
-    def bind(self, region: Region, arguments: Sequence[Any]) -> None:
+    def bind(self, region: Region, arguments: Sequence[Held]) -> None:
         """Give the parameters of a region their values, and forget what it computed where it was written before."""
         for symbol in [symbol for operation in region.operations for symbol in operation.outputs]:
             self.values.pop(symbol, None)
@@ -139,7 +151,7 @@ def _acts(operation: Operation) -> bool:
     )
 
 
-def _info_of(w: Writer, name: str, spec: Any, leading: Any = ()) -> Any:
+def _info_of(w: Writer, name: str, spec: Any, leading: Sequence[int | None] = ()) -> ValueInfoProto:
     """A ValueInfoProto; of an array's elements in `leading` axes more."""
     shape = None if spec.shape is None else [*leading, *spec.shape]
     return w.info(name, shape)
@@ -149,7 +161,7 @@ def _info_of(w: Writer, name: str, spec: Any, leading: Any = ()) -> Any:
 
 
 @exports("cond")
-def _cond(w: GraphExporter, node: Operation, choice: str, *captures: Any) -> list[Any]:
+def _cond(w: GraphExporter, node: Operation, choice: str, *captures: Held) -> list[Held]:
     for region in node.op.regions:
         for outer, parameter in region.captures:
             w.values[parameter] = w.values[outer]
@@ -158,7 +170,7 @@ def _cond(w: GraphExporter, node: Operation, choice: str, *captures: Any) -> lis
     return _switch(w, node, choice, list(node.op.regions), 0)
 
 
-def _switch(w: GraphExporter, node: Operation, choice: str, regions: list[Any], number: int) -> list[Any]:
+def _switch(w: GraphExporter, node: Operation, choice: str, regions: list[Region], number: int) -> list[Held]:
     """One of several branches: nodes inside of nodes."""
     if len(regions) == 1:
         return w.inline(regions[0], [])
@@ -167,16 +179,18 @@ def _switch(w: GraphExporter, node: Operation, choice: str, regions: list[Any], 
     return _branches(w, node, first, [regions[0], rest])
 
 
-def _branches(w: GraphExporter, node: Operation, choice: str, sides: list[Any]) -> list[Any]:
+def _branches(
+    w: GraphExporter, node: Operation, choice: str, sides: Sequence[Region | Callable[[], list[Held]]]
+) -> list[Held]:
     specs = [symbol.spec for symbol in node.outputs if not isinstance(symbol.spec, FrameSpec)]
-    bodies: list[list[Any]] = []
-    found: list[list[Any]] = []
+    bodies: list[list[NodeProto]] = []
+    found: list[list[Held]] = []
     for side in sides:
         with w.subgraph() as nodes:
             found.append(w.inline(side, []) if isinstance(side, Region) else side())
         bodies.append(nodes)
     kinds = [_common_kind(column, spec) for column, spec in zip(zip(*found, strict=True), specs, strict=True)]
-    graphs: list[Any] = []
+    graphs: list[GraphProto] = []
     names: list[str] = []
     for nodes, results in zip(bodies, found, strict=True):
         before, w.nodes = w.nodes, nodes
@@ -207,7 +221,7 @@ class _scope:  # noqa: N801
         self.w._memos.pop()
 
 
-def _common_kind(values: Sequence[Any], spec: Any) -> type | None:
+def _common_kind(values: Sequence[Held], spec: object) -> type | None:
     """Return how a value goes through a branch or loop: as a tensor (None), or as an array of one of two kinds."""
     if isinstance(spec, StoreSpec) or not isinstance(spec, (TensorSpec, ArraySpec)):
         raise ValueError("TensorStores and records have no counterpart in ONNX")
@@ -225,7 +239,7 @@ def _as_kind(w: Writer, value: Any, kind: type | None, spec: Any) -> str:
     return as_dense(w, value, spec.element) if kind is Dense else as_sequence(w, value)
 
 
-def _kind_info(w: Writer, name: str, kind: type | None, spec: Any) -> Any:
+def _kind_info(w: Writer, name: str, kind: type | None, spec: Any) -> ValueInfoProto:
     if kind is None:
         return _info_of(w, name, spec)
     return _info_of(w, name, spec.element, (None,)) if kind is Dense else w.sequence_info(name)
@@ -239,7 +253,7 @@ def _of_kind(name: str, kind: type | None) -> Any:
 
 
 @exports("while")
-def _while(w: GraphExporter, node: Operation, *inputs: Any) -> list[Any]:
+def _while(w: GraphExporter, node: Operation, *inputs: Held) -> list[Held]:
     loop = LoopExport(w, node, list(inputs))
     found = as_operator(loop)
     return loop.write() if found is None else found
@@ -258,7 +272,7 @@ class LoopExport:
     """
 
     def __init__(self, w: GraphExporter, node: Operation, inputs: list[Any]) -> None:
-        op: Any = node.op
+        op = op_of(node, While)
         self.w, self.node, self.op = w, node, op
         self.body, self.condition = op.body, op.condition
         self.inits = inputs[: op.carried]
@@ -334,7 +348,7 @@ class LoopExport:
             and sum(each is result for each in self.body.results) == 1
         )
 
-    def write(self) -> list[Any]:
+    def write(self) -> list[Held]:
         w, specs = self.w, [parameter.spec for parameter in self.body.parameters]
         self.kinds = {k: self.kinds_of(k) for k in self.carried}
         first = [self._first(k, specs[k]) for k in self.carried]
@@ -388,7 +402,7 @@ class LoopExport:
             values[self.counter] = self.w.cast(iteration, self.body.parameters[self.counter].dtype)
         return values
 
-    def _iteration(self, names: list[str], iteration: str, goes_on: str) -> tuple[list[Any], str]:
+    def _iteration(self, names: list[str], iteration: str, goes_on: str) -> tuple[list[Held], str]:
         """The results of the body, of scanned arrays the element that is written; and the next condition."""
         w = self.w
         arguments = self._arguments(names, iteration)
@@ -406,7 +420,9 @@ class LoopExport:
         following = [arguments[k] if k in fixed else result for k, result in enumerate(results)]
         return results, w.inline(self.condition, following)[0]
 
-    def _outputs(self, nodes: list[Any], results: list[Any], again: str) -> tuple[list[Any], list[str]]:
+    def _outputs(
+        self, nodes: list[NodeProto], results: list[Any], again: str
+    ) -> tuple[list[ValueInfoProto], list[str]]:
         w, taken = self.w, set[str]()
         specs = [result.spec for result in self.body.parameters]
         infos = [w.info(w.own(nodes, again, taken), ())]
@@ -420,7 +436,7 @@ class LoopExport:
             scans.append(name)
         return infos, scans
 
-    def _finals(self, final: list[str]) -> list[Any]:
+    def _finals(self, final: list[str]) -> list[Held]:
         found: list[Any] = list(self.inits)
         for name, k in zip(final, self.carried, strict=False):
             found[k] = _of_kind(name, self.kinds[k])

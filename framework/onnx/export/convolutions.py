@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ....engine.graph.graph import Operation
-from .registry import exports
+from ....engine.ops.neural.convolution import Conv, ConvInputGrad
+from ....engine.ops.neural.pooling import AveragePool, MaxPool
+from .registry import exports, op_of
 from .shapes import rank_of, shape_input
 from .writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+Padding: TypeAlias = "str | Sequence[Sequence[int]]"
 
 
 def _channels_first(w: Writer, x: str, rank: int) -> str:
@@ -18,7 +26,7 @@ def _channels_last(w: Writer, x: str, rank: int) -> str:
     return w.transpose(x, [0, *range(2, rank), 1])
 
 
-def _padding(padding: Any, kernel: Any, dilation: Any) -> dict[str, Any]:
+def _padding(padding: Padding, kernel: Sequence[int], dilation: Sequence[int]) -> dict[str, Any]:
     """ONNX's attributes for a padding."""
     if padding == "valid":
         return {}
@@ -29,7 +37,7 @@ def _padding(padding: Any, kernel: Any, dilation: Any) -> dict[str, Any]:
     return {"pads": [pair[0] for pair in padding] + [pair[1] for pair in padding]}
 
 
-def _cut(w: Writer, x: str, padding: Any) -> tuple[str, Any]:
+def _cut(w: Writer, x: str, padding: Padding) -> tuple[str, Padding]:
     """The input without the cells that negative widths cut off, and the widths that are left."""
     if isinstance(padding, str) or all(width >= 0 for pair in padding for width in pair):
         return x, padding
@@ -42,7 +50,7 @@ def _cut(w: Writer, x: str, padding: Any) -> tuple[str, Any]:
 
 @exports("conv")
 def _conv(w: Writer, node: Operation, x: str, kernel: str) -> str:
-    op: Any = node.op
+    op = op_of(node, Conv)
     rank = rank_of(node)
     shape: Any = node.inputs[1].shape
     channels: Any = node.inputs[0].shape
@@ -67,7 +75,7 @@ def _conv(w: Writer, node: Operation, x: str, kernel: str) -> str:
 @exports("conv_input_grad")
 def _conv_input_grad(w: Writer, node: Operation, dy: str, kernel: str, shape: str) -> str:
     """A transposed convolution; its output has the shape of the forward input, so cells are added at the end."""
-    op: Any = node.op
+    op = op_of(node, ConvInputGrad)
     rank = rank_of(node)
     known: Any = node.inputs[1].shape
     wanted: Any = node.outputs[0].shape
@@ -94,8 +102,9 @@ def _conv_input_grad(w: Writer, node: Operation, dy: str, kernel: str, shape: st
     elif op.padding == "causal":
         before = [reach[0] - 1]
     else:
-        before = [max(pair[0], 0) for pair in op.padding]
-        if any(width < 0 for pair in op.padding for width in pair):
+        pairs: Any = op.padding
+        before = [max(pair[0], 0) for pair in pairs]
+        if any(width < 0 for pair in pairs for width in pair):
             raise ValueError("a transposed convolution with negative widths is not written as ONNX")
     full = w.add(
         "ConvTranspose",
@@ -124,7 +133,7 @@ def _fitted(w: Writer, full: str, before: list[int], shape: str, rank: int) -> s
 
 @exports("max_pool", "average_pool")
 def _pool(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, (MaxPool, AveragePool))
     rank = rank_of(node)
     result = w.add(
         "MaxPool" if node.type == "max_pool" else "AveragePool",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -369,6 +368,6 @@ _ERFC = [-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.2788680
 
 
 @exports("assert_true", "assert_relation", "assert_shape", "print", "no_op")
-def _not_written(w: Writer, node: Operation, *inputs: Any) -> list[Any]:
+def _not_written(w: Writer, node: Operation, *inputs: str) -> list[str]:
     """Leave out what only checks or prints, as the optimizers of runtimes do."""
     return []

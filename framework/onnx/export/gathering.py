@@ -8,8 +8,13 @@ import numpy as np
 
 from ....engine.common import dtypes
 from ....engine.graph.graph import Operation
+from ....engine.ops.arrays.gathering import AddRows, PutAlongAxis, PutRows
 from ....engine.ops.arrays.indexing import Place, SliceItem
-from .registry import attribute, exports
+from ....engine.ops.arrays.partitioning import DynamicPartition
+from ....engine.ops.arrays.sequences import ReverseSequence
+from ....engine.ops.arrays.sorting import UniquePositions
+from ....engine.ops.signal.windows import Slice
+from .registry import attribute, exports, op_of
 from .shapes import positions, rank_of, shape_input
 from .writer import BOOL, INT, LONG, Writer
 
@@ -57,8 +62,8 @@ def _scatter(w: Writer, node: Operation, x: str, indices: str, updates: str) -> 
 @exports("put_rows")
 def _put_rows(w: Writer, node: Operation, values: str, indices: str, shape: str) -> str:
     """Zeros with values added along axis 0, to which another axis is brought."""
-    op: Any = node.op
-    rank = len(op.shape)
+    op = op_of(node, PutRows)
+    rank = len(op.shape or ())
     axis = op.axis % rank
     count = rank_of(node, 1)
     base = w.zeros(shape_input(w, shape), w.dtypes[values])
@@ -67,7 +72,7 @@ def _put_rows(w: Writer, node: Operation, values: str, indices: str, shape: str)
 
 @exports("add_rows")
 def _add_rows(w: Writer, node: Operation, base: str, values: str, indices: str) -> str:
-    op: Any = node.op
+    op = op_of(node, AddRows)
     rank = rank_of(node)
     return _added_rows(w, base, values, indices, op.axis % rank, rank, rank_of(node, 2))
 
@@ -82,7 +87,7 @@ def _added_rows(w: Writer, base: str, values: str, indices: str, axis: int, rank
 
 @exports("put_along_axis")
 def _put_along_axis(w: Writer, node: Operation, values: str, indices: str, shape: str) -> str:
-    op: Any = node.op
+    op = op_of(node, PutAlongAxis)
     rank = rank_of(node)
     base = w.zeros(shape_input(w, shape), w.dtypes[values])
     places = w.expand(w.cast(indices, LONG), w.shape(values))
@@ -176,7 +181,7 @@ def _bounds(w: Writer, bounds: list[Any]) -> tuple[str, str, str]:
     return first, last, w.ints(1 if step is None else step)
 
 
-def _bound(w: Writer, bound: Any) -> str:
+def _bound(w: Writer, bound: int | str) -> str:
     return w.vector(bound) if isinstance(bound, str) else w.ints(bound)
 
 
@@ -232,7 +237,7 @@ def _placed(w: Writer, found: str, depth: int, rest: int, entries: list[str]) ->
 
 @exports("slice")
 def _slice(w: Writer, node: Operation, x: str, starts: str, *sizes: str) -> str:
-    op: Any = node.op
+    op = op_of(node, Slice)
     if not op.sizes:
         return x
     first = w.cast(starts, LONG)
@@ -277,7 +282,7 @@ def _segments(w: Writer, node: Operation, data: str, ids: str, count: str) -> st
     return w.cast(w.slice(sums, 0, -1, 0), dtype)
 
 
-def _segment_start(name: str, dtype: Any) -> Any:
+def _segment_start(name: str, dtype: np.dtype[Any]) -> Any:
     if name in ("segment_sum", "segment_prod"):
         return 0 if name == "segment_sum" else 1
     least = name == "segment_min"
@@ -290,7 +295,7 @@ def _segment_start(name: str, dtype: Any) -> Any:
 
 @exports("reverse_sequence")
 def _reverse_sequence(w: Writer, node: Operation, x: str, lengths: str) -> str:
-    op: Any = node.op
+    op = op_of(node, ReverseSequence)
     rank = rank_of(node)
     time, batch = op.seq_axis % rank, op.batch_axis % rank
     order = [time, batch, *[axis for axis in range(rank) if axis not in (time, batch)]]
@@ -311,7 +316,7 @@ def _gather_segments(w: Writer, node: Operation, rows: str, ids: str) -> str:
 
 @exports("unique_positions")
 def _unique_positions(w: Writer, node: Operation, x: str) -> list[str]:
-    op: Any = node.op
+    op = op_of(node, UniquePositions)
     order = 1 if op.ascending else 0
     if w.dtypes[x] == BOOL:
         x = w.cast(x, INT)
@@ -325,7 +330,7 @@ def _unique_positions(w: Writer, node: Operation, x: str) -> list[str]:
 
 @exports("dynamic_partition")
 def _dynamic_partition(w: Writer, node: Operation, data: str, partitions: str) -> list[str]:
-    op: Any = node.op
+    op = op_of(node, DynamicPartition)
     rows, flat = _flat_rows(w, node, data, partitions)
     picks = [w.compare("Equal", flat, w.like(k, flat)) for k in range(op.count)]
     return [w.add("Compress", rows, pick, axis=0) for pick in picks]

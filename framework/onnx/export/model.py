@@ -7,11 +7,11 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....engine import ops
 from ....engine.common.dtypes import name_of
-from ....engine.graph import Graph, Symbol
+from ....engine.graph import Graph, Operation, Symbol
 from ....engine.graph.graph import Placeholder
 from ....engine.graph.spec import TensorSpec
 from ....engine.saving.atomic import atomic_write
@@ -30,13 +30,20 @@ from . import (  # noqa: F401 - they register rules
 from .control_flow import GraphExporter, refusal
 from .registry import LOWEST
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+    from ....engine.ops.base import TensorLike
+
 HIGHEST, DEFAULT = 25, 21
 _LARGEST_PROTO = 2**31 - 2**16  # bytes; protobuf writes no more than 2 GiB
 _LARGEST_CONSTANT = 2**20  # bytes; others are initialisers, as weights are, and may be stored beside the file
 _EXTERNAL_BYTES = 1024  # arrays from this size on are stored beside the file, if weights are
 
 
-def checked_opset(opset_version: Any) -> int:
+def checked_opset(opset_version: object) -> int:
     """Return the opset that was asked for, by default 21.
 
     Raises:
@@ -56,8 +63,8 @@ def checked_opset(opset_version: Any) -> int:
 
 def export_graph(
     filepath: str | os.PathLike[str],
-    inputs: Mapping[str, Any],
-    outputs: Mapping[str, Any],
+    inputs: Mapping[str, Symbol],
+    outputs: Mapping[str, Symbol],
     *,
     opset_version: int | None = None,
     external_data: bool = False,
@@ -136,7 +143,7 @@ def build_model(
     if clash:
         raise ValueError(f"{sorted(clash)[0]!r} names an input and an output. ONNX gives each value its own name.")
     exporter = GraphExporter(opset)
-    infos: list[Any] = []
+    infos: list[ValueInfoProto] = []
     for each in (*inputs, *outputs):
         exporter.new_name(each)
     for each, symbol in inputs.items():
@@ -153,8 +160,8 @@ def build_model(
     return _model_proto(exporter, infos, outputs, name)
 
 
-def _check_fed(graph: Graph, exporter: GraphExporter, wanted: Any) -> None:
-    pending, seen = [symbol.operation for symbol in wanted], set[Any]()
+def _check_fed(graph: Graph, exporter: GraphExporter, wanted: Iterable[Symbol]) -> None:
+    pending, seen = [symbol.operation for symbol in wanted], set[Operation]()
     while pending:
         operation = pending.pop()
         if operation in seen:
@@ -168,10 +175,12 @@ def _check_fed(graph: Graph, exporter: GraphExporter, wanted: Any) -> None:
         pending += [symbol.operation for symbol in operation.inputs]
 
 
-def _model_proto(exporter: GraphExporter, infos: list[Any], outputs: Mapping[str, Symbol], name: str) -> Any:
+def _model_proto(
+    exporter: GraphExporter, infos: list[ValueInfoProto], outputs: Mapping[str, Symbol], name: str
+) -> ModelProto:
     onnx = load_onnx()
     helper = onnx.helper
-    results: list[Any] = []
+    results: list[ValueInfoProto] = []
     for each, symbol in outputs.items():
         value = exporter.values[symbol]
         if not isinstance(value, str):
@@ -185,8 +194,8 @@ def _model_proto(exporter: GraphExporter, infos: list[Any], outputs: Mapping[str
             raise OnnxError(f"Not even the rank of output {each!r} is known. Give it a shape with ops.reshape.")
         results.append(exporter.info(each, open_dimensions(each, spec)))
     used = _used_names(exporter.nodes)
-    weights: list[Any] = []
-    constants: list[Any] = []
+    weights: list[TensorProto] = []
+    constants: list[TensorProto] = []
     for key, array in exporter.initializers.items():
         if key not in used:
             continue
@@ -201,7 +210,7 @@ def _model_proto(exporter: GraphExporter, infos: list[Any], outputs: Mapping[str
     return model
 
 
-def _used_names(nodes: Sequence[Any]) -> set[str]:
+def _used_names(nodes: Sequence[NodeProto]) -> set[str]:
     found: set[str] = set()
     for node in nodes:
         found.update(node.input)
@@ -214,7 +223,7 @@ def _used_names(nodes: Sequence[Any]) -> set[str]:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def write_model(filepath: str | os.PathLike[str], model: Any, external_data: bool) -> None:
+def write_model(filepath: str | os.PathLike[str], model: ModelProto, external_data: bool) -> None:
     """Check a ModelProto and write it; a file that was there before stays until the new one is whole.
 
     Raises:
@@ -231,7 +240,7 @@ def write_model(filepath: str | os.PathLike[str], model: Any, external_data: boo
     _write_beside(path, model)
 
 
-def _check(check: Any) -> None:
+def _check(check: Callable[[], object]) -> None:
     onnx = load_onnx()
     try:
         check()
@@ -242,7 +251,7 @@ def _check(check: Any) -> None:
         ) from error
 
 
-def _write_beside(path: Path, model: Any) -> None:
+def _write_beside(path: Path, model: ModelProto) -> None:
     """Write the weights to ``<name>.data`` and the model to `path`, both aside first, checked, and then renamed."""
     onnx = load_onnx()
     target = Path(os.path.realpath(path))
@@ -285,7 +294,7 @@ def trace_model(model: Any, named: Sequence[tuple[str, Any]], call: Any) -> tupl
         return inputs, call(list(inputs.values()))
 
 
-def as_output(value: Any) -> Symbol:
+def as_output(value: TensorLike) -> Symbol:
     """Return an output of a model as a tensor of the graph that is being built."""
     tensor = ops.convert_to_tensor(value)
     result = tensor if isinstance(tensor, Symbol) else ops.identity(tensor)
@@ -293,7 +302,7 @@ def as_output(value: Any) -> Symbol:
     return result
 
 
-def report(path: str, model: Any) -> str:
+def report(path: str, model: ModelProto) -> str:
     """Return a text on what was written: inputs, outputs and their types."""
     onnx = load_onnx()
     lines = [f"Exported {path!r}, opset {model.opset_import[0].version}:"]

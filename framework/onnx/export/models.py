@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....engine.graph import Graph, Symbol, Variable, flatten, pack_as
 from ....engine.graph.graph import Operation, Placeholder
@@ -13,12 +13,18 @@ from ...serving.exporting.endpoint import arguments_of, named_inputs, output_nam
 from .control_flow import refusal
 from .model import as_output, build_model, checked_opset, open_dimensions, report, write_model
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from ...models.model import Model
+    from ...structures import InputSpecs
+
 
 def export_model(
-    model: Any,
+    model: Model,
     filepath: str | os.PathLike[str],
     verbose: bool | None = None,
-    input_signature: Any = None,
+    input_signature: InputSpecs | None = None,
     opset_version: int | None = None,
     others: Mapping[str, Any] | None = None,
 ) -> None:
@@ -33,7 +39,7 @@ def export_model(
         print(report(os.fspath(filepath), proto))
 
 
-def model_proto(model: Any, input_signature: Any, opset: int) -> Any:
+def model_proto(model: Model, input_signature: InputSpecs | None, opset: int) -> ModelProto:
     """Return a model's inference as a ModelProto.
 
     Variables that the inference writes, such as the states of ``stateful=True`` layers, become inputs and, under their
@@ -73,7 +79,7 @@ def _states(graph: Graph) -> dict[Variable, tuple[str, Symbol]]:
 
 def _needed(states: dict[Variable, tuple[str, Symbol]], fetches: list[Symbol]) -> dict[Variable, tuple[str, Symbol]]:
     """The states on which outputs depend; others, such as those of metrics, are none of the inference."""
-    pending, seen, read = [fetch.operation for fetch in fetches], set[Operation](), set[Any]()
+    pending, seen, read = [fetch.operation for fetch in fetches], set[Operation](), set[Variable]()
     while pending:
         operation = pending.pop()
         if operation in seen:

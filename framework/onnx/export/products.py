@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....engine.common import dtypes
 from ....engine.graph.graph import Operation
-from .registry import exports
+from ....engine.ops.arrays.sorting import ArgSort, BinCount, InTopK, SearchSorted, Sort, TopK
+from ....engine.ops.linear_algebra.einsum import Contraction
+from ....engine.ops.linear_algebra.linalg import BatchMatMul, MatMul
+from ....engine.ops.math.counting import CountNonzero
+from ....engine.ops.math.reduced import BroadcastReduced, Sum
+from ....engine.ops.math.reduction import (
+    AllTrue,
+    AnyTrue,
+    ArgMax,
+    ArgMin,
+    LogSumExp,
+    Max,
+    Mean,
+    Min,
+    Prod,
+    ReducedCount,
+)
+from ....engine.ops.math.running import CumSum, Shift
+from ....engine.ops.neural.softmax import LogSoftmax, Softmax
+from .registry import exports, op_of
 from .shapes import positions, rank_of, shape_input
 from .strings import position_in
 from .writer import BOOL, FLOAT, INT, LONG, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 # --- products -------------------------------------------------------------------------------------------------------
 
 
 @exports("matmul", "batch_matmul")
 def _matmul(w: Writer, node: Operation, a: str, b: str) -> str:
-    op: Any = node.op
+    op = op_of(node, (MatMul, BatchMatMul))
     if op.transpose_a:
         a = swapped(w, a, rank_of(node, 0))
     if op.transpose_b:
@@ -38,7 +60,7 @@ def _contraction(w: Writer, node: Operation, a: str, b: str) -> str:
     Labels are of both and the result (stacks), of both alone (summed), or of one: each operand is turned to stacks, its
     own, summed, where several labels of one kind become one axis.
     """
-    op: Any = node.op
+    op = op_of(node, Contraction)
     labels, names = [op.a, op.b], [a, b]
     shapes: Any = [node.inputs[k].shape for k in (0, 1)]
     known = [dict(zip(each, shape, strict=True)) for each, shape in zip(labels, shapes, strict=True)]
@@ -62,7 +84,15 @@ def _contraction(w: Writer, node: Operation, a: str, b: str) -> str:
     return w.transpose(product, [order.index(label) for label in op.out])
 
 
-def _grouped(w: Writer, x: str, labels: str, stacks: Any, rows: Any, columns: Any, sizes: Any) -> str:
+def _grouped(
+    w: Writer,
+    x: str,
+    labels: str,
+    stacks: Sequence[str],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    sizes: Mapping[str, str],
+) -> str:
     """An operand as (*stacks, rows, columns), where rows and columns are one axis each."""
     turned = w.transpose(x, [labels.index(label) for label in [*stacks, *rows, *columns]])
     if len(rows) == 1 and len(columns) == 1:
@@ -71,7 +101,7 @@ def _grouped(w: Writer, x: str, labels: str, stacks: Any, rows: Any, columns: An
     return w.reshape(turned, w.concat([*[sizes[label] for label in stacks], *merged], 0))
 
 
-def _count(w: Writer, labels: Any, sizes: Any) -> str:
+def _count(w: Writer, labels: Sequence[str], sizes: Mapping[str, str]) -> str:
     """The number of elements of several axes, an int64 vector of one element."""
     total = w.ints(1)
     for place, label in enumerate(labels):
@@ -82,7 +112,7 @@ def _count(w: Writer, labels: Any, sizes: Any) -> str:
 # --- reductions -----------------------------------------------------------------------------------------------------
 
 
-def reduced(w: Writer, op_type: str, x: str, axes: Any, keepdims: bool) -> str:
+def reduced(w: Writer, op_type: str, x: str, axes: Sequence[int] | None, keepdims: bool) -> str:
     """Return a reduction over axes; None means all, and none at all gives the input."""
     if axes is None:
         return w.add(op_type, x, keepdims=int(keepdims))
@@ -91,7 +121,7 @@ def reduced(w: Writer, op_type: str, x: str, axes: Any, keepdims: bool) -> str:
 
 @exports("sum", "mean", "prod", "log_sum_exp")
 def _reduced(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, (Sum, Mean, Prod, LogSumExp))
     op_type = {"sum": "ReduceSum", "mean": "ReduceMean", "prod": "ReduceProd", "log_sum_exp": "ReduceLogSumExp"}
     dtype = w.dtypes[x]
     wide = getattr(op, "accumulator", None) or (FLOAT if dtype.name in ("float16", "bfloat16") else dtype)
@@ -109,7 +139,7 @@ def _reduced(w: Writer, node: Operation, x: str) -> str:
     return w.cast(reduced(w, name, x, op.axes, op.keepdims), node.outputs[0].dtype)
 
 
-def _log_sum_exp(w: Writer, x: str, axes: Any, keepdims: bool) -> str:
+def _log_sum_exp(w: Writer, x: str, axes: Sequence[int] | None, keepdims: bool) -> str:
     """The maximum is taken out first, and is 0 where it is infinite or there are no elements."""
     if axes == ():
         return x
@@ -122,7 +152,7 @@ def _log_sum_exp(w: Writer, x: str, axes: Any, keepdims: bool) -> str:
     return w.add("Add", w.add("Log", total), shift)
 
 
-def extremum_or(w: Writer, op_type: str, x: str, axes: Any, keepdims: bool, initial: Any) -> str:
+def extremum_or(w: Writer, op_type: str, x: str, axes: Sequence[int] | None, keepdims: bool, initial: float) -> str:
     """Return an extremum that is at least `initial`, also over no elements: one such element is put behind them."""
     if axes == ():
         return w.add("Max" if op_type == "ReduceMax" else "Min", x, w.like(initial, x))
@@ -143,7 +173,7 @@ def extremum_or(w: Writer, op_type: str, x: str, axes: Any, keepdims: bool, init
     return w.add(op_type, first, for_axes, keepdims=int(keepdims))
 
 
-def _spread(w: Writer, ones: str, shape: str, axes: Any) -> str:
+def _spread(w: Writer, ones: str, shape: str, axes: Sequence[int]) -> str:
     """Elements that are one along the last of the axes, and as many as in `shape` along the others."""
     if len(axes) == 1:
         return ones
@@ -153,7 +183,7 @@ def _spread(w: Writer, ones: str, shape: str, axes: Any) -> str:
 
 @exports("max", "min")
 def _extremum(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, (Max, Min))
     op_type = "ReduceMax" if node.type == "max" else "ReduceMin"
     dtype = w.dtypes[x]
     if dtype == BOOL:
@@ -161,7 +191,7 @@ def _extremum(w: Writer, node: Operation, x: str) -> str:
     return _extremum_of(w, op_type, x, op)
 
 
-def _extremum_of(w: Writer, op_type: str, x: str, op: Any) -> str:
+def _extremum_of(w: Writer, op_type: str, x: str, op: Max | Min) -> str:
     if op.initial is None:
         return reduced(w, op_type, x, op.axes, op.keepdims)
     axes = op.axes
@@ -174,7 +204,7 @@ def _extremum_of(w: Writer, op_type: str, x: str, op: Any) -> str:
 
 @exports("all_true", "any_true")
 def _logical(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, (AllTrue, AnyTrue))
     truth = w.cast(x, BOOL)
     if op.axes == ():
         return truth
@@ -185,13 +215,13 @@ def _logical(w: Writer, node: Operation, x: str) -> str:
 
 @exports("count_nonzero")
 def _count_nonzero(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, CountNonzero)
     return w.cast(reduced(w, "ReduceSum", w.cast(w.cast(x, BOOL), INT), op.axes, op.keepdims), node.outputs[0].dtype)
 
 
 @exports("arg_max", "arg_min")
 def _arg_extremum(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, (ArgMax, ArgMin))
     op_type = "ArgMax" if node.type == "arg_max" else "ArgMin"
     if w.dtypes[x] == BOOL:
         x = w.cast(x, INT)
@@ -208,7 +238,7 @@ def _arg_extremum(w: Writer, node: Operation, x: str) -> str:
 
 @exports("broadcast_reduced")
 def _broadcast_reduced(w: Writer, node: Operation, x: str, shape: str) -> str:
-    op: Any = node.op
+    op = op_of(node, BroadcastReduced)
     long = shape_input(w, shape)
     if not op.keepdims and op.axes is not None:
         rank = rank_of(node) + len(op.axes)
@@ -218,7 +248,7 @@ def _broadcast_reduced(w: Writer, node: Operation, x: str, shape: str) -> str:
 
 @exports("reduced_count")
 def _reduced_count(w: Writer, node: Operation, shape: str) -> str:
-    op: Any = node.op
+    op = op_of(node, ReducedCount)
     sizes = shape_input(w, shape)
     if op.axes is not None:
         sizes = w.add("Gather", sizes, w.ints(*op.axes))
@@ -231,14 +261,14 @@ def _reduced_count(w: Writer, node: Operation, shape: str) -> str:
 
 @exports("cum_sum")
 def _cum_sum(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, CumSum)
     axis = w.constant(op.axis % rank_of(node), LONG)
     return w.add("CumSum", x, axis, exclusive=int(op.exclusive), reverse=int(op.reverse))
 
 
 @exports("shift")
 def _shift(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, Shift)
     rank = rank_of(node)
     axis = op.axis % rank
     before, behind = (0, 1) if op.reverse else (1, 0)
@@ -253,9 +283,10 @@ def _shift(w: Writer, node: Operation, x: str) -> str:
 
 @exports("softmax", "log_softmax")
 def _softmax(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
-    if len(op.axes) == 1:
-        return w.add("Softmax" if node.type == "softmax" else "LogSoftmax", x, axis=op.axes[0])
+    op = op_of(node, (Softmax, LogSoftmax))
+    axes = op.axes or ()
+    if len(axes) == 1:
+        return w.add("Softmax" if node.type == "softmax" else "LogSoftmax", x, axis=axes[0])
     logs = w.add("Sub", x, _log_sum_exp(w, x, op.axes, True))
     return logs if node.type == "log_softmax" else w.add("Exp", logs)
 
@@ -277,13 +308,13 @@ def _select_class(w: Writer, node: Operation, x: str, labels: str) -> str:
 
 @exports("top_k")
 def _top_k(w: Writer, node: Operation, x: str) -> list[str]:
-    op: Any = node.op
+    op = op_of(node, TopK)
     x, back = _sortable(w, x)
     values, places = w.add_many("TopK", x, w.ints(op.k), dtypes=[None, LONG], axis=-1, largest=1, sorted=1)
     return [w.cast(values, back), w.cast(places, INT)]
 
 
-def _sortable(w: Writer, x: str) -> tuple[str, Any]:
+def _sortable(w: Writer, x: str) -> tuple[str, np.dtype[Any]]:
     """A value of a type that is sorted, and the dtype that it had."""
     dtype = w.dtypes[x]
     return (w.cast(x, INT) if dtype == BOOL else x), dtype
@@ -291,7 +322,7 @@ def _sortable(w: Writer, x: str) -> tuple[str, Any]:
 
 @exports("sort", "arg_sort")
 def _sort(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, (Sort, ArgSort))
     axis = op.axis % rank_of(node)
     x, back = _sortable(w, x)
     values, places = w.add_many("TopK", x, w.dim(x, axis), dtypes=[None, LONG], axis=axis, largest=0, sorted=1)
@@ -300,7 +331,7 @@ def _sort(w: Writer, node: Operation, x: str) -> str:
 
 @exports("in_top_k")
 def _in_top_k(w: Writer, node: Operation, targets: str, predictions: str) -> str:
-    op: Any = node.op
+    op = op_of(node, InTopK)
     if w.dtypes[targets].kind not in "iu":
         targets, predictions = predictions, targets
     place = w.unsqueeze(w.cast(targets, LONG), -1)
@@ -315,7 +346,7 @@ def _in_top_k(w: Writer, node: Operation, targets: str, predictions: str) -> str
 
 @exports("search_sorted")
 def _search_sorted(w: Writer, node: Operation, edges: str, values: str) -> str:
-    op: Any = node.op
+    op = op_of(node, SearchSorted)
     if dtypes.is_string(w.dtypes[values]):
         return position_in(w, node, edges, values)
     column = w.unsqueeze(values, -1)
@@ -332,7 +363,7 @@ def _invert_permutation(w: Writer, node: Operation, x: str) -> str:
 
 @exports("bin_count")
 def _bin_count(w: Writer, node: Operation, x: str, *weights: str) -> str:
-    op: Any = node.op
+    op = op_of(node, BinCount)
     if rank_of(node) != 1:
         raise ValueError("only vectors are counted in ONNX")
     dtype = node.outputs[0].dtype

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....engine.common import dtypes
 from ....engine.graph.graph import Operation
+from ....engine.ops.neural.int4 import DequantizeInt4
+from ....engine.ops.neural.quantized import QuantizedMatMul
 from ....layers.quantizers.packing import unpacked_array
 from .products import extremum_or, reduced
-from .registry import exports
+from .registry import exports, op_of
 from .writer import BOOL, FLOAT, INT, LONG, Writer
+
+if TYPE_CHECKING:
+    from ...structures import Array
 
 _INT4_OPSET = 21  # the first with four-bit integers, and with groups that share a scale
 
@@ -19,7 +24,7 @@ _INT4_OPSET = 21  # the first with four-bit integers, and with groups that share
 @exports("quantized_matmul")
 def _quantized_matmul(w: Writer, node: Operation, x: str, kernel: str, scale: str, inputs_scale: str = "") -> str:
     """Rows are rounded by scales of their own, which ``DynamicQuantizeLinear``, with one for a tensor, does not do."""
-    op: Any = node.op
+    op = op_of(node, QuantizedMatMul)
     if op.transpose:
         kernel = w.transpose(kernel, [1, 0])
     work = np.dtype("float64") if w.dtypes[x] == np.dtype("float64") else FLOAT
@@ -56,7 +61,7 @@ def _integer_product(w: Writer, rows: str, kernel: str, terms: int | None) -> st
     return w.add("MatMulInteger", rows, kernel, dtype=INT)
 
 
-def _between_quantizers(w: Writer, op: Any, rows: str, kernel: str, scale: str, inputs_scale: float) -> str:
+def _between_quantizers(w: Writer, op: QuantizedMatMul, rows: str, kernel: str, scale: str, inputs_scale: float) -> str:
     """A product with fixed scales of both sides as ``QuantizeLinear`` and ``DequantizeLinear`` around a product.
 
     Runtimes compute it by integers. What the scale takes out of range is cut off before, at the op's limits.
@@ -77,7 +82,7 @@ def _between_quantizers(w: Writer, op: Any, rows: str, kernel: str, scale: str, 
 
 @exports("dequantize_int4")
 def _dequantize_int4(w: Writer, node: Operation, packed: str, scale: str, zero: str, group: str) -> str:
-    op: Any = node.op
+    op = op_of(node, DequantizeInt4)
     arrays = [w.known(name) for name in (packed, scale, zero, group)]
     block = None if any(array is None for array in arrays) else _block_of(arrays[3], len(arrays[1]))
     fits = block is not None and w.opset >= _INT4_OPSET and np.all(np.abs(arrays[2] + np.int16(0) + 0.5) < 8)
@@ -93,7 +98,7 @@ def _dequantize_int4(w: Writer, node: Operation, packed: str, scale: str, zero: 
     return w.add("Mul", w.add("Sub", numbers, zeros), w.add("Gather", scale, groups))
 
 
-def _block_of(group: Any, groups: int) -> int | None:
+def _block_of(group: Array, groups: int) -> int | None:
     """The number of terms in a group, if groups follow each other and are alike but for the last; None otherwise."""
     terms = len(group)
     if not terms or not groups:

@@ -6,7 +6,7 @@ and masked or otherwise changed ones stay loops.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,13 @@ from .arrays import Dense
 from .patterns import ACTIVATIONS, Bindings, match, match_any
 from .registry import attribute, axes_of
 from .shapes import reversed_along
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from .control_flow import Held, LoopExport
 
 _PRODUCTS = ("add", ("matmul", "?x", "?kernel"), ("matmul", "?h", "?recurrent"))
 _SUMS = {"with bias": ("add", _PRODUCTS, "?bias"), "without": _PRODUCTS}
@@ -67,7 +74,7 @@ _GRU = {
 }
 
 
-def as_operator(loop: Any) -> list[Any] | None:
+def as_operator(loop: LoopExport) -> list[Held] | None:
     """Return the results of a loop that is a recurrent network, or None if it is something else."""
     if loop.limit is None or loop.counter is None:
         return None
@@ -91,7 +98,7 @@ def as_operator(loop: Any) -> list[Any] | None:
     return _Operator(loop, op_type, bound, order, rows, names, arrays).write()
 
 
-def _recognised(loop: Any, states: list[int]) -> tuple[str, Bindings, list[int]] | None:
+def _recognised(loop: LoopExport, states: list[int]) -> tuple[str, Bindings, list[int]] | None:
     """The operator, the variables of its pattern, and which loop variables are h and c."""
     parameters, results = loop.body.parameters, loop.body.results
     for h in states:
@@ -127,7 +134,7 @@ def _is_whole(bound: Bindings) -> bool:
     )
 
 
-def _outer(loop: Any, symbol: Symbol | None) -> str | None:
+def _outer(loop: LoopExport, symbol: Symbol | None) -> str | None:
     """The value outside of the loop that a captured one is."""
     captured = {parameter: outer for outer, parameter in loop.body.captures}
     if symbol is None or symbol not in captured:
@@ -191,8 +198,8 @@ class _Operator:
         bound: Bindings,
         order: list[int],
         rows: tuple[str, bool],
-        names: Any,
-        arrays: Any,
+        names: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
     ) -> None:
         self.loop, self.w, self.op_type = loop, loop.w, op_type
         self.bound, self.order = bound, order
@@ -202,7 +209,7 @@ class _Operator:
         # Where the gates of the operator are among ours: i, o, f, c of i, f, c, o; z, r, h as they are.
         self.gates = {"LSTM": [0, 3, 1, 2], "GRU": [0, 1, 2], "RNN": [0]}[op_type]
 
-    def write(self) -> list[Any]:
+    def write(self) -> list[Held]:
         w, loop = self.w, self.loop
         batch = loop.body.parameters[self.order[0]].spec.shape[0]
         steps = self._time()
@@ -275,14 +282,14 @@ class _Operator:
         other = self._gated(bias[1]) if bias.ndim == 2 else np.zeros_like(own)
         return self.w.weight_of(self.names["?bias"], np.concatenate([own, other])[None])
 
-    def _gated(self, bias: Any) -> Any:
+    def _gated(self, bias: NDArray[Any]) -> NDArray[Any]:
         parts = np.split(bias.reshape(-1), len(self.gates))
         return np.concatenate([parts[gate] for gate in self.gates])
 
-    def _results(self, sequence: str, finals: list[str], steps: int | None) -> list[Any]:
+    def _results(self, sequence: str, finals: list[str], steps: int | None) -> list[Held]:
         """By loop variable. Of no steps the states are the first ones, where onnxruntime has zeros."""
         w, loop = self.w, self.loop
-        found: list[Any] = list(loop.inits)
+        found: list[Held] = list(loop.inits)
         for k, final in zip(self.order, finals, strict=True):
             none = None if steps else w.compare("Equal", w.dim(self.rows, 0), w.ints(0))
             found[k] = final if none is None else w.where(none, loop.inits[k], final)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ....engine.graph.op import Op
 
 _BY_NAME = {
     "numpy_function": "it calls a Python function, which no other runtime has",
@@ -47,7 +50,7 @@ _BY_MODULE = {
 }
 
 
-def reason_for(op: Any) -> str:
+def reason_for(op: type[Op]) -> str:
     """Return why there is no rule for a class of ops."""
     known = _BY_NAME.get(op.type_name)
     if known is not None:

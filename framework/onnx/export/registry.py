@@ -49,6 +49,12 @@ def attribute(node: Operation, name: str, kind: type[T]) -> T:
     return getattr(node.op, name)
 
 
+def op_of(node: Operation, kind: type[T] | tuple[type[T], ...]) -> T:
+    """Return the op of an operation, which is of the class, or of one of the classes, that a rule is for."""
+    assert isinstance(node.op, kind)
+    return node.op
+
+
 def axes_of(node: Operation) -> tuple[int, ...] | None:
     """Return the axes that are an attribute of the op of an operation; None stands for the op's default."""
     return getattr(node.op, "axes")  # noqa: B009 - ops of several classes have it

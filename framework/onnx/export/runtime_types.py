@@ -66,7 +66,7 @@ _ORDER = {  # what stands in for a type, the best first
 _ACCEPTED = {op_type: frozenset(listed.split()) for op_type, listed in _TYPES.items()}
 
 
-def wider_type(op_type: str, dtype: Any, position: int) -> Any:
+def wider_type(op_type: str, dtype: np.dtype[Any], position: int) -> np.dtype[Any] | None:
     """Return the dtype to which an input is cast for an operator, or None if it is taken as it is."""
     accepted = _ACCEPTED.get(op_type)
     if accepted is None or position not in _POSITIONS.get(op_type, (position,)):

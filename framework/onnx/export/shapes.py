@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....engine.common import dtypes
 from ....engine.graph.graph import Operation
-from .registry import attribute, axes_of, exports
+from ....engine.ops.arrays.axes import Roll
+from ....engine.ops.arrays.creation import Diag, Diagonal, Tri, Triangle
+from ....engine.ops.arrays.joining import Split, Stack, Unstack
+from ....engine.ops.arrays.positions import Nonzero, OneHot
+from .registry import attribute, axes_of, exports, op_of
 from .writer import BOOL, INT, LONG, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def rank_of(node: Operation, position: int = 0) -> int:
@@ -85,7 +92,7 @@ def _reshape(w: Writer, node: Operation, x: str, *sizes: str) -> str:
     return w.add("Reshape", x, filled, allowzero=None if -1 in shape else 1)
 
 
-def _with_rest(w: Writer, shape: Any, sizes: Any) -> str:
+def _with_rest(w: Writer, shape: Any, sizes: Sequence[str]) -> str:
     return w.filled(shape, sizes) if None in shape else w.ints(*shape)
 
 
@@ -181,7 +188,7 @@ def reversed_along(w: Writer, x: str, axes: list[int]) -> str:
 
 @exports("roll")
 def _roll(w: Writer, node: Operation, x: str, *shift: str) -> str:
-    op: Any = node.op
+    op = op_of(node, Roll)
     for place, axis in enumerate(op.axes):
         axis %= rank_of(node)
         size = w.dim(x, axis)
@@ -199,14 +206,14 @@ def _concatenate(w: Writer, node: Operation, *parts: str) -> str:
 
 @exports("stack")
 def _stack(w: Writer, node: Operation, *parts: str) -> str:
-    op: Any = node.op
+    op = op_of(node, Stack)
     axis = op.axis % (rank_of(node) + 1)
     return w.concat([w.unsqueeze(part, axis) for part in parts], axis)
 
 
 @exports("unstack")
 def _unstack(w: Writer, node: Operation, x: str) -> list[str]:
-    op: Any = node.op
+    op = op_of(node, Unstack)
     axis = op.axis % rank_of(node)
     if op.count == 0:
         return []
@@ -219,7 +226,7 @@ def _split_into(w: Writer, x: str, axis: int, sizes: str, count: int) -> list[st
 
 @exports("split")
 def _split(w: Writer, node: Operation, x: str, *sizes: str) -> list[str]:
-    op: Any = node.op
+    op = op_of(node, Split)
     axis, count = op.axis % rank_of(node), len(op.sizes)
     if op.equal:
         size = w.add("Div", w.dim(x, axis), w.ints(count))
@@ -254,7 +261,7 @@ def positions(w: Writer, size: str) -> str:
 
 @exports("tri")
 def _tri(w: Writer, node: Operation, *sizes: str) -> str:
-    op: Any = node.op
+    op = op_of(node, Tri)
     order = list(sizes)
     rows, columns = [w.ints(dim) if dim is not None else w.vector(order.pop(0)) for dim in op.shape]
     along, down = positions(w, columns), w.unsqueeze(positions(w, rows), 1)
@@ -264,14 +271,14 @@ def _tri(w: Writer, node: Operation, *sizes: str) -> str:
 
 @exports("triangle")
 def _triangle(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, Triangle)
     return w.add("Trilu", x, w.constant(op.offset, LONG), upper=int(op.upper))
 
 
 @exports("diagonal")
 def _diagonal(w: Writer, node: Operation, x: str) -> str:
     """The positions of the diagonal in the plane, flattened as the last axis."""
-    op: Any = node.op
+    op = op_of(node, Diagonal)
     rank = rank_of(node)
     first, second = op.axis1 % rank, op.axis2 % rank
     rest = [axis for axis in range(rank) if axis not in (first, second)]
@@ -289,7 +296,7 @@ def _diagonal(w: Writer, node: Operation, x: str) -> str:
 
 @exports("diag")
 def _diag(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, Diag)
     before, behind = max(-op.offset, 0), max(op.offset, 0)
     size = w.add("Add", w.dim(x, 0), w.ints(before + behind))
     row = w.unsqueeze(positions(w, size), 1)
@@ -301,7 +308,7 @@ def _diag(w: Writer, node: Operation, x: str) -> str:
 
 @exports("one_hot")
 def _one_hot(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, OneHot)
     axis = op.axis % (rank_of(node) + 1)
     names = np.arange(op.classes, dtype=w.dtypes[x] if op.classes < 128 or w.dtypes[x].itemsize > 1 else INT)
     classes = w.constant(names.reshape([-1] + [1] * (rank_of(node) - axis)))
@@ -312,7 +319,7 @@ def _one_hot(w: Writer, node: Operation, x: str) -> str:
 
 @exports("nonzero")
 def _nonzero(w: Writer, node: Operation, x: str) -> list[str]:
-    op: Any = node.op
+    op = op_of(node, Nonzero)
     found = w.cast(w.add("NonZero", _truth(w, x), dtype=LONG), INT)
     parts = _split_into(w, found, 0, w.ints(*[1] * op.rank), op.rank)
     return [w.squeeze(part, 0) for part in parts]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ....engine.graph.graph import Operation
 from ....engine.graph.tensor import Symbol
-from .registry import attribute, exports
+from ....engine.ops.text.string_ops import RegexFullMatch, StringCase, StringSplit
+from .registry import attribute, exports, op_of
 from .shapes import rank_of
 from .writer import BOOL, INT, LONG, Writer
 
@@ -28,14 +27,14 @@ def _string_join(w: Writer, node: Operation, *parts: str) -> str:
 
 @exports("regex_full_match", opset=20)
 def _regex_full_match(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, RegexFullMatch)
     return w.add("RegexFullMatch", x, dtype=BOOL, pattern=op.pattern)
 
 
 @exports("string_split", opset=20)
 def _string_split(w: Writer, node: Operation, x: str) -> list[str]:
     """Split texts; an empty one gives one empty part by a separator, where onnxruntime gives none."""
-    op: Any = node.op
+    op = op_of(node, StringSplit)
     most = None if op.maxsplit < 0 else op.maxsplit
     parts, counts = w.add_many("StringSplit", x, dtypes=[TEXT, LONG], delimiter=op.separator or "", maxsplit=most)
     if op.separator is not None:
@@ -52,7 +51,7 @@ def _string_split(w: Writer, node: Operation, x: str) -> list[str]:
 
 @exports("string_case")
 def _string_case(w: Writer, node: Operation, x: str) -> str:
-    op: Any = node.op
+    op = op_of(node, StringCase)
     if not op.only_ascii:
         raise ValueError("what it gives for other letters than ASCII's depends on the locales of the machine")
     flat = w.add("Reshape", x, w.ints(-1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -13,8 +13,19 @@ from ....engine.common import dtypes
 from ..protos import element_type, load_onnx
 from .runtime_types import wider_type
 
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from numpy.typing import ArrayLike, NDArray
+    from onnx import GraphProto, NodeProto, ValueInfoProto
+
+    from ....engine.common.dtypes import DTypeLike
+
 FLOAT, INT, LONG, BOOL = np.dtype("float32"), np.dtype("int32"), np.dtype("int64"), np.dtype("bool")
 _SHARED_BYTES = 1024  # constants up to this size are written once, however often they are used
+
+
+T = TypeVar("T")
 
 
 class Writer:
@@ -33,16 +44,16 @@ class Writer:
 
     def __init__(self, opset: int) -> None:
         self.opset = opset
-        self.nodes: list[Any] = []
-        self.initializers: dict[str, Any] = {}
-        self.dtypes: dict[str, Any] = {}
+        self.nodes: list[NodeProto] = []
+        self.initializers: dict[str, NDArray[Any]] = {}
+        self.dtypes: dict[str, np.dtype[Any]] = {}
         self.weights: set[str] = set()
         self.domains: set[str] = set()
         self.label = ""  # of the operation that is being written, from which names are made
         self._names: dict[str, int] = {}
-        self._constants: dict[Any, str] = {}
-        self._memos: list[dict[Any, Any]] = [{}]
-        self._producers: dict[str, Any] = {}
+        self._constants: dict[Hashable, str] = {}
+        self._memos: list[dict[Hashable, Any]] = [{}]
+        self._producers: dict[str, NodeProto] = {}
 
     # --- names and constants --------------------------------------------------------------------------------
 
@@ -60,11 +71,11 @@ class Writer:
                 self._names[wanted], self._names[candidate] = count, 0
                 return candidate
 
-    def constant(self, array: Any, dtype: Any = None, name: str = "constant") -> str:
+    def constant(self, array: ArrayLike, dtype: DTypeLike | None = None, name: str = "constant") -> str:
         """Return the name of an initialiser with this value; small ones are shared."""
         array = np.asarray(array, dtype) if dtype is not None else np.asarray(array)
         text = dtypes.is_string(array.dtype)
-        key: Any = None
+        key: Hashable = None
         if array.nbytes <= _SHARED_BYTES:
             content = tuple(map(str, array.ravel())) if text else array.tobytes()
             key = (array.dtype, array.shape, content)
@@ -92,7 +103,14 @@ class Writer:
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
-    def add(self, op_type: str, *inputs: str, dtype: Any = None, name: str | None = None, **attributes: Any) -> str:
+    def add(
+        self,
+        op_type: str,
+        *inputs: str,
+        dtype: DTypeLike | None = None,
+        name: str | None = None,
+        **attributes: object,
+    ) -> str:
         """Append a node with one output and return its name.
 
         Args:
@@ -108,11 +126,16 @@ class Writer:
         return self.add_many(op_type, *inputs, dtypes=[dtype], name=name, **attributes)[0]
 
     def add_many(
-        self, op_type: str, *inputs: str, dtypes: Sequence[Any], name: str | None = None, **attributes: Any
+        self,
+        op_type: str,
+        *inputs: str,
+        dtypes: Sequence[Any],
+        name: str | None = None,
+        **attributes: object,
     ) -> list[str]:
         """Append a node with an output for each of `dtypes` and return their names; see `add`."""
         first = self.dtypes[inputs[0]] if inputs and inputs[0] else None
-        found = [first if dtype is None else dtype for dtype in dtypes]
+        found: list[Any] = [first if dtype is None else dtype for dtype in dtypes]
         casts = {each: wider_type(op_type, self.dtypes[each], k) for k, each in enumerate(inputs) if each}
         casts = {each: wide for each, wide in casts.items() if wide is not None}
         if not casts:
@@ -129,7 +152,12 @@ class Writer:
         ]
 
     def _append(
-        self, op_type: str, inputs: Sequence[str], found: Sequence[Any], name: str | None, attributes: dict[str, Any]
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        found: Sequence[Any],
+        name: str | None,
+        attributes: dict[str, object],
     ) -> list[str]:
         helper = load_onnx().helper
         base = name or f"{self.label}/{op_type}" if self.label else name or op_type
@@ -142,7 +170,7 @@ class Writer:
             self._producers[output] = node
         return outputs
 
-    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` gives, which is called once for each key and graph (and the graphs inside of that)."""
         for memo in reversed(self._memos):
             if key in memo:
@@ -151,7 +179,7 @@ class Writer:
         return made
 
     @contextmanager
-    def subgraph(self) -> Generator[list[Any]]:
+    def subgraph(self) -> Generator[list[NodeProto]]:
         """Append to a new graph inside of the block; gives its list of nodes."""
         before, self.nodes = self.nodes, []
         self._memos.append({})
@@ -163,7 +191,7 @@ class Writer:
 
     # --- what many rules use --------------------------------------------------------------------------------
 
-    def cast(self, name: str, dtype: Any) -> str:
+    def cast(self, name: str, dtype: DTypeLike) -> str:
         """Return a value in another dtype; the value itself if it has that."""
         dtype = np.dtype(dtype)
         if self.dtypes[name] == dtype:
@@ -188,12 +216,12 @@ class Writer:
             return self.transpose(producer.input[0], [inner[axis] for axis in axes])
         return self.once(("transpose", name, *axes), lambda: self.add("Transpose", name, perm=axes))
 
-    def _turned(self, name: str, array: Any) -> str:
+    def _turned(self, name: str, array: NDArray[Any]) -> str:
         if name not in self.weights:
             return self.constant(np.ascontiguousarray(array), name=f"{name}/transposed")
         return self.weight_of(name, np.ascontiguousarray(array))
 
-    def weight_of(self, name: str, array: Any) -> str:
+    def weight_of(self, name: str, array: NDArray[Any]) -> str:
         """Return an initialiser that holds the values of another, which is a weight, in another order."""
         made = self.new_name(f"{name}/turned")
         self.initializers[made], self.dtypes[made] = array, array.dtype
@@ -279,19 +307,21 @@ class Writer:
         """Return a value broadcast to a shape, an int64 vector."""
         return self.add("Expand", name, shape)
 
-    def zeros(self, shape: str, dtype: Any) -> str:
+    def zeros(self, shape: str, dtype: DTypeLike) -> str:
         """Return zeros of a shape, an int64 vector."""
         return self.expand(self.constant(np.zeros((), dtype)), shape)
 
-    def info(self, name: str, shape: Sequence[int | str | None] | None) -> Any:
+    def info(self, name: str, shape: Sequence[int | str | None] | None) -> ValueInfoProto:
         """Return a ValueInfoProto of a value."""
         return load_onnx().helper.make_tensor_value_info(name, element_type(self.dtypes[name]), shape)
 
-    def graph_proto(self, nodes: list[Any], name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    def graph_proto(
+        self, nodes: list[NodeProto], name: str, inputs: Sequence[ValueInfoProto], outputs: Sequence[ValueInfoProto]
+    ) -> GraphProto:
         """Return a GraphProto for a loop or branch."""
         return load_onnx().helper.make_graph(nodes, self.new_name(name), list(inputs), list(outputs))
 
-    def own(self, nodes: list[Any], name: str, taken: set[str]) -> str:
+    def own(self, nodes: list[NodeProto], name: str, taken: set[str]) -> str:
         """Return a value as an output of the graph of `nodes`, which must be one of its own, and there only once."""
         made = any(name in node.output for node in nodes)
         if made and name not in taken:
@@ -301,7 +331,7 @@ class Writer:
         taken.add(fresh)
         return fresh
 
-    def sequence_info(self, name: str) -> Any:
+    def sequence_info(self, name: str) -> ValueInfoProto:
         """Return a ValueInfoProto of a sequence of tensors of any shapes."""
         kind = element_type(self.dtypes[name])
         return load_onnx().helper.make_tensor_sequence_value_info(name, kind, None)

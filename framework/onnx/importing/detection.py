@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,9 +14,14 @@ from .images import cubic_weights
 from .node import Node, imports
 from .values import known, shape_of, tensor
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ...structures import Array
+
 
 @imports("GridSample")
-def _grid_sample(node: Node, x: Tensor, grid: Any) -> Any:
+def _grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor | None:
     """Values of (batch, channels, *sizes) at points in [-1, 1], whose coordinates come last axis first."""
     given = str(node.get("mode", "linear"))
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(given, given)
@@ -31,7 +36,7 @@ def _grid_sample(node: Node, x: Tensor, grid: Any) -> Any:
     reach = range(2) if mode == "linear" else range(-1, 3)
     floors = [ops.floor(each) for each in points]
     parts = [_weights(ops.subtract(p, f), mode, reach) for p, f in zip(points, floors, strict=True)]
-    total: Any = None
+    total: Tensor | None = None
     for cell in itertools.product(range(len(reach)), repeat=rank):
         places = [ops.add(floor, float(reach[step])) for floor, step in zip(floors, cell, strict=True)]
         value = _picked(x, places, sizes, how, aligned)
@@ -41,20 +46,20 @@ def _grid_sample(node: Node, x: Tensor, grid: Any) -> Any:
     return total
 
 
-def _unscaled(point: Any, size: int, aligned: bool) -> Any:
+def _unscaled(point: TensorLike, size: int, aligned: bool) -> Tensor:
     """A coordinate in [-1, 1] as a place among `size` cells."""
     if aligned:
         return ops.multiply(ops.add(point, 1.0), (size - 1) / 2)
     return ops.multiply(ops.subtract(ops.multiply(ops.add(point, 1.0), float(size)), 1.0), 0.5)
 
 
-def _weights(distance: Any, mode: str, reach: range) -> list[Any]:
+def _weights(distance: Tensor, mode: str, reach: range) -> list[Tensor]:
     if mode == "linear":
         return [ops.subtract(1.0, distance), distance]
     return [cubic_weights(ops.abs(ops.subtract(distance, float(step)))) for step in reach]
 
 
-def _inside(place: Any, size: int, how: str, aligned: bool) -> Any:
+def _inside(place: TensorLike, size: int, how: str, aligned: bool) -> Tensor:
     """A place outside moved to the border, or mirrored there."""
     if how == "reflection":
         low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
@@ -66,9 +71,9 @@ def _inside(place: Any, size: int, how: str, aligned: bool) -> Any:
     return ops.clip(place, 0.0, size - 1.0)
 
 
-def _picked(x: Tensor, places: list[Any], sizes: list[int], how: str, aligned: bool) -> Any:
+def _picked(x: Tensor, places: list[Tensor], sizes: list[int], how: str, aligned: bool) -> Any:
     """The cells at whole places; zeros outside, or what is at the border or its mirror."""
-    valid: Any = None
+    valid: Tensor | None = None
     index: Any = 0
     for place, size in zip(places, sizes, strict=True):
         if how == "zeros":
@@ -87,7 +92,7 @@ def _picked(x: Tensor, places: list[Any], sizes: list[int], how: str, aligned: b
     return found if valid is None else ops.where(ops.expand_dims(valid, 1), found, ops.zeros_like(found))
 
 
-def _mirrored(place: Any, size: int, aligned: bool) -> Any:
+def _mirrored(place: TensorLike, size: int, aligned: bool) -> Any:
     return ops.clip(ops.round(_inside(place, size, "reflection", aligned)), 0.0, size - 1.0)
 
 
@@ -96,8 +101,13 @@ def _mirrored(place: Any, size: int, aligned: bool) -> Any:
 
 @imports("NonMaxSuppression")
 def _non_max_suppression(
-    node: Node, boxes: object, scores: TensorLike, most: Any = None, overlap: Any = None, least: Any = None
-) -> Any:
+    node: Node,
+    boxes: object,
+    scores: TensorLike,
+    most: TensorLike | None = None,
+    overlap: TensorLike | None = None,
+    least: TensorLike | None = None,
+) -> Array:
     """Computed where boxes and scores are known, box by box in the order of their scores."""
     all_boxes, all_scores = known(boxes), known(scores)
     if all_boxes is None or all_scores is None:
@@ -120,7 +130,7 @@ def _non_max_suppression(
     return np.array(chosen, "int64").reshape(-1, 3)
 
 
-def _corners(boxes: Any, centred: int) -> Any:
+def _corners(boxes: Array, centred: int) -> Array:
     if centred:
         x, y, width, height = boxes.T
         return np.stack([y - height / 2, x - width / 2, y + height / 2, x + width / 2], 1)
@@ -128,7 +138,7 @@ def _corners(boxes: Any, centred: int) -> Any:
     return np.concatenate([np.minimum(first, second), np.maximum(first, second)], 1)
 
 
-def _overlap(a: Any, b: Any) -> float:
+def _overlap(a: Array, b: Array) -> float:
     """The area that two boxes share, over that which they cover."""
     shared = np.prod(np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0))
     whole = np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2]) - shared
@@ -144,7 +154,7 @@ def _tf_idf_vectorizer(node: Node, x: Tensor) -> Any:
     pool = node.get("pool_strings") or node.get("pool_int64s")
     starts = list(node.get("ngram_counts"))
     indexes, weights = list(node.get("ngram_indexes")), node.get("weights")
-    table: dict[tuple[Any, ...], int] = {}
+    table: dict[tuple[str | int, ...], int] = {}
     number = 0
     for length, first in enumerate(starts, start=1):
         last = starts[length] if length < len(starts) else len(pool)
@@ -162,14 +172,14 @@ def _tf_idf_vectorizer(node: Node, x: Tensor) -> Any:
     return result[0] if found.ndim == 1 else result
 
 
-def _grams(node: Node, row: list[Any]) -> Any:
+def _grams(node: Node, row: list[str | int]) -> Iterator[tuple[str | int, ...]]:
     for length in range(node.get("min_gram_length"), node.get("max_gram_length") + 1):
         for gap in range(1, node.get("max_skip_count") + 2 if length > 1 else 2):
             for first in range(len(row) - gap * (length - 1)):
                 yield tuple(row[first + gap * k] for k in range(length))
 
 
-def _weighted(mode: str, counts: Any, indexes: list[int], weights: str) -> Any:
+def _weighted(mode: str, counts: Array, indexes: list[int], weights: Sequence[float]) -> Array:
     factors = np.ones(counts.shape[1], "float32")
     if weights:
         for place, weight in zip(indexes, weights, strict=True):
@@ -180,7 +190,7 @@ def _weighted(mode: str, counts: Any, indexes: list[int], weights: str) -> Any:
 
 
 @imports("RoiAlign")
-def _roi_align(node: Node, x: Tensor, regions: Any, batches: Any) -> Any:
+def _roi_align(node: Node, x: Tensor, regions: TensorLike, batches: TensorLike) -> Tensor:
     """The mean (or maximum) of samples in each cell of each region, interpolated linearly."""
     image, boxes, rows = known(x), known(regions), known(batches)
     if image is None or boxes is None or rows is None:
@@ -202,7 +212,7 @@ def _roi_align(node: Node, x: Tensor, regions: Any, batches: Any) -> Any:
     return tensor(result)
 
 
-def _cells(node: Node, image: Any, ys: Any, xs: Any, shape: tuple[int, int, int, int]) -> Any:
+def _cells(node: Node, image: Array, ys: Array, xs: Array, shape: tuple[int, int, int, int]) -> Array:
     (y, y1, fy, oy), (x, x1, fx, ox) = _between(ys, image.shape[1]), _between(xs, image.shape[2])
     corners = [
         (image[:, a][:, :, b], wa[:, None] * wb[None])
@@ -217,7 +227,7 @@ def _cells(node: Node, image: Any, ys: Any, xs: Any, shape: tuple[int, int, int,
     return np.sum(parts, 0).reshape(-1, *shape).mean((2, 4))
 
 
-def _between(points: Any, size: int) -> tuple[Any, Any, Any, Any]:
+def _between(points: Array, size: int) -> tuple[Array, Array, Array, Array]:
     outside = (points < -1) | (points > size)
     inside = np.clip(points, 0, size - 1)
     low = np.floor(inside).astype(int)

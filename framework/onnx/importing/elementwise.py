@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....engine import ops
 from ....engine.common import dtypes
-from ....engine.common.dtypes import DTypeLike
 from ....engine.graph import Tensor
 from ....engine.ops.base import TensorLike
 from .node import Node, imports
 from .values import INT4, UINT4, Dims, FourBits, dtype_of, known, plain, tensor
 
-_SAME: dict[str, Any] = {
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_SAME: dict[str, Callable[..., Tensor]] = {
     "Abs": ops.abs,
     "Acos": ops.arccos,
     "Acosh": ops.arccosh,
@@ -55,11 +57,11 @@ _SAME: dict[str, Any] = {
 
 
 @imports(*_SAME)
-def _same(node: Node, *inputs: Any) -> Any:
+def _same(node: Node, *inputs: TensorLike) -> Any:
     return _SAME[node.op_type](*_aligned(node, inputs))
 
 
-def _aligned(node: Node, inputs: Any) -> Any:
+def _aligned(node: Node, inputs: Sequence[Any]) -> Any:
     """Before opset 7 the second operand was broadcast from an axis on, where the node says so."""
     if len(inputs) != 2 or not node.get("broadcast") or node.get("axis") is None:
         return inputs
@@ -105,7 +107,7 @@ def _of_dims(op_type: str, x: TensorLike, y: TensorLike) -> Dims | None:
     count = max(len(left), len(right))
     pairs = zip(left * (count // len(left)), right * (count // len(right)), strict=True)
     apply = {"Add": ops.add, "Sub": ops.subtract, "Mul": ops.multiply, "Div": _quotient}[op_type]
-    entries: list[Any] = []
+    entries: list[int | Tensor] = []
     for a, b in pairs:
         if isinstance(a, int) and isinstance(b, int):
             entries.append(int({"Add": a + b, "Sub": a - b, "Mul": a * b}.get(op_type) or _int_quotient(op_type, a, b)))
@@ -149,12 +151,12 @@ def _bit_shift(node: Node, x: Tensor, y: Tensor) -> Any:
 
 
 @imports("Max", "Min", "Sum")
-def _of_many(node: Node, *inputs: Any) -> Any:
+def _of_many(node: Node, *inputs: TensorLike) -> Any:
     return reduce({"Max": ops.maximum, "Min": ops.minimum, "Sum": ops.add}[node.op_type], inputs)
 
 
 @imports("Mean")
-def _mean(node: Node, *inputs: Any) -> Any:
+def _mean(node: Node, *inputs: TensorLike) -> Any:
     return ops.divide(reduce(ops.add, inputs), len(inputs))
 
 
@@ -206,16 +208,16 @@ def _cast(node: Node, x: TensorLike) -> Any:
 
 
 @imports("CastLike", dims=True)
-def _cast_like(node: Node, x: Tensor, like: Any) -> Any:
+def _cast_like(node: Node, x: Tensor, like: Tensor) -> Any:
     return _cast_any(x, (like if isinstance(like, FourBits) else tensor(plain(like))).dtype)
 
 
-def _cast_any(x: TensorLike, dtype: DTypeLike) -> Any:
+def _cast_any(x: TensorLike, dtype: np.dtype[Any]) -> Any:
     numbers = tensor(x.held if isinstance(x, FourBits) else plain(x))
     return FourBits.of_numbers(numbers, dtype) if dtype in (INT4, UINT4) else cast_to(numbers, dtype)
 
 
-def cast_to(x: Tensor, dtype: Any) -> Any:
+def cast_to(x: Tensor, dtype: np.dtype[Any]) -> Any:
     """Return a value in another dtype, texts read or written as numbers."""
     if dtypes.is_string(dtype):
         return x if dtypes.is_string(x.dtype) else _written(x)
@@ -265,7 +267,7 @@ def _leaky_relu(node: Node, x: Tensor) -> Any:
 
 
 @imports("PRelu")
-def _prelu(node: Node, x: Tensor, slope: Any) -> Any:
+def _prelu(node: Node, x: Tensor, slope: TensorLike) -> Any:
     return ops.where(ops.greater_equal(x, 0), x, ops.multiply(x, slope))
 
 
@@ -314,7 +316,7 @@ def _shrink(node: Node, x: Tensor) -> Any:
 
 
 @imports("Clip")
-def _clip(node: Node, x: Tensor, low: Any = None, high: Any = None) -> Any:
+def _clip(node: Node, x: Tensor, low: TensorLike | None = None, high: TensorLike | None = None) -> Any:
     low = node.get("min") if low is None else low
     high = node.get("max") if high is None else high
     if low is not None:
@@ -323,7 +325,7 @@ def _clip(node: Node, x: Tensor, low: Any = None, high: Any = None) -> Any:
 
 
 @imports("Dropout")
-def _dropout(node: Node, x: Tensor, ratio: Any = None, training: bool | None = None) -> Any:
+def _dropout(node: Node, x: Tensor, ratio: TensorLike | None = None, training: bool | None = None) -> Any:
     """Return the input, and a mask that drops nothing, as in inference. Draws of other runtimes can't be made again."""
     rate = float(known(ratio)) if ratio is not None and known(ratio) is not None else node.get("ratio", 0.5)
     trains = training is not None and (known(training) is None or bool(known(training)))

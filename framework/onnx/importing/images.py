@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ....engine.ops.base import TensorLike
 from .mathematics import rounded_to
 from .node import Node, imports
 from .values import known, rank_of, shape_of, sizes_of, tensor
+
+if TYPE_CHECKING:
+    from ...structures import Array
 
 # --- padding --------------------------------------------------------------------------------------------------------
 
@@ -46,7 +49,7 @@ def _pads(node: Node, x: TensorLike, kernel: list[int], strides: list[int], dila
     return found
 
 
-def _padded(x: Any, pads: list[list[int]], value: object = 0) -> Any:
+def _padded(x: Tensor, pads: list[list[int]], value: object = 0) -> Any:
     if not any(width for pair in pads for width in pair):
         return x
     return ops.pad(x, [[0, 0], [0, 0], *pads], "constant", constant_values=tensor(np.array(value).astype(x.dtype)))
@@ -61,7 +64,7 @@ def _turned_kernel(w: TensorLike) -> Any:
     return ops.transpose(w, [*range(2, rank), 1, 0])
 
 
-def convolved(node: Node, x: TensorLike, w: TensorLike) -> Any:
+def convolved(node: Node, x: Tensor, w: TensorLike) -> Any:
     """Return the convolution of a Conv node, without its bias."""
     kernel = [int(size) for size in shape_of(w)[2:]]
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
@@ -83,7 +86,7 @@ def _with_gaps(x: Tensor, w: TensorLike, strides: list[int], dilations: list[int
 
 
 @imports("Conv")
-def _conv(node: Node, x: TensorLike, w: TensorLike, bias: TensorLike | None = None) -> Any:
+def _conv(node: Node, x: Tensor, w: TensorLike, bias: TensorLike | None = None) -> Any:
     y = convolved(node, x, w)
     return y if bias is None else ops.add(y, _channels(x, bias))
 
@@ -93,11 +96,13 @@ def _channels(x: TensorLike, value: TensorLike) -> Any:
 
 
 @imports("ConvInteger")
-def _conv_integer(node: Node, x: Tensor, w: TensorLike, x_zero: Any = None, w_zero: Any = None) -> Any:
+def _conv_integer(
+    node: Node, x: Tensor, w: TensorLike, x_zero: TensorLike | None = None, w_zero: TensorLike | None = None
+) -> Any:
     return ops.cast(ops.round(convolved(node, *_centred(x, w, x_zero, w_zero))), "int32")
 
 
-def _centred(x: Tensor, w: TensorLike, x_zero: Any, w_zero: Any) -> tuple[Any, Any]:
+def _centred(x: Tensor, w: TensorLike, x_zero: TensorLike | None, w_zero: TensorLike | None) -> tuple[Any, Any]:
     """Numbers without their zero points, in float64, in which sums of products are exact."""
     left, right = ops.cast(x, "float64"), ops.cast(w, "float64")
     if x_zero is not None:
@@ -110,9 +115,17 @@ def _centred(x: Tensor, w: TensorLike, x_zero: Any, w_zero: Any) -> tuple[Any, A
 
 @imports("QLinearConv")
 def _qlinear_conv(
-    node: Node, x: Tensor, x_scale: Any, x_zero: Any, w: TensorLike, w_scale: Any, w_zero: Any, y_scale: Any,
-    y_zero: Any, bias: Tensor | None = None,
-) -> Any:  # fmt: skip
+    node: Node,
+    x: Tensor,
+    x_scale: TensorLike,
+    x_zero: TensorLike | None,
+    w: TensorLike,
+    w_scale: TensorLike,
+    w_zero: TensorLike | None,
+    y_scale: TensorLike,
+    y_zero: Tensor,
+    bias: Tensor | None = None,
+) -> Any:
     total = convolved(node, *_centred(x, w, x_zero, w_zero))
     if bias is not None:
         total = ops.add(total, _channels(x, ops.cast(bias, "float64")))
@@ -150,7 +163,9 @@ def _conv_transpose(node: Node, x: Tensor, w: TensorLike, bias: Tensor | None = 
     return y if bias is None else ops.add(y, _channels(x, bias))
 
 
-def _transposed_pads(node: Node, sizes: Sequence[int], strides: Any, reach: Any, extra: Any) -> list[list[int]]:
+def _transposed_pads(
+    node: Node, sizes: Sequence[int], strides: Sequence[int], reach: Sequence[int], extra: Sequence[int]
+) -> list[list[int]]:
     """Cells that are cut off before and behind."""
     rank = len(strides)
     wanted, how = node.get("output_shape"), node.get("auto_pad", "NOTSET")
@@ -197,7 +212,7 @@ def _grouped(w: TensorLike, groups: int) -> Any:
 # --- pooling --------------------------------------------------------------------------------------------------------
 
 
-def _windows(node: Node, x: Tensor, value: object) -> tuple[Any, list[tuple[int, ...]], list[int], list[list[int]]]:
+def _windows(node: Node, x: Tensor, value: object) -> tuple[Tensor, list[tuple[int, ...]], list[int], list[list[int]]]:
     """For each cell of a window what it sees: a stack of strided slices; and the cells, sizes of results, padding."""
     kernel = [int(size) for size in node.get("kernel_shape")]
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
@@ -215,7 +230,7 @@ def _windows(node: Node, x: Tensor, value: object) -> tuple[Any, list[tuple[int,
         pads[k] = [pads[k][0], max(end - size - pads[k][0], 0)]
     padded = _padded(x, pads, value)
     cells = list(itertools.product(*[range(size) for size in kernel]))
-    parts: list[Any] = []
+    parts: list[Tensor] = []
     for cell in cells:
         key = [slice(None), slice(None)]
         for k, place in enumerate(cell):
@@ -232,7 +247,7 @@ def _known_sizes(x: Tensor) -> list[int]:
     return [int(size or 0) for size in sizes]
 
 
-def _least(dtype: Any) -> Any:
+def _least(dtype: np.dtype[Any]) -> float:
     return -np.inf if dtypes.is_floating(dtype) else np.iinfo(dtype).min
 
 
@@ -245,12 +260,19 @@ def _max_pool(node: Node, x: Tensor) -> Any:
     return found, _places_of(node, x, ops.argmax(seen, 0), cells, outs, pads)
 
 
-def _places_of(node: Node, x: Tensor, best: Any, cells: Any, outs: Any, pads: Any) -> Any:
+def _places_of(
+    node: Node,
+    x: Tensor,
+    best: Tensor,
+    cells: Sequence[tuple[int, ...]],
+    outs: Sequence[int],
+    pads: Sequence[Sequence[int]],
+) -> Tensor:
     """Return the positions of the maxima in the whole input, flattened."""
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
     batch, channels, *sizes = shape_of(x)
     offsets = np.array(cells, "int64")
-    total: Any = None
+    total: Tensor | None = None
     rank = len(sizes)
     order = list(range(rank)) if not node.get("storage_order") else list(reversed(range(rank)))
     step = 1
@@ -262,6 +284,7 @@ def _places_of(node: Node, x: Tensor, best: Any, cells: Any, outs: Any, pads: An
         total = place if total is None else ops.add(total, place)
         step *= int(sizes[k] or 0)
     planes = np.arange((batch or 0) * (channels or 0)).reshape([batch or 0, channels or 0, *[1] * rank]) * step
+    assert total is not None
     return ops.cast(ops.add(total, planes), "int64")
 
 
@@ -283,11 +306,11 @@ def _average_pool(node: Node, x: Tensor) -> Any:
     return ops.cast(ops.divide(total, count), x.dtype)
 
 
-def _seen_of(node: Node, padded: Any, x: Tensor, pads: Any) -> Any:
+def _seen_of(node: Node, padded: Any, x: Tensor, pads: Sequence[Sequence[int]]) -> Any:
     """Return the number of ones in each window of a padded plane."""
     kernel = [int(size) for size in node.get("kernel_shape")]
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
-    total: Any = None
+    total: Tensor | None = None
     for cell in itertools.product(*[range(size) for size in kernel]):
         key = [slice(None), slice(None)]
         for k, place in enumerate(cell):
@@ -319,7 +342,7 @@ def _global_pool(node: Node, x: Tensor) -> Any:
 
 
 @imports("MaxUnpool")
-def _max_unpool(node: Node, x: Tensor, places: Any, shape: Any = None) -> Any:
+def _max_unpool(node: Node, x: Tensor, places: TensorLike, shape: TensorLike | None = None) -> Any:
     kernel = list(node.get("kernel_shape"))
     strides, pads = _spatial(node, x, "strides"), list(node.get("pads") or [0] * (2 * len(kernel)))
     batch, channels, *sizes = [int(size or 0) for size in shape_of(x)]
@@ -336,7 +359,7 @@ def _max_unpool(node: Node, x: Tensor, places: Any, shape: Any = None) -> Any:
 
 
 @imports("Col2Im")
-def _col2im(node: Node, x: Tensor, image: TensorLike, block: Any) -> Any:
+def _col2im(node: Node, x: Tensor, image: TensorLike, block: TensorLike) -> Any:
     """Add up blocks at their places in an image."""
     size, kernel = node.ints(image, "image shape"), node.ints(block, "block shape")
     rank = len(size)
@@ -362,7 +385,7 @@ def _col2im(node: Node, x: Tensor, image: TensorLike, block: Any) -> Any:
 
 
 @imports("Resize", "Upsample")
-def _resize(node: Node, x: Tensor, *rest: Any) -> Any:
+def _resize(node: Node, x: Tensor, *rest: TensorLike | None) -> Any:
     """A product with a matrix of weights for each axis that changes its size."""
     if node.op_type == "Upsample" or node.version < 11:
         roi, scales, sizes = None, (rest[0] if rest else np.array(node.get("scales"), "float32")), None
@@ -390,7 +413,9 @@ def _size_of(value: object) -> int:
     return 1 if array is None else array.size
 
 
-def _resized(node: Node, lengths: Any, axes: Any, scales: Any, sizes: Any) -> tuple[list[float], list[int]]:
+def _resized(
+    node: Node, lengths: Sequence[int], axes: Sequence[int], scales: TensorLike | None, sizes: TensorLike | None
+) -> tuple[list[float], list[int]]:
     if scales is not None and _size_of(scales):
         factors = node.floats(scales, "scales")
         return factors, [math.floor(lengths[axis] * factor) for axis, factor in zip(axes, factors, strict=True)]
@@ -404,7 +429,7 @@ def _resized(node: Node, lengths: Any, axes: Any, scales: Any, sizes: Any) -> tu
     return factors, wanted
 
 
-def _applied(node: Node, x: Tensor, axis: int, weights: Any, outside: Any) -> Any:
+def _applied(node: Node, x: Tensor, axis: int, weights: Array, outside: Array | None) -> Tensor:
     mode = node.get("mode", "nearest")
     if mode == "nearest":
         y = ops.take(x, weights.astype("int32"), axis=axis)
@@ -423,7 +448,9 @@ def _applied(node: Node, x: Tensor, axis: int, weights: Any, outside: Any) -> An
     return ops.where(outside.reshape(shape), tensor(np.array(node.get("extrapolation_value", 0.0), x.dtype)), y)
 
 
-def _weights(node: Node, size: int, out: int, factor: float, edges: Any) -> tuple[Any, Any]:
+def _weights(
+    node: Node, size: int, out: int, factor: float, edges: tuple[float, float] | None
+) -> tuple[Array, Array | None]:
     """Places (of the nearest) or a matrix (out, size), and which results are outside."""
     how = node.get("coordinate_transformation_mode", "half_pixel" if node.version >= 11 else "asymmetric")
     places = np.arange(out, dtype="float64")
@@ -440,6 +467,7 @@ def _weights(node: Node, size: int, out: int, factor: float, edges: Any) -> tupl
         adjustment = out / (factor * size)
         points = size / 2 * (1 - adjustment) + (places + 0.5) / factor - 0.5
     elif how == "tf_crop_and_resize":
+        assert edges is not None
         first, last = edges
         points = (
             first * (size - 1) + places * (last - first) * (size - 1) / (out - 1)
@@ -455,7 +483,7 @@ def _weights(node: Node, size: int, out: int, factor: float, edges: Any) -> tupl
     return _matrix(node, points, size, factor, mode), outside
 
 
-def _nearest(node: Node, points: Any) -> Any:
+def _nearest(node: Node, points: Array) -> Array:
     how = node.get("nearest_mode", "round_prefer_floor" if node.version >= 11 else "floor")
     if how == "floor":
         return np.floor(points)
@@ -464,7 +492,7 @@ def _nearest(node: Node, points: Any) -> Any:
     return np.floor(points + 0.5) if how == "round_prefer_ceil" else np.ceil(points - 0.5)
 
 
-def _matrix(node: Node, points: Any, size: int, factor: float, mode: str) -> Any:
+def _matrix(node: Node, points: Array, size: int, factor: float, mode: str) -> Array:
     stretch = min(factor, 1.0) if node.get("antialias") else 1.0
     reach = (2 if mode == "cubic" else 1) / stretch
     first = np.floor(points - reach).astype(int)
@@ -484,7 +512,7 @@ def _matrix(node: Node, points: Any, size: int, factor: float, mode: str) -> Any
     return found
 
 
-def cubic_weights(distance: Any, a: float = -0.75) -> Any:
+def cubic_weights(distance: Tensor, a: float = -0.75) -> Tensor:
     """Return the weights of cells at distances of up to 2, as a tensor."""
     near = ops.add(
         ops.multiply(ops.multiply(ops.subtract(ops.multiply(distance, a + 2), a + 3), distance), distance), 1.0
@@ -494,7 +522,7 @@ def cubic_weights(distance: Any, a: float = -0.75) -> Any:
     return ops.where(ops.less_equal(distance, 1.0), near, ops.where(ops.less(distance, 2.0), far, ops.zeros_like(far)))
 
 
-def _cubic(distance: Any, a: float) -> Any:
+def _cubic(distance: Array, a: float) -> Array:
     near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,14 @@ from .node import normal_domain
 from .reading import initializer_array, read_model
 from .values import Optional, plain, tensor
 
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from onnx import GraphProto, ModelProto, TensorProto
+
+    from ....engine.graph import Variable
+    from ...structures import Array
+
 # Inputs, by operator and position, that have to be known when the model is called: they are no weights.
 _KNOWN = {
     ("Resize", 1), ("Resize", 2), ("Upsample", 1), ("Dropout", 1), ("Range", 0), ("Range", 1), ("Range", 2),
@@ -30,7 +38,9 @@ _RUNNING = {("BatchNormalization", 3), ("BatchNormalization", 4)}  # weights tha
 _LOOPS = {"Loop", "Scan", "RNN", "GRU", "LSTM"}
 
 
-def load(source: object, *, trainable: bool = False, name: str | None = None) -> OnnxLayer:
+def load(
+    source: str | PathLike[str] | bytes | ModelProto, *, trainable: bool = False, name: str | None = None
+) -> OnnxLayer:
     """Make a layer of an ONNX model.
 
     Args:
@@ -75,13 +85,13 @@ def load(source: object, *, trainable: bool = False, name: str | None = None) ->
     return layer
 
 
-def _without_weights(model: Any, beside: Mapping[str, Any]) -> tuple[Any, dict[str, Any], set[str]]:
+def _without_weights(model: ModelProto, beside: Mapping[str, Array]) -> tuple[ModelProto, dict[str, Array], set[str]]:
     """A copy of a model without the initialisers that are weights; these, by name; and which no optimizer updates."""
     fixed, running = _uses(model.graph)
     stripped = load_onnx().ModelProto()
     stripped.CopyFrom(model)
-    arrays: dict[str, Any] = {}
-    kept: list[Any] = []
+    arrays: dict[str, Array] = {}
+    kept: list[TensorProto] = []
     for proto in stripped.graph.initializer:
         array = beside.get(proto.name)
         array = initializer_array(proto) if array is None else array
@@ -101,7 +111,7 @@ def _without_weights(model: Any, beside: Mapping[str, Any]) -> tuple[Any, dict[s
     return stripped, arrays, running
 
 
-def _uses(graph: Any) -> tuple[set[str], set[str]]:
+def _uses(graph: GraphProto) -> tuple[set[str], set[str]]:
     """Names that must be known in calls, and names of running statistics."""
     fixed: set[str] = set()
     running: set[str] = set()
@@ -150,7 +160,7 @@ class OnnxLayer(Layer):
         self.input_names = [each.name for each in proto.graph.input if each.name not in given]
         self.output_names = [each.name for each in proto.graph.output]
         self.opset = next((each.version for each in proto.opset_import if not normal_domain(each.domain)), 0)
-        self.onnx_weights: dict[str, Any] = {}
+        self.onnx_weights: dict[str, Variable] = {}
         for key, shape, dtype, trains in self._described:
             self.onnx_weights[key] = self.add_weight(
                 shape=tuple(shape), initializer="zeros", dtype=dtype, trainable=trains, name=_weight_name(key)

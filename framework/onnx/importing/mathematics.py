@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ....engine.ops.base import TensorLike
 from .elementwise import cast_to
 from .node import Node, imports
 from .values import INT4, UINT4, FourBits, dtype_of, known, plain, rank_of, shape_of, sizes_of, tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # --- products -------------------------------------------------------------------------------------------------------
 
@@ -38,12 +41,14 @@ def _gemm(node: Node, a: Tensor, b: TensorLike, c: TensorLike | None = None) -> 
 
 
 @imports("Einsum")
-def _einsum(node: Node, *inputs: Any) -> Any:
+def _einsum(node: Node, *inputs: TensorLike) -> Any:
     return ops.einsum(node.get("equation").replace(" ", ""), *inputs)
 
 
 @imports("MatMulInteger")
-def _matmul_integer(node: Node, a: TensorLike, b: TensorLike, a_zero: Any = None, b_zero: Any = None) -> Any:
+def _matmul_integer(
+    node: Node, a: TensorLike, b: TensorLike, a_zero: TensorLike | None = None, b_zero: TensorLike | None = None
+) -> Any:
     left, right = ops.cast(a, "int32"), ops.cast(b, "int32")
     if a_zero is not None:
         zero = ops.cast(a_zero, "int32")
@@ -61,7 +66,7 @@ def _det(node: Node, x: Tensor) -> Any:
 # --- reductions -----------------------------------------------------------------------------------------------------
 
 
-def _reduced_axes(node: Node, x: Tensor, axes: Any) -> tuple[int, ...] | None:
+def _reduced_axes(node: Node, x: Tensor, axes: TensorLike | None) -> tuple[int, ...] | None:
     """The axes, of which none means all, or with noop_with_empty_axes none."""
     found = node.ints(axes, "axes") if axes is not None else node.get("axes")
     if found is None or not len(found):
@@ -73,18 +78,18 @@ def _sum(x: Tensor, axes: Sequence[int], keepdims: bool) -> Any:
     return ops.cast(ops.sum(x, axes, keepdims), x.dtype)
 
 
-def _integers(x: Any, compute: Any) -> Any:
+def _integers(x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
     """Compute in float64 what is asked for integers."""
     if not dtypes.is_integer(x.dtype):
         return compute(x)
     return ops.cast(compute(ops.cast(x, "float64")), x.dtype)
 
 
-def _mean(x: Any, axes: Sequence[int], keepdims: bool) -> Any:
+def _mean(x: Tensor, axes: Sequence[int], keepdims: bool) -> Any:
     return _integers(x, lambda v: ops.mean(v, axes, keepdims))
 
 
-_REDUCED: dict[str, Any] = {
+_REDUCED: dict[str, Callable[..., Tensor]] = {
     "ReduceSum": _sum,
     "ReduceMean": _mean,
     "ReduceProd": lambda x, axes, keep: ops.cast(ops.prod(x, axes, keep), x.dtype),
@@ -114,7 +119,7 @@ def _extremum(node: Node, x: Tensor, axes: Sequence[int] | None = None) -> Any:
     reduced = sizes if found is None else [sizes[axis] for axis in found]
     if 0 not in reduced:
         return (ops.max if largest else ops.min)(x, found, keep)
-    bound: Any = -np.inf if largest else np.inf
+    bound: float = -np.inf if largest else np.inf
     if dtypes.is_integer(x.dtype):
         bound = np.iinfo(x.dtype).min if largest else np.iinfo(x.dtype).max
     kept = [1 if found is None or axis in [a % len(sizes) for a in found] else s for axis, s in enumerate(sizes)]
@@ -149,7 +154,7 @@ def _running(node: Node, x: Tensor, axis: int) -> Any:
 
 
 @imports("TopK")
-def _top_k(node: Node, x: Tensor, k: Any = None) -> Any:
+def _top_k(node: Node, x: Tensor, k: TensorLike | None = None) -> Any:
     """Return the largest or smallest elements; of equal ones those with the lowest places."""
     count = node.get("k") if k is None else node.ints(k, "k")[0]
     axis = node.get("axis", -1) % rank_of(x)
@@ -227,10 +232,11 @@ def _lrn(node: Node, x: Tensor) -> Any:
     widths = [[0, 0], [before, behind], *[[0, 0]] * (rank_of(x) - 2)]
     padded = ops.pad(ops.square(x), widths)
     channels = shape_of(x)[1]
-    total: Any = None
+    total: Tensor | None = None
     for k in range(size):
         part = padded[:, k : None if channels is None else k + channels]
         total = part if total is None else ops.add(total, part)
+    assert total is not None
     scaled = ops.add(ops.multiply(total, node.get("alpha", 1e-4) / size), node.get("bias", 1.0))
     return ops.divide(x, ops.power(scaled, node.get("beta", 0.75)))
 
@@ -238,7 +244,7 @@ def _lrn(node: Node, x: Tensor) -> Any:
 # --- quantised numbers ----------------------------------------------------------------------------------------------
 
 
-def _along(node: Node, x: Any, value: TensorLike, block: int = 0) -> Any:
+def _along(node: Node, x: TensorLike, value: TensorLike, block: int = 0) -> Any:
     """A scale or zero point spread over an axis, or over blocks of it."""
     axis = node.get("axis", 1)
     if block:
@@ -256,7 +262,7 @@ def _along(node: Node, x: Any, value: TensorLike, block: int = 0) -> Any:
 
 
 @imports("QuantizeLinear", dims=True)
-def _quantize_linear(node: Node, x: Tensor, scale: object, zero: Any = None) -> Any:
+def _quantize_linear(node: Node, x: Tensor, scale: object, zero: Tensor | None = None) -> Any:
     if zero is not None:
         dtype = zero.dtype
     else:
@@ -272,7 +278,7 @@ def _quantize_linear(node: Node, x: Tensor, scale: object, zero: Any = None) -> 
     if zero is not None:
         ratio = ops.add(ratio, ops.cast(_along(node, x, _held(zero), block), ratio.dtype))
     if is_four_bits:
-        return FourBits.of_numbers(ops.clip(ratio, *FourBits(None, dtype).limits), dtype)
+        return FourBits.of_numbers(ops.clip(ratio, *FourBits(np.int8(0), dtype).limits), dtype)
     limits = np.iinfo(dtype)
     return ops.cast(ops.clip(ratio, limits.min, limits.max), dtype)
 
@@ -283,7 +289,7 @@ def _held(value: object) -> Any:
 
 
 @imports("DequantizeLinear", dims=True)
-def _dequantize_linear(node: Node, x: Tensor, scale: object, zero: Any = None) -> Any:
+def _dequantize_linear(node: Node, x: Tensor, scale: object, zero: TensorLike | None = None) -> Any:
     block = node.get("block_size", 0)
     x, scale = _held(x), tensor(plain(scale))
     dtype = dtype_of(node.get("output_dtype")) if node.get("output_dtype") else scale.dtype
@@ -297,13 +303,13 @@ def _dequantize_linear(node: Node, x: Tensor, scale: object, zero: Any = None) -
 def _qlinear_matmul(
     node: Node,
     a: TensorLike,
-    a_scale: Any,
-    a_zero: Any,
+    a_scale: TensorLike,
+    a_zero: TensorLike,
     b: TensorLike,
-    b_scale: Any,
-    b_zero: Any,
-    y_scale: Any,
-    y_zero: Any,
+    b_scale: TensorLike,
+    b_zero: TensorLike,
+    y_scale: TensorLike,
+    y_zero: Tensor,
 ) -> Any:
     left = ops.subtract(ops.cast(a, "int32"), ops.cast(a_zero, "int32"))
     right = ops.subtract(ops.cast(b, "int32"), ops.cast(b_zero, "int32"))
@@ -314,7 +320,7 @@ def _qlinear_matmul(
     return rounded_to(ops.multiply(product, factor), y_zero)
 
 
-def rounded_to(x: Tensor, zero: Any) -> Any:
+def rounded_to(x: Tensor, zero: Tensor) -> Any:
     """Return numbers rounded and clipped to the type of a zero point, which is added."""
     limits = np.iinfo(zero.dtype)
     return ops.cast(ops.clip(ops.add(ops.round(x), ops.cast(zero, x.dtype)), limits.min, limits.max), zero.dtype)
@@ -338,7 +344,7 @@ def _window(node: Node, size: int) -> Any:
 
 
 @imports("DFT")
-def _dft(node: Node, x: Any, length: object = None, axis: int | None = None) -> Any:
+def _dft(node: Node, x: Tensor, length: TensorLike | None = None, axis: int | None = None) -> Any:
     """The transform along one axis, as a product with a matrix of sines and cosines; (re, im) is the last axis."""
     rank = rank_of(x)
     along = node.ints(axis, "axis")[0] if axis is not None else node.get("axis", 1 if node.version < 20 else -2)
@@ -367,7 +373,7 @@ def _dft(node: Node, x: Any, length: object = None, axis: int | None = None) -> 
     return ops.stack(parts, -1)
 
 
-def _real_inverse(real: Any, imaginary: Any, along: int, length: object, node: Node) -> Any:
+def _real_inverse(real: Tensor, imaginary: Tensor, along: int, length: TensorLike | None, node: Node) -> Tensor:
     half = shape_of(real)[along] or 0
     count = node.ints(length, "length")[0] if length is not None else 2 * (half - 1)
     real, imaginary = (_to_length(each, along, count // 2 + 1) for each in (real, imaginary))
@@ -390,12 +396,14 @@ def _to_length(x: TensorLike, axis: int, count: int) -> Any:
     return ops.pad(x, [[0, count - size] if k == axis else [0, 0] for k in range(rank_of(x))])
 
 
-def _times(x: TensorLike, matrix: Any, axis: int) -> Any:
+def _times(x: TensorLike, matrix: TensorLike, axis: int) -> Any:
     return ops.moveaxis(ops.matmul(ops.moveaxis(x, axis, -1), matrix), -1, axis)
 
 
 @imports("STFT")
-def _stft(node: Node, signal: Any, step: int, window: Any = None, length: object = None) -> Any:
+def _stft(
+    node: Node, signal: Tensor, step: int, window: TensorLike | None = None, length: TensorLike | None = None
+) -> Any:
     stride = node.ints(step, "frame_step")[0]
     size = node.ints(length, "frame_length")[0] if length is not None else shape_of(window)[0]
     total = shape_of(signal)[1]
@@ -421,7 +429,9 @@ def _stft(node: Node, signal: Any, step: int, window: Any = None, length: object
 
 
 @imports("MelWeightMatrix")
-def _mel_weight_matrix(node: Node, bins: Any, length: TensorLike, rate: object, low: Any, high: Any) -> Any:
+def _mel_weight_matrix(
+    node: Node, bins: TensorLike, length: TensorLike, rate: TensorLike, low: TensorLike, high: TensorLike
+) -> Any:
     """Triangles on the mel scale over the bins of a spectrogram."""
     count, size, pace = (node.ints(each, "size")[0] for each in (bins, length, rate))
     lowest, highest = (node.floats(each, "edge")[0] for each in (low, high))
@@ -474,7 +484,7 @@ def _listed(node: Node, what: str) -> Any:
     return initializer_array(node.get(f"{what}_tensor")).reshape(-1)
 
 
-def _default(node: Node, dtype: Any) -> Any:
+def _default(node: Node, dtype: np.dtype[Any]) -> Any:
     from .reading import initializer_array
 
     if "default_tensor" in node.attributes:
@@ -491,7 +501,7 @@ def _key(value: Any) -> Any:
 
 
 @imports("ArrayFeatureExtractor", domain="ai.onnx.ml")
-def _array_feature_extractor(node: Node, x: Tensor, places: Any) -> Any:
+def _array_feature_extractor(node: Node, x: Tensor, places: TensorLike) -> Any:
     return ops.take(x, ops.reshape(places, (-1,)), axis=-1)
 
 

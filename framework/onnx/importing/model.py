@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,15 +13,20 @@ from .reading import initializer_array
 from .runner import Runner
 from .values import INT4, UINT4, FourBits, Optional
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
-def runner_of(model: Any) -> Runner:
+    from onnx import FunctionProto, ModelProto, NodeProto
+
+
+def runner_of(model: ModelProto) -> Runner:
     """Return what runs a model's graph."""
     opsets = {normal_domain(each.domain): each.version for each in model.opset_import}
     functions = {(normal_domain(each.domain), each.name): each for each in model.functions}
     return Runner(opsets, functions)
 
 
-def missing_ops(model: Any) -> list[str]:
+def missing_ops(model: ModelProto) -> list[str]:
     """Return the operators of a model that have neither a rule nor a function's body."""
     runner = runner_of(model)
     found: dict[str, None] = {}
@@ -31,7 +36,12 @@ def missing_ops(model: Any) -> list[str]:
     return list(found)
 
 
-def _collect(nodes: Any, opsets: Any, functions: Any, found: dict[str, None]) -> None:
+def _collect(
+    nodes: Iterable[NodeProto],
+    opsets: Mapping[str, int],
+    functions: Mapping[tuple[str, str], FunctionProto],
+    found: dict[str, None],
+) -> None:
     for node in nodes:
         key = (normal_domain(node.domain), node.op_type)
         if key not in RULES and key not in functions and not _has_body(key, opsets.get(key[0], 1)):
@@ -50,14 +60,14 @@ def _has_body(key: tuple[str, str], opset: int) -> bool:
     return schema.has_function or schema.has_context_dependent_function
 
 
-def as_value(value: object) -> Any:
+def as_value(value: Any) -> Any:
     """Return an input (an array, a TensorProto, a list of them, or None) as what rules take."""
     if value is None:
         return Optional(None)
-    if isinstance(value, list) and not (value and isinstance(value[0], (int, float, str))):
-        return [as_value(each) for each in value]
     if isinstance(value, load_onnx().TensorProto):
         return initializer_array(value)
+    if isinstance(value, list) and not (value and isinstance(value[0], (int, float, str))):
+        return [as_value(each) for each in value]
     array = np.asarray(value)
     if array.dtype.kind in "OSU":
         return np.array([_text(each) for each in array.reshape(-1)], np.dtype("T")).reshape(array.shape)

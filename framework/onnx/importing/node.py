@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import OnnxError
 from ..protos import load_onnx
 from .values import dims_of, known
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from .runner import InnerRunner
+    from .values import NodeValue
 
 Rule = Callable[..., Any]  # (node, *inputs) -> a value, or a list of them; inputs that are left out are None
 
@@ -39,7 +45,7 @@ class Node:
         runner: runs the graphs inside of the node.
     """
 
-    def __init__(self, proto: Any, version: int, runner: Any) -> None:
+    def __init__(self, proto: NodeProto, version: int, runner: InnerRunner) -> None:
         self.proto = proto
         self.op_type: str = proto.op_type
         self.domain = normal_domain(proto.domain)
@@ -56,7 +62,7 @@ class Node:
             self._attributes = {each.name: _as_text(get(each)) for each in self.proto.attribute}
         return self._attributes
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         """Return an attribute."""
         return self.attributes.get(name, default)
 
@@ -69,7 +75,7 @@ class Node:
         """Test whether an output is used."""
         return position < self.outputs and bool(self.proto.output[position])
 
-    def ints(self, value: Any, what: str) -> list[int]:
+    def ints(self, value: NodeValue, what: str) -> list[int]:
         """Return integers that must be known when the model is called.
 
         Raises:
@@ -79,7 +85,7 @@ class Node:
         if array is None:
             found = dims_of(value)
             if all(isinstance(each, int) for each in found):
-                return found
+                return [int(each) for each in found]
             raise self.error(f"its {what} must be known when the model is called, and depends on the model's inputs")
         return [int(each) for each in array.reshape(-1)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,12 +13,17 @@ from ..errors import OnnxError
 from ..protos import load_onnx
 from .values import INT4, UINT4, FourBits, dtype_of
 
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, TensorProto
+
+    from ...structures import Array
+
 _LOWEST_OPSET = 7
 _MOST_DEPTH = 64  # of graphs in graphs
 _MOST_BYTES = 2**31  # of a message; protobuf reads no more
 
 
-def read_model(source: Any, given: Iterable[str] = ()) -> tuple[Any, dict[str, Any]]:
+def read_model(source: Any, given: Iterable[str] = ()) -> tuple[ModelProto, dict[str, Array]]:
     """Return a ModelProto and what is beside it, arrays by the names of initialisers.
 
     Args:
@@ -54,7 +59,7 @@ def read_model(source: Any, given: Iterable[str] = ()) -> tuple[Any, dict[str, A
     return model, beside
 
 
-def _check_opset(model: Any) -> None:
+def _check_opset(model: ModelProto) -> None:
     onnx = load_onnx()
     newest = onnx.defs.onnx_opset_version()
     for each in model.opset_import:
@@ -66,7 +71,7 @@ def _check_opset(model: Any) -> None:
             )
 
 
-def _parsed(content: bytes, what: str) -> Any:
+def _parsed(content: bytes, what: str) -> ModelProto:
     onnx = load_onnx()
     try:
         return onnx.ModelProto.FromString(content)
@@ -74,7 +79,7 @@ def _parsed(content: bytes, what: str) -> Any:
         raise OnnxError(f"{what}: this is no ONNX model, or it is damaged ({error}).") from error
 
 
-def initializer_array(proto: Any) -> Any:
+def initializer_array(proto: TensorProto) -> Any:
     """Return a TensorProto as an array; texts as strings, integers of four bits as `FourBits`.
 
     Raises:
@@ -97,14 +102,14 @@ def initializer_array(proto: Any) -> Any:
     return FourBits.of_array(array) if dtype in (INT4, UINT4) else array
 
 
-def _checked_shape(proto: Any) -> tuple[int, ...]:
+def _checked_shape(proto: TensorProto) -> tuple[int, ...]:
     shape = tuple(int(dim) for dim in proto.dims)
     if any(dim < 0 for dim in shape):
         raise OnnxError(f"Tensor {proto.name!r} has shape {shape}: sizes are not negative.")
     return shape
 
 
-def _check_size(proto: Any, shape: tuple[int, ...], dtype: Any) -> None:
+def _check_size(proto: TensorProto, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     count = 1
     for dim in shape:
         count *= dim
@@ -123,14 +128,14 @@ def _check_size(proto: Any, shape: tuple[int, ...], dtype: Any) -> None:
         raise OnnxError(f"Tensor {proto.name!r} of shape {shape} needs {wanted:,} numbers; it has {held:,}.")
 
 
-def _of_shape(array: Any, shape: tuple[int, ...], proto: Any) -> Any:
+def _of_shape(array: Array, shape: tuple[int, ...], proto: TensorProto) -> Array:
     try:
         return array.reshape(shape)
     except ValueError:
         raise OnnxError(f"Tensor {proto.name!r} of shape {shape} holds {array.size:,} texts.") from None
 
 
-def _beside(proto: Any, folder: Path | None) -> Any:
+def _beside(proto: Any, folder: Path | None) -> Array:
     """A weight in a file beside the model, mapped and not read."""
     if folder is None:
         raise OnnxError(f"Tensor {proto.name!r} is in a file beside the model: give the model's path, not its bytes.")
@@ -165,7 +170,7 @@ def _beside(proto: Any, folder: Path | None) -> Any:
     return raw.view(dtype).reshape(shape)
 
 
-def check_order(graph: Any, around: set[str], depth: int = 0) -> None:
+def check_order(graph: GraphProto, around: set[str], depth: int = 0) -> None:
     """Refuse a graph whose nodes use values that nothing before them gives.
 
     Raises:
@@ -198,7 +203,7 @@ def check_order(graph: Any, around: set[str], depth: int = 0) -> None:
             raise OnnxError(f"Output {each.name!r} of graph {graph.name!r} is given by no node.")
 
 
-def _check_texts(graph: Any) -> None:
+def _check_texts(graph: GraphProto) -> None:
     """Refuse names that are no UTF-8, which protobuf hands over as bytes."""
     texts = [graph.name, *[each.name for each in (*graph.input, *graph.output, *graph.initializer)]]
     for node in graph.node:

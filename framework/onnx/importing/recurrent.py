@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....engine import ops
 from ....engine.control_flow import TensorArray, while_loop
@@ -11,7 +11,10 @@ from ....engine.ops.base import TensorLike
 from .node import Node, imports
 from .values import shape_of, sizes_of
 
-_ACTIVATIONS: dict[str, Callable[..., Any]] = {
+if TYPE_CHECKING:
+    from ....engine.graph import Tensor
+
+_ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
     "sigmoid": lambda x, a, b: ops.sigmoid(x),
     "tanh": lambda x, a, b: ops.tanh(x),
     "relu": lambda x, a, b: ops.relu(x),
@@ -30,11 +33,11 @@ _WITH_ALPHA = {"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigm
 _WITH_BETA = {"affine", "scaledtanh", "hardsigmoid"}
 
 
-def _activations(node: Node, defaults: list[str], direction: int) -> list[Callable[[Any], Any]]:
+def _activations(node: Node, defaults: list[str], direction: int) -> list[Callable[[TensorLike], Tensor]]:
     """The functions of one direction, with what clips their inputs."""
     names = [str(name).lower() for name in node.get("activations") or defaults * 2]
     alphas, betas = list(node.get("activation_alpha") or []), list(node.get("activation_beta") or [])
-    found: list[Callable[[Any], Any]] = []
+    found: list[Callable[[TensorLike], Tensor]] = []
     clip = node.get("clip")
     for name in names:
         alpha = alphas.pop(0) if name in _WITH_ALPHA and alphas else None
@@ -44,24 +47,26 @@ def _activations(node: Node, defaults: list[str], direction: int) -> list[Callab
     return found[direction * count : (direction + 1) * count]
 
 
-def _clipped(function: Callable[..., Any], alpha: Any, beta: Any, clip: Any) -> Callable[[Any], Any]:
+def _clipped(
+    function: Callable[..., Tensor], alpha: float | None, beta: float | None, clip: float | None
+) -> Callable[[TensorLike], Tensor]:
     if not clip:
         return lambda x: function(x, alpha, beta)
     return lambda x: function(ops.clip(x, -clip, clip), alpha, beta)
 
 
 def _run(
-    node: Node, x: Any, states: int, gates: int, bias: Any, lengths: Any, initial: list[Any],
-    step: Callable[[int], Callable[..., list[Any]]],
-) -> tuple[Any, ...]:  # fmt: skip
+    node: Node, x: Tensor, states: int, gates: int, bias: TensorLike | None, lengths: TensorLike | None,
+    initial: list[Tensor | None], step: Callable[[int], Callable[..., list[Tensor]]],
+) -> tuple[Tensor, ...]:  # fmt: skip
     """Each direction by itself: all outputs (time, directions, batch, units), and last states."""
     if node.get("layout"):
         x = ops.swapaxes(x, 0, 1)
         initial = [None if each is None else ops.swapaxes(each, 0, 1) for each in initial]
     kind = node.get("direction", "forward")
     count = 2 if kind == "bidirectional" else 1
-    outputs: list[Any] = []
-    lasts: list[list[Any]] = []
+    outputs: list[Tensor] = []
+    lasts: list[list[Tensor]] = []
     for direction in range(count):
         backward = kind == "reverse" or direction == 1
         start = [None if each is None else each[direction] for each in initial]
@@ -77,14 +82,14 @@ def _run(
 
 
 def _one_way(
-    x: Any,
-    start: list[Any],
-    lengths: TensorLike,
+    x: Tensor,
+    start: list[Tensor | None],
+    lengths: TensorLike | None,
     backward: bool,
-    step: Callable[..., list[Any]],
+    step: Callable[..., list[Tensor]],
     states: int,
     node: Node,
-) -> tuple[Any, list[Any]]:
+) -> tuple[Tensor, list[Tensor]]:
     time, batch, _ = sizes_of(x)
     units = node.get("hidden_size")
     first = [ops.zeros((batch, units), dtype=x.dtype) if each is None else each for each in start[:states]]
@@ -92,7 +97,7 @@ def _one_way(
         x = _turned(x, lengths)
     rows = TensorArray(x.dtype, time, element_shape=(shape_of(x)[1], units))
 
-    def body(i: Any, *rest: Any) -> Any:
+    def body(i: Tensor, *rest: Any) -> tuple[Tensor, ...]:
         *held, written = rest
         new = step(ops.take(x, i, axis=0), *held)
         output = new[0]
@@ -107,34 +112,34 @@ def _one_way(
     return (_turned(y, lengths) if backward else y), list(final[1:-1])
 
 
-def _turned(x: TensorLike, lengths: TensorLike) -> Any:
+def _turned(x: TensorLike, lengths: TensorLike | None) -> Tensor:
     """Each sequence in reverse order, what is behind its end left in place."""
     if lengths is None:
         return ops.flip(x, 0)
     return ops.reverse_sequence(x, ops.cast(lengths, "int32"), seq_axis=0, batch_axis=1)
 
 
-def _direction(value: Any, direction: int) -> Any:
+def _direction(value: Tensor | None, direction: int) -> Tensor | None:
     return None if value is None else value[direction]
 
 
 @imports("RNN")
 def _rnn(
     node: Node,
-    x: TensorLike,
-    w: Any,
-    r: Any,
-    bias: TensorLike | None = None,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    bias: Tensor | None = None,
     lengths: TensorLike | None = None,
-    initial: Any = None,
-) -> tuple[Any, ...]:
+    initial: Tensor | None = None,
+) -> tuple[Tensor, ...]:
     units = _units(node, r)
 
-    def make(direction: int) -> Callable[..., list[Any]]:
+    def make(direction: int) -> Callable[..., list[Tensor]]:
         (f,) = _activations(node, ["Tanh"], direction)
         kernel, recurrent, b = w[direction], r[direction], _direction(bias, direction)
 
-        def step(row: Any, h: TensorLike) -> list[Any]:
+        def step(row: TensorLike, h: TensorLike) -> list[Tensor]:
             total = ops.add(_product(row, kernel), _product(h, recurrent))
             total = total if b is None else ops.add(total, ops.add(b[:units], b[units:]))
             return [f(total)]
@@ -144,37 +149,37 @@ def _rnn(
     return _run(node, x, 1, 1, bias, lengths, [initial], make)
 
 
-def _units(node: Node, r: Any) -> int:
+def _units(node: Node, r: Tensor) -> int:
     """The number of units, which older files leave out."""
     units = int(shape_of(r)[-1] or 0)
     node.attributes.setdefault("hidden_size", units)
     return units
 
 
-def _product(x: TensorLike, w: TensorLike) -> Any:
+def _product(x: TensorLike, w: TensorLike) -> Tensor:
     return ops.matmul(x, ops.transpose(w))
 
 
 @imports("GRU")
 def _gru(
     node: Node,
-    x: Any,
-    w: Any,
-    r: Any,
-    bias: TensorLike | None = None,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    bias: Tensor | None = None,
     lengths: TensorLike | None = None,
-    initial: Any = None,
-) -> tuple[Any, ...]:
+    initial: Tensor | None = None,
+) -> tuple[Tensor, ...]:
     """Gates z, r, h."""
     units = _units(node, r)
 
-    def make(direction: int) -> Callable[..., list[Any]]:
+    def make(direction: int) -> Callable[..., list[Tensor]]:
         f, g = _activations(node, ["Sigmoid", "Tanh"], direction)
         kernel, recurrent, b = w[direction], r[direction], _direction(bias, direction)
         own = 0.0 if b is None else b[: 3 * units]
         other = ops.zeros((3 * units,), dtype=x.dtype) if b is None else b[3 * units :]
 
-        def step(row: Any, h: TensorLike) -> list[Any]:
+        def step(row: TensorLike, h: TensorLike) -> list[Tensor]:
             a = ops.add(_product(row, kernel), own)
             gates = ops.add(_product(h, recurrent[: 2 * units]), other[: 2 * units])
             z = f(ops.add(a[:, :units], gates[:, :units]))
@@ -194,18 +199,18 @@ def _gru(
 
 @imports("LSTM")
 def _lstm(
-    node: Node, x: TensorLike, w: Any, r: Any, bias: TensorLike | None = None, lengths: TensorLike | None = None,
-    initial: Any = None, initial_cell: Any = None, peepholes: Any = None,
-) -> tuple[Any, ...]:  # fmt: skip
+    node: Node, x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None = None, lengths: TensorLike | None = None,
+    initial: Tensor | None = None, initial_cell: Tensor | None = None, peepholes: Tensor | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
     """Gates i, o, f, c; peepholes for i, o, f."""
     units = _units(node, r)
 
-    def make(direction: int) -> Callable[..., list[Any]]:
+    def make(direction: int) -> Callable[..., list[Tensor]]:
         f, g, last = _activations(node, ["Sigmoid", "Tanh", "Tanh"], direction)
         kernel, recurrent, b = w[direction], r[direction], _direction(bias, direction)
         p = _direction(peepholes, direction)
 
-        def step(row: Any, h: TensorLike, c: TensorLike) -> list[Any]:
+        def step(row: TensorLike, h: TensorLike, c: TensorLike) -> list[Tensor]:
             total = ops.add(_product(row, kernel), _product(h, recurrent))
             total = total if b is None else ops.add(total, ops.add(b[: 4 * units], b[4 * units :]))
             i, o, forget, new = (total[:, k * units : (k + 1) * units] for k in range(4))

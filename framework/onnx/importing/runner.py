@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,12 @@ from ..errors import OnnxError
 from ..protos import load_onnx
 from .node import RULES, TAKES_DIMS, Node, normal_domain
 from .values import Dims, Optional, as_array, plain, tensor
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, SparseTensorProto, TypeProto
+
+    from ...structures import Array
+    from .values import NodeValue
 
 # Whatever a node that makes no sense leads to, in a rule or in an op.
 _DAMAGED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError, AssertionError)
@@ -27,12 +33,16 @@ class Runner:
         functions: the model's own, by domain and name.
     """
 
-    def __init__(self, opsets: Mapping[str, int], functions: Mapping[tuple[str, str], Any] | None = None) -> None:
+    def __init__(
+        self, opsets: Mapping[str, int], functions: Mapping[tuple[str, str], FunctionProto] | None = None
+    ) -> None:
         self.opsets = dict(opsets)
         self.functions = dict(functions or {})
         self._depth = 0
 
-    def run_graph(self, graph: Any, values: dict[str, Any], outer: Any = None) -> list[Any]:
+    def run_graph(
+        self, graph: GraphProto, values: dict[str, NodeValue], outer: _Scope | None = None
+    ) -> list[NodeValue]:
         """Return the outputs of a GraphProto.
 
         Args:
@@ -52,7 +62,7 @@ class Runner:
             self.run_node(proto, scope)
         return [scope[output.name] for output in graph.output]
 
-    def run_node(self, proto: Any, scope: Any) -> None:
+    def run_node(self, proto: NodeProto, scope: _Scope | dict[str, NodeValue]) -> None:
         """Compute one node and add its outputs to a mapping of values by name.
 
         Raises:
@@ -60,7 +70,7 @@ class Runner:
         """
         domain = normal_domain(proto.domain)
         inputs = [scope[name] if name else None for name in proto.input]
-        runner = _Inner(self, scope)
+        runner = InnerRunner(self, scope)
         node = Node(proto, self._since(domain, proto.op_type), runner)
         self._depth += 1
         try:
@@ -84,7 +94,7 @@ class Runner:
         except Exception:  # an operator of another domain, whose schema is not registered
             return opset
 
-    def _computed(self, node: Node, inputs: Sequence[Any]) -> list[Any]:
+    def _computed(self, node: Node, inputs: Sequence[NodeValue]) -> list[NodeValue]:
         key = (node.domain, node.op_type)
         if key in self.functions:
             return self._call(self.functions[key], node, inputs)
@@ -102,12 +112,18 @@ class Runner:
 
     # --- functions ------------------------------------------------------------------------------------------
 
-    def _call(self, function: Any, node: Node, inputs: Sequence[Any], defaults: Mapping[str, Any] = {}) -> list[Any]:
+    def _call(
+        self,
+        function: FunctionProto,
+        node: Node,
+        inputs: Sequence[NodeValue],
+        defaults: Mapping[str, AttributeProto] = {},
+    ) -> list[NodeValue]:
         """Compute a FunctionProto; its attributes stand in its nodes by reference."""
         opsets = {normal_domain(each.domain): each.version for each in function.opset_import}
         inner = Runner({**self.opsets, **opsets}, self.functions)
         inner._depth = self._depth
-        values: dict[str, Any] = dict(zip(function.input, inputs, strict=False))
+        values: dict[str, NodeValue] = dict(zip(function.input, inputs, strict=False))
         for name in function.input[len(inputs) :]:
             values[name] = None
         given = {each.name: each for each in node.proto.attribute}
@@ -118,7 +134,7 @@ class Runner:
         outputs = enumerate(function.output[: len(wanted)])
         return [values[name] if name in values or node.wants(k) else None for k, name in outputs]
 
-    def _expanded(self, node: Node, inputs: Sequence[Any]) -> list[Any]:
+    def _expanded(self, node: Node, inputs: Sequence[NodeValue]) -> list[NodeValue]:
         """Compute an operator without a rule by the body in its schema.
 
         Raises:
@@ -137,7 +153,7 @@ class Runner:
         defaults = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.type}
         return self._call(function, node, inputs, defaults)
 
-    def _body(self, schema: Any, node: Node, inputs: Sequence[Any], opset: int) -> Any:
+    def _body(self, schema: Any, node: Node, inputs: Sequence[NodeValue], opset: int) -> FunctionProto | None:
         onnx = load_onnx()
         if schema.has_context_dependent_function:
             types = [b"" if value is None else type_of(value).SerializeToString() for value in inputs]
@@ -154,34 +170,34 @@ class Runner:
 class _Scope:
     """Values by name, with those of the graphs around."""
 
-    def __init__(self, own: dict[str, Any], outer: Any) -> None:
+    def __init__(self, own: dict[str, NodeValue], outer: _Scope | None) -> None:
         self.own, self.outer = own, outer
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> NodeValue:
         if name in self.own:
             return self.own[name]
         if self.outer is not None:
             return self.outer[name]
         raise OnnxError(f"Value {name!r} is used before anything computes it: the graph has a cycle or lacks a node.")
 
-    def __setitem__(self, name: str, value: object) -> None:
+    def __setitem__(self, name: str, value: NodeValue) -> None:
         self.own[name] = value
 
 
-class _Inner:
+class InnerRunner:
     """Runs the graphs inside of a node, which see the values around it."""
 
-    def __init__(self, runner: Runner, scope: Any) -> None:
+    def __init__(self, runner: Runner, scope: _Scope | dict[str, NodeValue]) -> None:
         self.runner, self.scope = runner, scope
 
-    def run(self, graph: Any, inputs: Sequence[Any]) -> list[Any]:
+    def run(self, graph: GraphProto, inputs: Sequence[NodeValue]) -> list[Any]:
         """Return the outputs of a graph for these inputs."""
         values = dict(zip([each.name for each in graph.input], inputs, strict=False))
         scope = self.scope if isinstance(self.scope, _Scope) else _Scope(self.scope, None)
         return self.runner.run_graph(graph, values, scope)
 
 
-def dense_array(sparse: Any) -> Any:
+def dense_array(sparse: SparseTensorProto) -> Array:
     """Return a SparseTensorProto as an array."""
     from .reading import initializer_array
 
@@ -193,7 +209,7 @@ def dense_array(sparse: Any) -> Any:
     return found
 
 
-def type_of(value: Any) -> Any:
+def type_of(value: Any) -> TypeProto:
     """Return the TypeProto of a value."""
     helper = load_onnx().helper
     from ..protos import element_type
@@ -207,7 +223,7 @@ def type_of(value: Any) -> Any:
     return helper.make_tensor_type_proto(kind, value.shape)
 
 
-def _bound(proto: Any, given: Mapping[str, Any]) -> Any:
+def _bound(proto: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
     """A node of a function's body with the attributes that it takes from the call."""
     if not _has_references(proto):
         return proto
@@ -217,15 +233,15 @@ def _bound(proto: Any, given: Mapping[str, Any]) -> Any:
     return bound
 
 
-def _has_references(proto: Any) -> bool:
+def _has_references(proto: NodeProto) -> bool:
     return any(
         each.ref_attr_name or (each.HasField("g") and any(_has_references(inner) for inner in each.g.node))
         for each in proto.attribute
     )
 
 
-def _bind(proto: Any, given: Mapping[str, Any]) -> None:
-    kept: list[Any] = []
+def _bind(proto: NodeProto, given: Mapping[str, AttributeProto]) -> None:
+    kept: list[AttributeProto] = []
     for each in list(proto.attribute):
         if each.ref_attr_name:
             source = given.get(each.ref_attr_name)

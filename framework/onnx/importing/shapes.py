@@ -36,7 +36,7 @@ def _constant(node: Node) -> Any:
 
 
 @imports("ConstantOfShape", dims=True)
-def _constant_of_shape(node: Node, shape: Any) -> Any:
+def _constant_of_shape(node: Node, shape: TensorLike | Dims) -> Any:
     value = node.get("value")
     filled = np.zeros((), "float32") if value is None else initializer_array(value).reshape(())
     return ops.broadcast_to(tensor(filled), tuple(dims_of(shape)))
@@ -58,7 +58,7 @@ def _size(node: Node, x: Tensor) -> Any:
 
 
 @imports("Reshape", dims=True)
-def _reshape(node: Node, x: TensorLike, shape: Any = None) -> Any:
+def _reshape(node: Node, x: TensorLike, shape: TensorLike | Dims | None = None) -> Any:
     if isinstance(x, Dims):
         target = node.ints(shape, "shape")
         if target in ([-1], [len(x.entries)]):
@@ -79,7 +79,7 @@ def _flatten(node: Node, x: Tensor) -> Any:
     sizes = sizes_of(x)
     axis = axis + len(sizes) if axis < 0 else axis
     before, behind = sizes[:axis], sizes[axis:]
-    rows: Any = 1
+    rows: int | Tensor = 1
     for size in before:
         rows = rows * size
     if all(isinstance(size, int) for size in behind):
@@ -87,7 +87,7 @@ def _flatten(node: Node, x: Tensor) -> Any:
     return ops.reshape(x, (rows, -1))
 
 
-def _axes(node: Node, axes: Any) -> list[int] | None:
+def _axes(node: Node, axes: TensorLike | None) -> list[int] | None:
     """Axes, which were an attribute before opset 13."""
     if axes is not None:
         return node.ints(axes, "axes")
@@ -118,7 +118,7 @@ def _transpose(node: Node, x: Tensor) -> Any:
 
 
 @imports("Expand", dims=True)
-def _expand(node: Node, x: Tensor, shape: Any) -> Any:
+def _expand(node: Node, x: Tensor, shape: TensorLike | Dims) -> Any:
     x = tensor(plain(x))
     wanted = dims_of(shape)
     sizes = sizes_of(x)
@@ -132,7 +132,7 @@ def _expand(node: Node, x: Tensor, shape: Any) -> Any:
 
 
 @imports("Concat", dims=True)
-def _concat(node: Node, *inputs: Any) -> Any:
+def _concat(node: Node, *inputs: TensorLike) -> Any:
     if any(isinstance(each, Dims) for each in inputs):
         return Dims([entry for each in inputs for entry in dims_of(each)])
     tensors = [tensor(each) for each in inputs]
@@ -140,7 +140,7 @@ def _concat(node: Node, *inputs: Any) -> Any:
 
 
 @imports("Split")
-def _split(node: Node, x: Tensor, split: Any = None) -> Any:
+def _split(node: Node, x: Tensor, split: TensorLike | Dims | None = None) -> Any:
     axis, count = node.get("axis", 0), node.outputs
     sizes = node.ints(split, "split") if split is not None else node.get("split")
     if sizes is None:
@@ -158,8 +158,8 @@ def _split(node: Node, x: Tensor, split: Any = None) -> Any:
 def _slice(
     node: Node,
     x: TensorLike,
-    starts: Any = None,
-    ends: Any = None,
+    starts: TensorLike | Dims | None = None,
+    ends: TensorLike | Dims | None = None,
     axes: Sequence[int] | None = None,
     steps: object = None,
 ) -> Any:
@@ -191,7 +191,7 @@ def _clamped(start: Any, end: Any, step: object, size: int) -> tuple[Any, Any]:
     return start, end
 
 
-def _python_slice(start: object, end: Any, step: object) -> slice:
+def _python_slice(start: object, end: object, step: object) -> slice:
     return slice(start, end, step)
 
 
@@ -224,11 +224,11 @@ _REDUCTIONS = {"none": None, "add": "add", "mul": "mul", "max": "max", "min": "m
 
 
 @imports("ScatterND")
-def _scatter_nd(node: Node, x: Tensor, indices: TensorLike, updates: Any) -> Any:
+def _scatter_nd(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike) -> Any:
     return scattered(node, x, indices, updates, node.get("reduction", "none"))
 
 
-def scattered(node: Node, x: Tensor, indices: TensorLike, updates: Any, how: str) -> Any:
+def scattered(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike, how: str) -> Any:
     """Return x with updates at places, put together as `how` says."""
     if how == "none":
         return ops.scatter_update(x, indices, updates)
@@ -241,14 +241,14 @@ def scattered(node: Node, x: Tensor, indices: TensorLike, updates: Any, how: str
 
 
 @imports("ScatterElements", "Scatter")
-def _scatter_elements(node: Node, x: Tensor, indices: TensorLike, updates: Any) -> Any:
+def _scatter_elements(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike) -> Any:
     """The places of the elements as rows of indices."""
     axis = node.get("axis", 0) % rank_of(x)
     size = sizes_of(x)[axis]
     places = ops.cast(indices, "int64")
     places = ops.where(ops.less(places, 0), ops.add(places, ops.cast(size, "int64")), places)
     sizes = sizes_of(indices)
-    columns: list[Any] = []
+    columns: list[Tensor] = []
     for k, length in enumerate(sizes):
         if k == axis:
             columns.append(places)
@@ -269,13 +269,17 @@ def _compress(node: Node, x: Tensor, condition: Tensor) -> Any:
 
 
 @imports("Tile")
-def _tile(node: Node, x: Tensor, repeats: Any) -> Any:
+def _tile(node: Node, x: Tensor, repeats: TensorLike | Dims) -> Any:
     return ops.tile(x, tuple(dims_of(repeats)))
 
 
 @imports("Pad")
 def _pad(
-    node: Node, x: Tensor, pads: Any = None, value: TensorLike | None = None, axes: Sequence[int] | None = None
+    node: Node,
+    x: Tensor,
+    pads: TensorLike | Dims | None = None,
+    value: TensorLike | None = None,
+    axes: Sequence[int] | None = None,
 ) -> Any:
     mode = node.get("mode", "constant")
     rank = rank_of(x)
@@ -291,7 +295,7 @@ def _pad(
     return ops.pad(x, widths, {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}[mode])
 
 
-def _without_cut(x: Any, widths: list[list[Any]]) -> tuple[Any, list[list[Any]]]:
+def _without_cut(x: Tensor, widths: list[list[Any]]) -> tuple[Tensor, list[list[Any]]]:
     """Negative widths cut off."""
     if not any(isinstance(width, int) and width < 0 for pair in widths for width in pair):
         return x, widths
@@ -300,7 +304,7 @@ def _without_cut(x: Any, widths: list[list[Any]]) -> tuple[Any, list[list[Any]]]
 
 
 @imports("Range")
-def _range(node: Node, start: Tensor, limit: Any, delta: Any) -> Any:
+def _range(node: Node, start: Tensor, limit: TensorLike, delta: TensorLike) -> Any:
     if all(known(each) is not None for each in (start, limit, delta)):
         first, last, step = (known(each).reshape(())[()] for each in (start, limit, delta))
         count = max(int(np.ceil((last - first) / step)), 0)
@@ -316,13 +320,13 @@ def _eye_like(node: Node, x: Tensor) -> Any:
 
 
 @imports("Trilu")
-def _trilu(node: Node, x: Tensor, k: Any = None) -> Any:
+def _trilu(node: Node, x: Tensor, k: TensorLike | Dims | None = None) -> Any:
     offset = 0 if k is None else node.ints(k, "diagonal")[0]
     return ops.triu(x, offset) if node.get("upper", 1) else ops.tril(x, offset)
 
 
 @imports("OneHot")
-def _one_hot(node: Node, indices: TensorLike, depth: Any, values: Sequence[Tensor]) -> Any:
+def _one_hot(node: Node, indices: TensorLike, depth: TensorLike, values: Sequence[Tensor]) -> Any:
     count = node.ints(ops.cast(depth, "int64"), "depth")[0]
     axis = node.get("axis", -1)
     places = ops.cast(indices, "int64")
@@ -385,7 +389,7 @@ def _unique(node: Node, x: Tensor) -> Any:
 
 
 @imports("TensorScatter")
-def _tensor_scatter(node: Node, past: Any, update: Any, places: Any = None) -> Any:
+def _tensor_scatter(node: Node, past: TensorLike, update: TensorLike, places: TensorLike | None = None) -> Any:
     """Each sample's update is written at its own place of the axis, from the front again if `mode` is circular."""
     axis = node.get("axis", -2) % rank_of(past)
     batch, length, size = shape_of(past)[0], shape_of(update)[axis], shape_of(past)[axis]
@@ -403,7 +407,7 @@ def _tensor_scatter(node: Node, past: Any, update: Any, places: Any = None) -> A
 
 
 @imports("CenterCropPad")
-def _center_crop_pad(node: Node, x: Tensor, shape: Any) -> Any:
+def _center_crop_pad(node: Node, x: Tensor, shape: TensorLike | Dims) -> Any:
     wanted = node.ints(shape, "shape")
     axes = node.get("axes") or list(range(rank_of(x)))
     for axis, want in zip(axes, wanted, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,14 @@ from ....engine.graph import Symbol, Tensor
 from .node import Node, imports
 from .reading import initializer_array
 from .values import Optional, dtype_of, known, plain, shape_of, tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from onnx import GraphProto, ValueInfoProto
+
+    from ....engine.ops.base import TensorLike
+    from .values import NodeValue
 
 # --- branches and loops ---------------------------------------------------------------------------------------------
 
@@ -30,7 +38,7 @@ def _if(node: Node, condition: Tensor) -> Any:
 
 
 @imports("Loop")
-def _loop(node: Node, trips: Any, condition: Tensor, *carried: Any) -> Any:
+def _loop(node: Node, trips: TensorLike | None, condition: Tensor | None, *carried: NodeValue) -> Any:
     """A loop whose number of trips, conditions and values are all known runs here; others in the graph."""
     body = node.get("body")
     limit, goes_on = None if trips is None else known(trips), True if condition is None else known(condition)
@@ -43,13 +51,15 @@ def _loop(node: Node, trips: Any, condition: Tensor, *carried: Any) -> Any:
     return _run_in_graph(node, body, trips, condition, list(carried))
 
 
-def _is_symbolic(value: object) -> bool:
+def _is_symbolic(value: NodeValue) -> bool:
     return any(map(_is_symbolic, value)) if isinstance(value, list) else isinstance(plain(value), Symbol)
 
 
-def _run_here(node: Node, body: Any, most: int | None, goes_on: bool, carried: list[Any]) -> Any:
+def _run_here(
+    node: Node, body: GraphProto, most: int | None, goes_on: bool, carried: list[NodeValue]
+) -> tuple[NodeValue, ...] | None:
     """The outputs; None where a condition turns out to be known at run time only."""
-    rows: list[list[Any]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
+    rows: list[list[Tensor]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
     count = 0
     while goes_on and (most is None or count < most):
         results = node.runner.run(body, [np.array(count), np.array(True), *carried])
@@ -64,14 +74,16 @@ def _run_here(node: Node, body: Any, most: int | None, goes_on: bool, carried: l
     return (*carried, *stacked)
 
 
-def _no_rows(info: Any) -> Any:
+def _no_rows(info: ValueInfoProto) -> Tensor:
     """Return a scan output of zero iterations: no rows, and of other sizes those that are declared."""
     kind = info.type.tensor_type
     shape = (0, *[dim.dim_value if dim.HasField("dim_value") else 0 for dim in kind.shape.dim])
     return ops.zeros(shape, dtype=dtype_of(kind.elem_type or 1))
 
 
-def _run_in_graph(node: Node, body: Any, trips: Any, condition: Any, carried: list[Any]) -> Any:
+def _run_in_graph(
+    node: Node, body: GraphProto, trips: TensorLike | None, condition: Tensor | None, carried: list[NodeValue]
+) -> Any:
     """`while_loop`; one that nothing but the number of trips ends carries no condition."""
     if any(isinstance(each, list) for each in carried):
         raise NotImplementedError("Loop that carries sequences over values that are known at run time only")
@@ -84,13 +96,13 @@ def _run_in_graph(node: Node, body: Any, trips: Any, condition: Any, carried: li
     arrays = [_array_for(body.output[1 + len(start) + k], limit if counted else None) for k in range(scans)]
     first = [] if counted else [tensor(True) if condition is None else ops.reshape(tensor(condition), ())]
 
-    def goes_on(i: Any, *rest: Any) -> Any:
+    def goes_on(i: Tensor, *rest: Tensor) -> Tensor:
         if limit is None:
             return rest[0]
         is_before = ops.less(i, limit)
         return is_before if counted else ops.logical_and(rest[0], is_before)
 
-    def step(i: Any, *rest: Any) -> Any:
+    def step(i: Tensor, *rest: Any) -> tuple[Any, ...]:
         again = [tensor(True)] if counted else [rest[0]]
         values = rest[len(first) : len(first) + len(start)]
         results = node.runner.run(body, [ops.cast(i, "int64"), *again, *values])
@@ -104,7 +116,7 @@ def _run_in_graph(node: Node, body: Any, trips: Any, condition: Any, carried: li
     return (*final[: len(start)], *[array.stack() for array in final[len(start) :]])
 
 
-def _never_ends(body: Any) -> bool:
+def _never_ends(body: GraphProto) -> bool:
     """Test whether the condition that a body gives is the one that it was given, or a constant."""
     name = body.output[0].name
     for node in reversed(body.node):
@@ -118,7 +130,7 @@ def _never_ends(body: Any) -> bool:
     return name == body.input[1].name
 
 
-def _array_for(info: Any, size: object) -> TensorArray:
+def _array_for(info: ValueInfoProto, size: object) -> TensorArray:
     """An array for a scan output, which grows where the number of trips is not known before."""
     kind = info.type.tensor_type
     shape = None
@@ -149,11 +161,11 @@ def _scan(node: Node, *inputs: Any) -> Any:
     return (*found, *[ops.moveaxis(row, 0, axis) for row, axis in zip(rows, out_axes, strict=True)])
 
 
-def _scanned(node: Node, body: Any, states: list[Any], scanned: list[Any]) -> list[Any]:
+def _scanned(node: Node, body: GraphProto, states: list[Tensor], scanned: list[Tensor]) -> list[Tensor]:
     length = shape_of(scanned[0])[0]
     if length is None:
         return _scanned_in_graph(node, body, states, scanned)
-    rows: list[list[Any]] = [[] for _ in range(len(body.output) - len(states))]
+    rows: list[list[Tensor]] = [[] for _ in range(len(body.output) - len(states))]
     for place in range(length):
         results = node.runner.run(body, [*states, *[each[place] for each in scanned]])
         states = [tensor(plain(each)) for each in results[: len(states)]]
@@ -163,12 +175,12 @@ def _scanned(node: Node, body: Any, states: list[Any], scanned: list[Any]) -> li
     return [*states, *stacked]
 
 
-def _scanned_in_graph(node: Node, body: Any, states: list[Any], scanned: list[Any]) -> list[Any]:
+def _scanned_in_graph(node: Node, body: GraphProto, states: list[Tensor], scanned: list[Tensor]) -> list[Tensor]:
     length = ops.shape(scanned[0])[0]
     arrays = [_array_for(body.output[len(states) + k], length) for k in range(len(body.output) - len(states))]
     start = [tensor(each) for each in states]
 
-    def step(i: Any, *rest: Any) -> Any:
+    def step(i: Tensor, *rest: Any) -> tuple[Any, ...]:
         values, written = rest[: len(start)], rest[len(start) :]
         results = node.runner.run(body, [*values, *[ops.take(each, i, axis=0) for each in scanned]])
         found = [tensor(plain(each)) for each in results]
@@ -179,7 +191,7 @@ def _scanned_in_graph(node: Node, body: Any, states: list[Any], scanned: list[An
     return [*final[1 : 1 + len(start)], *[array.stack() for array in final[1 + len(start) :]]]
 
 
-def _scan_of_samples(node: Node, body: Any, count: int, inputs: Any) -> Any:
+def _scan_of_samples(node: Node, body: GraphProto, count: int, inputs: Sequence[Any]) -> Any:
     states, scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
     batch = shape_of(scanned[0])[0]
     if batch is None:
@@ -192,7 +204,7 @@ def _scan_of_samples(node: Node, body: Any, count: int, inputs: Any) -> Any:
 
 
 @imports("SequenceConstruct")
-def _sequence_construct(node: Node, *inputs: Any) -> Any:
+def _sequence_construct(node: Node, *inputs: NodeValue) -> Any:
     return list(inputs)
 
 
@@ -201,7 +213,7 @@ def _sequence_empty(node: Node) -> Any:
     return []
 
 
-def _place(node: Node, position: Any, size: int, last: int) -> int:
+def _place(node: Node, position: TensorLike | None, size: int, last: int) -> int:
     place = last if position is None else node.ints(position, "position")[0]
     if not -size <= place <= last:
         raise IndexError(f"position {place} is out of range for a sequence of {size}")
@@ -209,29 +221,29 @@ def _place(node: Node, position: Any, size: int, last: int) -> int:
 
 
 @imports("SequenceInsert")
-def _sequence_insert(node: Node, sequence: Any, value: object, position: Any = None) -> Any:
+def _sequence_insert(node: Node, sequence: list[Any], value: NodeValue, position: TensorLike | None = None) -> Any:
     place = _place(node, position, len(sequence), len(sequence))
     return [*sequence[:place], value, *sequence[place:]]
 
 
 @imports("SequenceErase")
-def _sequence_erase(node: Node, sequence: Any, position: Any = None) -> Any:
+def _sequence_erase(node: Node, sequence: list[Any], position: TensorLike | None = None) -> Any:
     place = _place(node, position, len(sequence), len(sequence) - 1)
     return [*sequence[:place], *sequence[place + 1 :]]
 
 
 @imports("SequenceAt")
-def _sequence_at(node: Node, sequence: Any, position: Any) -> Any:
+def _sequence_at(node: Node, sequence: list[Any], position: TensorLike) -> Any:
     return sequence[_place(node, position, len(sequence), len(sequence) - 1)]
 
 
 @imports("SequenceLength")
-def _sequence_length(node: Node, sequence: Any) -> Any:
+def _sequence_length(node: Node, sequence: list[Any]) -> Any:
     return np.array(len(sequence), "int64")
 
 
 @imports("ConcatFromSequence")
-def _concat_from_sequence(node: Node, sequence: Any) -> Any:
+def _concat_from_sequence(node: Node, sequence: list[Any]) -> Any:
     axis = node.get("axis")
     parts = [tensor(each) for each in sequence]
     return ops.stack(parts, axis) if node.get("new_axis") else ops.concatenate(parts, axis)
@@ -252,9 +264,9 @@ def _split_to_sequence(node: Node, x: Tensor, split: Any = None) -> Any:
 
 
 @imports("SequenceMap")
-def _sequence_map(node: Node, sequence: Any, *others: Any) -> Any:
+def _sequence_map(node: Node, sequence: list[Any], *others: NodeValue) -> Any:
     body = node.get("body")
-    found: list[list[Any]] = [[] for _ in body.output]
+    found: list[list[NodeValue]] = [[] for _ in body.output]
     for k, value in enumerate(sequence):
         given = [each[k] if isinstance(each, list) else each for each in others]
         for column, result in zip(found, node.runner.run(body, [value, *given]), strict=True):
@@ -266,12 +278,12 @@ def _sequence_map(node: Node, sequence: Any, *others: Any) -> Any:
 
 
 @imports("Optional")
-def _optional(node: Node, value: object = None) -> Any:
+def _optional(node: Node, value: NodeValue = None) -> Any:
     return Optional(value)
 
 
 @imports("OptionalGetElement")
-def _optional_get_element(node: Node, value: object) -> Any:
+def _optional_get_element(node: Node, value: NodeValue) -> Any:
     found = value.value if isinstance(value, Optional) else value
     if found is None:
         raise ValueError("the optional value is empty")
@@ -279,6 +291,6 @@ def _optional_get_element(node: Node, value: object) -> Any:
 
 
 @imports("OptionalHasElement")
-def _optional_has_element(node: Node, value: object = None) -> Any:
+def _optional_has_element(node: Node, value: NodeValue = None) -> Any:
     found = value.value if isinstance(value, Optional) else value
     return np.array(found is not None)

@@ -7,7 +7,7 @@ are computed at once and not in the graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,12 @@ from ....engine.graph.value import Value
 from ....engine.ops.base import TensorLike, known_array
 from ..errors import OnnxError
 
+if TYPE_CHECKING:
+    from ...structures import Array
+
+NodeValue: TypeAlias = "TensorLike | Dims | FourBits | Optional | Sequence[NodeValue] | None"
+"""What flows between nodes; None where an optional input is left out."""
+
 LONG = np.dtype("int64")
 INT4, UINT4 = four_bit_dtypes()
 
@@ -27,7 +33,7 @@ INT4, UINT4 = four_bit_dtypes()
 class Optional:
     """A value of an optional type: something, or nothing."""
 
-    value: Any
+    value: NodeValue
 
 
 class Dims:
@@ -38,11 +44,11 @@ class Dims:
         scalar: whether it has no axis.
     """
 
-    def __init__(self, entries: Sequence[Any], scalar: bool = False) -> None:
+    def __init__(self, entries: Sequence[int | Tensor], scalar: bool = False) -> None:
         self.entries = list(entries)
         self.scalar = scalar
 
-    def tensor(self) -> Any:
+    def tensor(self) -> Tensor | Array:
         """Return them as a tensor, or as an array if all are known."""
         if all(isinstance(entry, int) for entry in self.entries):
             array = np.array(self.entries, LONG)
@@ -59,17 +65,17 @@ class FourBits:
         dtype: of four bits.
     """
 
-    def __init__(self, held: Any, dtype: DTypeLike) -> None:
+    def __init__(self, held: TensorLike, dtype: DTypeLike) -> None:
         self.held = held
         self.dtype = np.dtype(dtype)
 
     @classmethod
-    def of_array(cls, array: Any) -> FourBits:
+    def of_array(cls, array: Array) -> FourBits:
         """Hold the elements of an array of four-bit integers."""
         return cls(array.astype("int8" if array.dtype == INT4 else "uint8"), array.dtype)
 
     @classmethod
-    def of_numbers(cls, numbers: Any, dtype: DTypeLike) -> FourBits:
+    def of_numbers(cls, numbers: TensorLike, dtype: DTypeLike) -> FourBits:
         """Hold numbers, of which fractions are cut off and the four lowest bits are kept."""
         least = 8 if dtype == INT4 else 0
         wide = ops.cast(numbers, "int32")
@@ -81,7 +87,7 @@ class FourBits:
         """The least and the largest integer."""
         return (-8, 7) if self.dtype == INT4 else (0, 15)
 
-    def array(self) -> Any:
+    def array(self) -> Array:
         """Return them as an array of four-bit integers."""
         return as_array(self.held).astype(self.dtype)
 
@@ -107,7 +113,7 @@ def plain(value: object) -> Any:
     return value.tensor() if isinstance(value, Dims) else value
 
 
-def dims_of(value: Any) -> list[Any]:
+def dims_of(value: Any) -> list[int | Tensor]:
     """Return what a vector or scalar of integers holds: ints where they are known, else scalar tensors."""
     if isinstance(value, Dims):
         return value.entries
