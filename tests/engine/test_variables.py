@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.common.dtypes import as_dtype
 from anabranch.engine.graph import Graph, ReadVariable
 from anabranch.engine.graph.graph import reset_default_graph
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -32,6 +33,21 @@ ROADS = pytest.mark.parametrize("road", [run, interpret])
 
 
 # --- making them ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool", "complex64"])
+def test_large_values_begin_at_a_cache_line(dtype: str):
+    array = np.arange(300 * 400).reshape(300, 400).astype(as_dtype(dtype))
+    for value in (array, array[:, ::2], array.T, np.asfortranarray(array)):
+        variable = ab.Variable(value)
+        for _ in range(2):
+            found = variable.read_value()
+            assert found.ctypes.data % 64 == 0
+            assert found.flags.c_contiguous
+            assert found.flags.writeable
+            assert not np.shares_memory(found, array)
+            np.testing.assert_array_equal(found, value)
+            variable.assign(value)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ...common.aligned import aligned_copy
 from ...common.dtypes import DType
 from ..context import graph_context, in_explicit_graph
 from ..device import State, place_state
@@ -587,4 +588,4 @@ def _fill(shape: tuple[int | None, ...], known: Shape) -> Shape:
 
 def _own(value: Any) -> Any:
     """`value` as an array that shares memory with nothing else, or as a NumPy scalar."""
-    return as_scalar_or_array(np.array(value, copy=True, order="C"))
+    return as_scalar_or_array(aligned_copy(value))
