@@ -68,6 +68,8 @@ def test_all_instructions_give_the_same_bits(name: str, monkeypatch: pytest.Monk
         (3, 9, 64, 4),
         (2, 136, 450, 68),
         (1, 35, 515, 35),
+        (6, 96, 259, 32),  # rows for tiles of 4, of 2 and for single ones
+        (7, 64, 128, 64),
     ]:
         arrays = case(rows, terms, columns, block)
         np.testing.assert_array_equal(compiled(arrays, columns), by_integers(*arrays), f"{rows, terms, columns, block}")
@@ -107,12 +109,22 @@ def test_parts_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):
         np.testing.assert_array_equal(compiled(arrays, 450), expected)
 
 
-def test_the_innermost_loop_multiplies_bytes_in_registers():
-    kernel = int4.Int4Kernel(dot_products.PAIRS)
-    text = machine_code(kernel, "x86_64-unknown-linux-gnu", "haswell", "")
-    loop = loop_of(text, "nibbles", "vpmaddubsw")
-    assert sum("vpmaddubsw" in line for line in loop) == 6, "\n".join(loop)
-    assert not [line for line in loop if "rsp" in line or "imul" in line], "\n".join(loop)
+@pytest.mark.parametrize(
+    ("name", "processor", "instruction", "counts"),
+    [
+        ("vpmaddwd", "haswell", "vpmaddubsw", {1: 6}),
+        ("vpdpbusd zmm", "znver4", "vpdpbusd", {1: 12, 4: 24}),
+        ("vpdpbusd ymm", "alderlake", "vpdpbusd", {1: 6, 2: 12}),
+    ],
+)
+def test_the_innermost_loop_multiplies_bytes_in_registers(
+    name: str, processor: str, instruction: str, counts: dict[int, int]
+):
+    text = machine_code(int4.Int4Kernel(INSTRUCTIONS[name]), "x86_64-unknown-linux-gnu", processor, "")
+    for rows, count in counts.items():
+        loop = loop_of(text, f"nibbles{rows}", instruction)
+        assert sum(instruction in line for line in loop) == count, "\n".join(loop)
+        assert not [line for line in loop if "(%rsp" in line or "imul" in line], "\n".join(loop)
 
 
 def test_the_number_of_rows_for_kernels_follows_from_instruction_and_groups():
@@ -120,7 +132,9 @@ def test_the_number_of_rows_for_kernels_follows_from_instruction_and_groups():
         shapes = [((None, terms), "float32"), ((terms, 8), "int8"), ((groups, 16), "float32"), ((groups, 16), "int8")]
         return [TensorSpec(shape, as_dtype(dtype)) for shape, dtype in [*shapes, ((terms,), "float32")]]
 
-    for dot, expected in ((dot_products.PAIRS, [8, 32, 128, 128]), (dot_products.VNNI, [8] * 4)):
+    for dot in (dot_products.PAIRS, dot_products.VNNI, dot_products.VNNI_256, dot_products.AMX):
+        assert [int4.most_rows(dot, specs(512, groups)) for groups in (128, 16, 4, 1)] == [8, 32, 128, 128]
+    for dot, expected in ((dot_products.SDOT, [8] * 4), (dot_products.NONE, [8] * 4)):
         assert [int4.most_rows(dot, specs(512, groups)) for groups in (128, 16, 4, 1)] == expected
 
 

@@ -148,7 +148,7 @@ def _prepared(code: Builder, dot: DotProduct, weights: str, is_raw: bool) -> str
     return weights
 
 
-def _accumulate(code: Builder, dot: DotProduct, slot: str, x: str, weights: str) -> None:
+def accumulate(code: Builder, dot: DotProduct, slot: str, x: str, weights: str) -> None:
     """Add products to the sums in a slot.
 
     Args:
@@ -189,7 +189,7 @@ def _slots(code: Builder, dot: DotProduct, count: int) -> list[str]:
     return [code.slot(f"<{dot.lanes} x i32>", "zeroinitializer") for _ in range(count)]
 
 
-def _terms_of(code: Builder, dot: DotProduct, q: str, group: Size) -> str:
+def terms_of(code: Builder, dot: DotProduct, q: str, group: Size) -> str:
     """The terms of a group of a row, once for each sum of a vector."""
     address = code.at(dot.element, q, code.mul(group, dot.terms))
     return code.broadcast(dot.lanes, "i32", code.let(f"load i32, ptr {address}, align {4 // dot.terms}"))
@@ -285,9 +285,9 @@ def print_tile(dot: DotProduct, name: str, rows: int) -> str:
             ahead = code.at("i8", "%panel", code.add(code.mul("%sub_step", dot.subs), place))
             code.line(f"call void @llvm.prefetch.p0(ptr {ahead}, i32 0, i32 3, i32 1)")
         for start, own in zip(starts, slots, strict=True):
-            x = _terms_of(code, dot, start, group)
+            x = terms_of(code, dot, start, group)
             for slot, weight in zip(own, weights, strict=True):
-                _accumulate(code, dot, slot, x, weight)
+                accumulate(code, dot, slot, x, weight)
     is_first = code.compare("ne", "%is_first", 0)
     for row, own in enumerate(slots):
         for vector, slot in enumerate(own):
@@ -304,11 +304,11 @@ def print_direct(dot: DotProduct, name: str) -> str:
     columns = SUB if dot.terms == 2 else size  # of a row that are loaded at once
 
     def print_group(group: Size, last: Size | None) -> None:
-        x = _terms_of(code, dot, "%q", group)
+        x = terms_of(code, dot, "%q", group)
         for start in range(0, PANEL, columns):
             rows = _rows_of(code, dot, group, last, start, columns)
             for part, slot in zip(interleaved(code, rows, columns), slots[start // dot.lanes :], strict=False):
-                _accumulate(code, dot, slot, x, _prepared(code, dot, part, is_raw=True))
+                accumulate(code, dot, slot, x, _prepared(code, dot, part, is_raw=True))
 
     _print_groups(code, dot, print_group)
     is_first = code.compare("ne", "%is_first", 0)
@@ -364,6 +364,7 @@ __all__ = [
     "TILE_SIZES",
     "TILE_SUBS",
     "DotProduct",
+    "accumulate",
     "dot_product_of",
     "interleaved",
     "print_direct",
@@ -371,4 +372,5 @@ __all__ = [
     "print_tile",
     "print_tile_shapes",
     "print_tiles",
+    "terms_of",
 ]

@@ -2,9 +2,9 @@
 
 A row is multiplied by a number that makes its largest element 2**22, and rounded, so that its error is that of
 float32. Each of these integers is three digits of 8 bits with a sign: a row is three rows for the instructions of
-`dot_products`, and for those of `nibbles` on AVX2. Of a group of terms the sums of the three are exact. They become one
-float, which is multiplied by the group's scale, group by group: all instructions give the same bits. In the panel
-integers are 8 too large, which is added to the zero point.
+`nibbles` on VNNI and AVX2, elsewhere for those of `dot_products`. Of a group of terms the sums of the three are exact.
+They become one float, which is multiplied by the group's scale, group by group: all instructions give the same bits. In
+the panel integers are 8 too large, which is added to the zero point.
 """
 
 from __future__ import annotations
@@ -26,18 +26,27 @@ from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.scratch import scratch_pieces
 from ..llvm.tasks import Fields, print_parallel, print_share, stored_fields
-from .dot_products import BLOCK, PAIRS, PANEL, SUB, DotProduct, dot_product_of, print_packing, print_tile
-from .nibbles import FOUR, PANEL_BYTES, PANELS, print_nibbles, print_pairing
+from .dot_products import BLOCK, PANEL, SUB, DotProduct, dot_product_of, print_packing, print_tile
+from .nibbles import (
+    DIGITS,
+    FOUR,
+    keeps_nibbles,
+    line_of,
+    panel_bytes,
+    panels_of,
+    print_nibbles,
+    print_pairing,
+    rows_of,
+)
 from .quantized import bytes_of_row, float_text, largest_of, parts_of, rounded
 
 _FEW_ROWS, _MOST_ROWS = 8, 128
-_DIGITS = 3
 _LARGEST, _EPSILON = 1 << 22, 1e-30
 _POINTERS = ("x", "packed", "scale", "zero", "out")
 _NUMBERS = ("rows", "terms", "columns", "block", "parts", "digits", "factors", "totals", "step")
 _FIELDS = (*_POINTERS, *_NUMBERS)
-_PrintRow = Callable[[str, str, Size, Size], None]  # of the digits of a row, the sums, the panel, and its columns
-_PrintPanels = Callable[[Size, Size, Size, Size], _PrintRow]  # of the first term, terms, the first panel, panels
+_PrintRows = Callable[[str, str, Size, Size, int], None]  # of digits, sums, the panel, its columns, and rows
+_PrintPanels = Callable[[Size, Size, Size, Size], _PrintRows]  # of the first term, terms, the first panel, panels
 
 
 @dataclass(frozen=True)
@@ -60,11 +69,12 @@ class Int4Kernel:
     number_count = len(_NUMBERS)
 
     def print_run(self, name: str) -> str:
-        if _keeps_nibbles(self.dot):
-            functions = [print_pairing(name), print_nibbles(name, _DIGITS)]
+        if keeps_nibbles(self.dot):
+            tiles = [print_nibbles(self.dot, name, rows) for rows in _tiles(self.dot)]
+            functions = [print_pairing(self.dot, name), *tiles]
         else:
-            functions = [print_packing(self.dot, name, False, four_bits=True), print_tile(self.dot, name, _DIGITS)]
-        functions += [_print_digits(self.dot, name), _print_sums(name), _print_task(self.dot, name)]
+            functions = [print_packing(self.dot, name, False, four_bits=True), print_tile(self.dot, name, DIGITS)]
+        functions += [_print_digits(self.dot, name), _print_sums(self.dot, name), _print_task(self.dot, name)]
         return "".join([*functions, _print_run(self.dot, name)])
 
 
@@ -114,7 +124,7 @@ class OpenInt4Product:
         spec = Int4Kernel(dot_product_of(library.host))
         itemsize = BYTES[_element(spec.dot)]
         line = bytes_of_row(terms * itemsize)
-        needed = [_DIGITS * rows * line, rows * 4, _DIGITS * rows * -(-terms // block) * 4]
+        needed = [DIGITS * rows * line, rows * 4, DIGITS * rows * -(-terms // block) * 4]
         numbers = [rows, terms, columns, block, parts_of(rows, terms, columns)]
         numbers += [*scratch_pieces(needed), line // itemsize]
         kernel = BoundKernel(spec, [x, *self._inputs[1:4]], [result], numbers)
@@ -149,17 +159,22 @@ def most_rows(dot: DotProduct, inputs: list[TensorSpec]) -> int:
     assert x.shape is not None
     assert scale.shape is not None
     size = int(x.shape[1] or 0) // max(1, int(scale.shape[0] or 0))
-    return min(max(_FEW_ROWS, size), _MOST_ROWS) if _keeps_nibbles(dot) else _FEW_ROWS
-
-
-def _keeps_nibbles(dot: DotProduct) -> bool:
-    """Test whether bytes are multiplied by the functions of `nibbles`."""
-    return dot == PAIRS
+    return min(max(_FEW_ROWS, size), _MOST_ROWS) if keeps_nibbles(dot) else _FEW_ROWS
 
 
 def _element(dot: DotProduct) -> str:
     """The type of a digit in memory."""
-    return "i8" if _keeps_nibbles(dot) else dot.element
+    return "i8" if keeps_nibbles(dot) else dot.element
+
+
+def _panel(dot: DotProduct) -> int:
+    """The columns of a panel."""
+    return 2 * line_of(dot) if keeps_nibbles(dot) else PANEL
+
+
+def _tiles(dot: DotProduct) -> list[int]:
+    """The rows whose sums are made at once: as many as registers hold, then one by one."""
+    return [rows_of(dot), 1] if keeps_nibbles(dot) and rows_of(dot) > 1 else [1]
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -183,10 +198,10 @@ def _print_digits(dot: DotProduct, name: str) -> str:
         f"{name}_digits", [*parameters, *[f"i64 %{size}" for size in ("rows", "terms", "block", "step")]]
     )
     whole, groups = code.mul(code.div("%terms", 8), 8), code.ceil_div("%terms", "%block")
-    totals = [code.slot("i32") for _ in range(_DIGITS)]
+    totals = [code.slot("i32") for _ in range(DIGITS)]
     with code.loop(0, "%rows") as row:
         x = code.at("float", "%x", code.mul(row, "%terms"))
-        lines = [code.add(code.mul(row, _DIGITS), digit) for digit in range(_DIGITS)]
+        lines = [code.add(code.mul(row, DIGITS), digit) for digit in range(DIGITS)]
         targets = [code.at(_element(dot), "%digits", code.mul(line, "%step")) for line in lines]
         largest = code.let(f"bitcast i32 {largest_of(code, x, whole)} to float")
         bottom = code.let(f"fadd float {largest}, {float_text(_EPSILON)}")
@@ -204,7 +219,7 @@ def _print_digits(dot: DotProduct, name: str) -> str:
                     value = code.load_vector(f"<{lanes} x float>", "float", x, term)
                     rest = rounded(code, lanes, value, wide)
                     for digit, (target, total) in enumerate(zip(targets, totals, strict=True)):
-                        rest = _print_digit(code, dot, lanes, rest, (target, term, total), digit == _DIGITS - 1)
+                        rest = _print_digit(code, dot, lanes, rest, (target, term, total), digit == DIGITS - 1)
             for line, total in zip(lines, totals, strict=True):
                 code.store("i32", code.load("i32", total), "%totals", code.add(code.mul(line, groups), group))
         with code.loop("%terms", code.round_up("%terms", FOUR)) as term:
@@ -230,10 +245,10 @@ def _print_digit(
     return code.let(f"ashr {integers} {rest}, {code.broadcast(lanes, 'i32', '8')}")
 
 
-def _print_sums(name: str) -> str:
+def _print_sums(dot: DotProduct, name: str) -> str:
     """Add a group's sums of a row and a panel to the result: the digits' sums as one float, times the scale."""
     pointers = ["ptr %sums", "ptr %scale", "ptr %zero", "ptr %out", "i64 %width", "i64 %is_first"]
-    code = FunctionBuilder(f"{name}_sums", [*pointers, *[f"i32 %total{digit}" for digit in range(_DIGITS)]])
+    code = FunctionBuilder(f"{name}_sums", [*pointers, *[f"i32 %total{digit}" for digit in range(DIGITS)]])
     is_first = code.compare("ne", "%is_first", 0)
     whole = code.mul(code.div("%width", 8), 8)
     middle = code.let(f"add i32 {code.let('shl i32 %total1, 8')}, %total0")
@@ -244,7 +259,7 @@ def _print_sums(name: str) -> str:
             narrow = code.load_vector(f"<{lanes} x i8>", "i8", "%zero", column)
             zero = code.let(f"sext <{lanes} x i8> {narrow} to {integers}")
             zero = code.let(f"add {integers} {zero}, {code.broadcast(lanes, 'i32', '8')}")
-            places = [code.add(column, PANEL * digit) for digit in range(_DIGITS)]
+            places = [code.add(column, _panel(dot) * digit) for digit in range(DIGITS)]
             lowest, second, third = (code.load_vector(integers, "i32", "%sums", place) for place in places)
             second = code.let(f"shl {integers} {second}, {code.broadcast(lanes, 'i32', '8')}")
             parts: list[str] = []
@@ -268,31 +283,30 @@ def _print_task(dot: DotProduct, name: str) -> str:
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     fields = Fields(code, "%context", _FIELDS)
     rows, terms, columns, block = (fields[size] for size in ("rows", "terms", "columns", "block"))
-    panels, groups = code.ceil_div(columns, PANEL), code.ceil_div(terms, block)
+    wide, tiles = _panel(dot), _tiles(dot)
+    panels, groups = code.ceil_div(columns, wide), code.ceil_div(terms, block)
     first, end = print_share(code, panels, "%part", fields["parts"])
-    sums = code.slot(f"[{_DIGITS * PANEL} x i32]")
-    most, prepare = (PANELS, _nibbles) if _keeps_nibbles(dot) else (1, _laid_out)
-    print_panels = prepare(code, dot, name, fields)
+    sums = code.slot(f"[{tiles[0] * DIGITS * wide} x i32]")
+    most, prepare = (panels_of(dot), _nibbles) if keeps_nibbles(dot) else (1, _laid_out)
+    print_panels = prepare(code, dot, name, fields, (first, end))
     with code.loop(0, groups) as group, code.loop(first, end, most) as base:
         start = code.mul(group, block)
         size, count = code.least(block, code.sub(terms, start)), code.least(most, code.sub(end, base))
-        print_row = print_panels(start, size, base, count)
-        with code.loop(0, count) as number, code.loop(0, rows) as row:
-            column = code.mul(code.add(base, number), PANEL)
-            width = code.least(PANEL, code.sub(columns, column))
-            lines = code.mul(row, _DIGITS)
-            digits = fields.address("digits", _element(dot))
-            print_row(code.at(_element(dot), digits, code.mul(lines, fields["step"]), start), sums, number, width)
-            own = code.add(code.mul(group, columns), column)
-            given = [("ptr", sums), ("ptr", code.at("float", fields.address("scale", "float"), own))]
-            given.append(("ptr", code.at("i8", fields.address("zero", "i8"), own)))
-            out = code.at("float", fields.address("out", "float"), code.mul(row, columns), column)
-            is_first = code.let(f"zext i1 {code.compare('eq', group, 0)} to i64")
-            given += [("ptr", out), ("i64", width), ("i64", is_first)]
-            totals = code.at("i32", fields.address("totals", "i32"), code.mul(lines, groups), group)
-            given += [("i32", code.load("i32", totals, code.mul(digit, groups))) for digit in range(_DIGITS)]
-            code.call(f"{name}_sums", given)
-    begin, stop = code.mul(first, PANEL), code.least(columns, code.mul(end, PANEL))
+        print_rows = print_panels(start, size, base, count)
+        with code.loop(0, count) as number:
+            column, begin = code.mul(code.add(base, number), wide), 0
+            width = code.least(wide, code.sub(columns, column))
+            for together in tiles:
+                stop = code.add(begin, code.mul(code.div(code.sub(rows, begin), together), together))
+                with code.loop(begin, stop, together) as row:
+                    digits = fields.address("digits", _element(dot))
+                    digits = code.at(_element(dot), digits, code.mul(row, DIGITS, fields["step"]), start)
+                    print_rows(digits, sums, number, width, together)
+                    for k in range(together):
+                        own = code.at("i32", sums, k * DIGITS * wide)
+                        _print_scaled(code, name, fields, own, (code.add(row, k), column, width), (group, groups))
+                begin = stop
+    begin, stop = code.mul(first, wide), code.least(columns, code.mul(end, wide))
     with code.loop(0, rows) as row:
         out = code.at("float", fields.address("out", "float"), code.mul(row, columns))
         factor = code.load("float", fields.address("factors", "float"), row)
@@ -301,13 +315,41 @@ def _print_task(dot: DotProduct, name: str) -> str:
     return code.text()
 
 
-def _laid_out(code: FunctionBuilder, dot: DotProduct, name: str, fields: Fields) -> _PrintPanels:
+def _print_scaled(
+    code: FunctionBuilder,
+    name: str,
+    fields: Fields,
+    sums: str,
+    place: tuple[Size, Size, Size],
+    which: tuple[Size, Size],
+) -> None:
+    """Add the sums of a row and a panel to the result.
+
+    Args:
+        place: the row, the first column, and how many columns.
+        which: the group, and how many groups there are.
+    """
+    (row, column, width), (group, groups), columns = place, which, fields["columns"]
+    own = code.add(code.mul(group, columns), column)
+    given = [("ptr", sums), ("ptr", code.at("float", fields.address("scale", "float"), own))]
+    given.append(("ptr", code.at("i8", fields.address("zero", "i8"), own)))
+    out = code.at("float", fields.address("out", "float"), code.mul(row, columns), column)
+    is_first = code.let(f"zext i1 {code.compare('eq', group, 0)} to i64")
+    given += [("ptr", out), ("i64", width), ("i64", is_first)]
+    totals = code.at("i32", fields.address("totals", "i32"), code.mul(row, DIGITS, groups), group)
+    given += [("i32", code.load("i32", totals, code.mul(digit, groups))) for digit in range(DIGITS)]
+    code.call(f"{name}_sums", given)
+
+
+def _laid_out(
+    code: FunctionBuilder, dot: DotProduct, name: str, fields: Fields, share: tuple[Size, Size]
+) -> _PrintPanels:
     """Lay a panel out for the instruction, and multiply by that."""
     panel_memory = code.slot(f"[{BLOCK * PANEL} x i8]")
     columns = fields["columns"]
     line = code.ceil_div(columns, 2)  # bytes
 
-    def print_panels(start: Size, size: Size, base: Size, count: Size) -> _PrintRow:
+    def print_panels(start: Size, size: Size, base: Size, count: Size) -> _PrintRows:
         column = code.mul(base, PANEL)
         with code.loop(0, code.ceil_div(code.least(PANEL, code.sub(columns, column)), SUB)) as sub:
             at = code.add(column, code.mul(sub, SUB))
@@ -316,35 +358,44 @@ def _laid_out(code: FunctionBuilder, dot: DotProduct, name: str, fields: Fields)
             sizes = [("i64", size), ("i64", code.least(SUB, code.sub(columns, at))), ("i64", line)]
             code.call(f"{name}_pack", [("ptr", source), ("ptr", target), *sizes])
 
-        def print_row(digits: str, sums: str, number: Size, width: Size) -> None:
+        def print_rows(digits: str, sums: str, number: Size, width: Size, rows: int) -> None:
             with code.loop(0, code.ceil_div(width, SUB), dot.subs) as sub:
                 source = code.at("i8", panel_memory, code.mul(sub, dot.sub_bytes))
                 pointers = [("ptr", digits), ("ptr", source), ("ptr", code.at("i32", sums, code.mul(sub, SUB)))]
                 sizes = [fields["step"], code.ceil_div(size, dot.terms), PANEL, 1, dot.sub_bytes]
-                code.call(f"{name}_tile{_DIGITS}", [*pointers, *[("i64", each) for each in sizes]])
+                code.call(f"{name}_tile{DIGITS}", [*pointers, *[("i64", each) for each in sizes]])
 
-        return print_row
+        return print_rows
 
     return print_panels
 
 
-def _nibbles(code: FunctionBuilder, dot: DotProduct, name: str, fields: Fields) -> _PrintPanels:
+def _nibbles(
+    code: FunctionBuilder, dot: DotProduct, name: str, fields: Fields, share: tuple[Size, Size]
+) -> _PrintPanels:
     """Interleave the bytes of some panels, and multiply by those."""
-    memory = code.slot(f"[{PANELS * PANEL_BYTES} x i8]")
-    line = code.ceil_div(fields["columns"], 2)  # bytes
+    memory = code.slot(f"[{panels_of(dot) * panel_bytes(dot)} x i8]")
+    line, wide = code.ceil_div(fields["columns"], 2), _panel(dot)  # bytes, and columns
+    packed, (first, end) = fields.address("packed", "i8"), share
 
-    def print_panels(start: Size, size: Size, base: Size, count: Size) -> _PrintRow:
-        column = code.mul(base, PANEL)
-        source = code.at("i8", fields.address("packed", "i8"), code.add(code.mul(start, line), code.div(column, 2)))
-        own = code.least(code.mul(count, PANEL), code.sub(fields["columns"], column))
-        sizes = [size, code.div(own, PANEL), code.ceil_div(code.rem(own, PANEL), 2), line]
+    def print_panels(start: Size, size: Size, base: Size, count: Size) -> _PrintRows:
+        column = code.mul(base, wide)
+        source = code.at("i8", packed, code.mul(start, line), code.div(column, 2))
+        own = code.least(code.mul(count, wide), code.sub(fields["columns"], column))
+        sizes = [size, code.div(own, wide), code.ceil_div(code.rem(own, wide), 2), line]
         code.call(f"{name}_pair", [("ptr", source), ("ptr", memory), *[("i64", each) for each in sizes]])
+        following = code.add(base, panels_of(dot))
+        is_last = code.compare("sge", following, end)
+        following = code.choose(is_last, first, following)
+        ahead = code.choose(is_last, code.add(start, size), start)
+        ahead = code.at("i8", packed, code.mul(ahead, line), code.mul(following, wide // 2))
 
-        def print_row(digits: str, sums: str, number: Size, width: Size) -> None:
-            panel = code.at("i8", memory, code.mul(number, PANEL_BYTES))
-            pointers = [("ptr", digits), ("ptr", panel), ("ptr", sums)]
-            code.call(f"{name}_nibbles", [*pointers, ("i64", fields["step"]), ("i64", size)])
+        def print_rows(digits: str, sums: str, number: Size, width: Size, rows: int) -> None:
+            panel = code.at("i8", memory, code.mul(number, panel_bytes(dot)))
+            later = code.at("i8", ahead, code.mul(number, wide // 2))
+            pointers = [("ptr", digits), ("ptr", panel), ("ptr", sums), ("ptr", later)]
+            code.call(f"{name}_nibbles{rows}", [*pointers, ("i64", fields["step"]), ("i64", size), ("i64", line)])
 
-        return print_row
+        return print_rows
 
     return print_panels

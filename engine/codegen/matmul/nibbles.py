@@ -1,110 +1,202 @@
 """Sums of products of 8-bit digits and four-bit integers, which stay two columns a byte until they are multiplied.
 
-``vpmaddubsw`` of AVX2 multiplies unsigned bytes by signed ones and adds pairs of products in 16 bits. The integers are
-0 to 15 here, 8 more than they stand for, so that the sums of 8 such pairs fit in 16 bits: nothing saturates. A panel is
-64 columns of a group of terms. Bytes of four terms are interleaved there: (terms / 4, 4, 32) bytes, of which vector k
-of 4 holds columns 8k to 8k + 7 and 32 + 8k to 39 + 8k. Some panels are written at once, so that lines of the cache are
-read from one end to the other.
+The integers are 0 to 15 here, 8 more than they stand for. ``vpdpbusd`` multiplies them as unsigned bytes by digits, and
+adds four products in 32 bits. ``vpmaddubsw`` of AVX2 adds pairs of products in 16 bits: the sums of 8 such pairs fit in
+16 bits, so that nothing saturates. A panel is a group of terms, with two columns for each byte of a vector. Bytes of
+four terms are interleaved there: (terms / 4, 4, bytes), of which vector k of 4 holds bytes 4k to 4k + 3 of each 16 of a
+term. Some panels are written at once, so that lines of the cache are read from one end to the other.
 """
 
 from __future__ import annotations
 
 from ..llvm.builder import Builder, FunctionBuilder, Size
-from .dot_products import BLOCK, PANEL, interleaved, shuffled
+from .dot_products import BLOCK, PAIRS, DotProduct, accumulate, interleaved, shuffled, terms_of
 
-PANELS = 4  # that are written at once: two lines of the cache
+DIGITS = 3  # of 8 bits: rows that stand for one row of floats
 FOUR = 4  # terms whose products one number of 32 bits adds
-_LINE = PANEL // 2  # bytes of a term in a panel: a vector
-PANEL_BYTES = BLOCK * _LINE
+_AHEAD = 128  # bytes of a term that are written at once: two lines of the cache
 _RUN = 8 * FOUR  # terms whose sums fit in 16 bits: 8 pairs for each, of at most 2 * 128 * 15
-_QUARTERS = 4  # of the columns
-_BYTES, _NARROW, _WIDE = f"<{_LINE} x i8>", f"<{_LINE // 2} x i16>", f"<{_LINE // 4} x i32>"
+_QUARTERS = 4  # of the bytes of a term: vectors for four terms
+_LANE = 16  # bytes within which a vector is interleaved
 
 
-def print_pairing(name: str) -> str:
+def keeps_nibbles(dot: DotProduct) -> bool:
+    """Test whether bytes are multiplied by the functions here."""
+    return dot == PAIRS or dot.is_unsigned
+
+
+def line_of(dot: DotProduct) -> int:
+    """The bytes of a vector, which is what a panel has of each term."""
+    return 4 * dot.lanes
+
+
+def panels_of(dot: DotProduct) -> int:
+    """The panels that are written at once."""
+    return _AHEAD // line_of(dot)
+
+
+def panel_bytes(dot: DotProduct) -> int:
+    """The distance between panels."""
+    return BLOCK * line_of(dot)
+
+
+def rows_of(dot: DotProduct) -> int:
+    """The rows whose sums registers hold at once, for a quarter of a panel: of AVX2 there are 16 registers."""
+    if dot == PAIRS:
+        return 1
+    return 4 if dot.lanes == 16 else 2
+
+
+def print_pairing(dot: DotProduct, name: str) -> str:
     """Write panels of some terms: `%count` whole ones, and one of `%rest` bytes a term if that is not zero.
 
     The last term stands for those that the last four lack. Bytes behind the last column stay as they were.
     """
+    line = line_of(dot)
+    kind = f"<{line} x i8>"
     sizes = [f"i64 {size}" for size in ("%terms", "%count", "%rest", "%line")]
     code = FunctionBuilder(f"{name}_pair", ["ptr %b", "ptr %panels", *sizes])
     with code.loop(0, "%terms", FOUR) as term:
         last = code.sub("%terms", 1)
         rows = [code.at("i8", "%b", code.mul(code.least(code.add(term, k), last), "%line")) for k in range(FOUR)]
-        target = code.at("i8", "%panels", code.mul(term, _LINE))
-        for row in rows:  # the panels behind these come from memory meanwhile
-            for ahead in range(PANELS * _LINE, 2 * PANELS * _LINE, 64):
-                line = code.at("i8", row, ahead)
-                code.line(f"call void @llvm.prefetch.p0(ptr {line}, i32 0, i32 2, i32 1)")
+        target = code.at("i8", "%panels", code.mul(term, line))
         with code.loop(0, "%count") as panel:
-            loaded = [code.load_vector(_BYTES, "i8", row, code.mul(panel, _LINE)) for row in rows]
-            for quarter, four in enumerate(interleaved(code, loaded, _LINE)):
-                unsigned = code.let(f"xor {_BYTES} {four}, {code.broadcast(_LINE, 'i8', '-120')}")  # 8 in both halves
-                place = code.add(code.mul(panel, PANEL_BYTES), quarter * _LINE)
-                code.store_vector(_BYTES, "i8", unsigned, target, place)
-        start = code.mul("%count", PANEL_BYTES)
+            loaded = [code.load_vector(kind, "i8", row, code.mul(panel, line)) for row in rows]
+            for quarter, four in enumerate(interleaved(code, loaded, line)):
+                unsigned = code.let(f"xor {kind} {four}, {code.broadcast(line, 'i8', '-120')}")  # 8 in both halves
+                place = code.add(code.mul(panel, panel_bytes(dot)), quarter * line)
+                code.store_vector(kind, "i8", unsigned, target, place)
+        start = code.mul("%count", panel_bytes(dot))
         with code.loop(0, "%rest") as byte:
-            quarter = code.div(code.rem(byte, _LINE // 2), FOUR)
-            lane, own = code.div(byte, _LINE // 2), code.rem(byte, FOUR)
-            place = code.add(start, code.mul(quarter, _LINE), code.mul(lane, _LINE // 2), code.mul(own, FOUR))
+            quarter = code.div(code.rem(byte, _LANE), FOUR)
+            lane, own = code.div(byte, _LANE), code.rem(byte, FOUR)
+            place = code.add(start, code.mul(quarter, line), code.mul(lane, _LANE), code.mul(own, FOUR))
             for number, row in enumerate(rows):
-                value = code.load("i8", row, code.add(code.mul("%count", _LINE), byte))
+                value = code.load("i8", row, code.add(code.mul("%count", line), byte))
                 code.store("i8", code.let(f"xor i8 {value}, -120"), target, code.add(place, number))
     return code.text()
 
 
-def print_nibbles(name: str, digits: int) -> str:
-    """Write the sums of a panel, for the digits of one row: (digits, 64).
+def print_nibbles(dot: DotProduct, name: str, rows: int) -> str:
+    """Write the sums of a panel, for the digits of some rows: (rows, digits, columns).
 
-    Behind the last term digits have to be zero, up to a multiple of four.
+    Behind the last term digits have to be zero, up to a multiple of four. Bytes of the matrix `%ahead`, a line of the
+    cache for each term, `%line` bytes apart, come from memory meanwhile.
     """
-    parameters = ["ptr %digits", "ptr %panel", "ptr %sums", "i64 %step", "i64 %terms"]
-    code = FunctionBuilder(f"{name}_nibbles", parameters)
-    wide = [[[code.slot(_WIDE) for _ in range(2)] for _ in range(digits)] for _ in range(_QUARTERS)]
-    for slot in [slot for quarter in wide for sides in quarter for slot in sides]:
-        code.line(f"store volatile {_WIDE} zeroinitializer, ptr {slot}")  # in memory: registers are for the others
-    with code.loop(0, "%terms", _RUN) as first:
-        stop = code.least("%terms", code.add(first, _RUN))
-        for quarter, own in enumerate(wide):
-            _print_quarter(code, own, quarter, first, stop)
-    for quarter, own in enumerate(wide):
-        for digit, sides in enumerate(own):
-            _print_in_order(code, sides, digit * PANEL + quarter * 8)
+    parameters = ["ptr %digits", "ptr %panel", "ptr %sums", "ptr %ahead", "i64 %step", "i64 %terms", "i64 %line"]
+    code = FunctionBuilder(f"{name}_nibbles{rows}", parameters)
+    if dot == PAIRS:
+        _print_by_pairs(code, dot)
+    else:
+        together = max(1, rows_of(dot) // rows // 2)  # whose integers are in registers, too
+        for first in range(0, _QUARTERS, together):
+            _print_quarters(code, dot, range(first, first + together), rows)
     return code.text()
 
 
-def _print_quarter(code: Builder, wide: list[list[str]], quarter: int, first: Size, stop: Size) -> None:
+def _print_quarters(code: Builder, dot: DotProduct, quarters: range, rows: int) -> None:
+    """Write the sums of some quarters of the columns, for some rows, all of which are in registers."""
+    vector, lines = f"<{dot.lanes} x i32>", range(rows * DIGITS)
+    slots = [
+        [[code.slot(vector, "zeroinitializer") for _ in range(2)] for _ in lines] for _ in quarters
+    ]  # of even and of odd columns
+    starts = [code.at("i8", "%digits", code.mul("%step", line)) for line in lines]
+    with code.loop(0, "%terms", FOUR) as term:
+        for quarter in quarters:
+            _print_fetch(code, code.add(term, quarter))
+        halves = [_halves(code, dot, term, quarter) for quarter in quarters]
+        for line, start in enumerate(starts):
+            digits = terms_of(code, dot, start, code.div(term, FOUR))
+            for own, integers in zip(slots, halves, strict=True):
+                for slot, each in zip(own[line], integers, strict=True):
+                    accumulate(code, dot, slot, digits, each)
+    for own, quarter in zip(slots, quarters, strict=True):
+        for line, sides in enumerate(own):
+            values = [code.let(f"load {vector}, ptr {slot}") for slot in sides]
+            _print_in_order(code, dot, values, line, quarter)
+
+
+def _print_fetch(code: Builder, term: Size) -> None:
+    """Fetch what is multiplied later; that there may be no such term does no harm."""
+    place = code.at("i8", "%ahead", code.mul(term, "%line"))
+    code.line(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 2, i32 1)")
+
+
+def _halves(code: Builder, dot: DotProduct, term: Size, quarter: int) -> tuple[str, str]:
+    """The integers of a quarter of four terms: those of even columns, and of odd ones."""
+    line = line_of(dot)
+    kind = f"<{line} x i8>"
+    four = code.load_vector(kind, "i8", "%panel", code.add(code.mul(term, line), quarter * line))
+    low = code.let(f"and {kind} {four}, {code.broadcast(line, 'i8', '15')}")
+    return low, code.let(f"lshr {kind} {four}, {code.broadcast(line, 'i8', '4')}")
+
+
+def _print_in_order(code: Builder, dot: DotProduct, sides: list[str], line: int, quarter: int) -> None:
+    """Write the sums of a quarter of the columns, the even and the odd ones, column by column."""
+    even, odd = sides
+    for lane in range(dot.lanes // 4):
+        places = [lane * 4 + k + side for k in range(4) for side in (0, dot.lanes)]
+        own = shuffled(code, dot.lanes, "i32", even, odd, places)
+        place = line * 2 * line_of(dot) + quarter * 8 + 2 * _LANE * lane
+        code.store_vector("<8 x i32>", "i32", own, "%sums", place)
+
+
+# --- AVX2 -----------------------------------------------------------------------------------------------------------
+
+
+def _print_by_pairs(code: Builder, dot: DotProduct) -> None:
+    """Write the sums of a panel for one row, by pairs of products in 16 bits."""
+    wide = f"<{dot.lanes} x i32>"
+    totals = [[[code.slot(wide) for _ in range(2)] for _ in range(DIGITS)] for _ in range(_QUARTERS)]
+    for slot in [slot for quarter in totals for sides in quarter for slot in sides]:
+        code.line(f"store volatile {wide} zeroinitializer, ptr {slot}")  # in memory: registers are for the others
+    with code.loop(0, "%terms", _RUN) as first:
+        stop = code.least("%terms", code.add(first, _RUN))
+        for quarter, own in enumerate(totals):
+            _print_quarter(code, dot, own, quarter, first, stop)
+    for quarter, own in enumerate(totals):
+        for digit, sides in enumerate(own):
+            values = [code.let(f"load volatile {wide}, ptr {slot}") for slot in sides]
+            _print_in_order(code, dot, values, digit, quarter)
+
+
+def _print_quarter(
+    code: Builder, dot: DotProduct, totals: list[list[str]], quarter: int, first: Size, stop: Size
+) -> None:
     """Add the products of some terms to the sums of a quarter of the columns."""
-    slots = [[code.slot(_NARROW) for _ in sides] for sides in wide]  # of even and of odd columns
+    line, wide, narrow = line_of(dot), f"<{dot.lanes} x i32>", f"<{2 * dot.lanes} x i16>"
+    slots = [[code.slot(narrow) for _ in sides] for sides in totals]  # of even and of odd columns
     for slot in [slot for sides in slots for slot in sides]:
-        code.line(f"store {_NARROW} zeroinitializer, ptr {slot}")
+        code.line(f"store {narrow} zeroinitializer, ptr {slot}")
     with code.loop(first, stop, FOUR) as term:
-        four = code.load_vector(_BYTES, "i8", "%panel", code.add(code.mul(term, _LINE), quarter * _LINE))
-        low = code.let(f"and {_BYTES} {four}, {code.broadcast(_LINE, 'i8', '15')}")
-        high = code.let(f"lshr {_BYTES} {four}, {code.broadcast(_LINE, 'i8', '4')}")
+        _print_fetch(code, code.add(term, quarter))
+        halves = _halves(code, dot, term, quarter)
         for digit, sides in enumerate(slots):
             start = code.at("i8", "%digits", code.add(code.mul("%step", digit), term))
-            terms = code.broadcast(_LINE // 4, "i32", code.let(f"load i32, ptr {start}, align 1"))
-            terms = code.let(f"bitcast {_WIDE} {terms} to {_BYTES}")
-            for slot, integers in zip(sides, (low, high), strict=True):
-                products = code.let(f"call {_NARROW} @llvm.x86.avx2.pmadd.ub.sw({_BYTES} {integers}, {_BYTES} {terms})")
-                total = code.let(f"load {_NARROW}, ptr {slot}")
-                code.line(f"store {_NARROW} {code.let(f'add {_NARROW} {total}, {products}')}, ptr {slot}")
-    ones = code.broadcast(_LINE // 2, "i16", "1")
-    for own, sides in zip(slots, wide, strict=True):
+            terms = code.broadcast(dot.lanes, "i32", code.let(f"load i32, ptr {start}, align 1"))
+            terms = code.let(f"bitcast {wide} {terms} to <{line} x i8>")
+            for slot, integers in zip(sides, halves, strict=True):
+                name = f"call {narrow} @llvm.x86.avx2.pmadd.ub.sw"
+                products = code.let(f"{name}(<{line} x i8> {integers}, <{line} x i8> {terms})")
+                total = code.let(f"load {narrow}, ptr {slot}")
+                code.line(f"store {narrow} {code.let(f'add {narrow} {total}, {products}')}, ptr {slot}")
+    ones = code.broadcast(2 * dot.lanes, "i16", "1")
+    for own, sides in zip(slots, totals, strict=True):
         for slot, target in zip(own, sides, strict=True):
-            narrow = code.let(f"load {_NARROW}, ptr {slot}")
-            pairs = code.let(f"call {_WIDE} @llvm.x86.avx2.pmadd.wd({_NARROW} {narrow}, {_NARROW} {ones})")
-            total = code.let(f"load volatile {_WIDE}, ptr {target}")
-            code.line(f"store volatile {_WIDE} {code.let(f'add {_WIDE} {total}, {pairs}')}, ptr {target}")
+            value = code.let(f"load {narrow}, ptr {slot}")
+            pairs = code.let(f"call {wide} @llvm.x86.avx2.pmadd.wd({narrow} {value}, {narrow} {ones})")
+            total = code.let(f"load volatile {wide}, ptr {target}")
+            code.line(f"store volatile {wide} {code.let(f'add {wide} {total}, {pairs}')}, ptr {target}")
 
 
-def _print_in_order(code: Builder, sides: list[str], place: int) -> None:
-    """Write the sums of a quarter of the columns, the even and the odd ones, column by column."""
-    even, odd = (code.let(f"load volatile {_WIDE}, ptr {slot}") for slot in sides)
-    for lane in range(2):
-        places = [lane * 4 + k + side for k in range(4) for side in (0, 8)]
-        code.store_vector(_WIDE, "i32", shuffled(code, 8, "i32", even, odd, places), "%sums", place + 32 * lane)
-
-
-__all__ = ["FOUR", "PANELS", "PANEL_BYTES", "print_nibbles", "print_pairing"]
+__all__ = [
+    "DIGITS",
+    "FOUR",
+    "keeps_nibbles",
+    "line_of",
+    "panel_bytes",
+    "panels_of",
+    "print_nibbles",
+    "print_pairing",
+    "rows_of",
+]
