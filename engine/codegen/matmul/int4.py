@@ -38,7 +38,7 @@ from .nibbles import (
     print_pairing,
     rows_of,
 )
-from .quantized import bytes_of_row, float_text, largest_of, parts_of, rounded
+from .quantized import bytes_of_row, float_text, lanes_of, largest_of, parts_of, rounded, total_of
 
 _FEW_ROWS, _MOST_ROWS = 8, 128
 _LARGEST, _EPSILON = 1 << 22, 1e-30
@@ -197,31 +197,34 @@ def _print_digits(dot: DotProduct, name: str) -> str:
     code = FunctionBuilder(
         f"{name}_digits", [*parameters, *[f"i64 %{size}" for size in ("rows", "terms", "block", "step")]]
     )
-    whole, groups = code.mul(code.div("%terms", 8), 8), code.ceil_div("%terms", "%block")
-    totals = [code.slot("i32") for _ in range(DIGITS)]
+    most = lanes_of(dot)
+    whole, groups = code.mul(code.div("%terms", most), most), code.ceil_div("%terms", "%block")
+    totals = {lanes: [code.slot(f"<{lanes} x i32>") for _ in range(DIGITS)] for lanes in (most, 1)}
     with code.loop(0, "%rows") as row:
         x = code.at("float", "%x", code.mul(row, "%terms"))
         lines = [code.add(code.mul(row, DIGITS), digit) for digit in range(DIGITS)]
         targets = [code.at(_element(dot), "%digits", code.mul(line, "%step")) for line in lines]
-        largest = code.let(f"bitcast i32 {largest_of(code, x, whole)} to float")
+        largest = code.let(f"bitcast i32 {largest_of(code, x, whole, most)} to float")
         bottom = code.let(f"fadd float {largest}, {float_text(_EPSILON)}")
         factor = code.let(f"fdiv float {float_text(_LARGEST)}, {bottom}")
         code.store("float", factor, "%factors", row)
         with code.loop(0, groups) as group:
-            for total in totals:
-                code.line(f"store i32 0, ptr {total}")
             start = code.mul(group, "%block")
             end = code.least("%terms", code.add(start, "%block"))
-            middle = code.add(start, code.mul(code.div(code.sub(end, start), 8), 8))
-            for lanes, first, stop in ((8, start, middle), (1, middle, end)):
+            middle = code.add(start, code.mul(code.div(code.sub(end, start), most), most))
+            for lanes, first, stop in ((most, start, middle), (1, middle, end)):
                 wide = code.broadcast(lanes, "float", factor)
+                for total in totals[lanes]:
+                    code.line(f"store <{lanes} x i32> zeroinitializer, ptr {total}")
                 with code.loop(first, stop, lanes) as term:
                     value = code.load_vector(f"<{lanes} x float>", "float", x, term)
                     rest = rounded(code, lanes, value, wide)
-                    for digit, (target, total) in enumerate(zip(targets, totals, strict=True)):
+                    for digit, (target, total) in enumerate(zip(targets, totals[lanes], strict=True)):
                         rest = _print_digit(code, dot, lanes, rest, (target, term, total), digit == DIGITS - 1)
-            for line, total in zip(lines, totals, strict=True):
-                code.store("i32", code.load("i32", total), "%totals", code.add(code.mul(line, groups), group))
+            for digit, line in enumerate(lines):
+                parts = [total_of(code, own[digit], lanes) for lanes, own in totals.items()]
+                both = code.let(f"add i32 {', '.join(parts)}")
+                code.store("i32", both, "%totals", code.add(code.mul(line, groups), group))
         with code.loop("%terms", code.round_up("%terms", FOUR)) as term:
             for target in targets:
                 code.store(_element(dot), 0, target, term)
@@ -231,7 +234,7 @@ def _print_digits(dot: DotProduct, name: str) -> str:
 def _print_digit(
     code: FunctionBuilder, dot: DotProduct, lanes: int, value: str, place: tuple[str, Size, str], is_last: bool
 ) -> str:
-    """Write the lowest digit, from -128 to 127, and add it to the group's total; return what is left."""
+    """Write the lowest digit, from -128 to 127, and add it to the group's totals; return what is left."""
     integers, kind = f"<{lanes} x i32>", f"<{lanes} x {_element(dot)}>"
     target, term, total = place
     digit = value
@@ -239,8 +242,8 @@ def _print_digit(
         low = code.let(f"trunc {integers} {value} to <{lanes} x i8>")
         digit = code.let(f"sext <{lanes} x i8> {low} to {integers}")
     code.store_vector(kind, _element(dot), code.let(f"trunc {integers} {digit} to {kind}"), target, term)
-    own = code.let(f"call i32 @llvm.vector.reduce.add.v{lanes}i32({integers} {digit})")
-    code.store("i32", code.let(f"add i32 {code.load('i32', total)}, {own}"), total)
+    before = code.let(f"load {integers}, ptr {total}")
+    code.line(f"store {integers} {code.let(f'add {integers} {before}, {digit}')}, ptr {total}")
     rest = code.let(f"sub {integers} {value}, {digit}")
     return code.let(f"ashr {integers} {rest}, {code.broadcast(lanes, 'i32', '8')}")
 

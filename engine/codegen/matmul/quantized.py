@@ -230,36 +230,46 @@ def _print_rounding(kernel: QuantizedKernel, name: str) -> str:
     """Rows as integers, zeros behind them, their scales, and what their sums have too much by unsigned weights."""
     parameters = ["ptr %x", "ptr %q", "ptr %s", "ptr %offsets"]
     code = FunctionBuilder(f"{name}_round", [*parameters, "i64 %rows", "i64 %terms", "i64 %step", "float %fixed"])
-    whole, dot = code.mul(code.div("%terms", 8), 8), kernel.dot
+    dot, most = kernel.dot, lanes_of(kernel.dot)
+    whole = code.mul(code.div("%terms", most), most)
     limits = (("olt", kernel.low), ("ogt", kernel.high))
-    total = code.slot("i32")
+    totals = [code.slot(f"<{lanes} x i32>") for lanes in (most, 1)]
     with code.loop(0, "%rows") as row:
         x = code.at("float", "%x", code.mul(row, "%terms"))
         q = code.at(dot.element, "%q", code.mul(row, "%step"))
         scale = "%fixed"
         if not kernel.is_fixed:
-            bits = code.let(f"bitcast i32 {largest_of(code, x, whole)} to float")
+            bits = code.let(f"bitcast i32 {largest_of(code, x, whole, most)} to float")
             bottom = code.let(f"fadd float {bits}, {float_text(kernel.epsilon)}")
             scale = code.let(f"fdiv float {float_text(kernel.high)}, {bottom}")
         code.store("float", scale, "%s", row)
-        code.line(f"store i32 0, ptr {total}")
-        for lanes, start, stop in ((8, 0, whole), (1, whole, "%terms")):
-            wide, floats, kind = (
-                code.broadcast(lanes, "float", scale),
-                f"<{lanes} x float>",
-                f"<{lanes} x {dot.element}>",
-            )
+        for total, lanes, start, stop in ((totals[0], most, 0, whole), (totals[1], 1, whole, "%terms")):
+            integers, floats, kind = (f"<{lanes} x {each}>" for each in ("i32", "float", dot.element))
+            code.line(f"store {integers} zeroinitializer, ptr {total}")
+            wide = code.broadcast(lanes, "float", scale)
             with code.loop(start, stop, lanes) as term:
                 found = rounded(code, lanes, code.load_vector(floats, "float", x, term), wide, limits)
-                narrow = code.let(f"trunc <{lanes} x i32> {found} to {kind}")
+                narrow = code.let(f"trunc {integers} {found} to {kind}")
                 code.store_vector(kind, dot.element, narrow, q, term)
                 if dot.is_unsigned:
-                    own = code.let(f"call i32 @llvm.vector.reduce.add.v{lanes}i32(<{lanes} x i32> {found})")
-                    code.store("i32", code.let(f"add i32 {code.load('i32', total)}, {own}"), total)
+                    before = code.let(f"load {integers}, ptr {total}")
+                    code.line(f"store {integers} {code.let(f'add {integers} {before}, {found}')}, ptr {total}")
         with code.loop("%terms", code.round_up("%terms", dot.granule)) as term:
             code.store(dot.element, 0, q, term)
-        code.store("i32", code.let(f"mul i32 {code.load('i32', total)}, 128"), "%offsets", row)
+        total = code.let(f"add i32 {total_of(code, totals[0], most)}, {total_of(code, totals[1], 1)}")
+        code.store("i32", code.let(f"mul i32 {total}, 128"), "%offsets", row)
     return code.text()
+
+
+def lanes_of(dot: DotProduct) -> int:
+    """The numbers of 32 bits that a vector has where rows are rounded."""
+    return 16 if dot.lanes == 16 else 8
+
+
+def total_of(code: Builder, slot: str, lanes: int) -> str:
+    """The sum of a vector of integers in a slot."""
+    value = code.let(f"load <{lanes} x i32>, ptr {slot}")
+    return code.let(f"call i32 @llvm.vector.reduce.add.v{lanes}i32(<{lanes} x i32> {value})")
 
 
 def float_text(value: float) -> str:
@@ -267,34 +277,28 @@ def float_text(value: float) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', float(np.float32(value))))[0]:016X}"
 
 
-def largest_of(code: Builder, x: str, whole: Size) -> str:
-    """The bits of a row's largest absolute value: those of NaN are larger than all numbers'."""
-    vector = "<8 x i32>"
-    slot, rest = code.slot(vector), code.slot("i32")
-    code.line(f"store {vector} zeroinitializer, ptr {slot}")
-    code.line(f"store i32 0, ptr {rest}")
-    with code.loop(0, whole, 8) as term:
-        value = code.load_vector("<8 x float>", "float", x, term)
-        bits = code.let(f"bitcast <8 x float> {value} to {vector}")
-        bits = code.let(f"and {vector} {bits}, {code.broadcast(8, 'i32', '2147483647')}")
+def largest_of(code: Builder, x: str, whole: Size, lanes: int) -> str:
+    """The bits of a row's largest absolute value: those of NaN are larger than all numbers'.
+
+    Args:
+        whole: how many of `%terms` are taken by vectors of `lanes`.
+    """
+    found: list[str] = []
+    for count, start, stop in ((lanes, 0, whole), (1, whole, "%terms")):
+        vector = f"<{count} x i32>"
+        slot = code.slot(vector)
+        code.line(f"store {vector} zeroinitializer, ptr {slot}")
+        with code.loop(start, stop, count) as term:
+            bits = code.load_vector(vector, "i32", x, term)
+            bits = code.let(f"and {vector} {bits}, {code.broadcast(count, 'i32', '2147483647')}")
+            most = code.let(f"load {vector}, ptr {slot}")
+            above = code.let(f"icmp sgt {vector} {bits}, {most}")
+            more = code.let(f"select <{count} x i1> {above}, {vector} {bits}, {vector} {most}")
+            code.line(f"store {vector} {more}, ptr {slot}")
         most = code.let(f"load {vector}, ptr {slot}")
-        above = code.let(f"icmp sgt {vector} {bits}, {most}")
-        most = code.let(f"select <8 x i1> {above}, {vector} {bits}, {vector} {most}")
-        code.line(f"store {vector} {most}, ptr {slot}")
-    with code.loop(whole, "%terms") as term:
-        bits = code.let(f"bitcast float {code.load('float', x, term)} to i32")
-        bits = code.let(f"and i32 {bits}, 2147483647")
-        _keep_greater(code, rest, bits)
-    most = code.let(f"load {vector}, ptr {slot}")
-    for lane in range(8):
-        _keep_greater(code, rest, code.let(f"extractelement {vector} {most}, i32 {lane}"))
-    return code.let(f"load i32, ptr {rest}")
-
-
-def _keep_greater(code: Builder, slot: str, value: str) -> None:
-    most = code.let(f"load i32, ptr {slot}")
-    above = code.let(f"icmp sgt i32 {value}, {most}")
-    code.line(f"store i32 {code.let(f'select i1 {above}, i32 {value}, i32 {most}')}, ptr {slot}")
+        found.append(code.let(f"call i32 @llvm.vector.reduce.smax.v{count}i32({vector} {most})"))
+    above = code.let(f"icmp sgt i32 {found[0]}, {found[1]}")
+    return code.choose(above, *found, kind="i32")
 
 
 def rounded(code: Builder, lanes: int, value: str, scale: str, limits: tuple[tuple[str, float], ...] = ()) -> str:
