@@ -21,6 +21,7 @@ from ...ops.internal.packed import PackedMatMul
 from ...ops.internal.product_then import ProductThen
 from ...ops.internal.winograd import Winograd
 from ...ops.linear_algebra.linalg import MatMul
+from ...ops.neural.quantized import QuantizedMatMul
 from ..elementwise.bound import MANY, BoundKernel, kernel_spec
 from ..elementwise.dynamic import OpenKernels
 from ..elementwise.open_sizes import BoundedCache, Names, Shape, Shapes, named_like, pattern_of, read_sizes
@@ -32,6 +33,7 @@ from ..llvm.library import library
 from . import gemm
 from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large, product_names
 from .parallel_products import Begun
+from .quantized import bind_quantized
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,8 @@ def pays(operation: Operation) -> bool:
     """Test whether a `ProductThen` is computed by one kernel, as far as sizes are known, and that is not slower."""
     op, specs = operation.op, _specs(operation)
     assert isinstance(op, ProductThen)
+    if isinstance(op.product, QuantizedMatMul):
+        return bind_quantized(operation) is not None
     if not specs or not gemm.is_available():
         return False
     inputs, outputs = specs
@@ -180,6 +184,8 @@ def bind_product_then(operation: Operation) -> BoundKernel | Callable[..., Any] 
     """The kernel of a `ProductThen`."""
     op, specs = operation.op, _specs(operation)
     assert isinstance(op, ProductThen)
+    if isinstance(op.product, QuantizedMatMul):
+        return bind_quantized(operation)
     if not specs or not gemm.is_available():
         return None
     inputs, outputs = specs
@@ -295,7 +301,7 @@ class OpenProductThen:
         self._dtypes = [spec.dtype for spec in inputs]
         self._dtype = name_of(inputs[0].dtype)
         product = op.product.infer(*inputs[: op.taken])
-        assert not isinstance(op.product, Winograd)  # whose sizes are known
+        assert not isinstance(op.product, (Winograd, QuantizedMatMul))  # which have kernels of their own
         self._factors = op.product
         self._made = [np.dtype(name_of(spec.dtype)) for spec in ([product, result] if op.keeps else [result])]
         self._product = _product_alone(self._factors, inputs[: op.taken], product)

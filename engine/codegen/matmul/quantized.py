@@ -2,7 +2,8 @@
 
 A variable's matrix is laid out once, as a whole (`Panels`). Of another one a panel of 64 columns is laid out for a
 block of terms, in groups, in the nearest cache, or few rows are multiplied by it as it is stored. No instruction of
-`dot_products` saturates. Sums of a block are in the result's own memory until the last one.
+`dot_products` saturates. Sums of a block are in the result's own memory until the last one. What follows a product (see
+`epilogues`) is computed of each panel when that is scaled.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.internal.laid_out_matmul import LaidOutMatMul, Panels
+from ...ops.internal.product_then import ProductThen
 from ...ops.neural.quantized import QuantizedMatMul
-from ..elementwise.bound import BoundKernel
-from ..elementwise.open_sizes import BoundedCache
-from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
+from ..elementwise.bound import MANY, BoundKernel, kernel_spec
+from ..elementwise.open_sizes import BoundedCache, Shape
+from ..expression.expression import UnsupportedError
+from ..expression.llvm import KernelSpec
+from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.library import library
@@ -49,8 +53,7 @@ _DIRECT_ROWS = 2  # for so few, panels are not laid out,
 _DIRECT_BLOCK = 32  # and so many terms are taken at once, whose rows the processor fetches in advance,
 _WIDE, _WIDE_BLOCK = 2048, 16  # or so many where rows of the matrix are longer than that many bytes
 _PARTS = 16
-_SIZES = ("rows", "terms", "columns", "parts")
-_FIELDS = ("x", "kernel", "scale", "out", *_SIZES, "rounded", "scales", "offsets", "tail", "step")
+_NUMBERS = ("rows", "terms", "columns", "parts", "rounded", "scales", "offsets", "tail", "step")
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,11 @@ class QuantizedKernel:
     """A product of rounded rows and an int8 matrix.
 
     Attributes:
-        operands: the rows, the matrix, its scales, maybe the rows' scale, and the result.
+        operands: the rows, the matrix, its scales, maybe the rows' scale, what else `then` takes, and the result.
         low, high, epsilon, transpose, is_fixed: those of the op.
         dot: the instruction that adds products.
         is_laid_out: the matrix is in the layout of panels.
+        then: what follows: its first operand is the product, and its result takes the product's place.
     """
 
     operands: tuple[Operand, ...]
@@ -72,12 +76,16 @@ class QuantizedKernel:
     is_fixed: bool
     dot: DotProduct
     is_laid_out: bool = False
+    then: KernelSpec | None = None
 
     effort = Effort.LARGE
+    number_count = len(_NUMBERS)
 
     @property
-    def number_count(self) -> int:
-        return len(_FIELDS) - 4
+    def fields(self) -> tuple[str, ...]:
+        """The names of what parts get: addresses of operands, then the numbers."""
+        others = [] if self.then is None else [f"operand{k}" for k in range(1, len(self.then.inputs))]
+        return ("x", "kernel", "scale", *others, "out", *_NUMBERS)
 
     @property
     def tiles(self) -> list[tuple[int, int]]:
@@ -100,57 +108,76 @@ class QuantizedKernel:
         if dot.has_tiles:
             functions += [print_tile_shapes(name), print_tiles(dot, name)]
         functions += [_print_rounding(self, name), _print_scaling(self, name), _print_task(self, name)]
+        if self.then is not None:
+            functions += [self.then.print_body(name, SHORT_LOOP), _print_then(self, self.then, name)]
         return "".join([*functions, _print_run(self, name)])
 
 
 class OpenQuantizedProduct:
-    """A `QuantizedMatMul` of as many rows as there are when it runs.
+    """A product of int8, and maybe what follows, of as many rows as there are when it runs.
 
     Args:
         op: the operation.
-        inputs: what is known of the operands: all but the rows of the first one.
+        inputs: what is known of the operands.
+        result: what is known of the result.
     """
 
-    def __init__(self, op: QuantizedMatMul, inputs: list[TensorSpec]) -> None:
+    def __init__(self, op: QuantizedMatMul | ProductThen, inputs: list[TensorSpec], result: TensorSpec) -> None:
         self._op, self._inputs = op, inputs
-        self._known = BoundedCache[int, BoundKernel | None](self._bind)
+        self._taken = op.taken if isinstance(op, ProductThen) else len(inputs)
+        self._columns = int((result.shape or (0, 0))[1] or 0)
+        self._known = BoundedCache[tuple[int | Shape, ...], BoundKernel | None](self._bind)
 
     def __call__(self, x: Any, *others: Any) -> Any:
-        """The product."""
-        kernel = self._known[len(x)]
+        """The result."""
+        kernel = self._known[(len(x), *[other.shape for other in others[self._taken - 1 :]])]
         if kernel is None:
             return self._op.run(np, x, *others)
-        columns = self._op.infer(*self._inputs).shape
-        assert columns is not None
-        result = np.empty((len(x), columns[1] or 0), np.float32)
+        result = np.empty((len(x), self._columns), np.float32)
         if kernel.entry(kernel.table, id(x), *map(id, others), id(result)):
             return self._op.run(np, x, *others)
         return result
 
-    def _bind(self, rows: int) -> BoundKernel | None:
-        x = self._inputs[0]
+    def _bind(self, sizes: tuple[Any, ...]) -> BoundKernel | None:
+        """The kernel for a number of rows, and the shapes of what the operations that follow take."""
+        (rows, *shapes), x = sizes, self._inputs[0]
         assert x.shape is not None
-        inputs = [TensorSpec((rows, x.shape[1]), x.dtype), *self._inputs[1:]]
-        kernel = _bound(self._op, inputs, self._op.infer(*inputs))
+        others = [
+            TensorSpec(shape, spec.dtype) for shape, spec in zip(shapes, self._inputs[self._taken :], strict=True)
+        ]
+        inputs = [TensorSpec((rows, x.shape[1]), x.dtype), *self._inputs[1 : self._taken], *others]
+        kernel = _bound(self._op, inputs)
         if kernel is not None:
             (kernel.entry,) = library.get([kernel.spec])
         return kernel
 
 
 def bind_quantized(operation: Operation) -> BoundKernel | OpenQuantizedProduct | None:
-    """The kernel of a `QuantizedMatMul`."""
+    """The kernel of a `QuantizedMatMul`, or of one in a `ProductThen` that has one result of float32."""
     op: Op = operation.op
-    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs) if isinstance(tensor.spec, TensorSpec)]
-    assert isinstance(op, QuantizedMatMul)
-    *inputs, result = specs
-    if [spec.dtype.name for spec in (inputs[0], *inputs[2:])] != ["float32"] * (len(inputs) - 1):
+    assert isinstance(op, (QuantizedMatMul, ProductThen))
+    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    results = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    taken = op.taken if isinstance(op, ProductThen) else len(inputs)
+    if len(inputs) != len(operation.inputs) or len(results) != 1 or len(operation.outputs) != 1:
         return None
-    if not all(spec.is_static for spec in inputs[1:]) or inputs[0].shape is None or inputs[0].shape[1] is None:
+    if any(spec.dtype.name != "float32" for spec in (inputs[0], *inputs[2:taken], *results)):
         return None
-    if not inputs[0].is_static:
-        library.expect(_kernel(op))
-        return OpenQuantizedProduct(op, inputs)
-    return _bound(op, inputs, result)
+    x = inputs[0].shape
+    if not all(spec.is_static for spec in inputs[1:taken]) or x is None or x[1] is None:
+        return None
+    if any(spec.shape is None for spec in inputs):
+        return None
+    if all(spec.is_static for spec in inputs):
+        return _bound(op, inputs)
+    long = [
+        TensorSpec(tuple([MANY if dim is None else dim for dim in spec.shape or ()]), spec.dtype) for spec in inputs
+    ]
+    kernel = _kernel(op, long)
+    if kernel is None:
+        return None
+    library.expect(kernel)
+    return OpenQuantizedProduct(op, inputs, results[0])
 
 
 def panels_of(op: QuantizedMatMul, terms: int, columns: int) -> Panels:
@@ -169,28 +196,50 @@ def panels_for(product: Operation) -> Panels | None:
     return panels_of(op, terms, columns)
 
 
-def _kernel(op: QuantizedMatMul) -> QuantizedKernel:
-    is_laid_out = isinstance(op, LaidOutMatMul)
+def _kernel(op: QuantizedMatMul | ProductThen, inputs: list[TensorSpec]) -> QuantizedKernel | None:
+    """The code for operands of these sizes, of which only matters which are 1; None where it can't be compiled."""
+    product, then = (op.product, _following(op, inputs)) if isinstance(op, ProductThen) else (op, None)
+    assert isinstance(product, QuantizedMatMul)
+    if then is None and isinstance(op, ProductThen):
+        return None
+    is_laid_out = isinstance(product, LaidOutMatMul)
     operands = [Operand("float", 2), Operand("i8", 1 if is_laid_out else 2), Operand("float", 1)]
-    fixed = [Operand("float", None)] if op.is_fixed else []
+    fixed = [Operand("float", None)] if product.is_fixed else []
+    others = () if then is None else then.inputs[1:]
     return QuantizedKernel(
-        (*operands, *fixed, Operand("float", 2, (), True)),
-        op.low,
-        op.high,
-        op.epsilon,
-        op.transpose and not is_laid_out,
-        op.is_fixed,
+        (*operands, *fixed, *others, Operand("float", 2, (), True)),
+        product.low,
+        product.high,
+        product.epsilon,
+        product.transpose and not is_laid_out,
+        product.is_fixed,
         dot_product_of(library.host),
         is_laid_out,
+        then,
     )
 
 
-def _bound(op: QuantizedMatMul, inputs: list[TensorSpec], result: TensorSpec) -> BoundKernel | None:
+def _following(op: ProductThen, inputs: list[TensorSpec]) -> KernelSpec | None:
+    """Return the code of what follows a product, a loop for rows and one for columns; None where there is none."""
+    product, *others = (op.product.infer(*inputs[: op.taken]), *inputs[op.taken :])
+    try:
+        results = [spec for spec in op.then.infer(product, *others) if isinstance(spec, TensorSpec)]
+        if results != [product]:
+            return None
+        return kernel_spec(op.then, [product, *others], results, has_loop_for_each_axis=True)
+    except (UnsupportedError, TypeError, ValueError):  # operands that turn out not to fit: the operation says so
+        return None
+
+
+def _bound(op: QuantizedMatMul | ProductThen, inputs: list[TensorSpec]) -> BoundKernel | None:
+    product, taken = (op.product, op.taken) if isinstance(op, ProductThen) else (op, len(inputs))
+    assert isinstance(product, QuantizedMatMul)
+    result = product.infer(*inputs[:taken])
     rows, terms = [int(size or 0) for size in inputs[0].shape or ()]
     columns = int((result.shape or (0, 0))[1] or 0)
-    if not rows * terms * columns:
+    kernel = _kernel(op, inputs) if rows * terms * columns else None
+    if kernel is None:
         return None
-    kernel = _kernel(op)
     itemsize = BYTES[kernel.dot.element]
     line = bytes_of_row(terms * itemsize)
     pieces = scratch_pieces([rows * line, rows * 4, rows * 4, rows * PANEL * 4])
@@ -214,9 +263,9 @@ def parts_of(rows: int, terms: int, columns: int) -> int:
 
 def _print_run(kernel: QuantizedKernel, name: str) -> str:
     """The function that is called: it rounds the rows, and has all parts computed."""
-    pointers = [f"%d{k}" for k in range(5 if kernel.is_fixed else 4)]
+    pointers = [f"%d{k}" for k in range(len(kernel.operands))]
     code = FunctionBuilder(f"{name}_run", [f"ptr {each}" for each in [*pointers, "%numbers"]])
-    fields, values = stored_fields(code, [*pointers[:3], pointers[-1]], _FIELDS)
+    fields, values = stored_fields(code, [*pointers[:3], *pointers[3 + kernel.is_fixed :]], kernel.fields)
     given = [("ptr", "%d0"), ("ptr", values.address("rounded", kernel.dot.element))]
     given += [("ptr", values.address(each, "i32")) for each in ("scales", "offsets")]
     given += [("i64", values[size]) for size in ("rows", "terms", "step")]
@@ -336,7 +385,7 @@ def _print_scaling(kernel: QuantizedKernel, name: str) -> str:
 def _print_task(kernel: QuantizedKernel, name: str) -> str:
     """A part takes some of the panels, block by block of terms, so that pages of the matrix are read again soon."""
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
-    fields = Fields(code, "%context", _FIELDS)
+    fields = Fields(code, "%context", kernel.fields)
     rows, terms, columns = (fields[size] for size in ("rows", "terms", "columns"))
     panels = code.ceil_div(columns, PANEL)
     first, end = print_share(code, panels, "%part", fields["parts"])
@@ -356,14 +405,14 @@ def _print_task(kernel: QuantizedKernel, name: str) -> str:
         with code.loop(first, end) as panel:
             _print_panel(code, kernel, name, fields, (start, size, panel), panel_memory)
             with code.when(is_last):
-                _print_results(code, name, fields, panel)
+                _print_results(code, kernel, name, fields, panel)
     if kernel.dot.has_tiles:
         code.line("call void @llvm.x86.tilerelease()")
     return code.text()
 
 
-def _print_results(code: Builder, name: str, fields: Fields, panel: Size) -> None:
-    """The sums of a panel as floats, while they are in the nearest cache."""
+def _print_results(code: Builder, kernel: QuantizedKernel, name: str, fields: Fields, panel: Size) -> None:
+    """The sums of a panel as floats, and what follows, while they are in the nearest cache."""
     rows, columns = fields["rows"], fields["columns"]
     column = code.mul(panel, PANEL)
     width = code.least(PANEL, code.sub(columns, column))
@@ -375,6 +424,25 @@ def _print_results(code: Builder, name: str, fields: Fields, panel: Size) -> Non
         given.append(("float", code.load("float", fields.address("scales", "float"), row)))
         given.append(("i32", code.load("i32", fields.address("offsets", "i32"), row)))
         code.call(f"{name}_scale", given)
+    if kernel.then is not None:
+        code.call(f"{name}_then", [("ptr", "%context"), ("i64", column), ("i64", width)])
+
+
+def _print_then(kernel: QuantizedKernel, then: KernelSpec, name: str) -> str:
+    """Print the function for what follows, of some columns: the result takes the place of the product."""
+    code = FunctionBuilder(f"{name}_then", ["ptr %context", "i64 %column", "i64 %width"])
+    fields, operands = Fields(code, "%context", kernel.fields), then.operands
+    given: list[tuple[str, Size]] = []
+    for k, operand in enumerate(operands):
+        memory = fields.address("out" if k in (0, len(operands) - 1) else f"operand{k}", operand.memory)
+        given.append(("ptr", code.at(operand.memory, memory, "%column" if operand.steps[1] else 0)))
+    rows, columns = fields["rows"], fields["columns"]
+    numbers = code.slot(f"[{then.number_count} x i64]")
+    steps = [columns if operands[k].steps[1] else 1 for k, _ in then.strided]
+    for position, value in enumerate([rows, "%width", *steps]):
+        code.store("i64", value, numbers, position)
+    code.call(f"{name}_body", [*given, ("ptr", numbers), ("i64", 0), ("i64", rows)])
+    return code.text()
 
 
 def _sums_of(code: Builder, fields: Fields, column: Size, width: Size) -> tuple[str, Size]:

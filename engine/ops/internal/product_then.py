@@ -12,6 +12,7 @@ from ...graph.provenance import Location
 from ...graph.spec import Spec, TensorSpec
 from ..base import Op
 from ..linear_algebra.linalg import MatMul
+from ..neural.quantized import QuantizedMatMul
 from .fused import Fused
 from .packed import PackedMatMul
 from .winograd import Winograd
@@ -34,7 +35,7 @@ class ProductThen(Op):
 
     no_samples: ClassVar[str] = "is made by a pass out of products and `Fused`: test_epilogues"
     cost: ClassVar[Cost] = Cost.PRODUCT
-    product: MatMul | PackedMatMul | Winograd
+    product: MatMul | PackedMatMul | Winograd | QuantizedMatMul
     taken: int
     then: Fused
     keeps: bool = False

@@ -1,8 +1,9 @@
 """Fuse elementwise epilogues into products: they are computed tile by tile, while the product is in the cache.
 
-A `MatMul`, `PackedMatMul` or `Winograd`, and the elementwise operation, fused or single, that is the first one to take
-its result, become a `ProductThen`: biases, activations, their gradients' masks, residual sums, in loops too. Of a
-product whose size is known there may be several results, and it may be needed besides.
+A `MatMul`, `PackedMatMul`, `QuantizedMatMul` or `Winograd`, and the elementwise operation, fused or single, that is the
+first one to take its result, become a `ProductThen`: biases, activations, their gradients' masks, residual sums, in
+loops too. Of a product whose size is known there may be several results, and it may be needed besides, but for one of
+int8.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from ...ops.internal.product_then import ProductThen, WinogradThen
 from ...ops.internal.winograd import Winograd
 from ...ops.linear_algebra.linalg import MatMul
 from ...ops.neural.int4 import DequantizeInt4
+from ...ops.neural.quantized import QuantizedMatMul
 from ..framework.driver import Change, Rule
 from ..framework.log import note_kept
 from ..framework.patterns import Match, only_use, op, tensor
 from ..framework.rewriter import Rewriter
 from .fusible import FusionRule, steps_of
 
-PRODUCTS = (MatMul, PackedMatMul, Winograd)
+PRODUCTS = (MatMul, PackedMatMul, Winograd, QuantizedMatMul)
 _MOST_INPUTS = 12
 
 
