@@ -13,6 +13,7 @@ from shared.onnx_runs import assert_exported, assert_same, run_file
 
 import anabranch as ab
 from anabranch import layers, quantizers
+from anabranch.engine.ops.neural.quantized import quantized_matmul
 
 X = np.random.default_rng(0).normal(size=(3, 4, 16)).astype("float32")
 BATCHES = [X, X[:1, :2], X[:0]]
@@ -104,3 +105,37 @@ def test_integers_of_four_bits_take_half_a_byte(tmp_path: Path):
         sizes.append((tmp_path / "model.onnx").stat().st_size)
     assert sizes[0] < 256 * 256 * 1.2
     assert sizes[1] < 256 * 256 * 0.7
+
+
+@pytest.mark.parametrize("make", [lambda: layers.Dense(9), lambda: layers.RNN(LeakyCell(8))])
+def test_factors_of_integer_products_are_unsigned(make: Callable[[], Any], tmp_path: Path):
+    import onnx  # whose runtime multiplies signed rows one number at a time on x86
+
+    model = ab.Sequential([ab.Input((None, 16), name="x"), make()])
+    model.quantize("int8", include="all")
+    model.export(tmp_path / "model.onnx", "onnx", verbose=False)
+    graphs = [onnx.load(tmp_path / "model.onnx").graph]
+    kinds: dict[str, int] = {}
+    for graph in graphs:
+        kinds |= {each.name: each.data_type for each in graph.initializer}
+        graphs += [each.g for node in graph.node for each in node.attribute if each.HasField("g")]
+    products = [node for graph in graphs for node in graph.node if node.op_type == "MatMulInteger"]
+    rows = {node.output[0]: node for graph in graphs for node in graph.node if node.op_type == "Cast"}
+    unsigned = onnx.TensorProto.UINT8
+    assert products
+    for node in products:
+        assert [kinds[node.input[1]], rows[node.input[0]].attribute[0].i] == [unsigned, unsigned]
+    assert onnx.TensorProto.INT8 not in kinds.values()
+
+
+def test_integers_at_their_limits_are_multiplied_exactly(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    kernel = rng.choice(np.array([-128, -127, 127], "int8"), (64, 24))
+    rows = rng.choice(np.array([-1.0, 1.0], "float32"), (5, 64))
+    with ab.Graph().as_default():
+        x: Any = ab.placeholder((None, 64), "float32")
+        y = quantized_matmul(x, ab.Variable(kernel, name="kernel"), ab.constant(np.full(24, 127, "float32")))
+        ab.onnx.export_graph(tmp_path / "model.onnx", {"x": x}, {"y": y})
+    (found,) = run_file(tmp_path / "model.onnx", {"x": rows})
+    exact = (rows * 127).astype("int64") @ kernel.astype("int64")
+    np.testing.assert_allclose(found, exact / (127 * 127), rtol=1e-6)

@@ -18,6 +18,7 @@ from .writer import BOOL, FLOAT, INT, LONG, Writer
 if TYPE_CHECKING:
     from ...structures import Array
 
+_MIDDLE = 128  # what a number of int8 is larger by as an unsigned one
 _INT4_OPSET = 21  # the first with four-bit integers, and with groups that share a scale
 
 
@@ -43,22 +44,37 @@ def _quantized_matmul(w: Writer, node: Operation, x: str, kernel: str, scale: st
         "Clip", w.add("Round", w.add("Mul", rows, inputs_scale)), w.like(op.low, rows), w.like(op.high, rows)
     )
     rounded = w.where(w.add("IsNaN", rounded, dtype=BOOL), w.like(0, rows), rounded)
-    sums = _integer_product(
-        w, w.cast(rounded, "int8"), kernel, (node.inputs[1].shape or (None,) * 2)[int(op.transpose)]
-    )
+    sums = _integer_product(w, rounded, kernel, (node.inputs[1].shape or (None,) * 2)[int(op.transpose)])
     scales = w.add("Mul", inputs_scale, w.cast(scale, work))
     return w.cast(w.add("Div", w.cast(sums, work), scales), w.dtypes[x])
 
 
 def _integer_product(w: Writer, rows: str, kernel: str, terms: int | None) -> str:
-    """A product of int8, int32. One of no terms is not 0 in onnxruntime, so that a term of zeros is added to none."""
+    """Return the product, int32, of whole numbers within int8's range and a matrix of int8.
+
+    Both become unsigned, 128 larger: of signed rows onnxruntime multiplies one number at a time on x86, and of unsigned
+    rows and signed matrices its sums of 16 bits may saturate on AVX2. A product of no terms is not 0 there, so that a
+    term of zeros is added to none.
+    """
     if not terms:
-        zeros = [
-            w.zeros(w.concat(sizes, 0), "int8")
-            for sizes in ([w.dim(rows, 0), w.ints(1)], [w.ints(1), w.dim(kernel, 1)])
-        ]
-        rows, kernel = w.concat([rows, zeros[0]], 1), w.concat([kernel, zeros[1]], 0)
-    return w.add("MatMulInteger", rows, kernel, dtype=INT)
+        columns = w.zeros(w.concat([w.dim(rows, 0), w.ints(1)], 0), w.dtypes[rows])
+        rows = w.concat([rows, columns], 1)
+        kernel = w.concat([kernel, w.zeros(w.concat([w.ints(1), w.dim(kernel, 1)], 0), "int8")], 0)
+    zero = w.constant(np.array(_MIDDLE, "uint8"))
+    left = w.cast(w.add("Add", rows, w.like(_MIDDLE, rows)), "uint8")
+    right = w.once(("unsigned", kernel), lambda: _unsigned(w, kernel))
+    return w.add("MatMulInteger", left, right, zero, zero, dtype=INT)
+
+
+def _unsigned(w: Writer, kernel: str) -> str:
+    """Return a matrix of int8 as uint8, 128 larger."""
+    known = w.known(kernel)
+    if known is None:
+        whole = w.cast(kernel, INT)
+        return w.cast(w.add("Add", whole, w.like(_MIDDLE, whole)), "uint8")
+    made = w.constant(known.view("uint8") ^ np.uint8(_MIDDLE), name=f"{kernel}/unsigned")
+    w.weights.add(made)
+    return made
 
 
 def _between_quantizers(w: Writer, op: QuantizedMatMul, rows: str, kernel: str, scale: str, inputs_scale: float) -> str:
