@@ -34,8 +34,7 @@ from .gemm_tile import Tiles
 _PART_ROWS = 256  # of A, which stay in the second cache while panels of B go by
 _PART_ROWS_LAID_OUT = 512  # where each part lays out panels of B
 _LEAST_PARTS = 32  # if there are panels enough: so the last ones keep nobody waiting for long
-_MOST_ACROSS = 8
-_MOST_ACROSS_LAID_OUT = 16
+_MOST_ACROSS = 16
 _MOST_SUMS = 1 << 22  # that wait in tiles
 _MOST_WIDE = 4096  # rows and columns that are laid out at a time
 
@@ -275,8 +274,7 @@ def _print_parts(code: Builder, tiles: Tiles, size: tuple[Size, Size], is_laid: 
     part_rows = code.round_up(code.ceil_div(m, code.ceil_div(m, most_rows)), tiles.rows)
     down = code.ceil_div(m, part_rows)
     panels = code.ceil_div(n, tiles.columns)
-    most_across = code.choose(is_laid, _MOST_ACROSS_LAID_OUT, _MOST_ACROSS)
-    wanted = code.least(panels, code.least(most_across, code.ceil_div(_LEAST_PARTS, down)))
+    wanted = code.least(panels, code.least(_MOST_ACROSS, code.ceil_div(_LEAST_PARTS, down)))
     part_columns = code.mul(code.ceil_div(panels, wanted), tiles.columns)
     across = code.ceil_div(n, part_columns)
     return part_rows, part_columns, across, code.mul(down, across)
