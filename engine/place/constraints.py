@@ -6,10 +6,12 @@ Source: Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..common.identity import is_among
+from ..control_flow.call import Recursion
+from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph.device import Colocation, DeviceName, State
@@ -17,6 +19,7 @@ from ..graph.graph import Graph, Operation, Parameter, Placeholder, ReadVariable
 from ..graph.op import OUTSIDE_WORLD
 from ..graph.spec import ArraySpec
 from ..graph.tensor import Symbol
+from ..ops.containers.records import RecordSpec
 from ..ops.math.elementwise import Add
 from ..passes.framework.prune import all_blocks, needed_operations
 from .devices import Device, host_of, list_devices, named
@@ -59,8 +62,12 @@ class Constraints:
             self._add(operation, self._own[operation], [operation])
             if not _is_free(operation):
                 self._costly.add(operation)
+        has_records = any(isinstance(operation.op, Recursion) for operation in operations)
         for operation in operations:
             self._bind(operation)
+            for one, other in _handed_on(operation) if has_records else ():
+                if _is_record(other):
+                    self._near(one, other, "what a recursive function records does not leave its task")
         if preferences:
             for operation in operations:
                 self._prefer(operation)
@@ -197,9 +204,9 @@ class Constraints:
             if isinstance(tensor.spec, ArraySpec):
                 self._near(operation, tensor)
 
-    def _near(self, operation: Operation, tensor: Symbol) -> None:
+    def _near(self, operation: Operation, tensor: Symbol, because: str = "") -> None:
         if operation in self._parents and tensor.operation in self._parents:
-            self._unite(operation, tensor.operation)
+            self._unite(operation, tensor.operation, because)
 
     def _add(self, item: Hashable, mask: int, members: list[Operation]) -> None:
         if item not in self._parents:
@@ -260,6 +267,32 @@ def check_step(graph: Graph, targets: Iterable[Symbol | Operation], feeds: Itera
     operations = list(all_operations(needed))
     if any(operation.device for operation in operations):
         Constraints(operations, list_devices(), preferences=False)
+
+
+def _handed_on(operation: Operation) -> Iterator[tuple[Operation, Symbol]]:
+    """Give the values that an operation takes, or hands into loops and branches and out of them: to whom, and which."""
+    op = operation.op
+    if not is_split(op):
+        for tensor in operation.inputs:
+            yield operation, tensor
+    for region in op.regions:
+        for outer, parameter in region.captures:
+            yield parameter.operation, outer
+        for result in region.results if isinstance(op, Branch) else ():
+            yield operation, result
+    if isinstance(op, While):
+        for k, result in enumerate(op.body.results):
+            yield op.condition.parameters[k].operation, op.body.parameters[k]
+            yield op.body.parameters[k].operation, operation.inputs[k]
+            yield op.body.parameters[k].operation, result
+            yield op.body.parameters[k].operation, operation.outputs[k]
+
+
+def _is_record(tensor: Symbol) -> bool:
+    spec = tensor.spec
+    while isinstance(spec, ArraySpec):
+        spec = spec.element
+    return isinstance(spec, RecordSpec)
 
 
 def _is_free(operation: Operation) -> bool:

@@ -14,12 +14,14 @@ from programs.syntax import Program
 from shared.machines import MachineCase, assert_same_bits, structure
 from shared.parts import Parts, devices_of, tasks_of
 from shared.placed_steps import at_random
+from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch.engine.graph.spec import StoreSpec, TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.place.constraints import PlacementError
 from anabranch.engine.place.devices import devices_of_cluster, list_devices
+from anabranch.engine.runtime.interpreter import Interpreter
 
 PHASES = [Phase.explicit, Phase.generate]  # what fails is large, and takes minutes to become small
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -211,6 +213,43 @@ def test_parts_of_variables_are_read_on_their_task(graph: ab.Graph, needs_all: b
         expected = np.zeros_like(table)
         np.add.at(expected, chosen, 2.0)
         np.testing.assert_array_equal(slopes, expected)
+
+
+@pytest.mark.parametrize("inside", ["a loop", "a branch", "neither"])
+def test_a_recursion_and_its_gradient_are_on_one_task(graph: ab.Graph, inside: str):
+    """It reads much from one task, and its gradient much from the other one; but its records do not leave a task."""
+    with graph.as_default():
+        x, n = ab.placeholder((), "float64", "x"), ab.placeholder((), "int32", "n")
+        with ab.device(PS):
+            table = ab.Variable(np.full((300, 300), 0.7), name="table")
+
+        def step(i: Any, v: Any) -> Any:
+            with ab.device(PS):
+                factor = table * ab.ops.stop_gradient(v)
+
+            @ab.function
+            def f(y: Any, k: Any) -> Any:
+                def deeper() -> Any:
+                    return ab.ops.sin(f(y * 1.1, k - 1) * y * ab.ops.mean(factor))
+
+                return ab.cond(k <= 0, lambda: y * ab.ops.ones((20000,), "float64"), deeper)
+
+            with ab.device(WORKER):
+                shifted = ab.ops.tanh(v) + 1.0
+            found = f(shifted, n)
+            with ab.device(WORKER):
+                return i + 1, ab.ops.mean(ab.ops.cos(found)) * v
+
+        if inside == "a loop":
+            y = ab.while_loop(lambda i, _: i < n, step, (0, x))[1]
+        else:
+            y = ab.cond(n > 1, lambda: step(0, x)[1], lambda: x) if inside == "a branch" else step(0, x)[1]
+        slope = ab.gradients(y, [x])[0]
+    values = [np.float64(0.6), np.int32(3)]
+    expected = Interpreter().run(graph, symbols_of([y, slope]), dict(zip(symbols_of([x, n]), values, strict=True)))
+    parts = Parts(graph, [y, slope], [x, n], devices_of(2))
+    assert parts.programs[0].tasks == [PS, WORKER]
+    np.testing.assert_allclose(parts.run(values), expected, rtol=1e-12)
 
 
 def test_devices_of_a_cluster_hold_inside_the_block_only():
