@@ -140,8 +140,55 @@ thread.join()
 step(8, 5.0)
 """
 
+# Another thread computes the first value of a variable, or writes rows of one, when the process is forked.
+_VARIABLES = """
+from anabranch.engine.graph.state.initial_values import Given
+from anabranch.engine.graph.state.writing_rows import memory_of, write_in_memory
+
+parent, go = os.getpid(), threading.Event()
+
+def pause(begun):
+    if os.getpid() == parent:
+        begun.set()
+        go.wait()
+
+class Late(Given):
+    def compute(self):
+        array = super().compute()
+        pause(computing)
+        return array
+
+def write():
+    memory_of(table)[0] = 5.0
+    pause(writing)
+
+def check(first, table):
+    assert first.numpy().tolist() == [2.0, 2.0]
+    first.assign_add([1.0, 2.0])
+    assert first.numpy().tolist() == [3.0, 4.0]
+    assert table.numpy().tolist() == [5.0, 1.0]
+    write_in_memory([table], lambda: memory_of(table).fill(7.0))
+    assert table.numpy().tolist() == [7.0, 7.0]
+
+computing, writing = threading.Event(), threading.Event()
+first, table = ab.Variable(Late(np.full(2, 2.0, "float32"))), ab.Variable([1.0, 1.0])
+threads = [threading.Thread(target=first.numpy), threading.Thread(target=write_in_memory, args=([table], write))]
+for thread in threads:
+    thread.daemon = True
+    thread.start()
+computing.wait(), writing.wait()
+mine = ab.Variable(3.0)
+with mine.lock:  # this thread goes on in the child
+    forked(lambda: (check(first, table), mine.lock.release(), mine.assign_add(1.0)))
+go.set()
+for thread in threads:
+    thread.join()
+check(first, table)
+"""
+
 
 SCRIPTS = {
+    "variables": _VARIABLES,
     "short": _SHORT_LOCKS,
     "locked": _LOCKED,
     "compiling": _COMPILING,
@@ -150,7 +197,7 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("name", first_of(SCRIPTS, 3))
+@pytest.mark.parametrize("name", first_of(SCRIPTS, 4))
 def test_a_child_compiles_and_runs(name: str, tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _BEGIN + SCRIPTS[name]],

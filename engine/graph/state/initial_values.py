@@ -28,8 +28,14 @@ class Later:
         raise NotImplementedError(f"{type(self).__name__} must define shape.")
 
     def compute(self) -> Any:
-        """Compute the value, as an array that nothing else refers to."""
+        """Compute the value, as an array to which nothing but this refers.
+
+        A process that is forked before the variable has the array computes it again.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define compute().")
+
+    def let_go(self) -> None:
+        """Let go what only `compute` needs: the variable has the array."""
 
 
 class Given(Later):
@@ -48,8 +54,10 @@ class Given(Later):
         return self._shape
 
     def compute(self) -> Any:
-        array, self._array = self._array, None
-        return array
+        return self._array
+
+    def let_go(self) -> None:
+        self._array = None
 
 
 def as_later(initial_value: Any, dtype: Any) -> Later | None:

@@ -25,6 +25,7 @@ from ..spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
 from ..tensor import Operators, Symbol, Tensor, operator_functions
 from ..value import Value
 from .container import current_container
+from .forked import free_in_children
 from .home import Home
 from .initial_values import Later, as_later, call_initializer, one_initial_value
 from .lifting import created, outside
@@ -174,6 +175,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             self._first = later
         self._is_lent = False  # whether values may share the memory of `_value`
         self.lock = RLock()  # held by who reads the value and then writes what depends on it
+        free_in_children(self)
         self.location = user_location()
         place_state(self, current_device_scope())
         holder = current_container()
@@ -277,7 +279,9 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
                     if first.keeps_array:
                         self._is_lent = True
                         lending.count += 1
-                    return self.__dict__.setdefault("_value", array)  # unless somebody has assigned one meanwhile
+                    array = self.__dict__.setdefault("_value", array)  # unless somebody has assigned one meanwhile
+                    first.let_go()
+                    return array
             return self._value  # which another thread has computed, or has taken to write in it
 
     def numpy(self) -> Any:
@@ -442,6 +446,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         for name, value in state.items():
             setattr(self, name, value)
         self.lock = RLock()
+        free_in_children(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self._value, dtype=dtype)
