@@ -33,6 +33,7 @@ class ReplicaAccounts:
     _arrivals: Arrivals
     _synchronous: bool
     _total: int
+    _has_ended: bool
     _unapplied: dict[int, list[tuple[int, int, int]]]
 
     @property
@@ -46,8 +47,8 @@ class ReplicaAccounts:
         return len(self._workers) - len(self._retiring) < self.min_workers
 
     def shortage(self, who: Callable[[int], str] = str) -> str:
-        """Say for whom steps wait, because too few workers take part; nothing if there are enough."""
-        if not self.are_too_few:
+        """Say for whom steps wait, because too few workers take part; nothing if there are enough, or at the end."""
+        if self._has_ended or not self.are_too_few:
             return ""
         absent = ", ".join(map(who, sorted(self._seen - self._workers.keys()))) or "workers that have not come yet"
         present = ", ".join(map(who, self.members)) or "nobody"

@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from .arrivals import Arrivals
 from .attempts import Attempt
 from .errors import CancelledError, StateLostError
-from .replica_shares import ReplicaShares
+from .replica_fencing import ReplicaFencing
 from .replica_tickets import LEAD, LEAVE, LEAVE_TEXT, NO_TICKET, Chosen, Member, Out, Receipt, Ticket
 
 _NO_FURTHER_SET = "no further set is wanted"
 _TICKET_BITS = 31  # tickets of a generation are numbered from its number times two to the power of this
 
 
-class ReplicaStepsState(ReplicaShares):
+class ReplicaStepsState(ReplicaFencing):
     """Hands out shares, counts what comes back, and chooses the sets of steps.
 
     Args:
@@ -34,6 +34,7 @@ class ReplicaStepsState(ReplicaShares):
         max_staleness: how many steps the parameters of an asynchronous gradient may be behind; None for any number.
         min_workers: with fewer workers nothing is handed out.
         backups: how many shares more than a step needs workers may compute at a time, of the batches that follow.
+        workers: how many workers there are; 0 where that is not known.
 
     Attributes:
         step: the step that is under way: so many have been applied.
@@ -52,8 +53,10 @@ class ReplicaStepsState(ReplicaShares):
         max_staleness: int | None = None,
         min_workers: int = 1,
         backups: int = 0,
+        workers: int = 0,
     ) -> None:
         self.min_workers = min_workers
+        self._all = workers
         self._backups = backups
         self.step = 0
         self.epoch = 0
@@ -63,6 +66,7 @@ class ReplicaStepsState(ReplicaShares):
         self._retiring: set[int] = set()  # workers that are to leave when they have finished what they are at
         self._is_appointed = False  # the leader has been chosen, and was not notified yet
         self._beginner: tuple[str, int] | None = None  # who is to begin again, since the leader is gone, too
+        self._is_awaited = True  # a leader may come that has led in a state that is lost
         self._notes = ""
         self._handed: Chosen | None = None  # a set that was given to the leader, and is not applied
         self._abandoned: str | None = None  # why what the generation knew is lost
@@ -146,7 +150,8 @@ class ReplicaStepsState(ReplicaShares):
         Args:
             worker, task, incarnation: who leads from now on.
             least: what the token has to be at least, as a state that was lost may have given larger ones.
-            known: the worker's own token; it is refused if there are larger ones. None for whoever may begin.
+            known: the worker's own token. If there are larger ones it is refused, unless nobody leads, as all workers
+                were taken for dead at once. None for whoever may begin.
 
         Returns:
             The leader's token, which also is the number of the generation.
@@ -156,7 +161,8 @@ class ReplicaStepsState(ReplicaShares):
         """
         if self._closed is not None:
             raise CancelledError(self._closed)
-        if known is not None and known < self.token and self._beginner != (task, incarnation):
+        is_free = self._is_free and not self._has_ended
+        if known is not None and known < self.token and not is_free and self._beginner != (task, incarnation):
             self.check_leader(known)
         self._forget("training starts again from a backup")
         self._workers.clear()
@@ -174,16 +180,22 @@ class ReplicaStepsState(ReplicaShares):
         self._abandoned, self._has_ended, self._has_ended_choosing = None, False, False
         self.leader, self.token = worker, max(self.token + 1, least)
         self._is_appointed, self._notes, self._handed, self._beginner = False, "", None, None
+        self._is_awaited = True
         self.generation = self.token
         self._next_ticket = self.generation << _TICKET_BITS
         self.join(worker, task, incarnation)
         return self.token
 
-    def enrol(self, worker: int, task: str, incarnation: int, after: int) -> Attempt:
+    def enrol(self, worker: int, task: str, incarnation: int, after: int, is_late: bool = False) -> Attempt:
         """Ask to take part; it waits for a generation that is led, and is another one than `after`.
 
         If the worker takes part, it does not any more until then. The outcome is the number of the generation; LEAD if
         state is lost, the leader too, and this worker is to begin again.
+
+        Args:
+            worker, task, incarnation: who asks.
+            after: the number of the generation that the worker does not want.
+            is_late: whether it has waited so long that a leader that nobody has seen here is taken for lost.
         """
         attempt = Attempt(1)
         if self._closed is not None:
@@ -191,7 +203,10 @@ class ReplicaStepsState(ReplicaShares):
         else:
             if worker in self._workers:
                 self._drop(worker)
+            if self._beginner == (task, incarnation):  # it had given up when it was chosen
+                self._beginner = None
             self._enrolments.append((attempt, worker, task, incarnation, after))
+            self._is_awaited = self._is_awaited and not (is_late and self._is_free)
             self._settle()
         return attempt
 
@@ -210,34 +225,11 @@ class ReplicaStepsState(ReplicaShares):
         for attempt in waiting:
             attempt.fail(StateLostError(reason))
 
-    def check_leader(self, token: int) -> None:
-        """Check the token of somebody who leads.
-
-        Raises:
-            CancelledError: another worker leads, or has led.
-            StateLostError: nobody has led since this state was made: the one in which the token was given is lost.
-        """
-        if token and not self.token:
-            raise StateLostError(f"the state in which token {token} was given is lost; nobody leads yet")
-        if token != self.token:
-            by = "nobody leads" if self.leader is None else f"worker {self.leader} leads"
-            why = f"{by}, with token {self.token}, since the worker before was taken for dead or has left"
-            raise CancelledError(f"token {token} does not lead any more: {why}. What it does now changes nothing")
-
-    def check_whole(self) -> None:
-        """Check that the state of the generation is not lost.
-
-        Raises:
-            StateLostError: it is.
-        """
-        if self._abandoned is not None:
-            raise StateLostError(self._abandoned)
-
     def _depose(self) -> None:
         """Have the leader lead no more; what it was given and has not applied is to be given to the next one."""
         self.leader, self.token = None, self.token + 1
         while self._chooses:
-            self._chooses.popleft().fail(CancelledError("the leader is gone"))
+            self._chooses.popleft().fail(StateLostError("the leader was taken for dead"))
         if self._handed is not None and self._handed not in self._sets:
             self._sets.appendleft(self._handed)
 
@@ -557,32 +549,39 @@ class ReplicaStepsState(ReplicaShares):
                     attempt.finish(ticket)
                     again = True
 
+    @property
+    def _is_free(self) -> bool:
+        """Test whether nobody leads, nor is to begin again."""
+        return self.leader is None and self._beginner is None
+
     def _let_in(self) -> None:
         """Let workers take part that wait for it."""
-        if self._abandoned is not None and self.leader is None and self._beginner is None and self._enrolments:
+        if self.generation and self._abandoned is None:
+            waiting, self._enrolments = self._enrolments, []
+            for each in waiting:
+                attempt, worker, task, incarnation, after = each
+                if after == self.generation and not self._has_ended:
+                    self._enrolments.append(each)
+                else:
+                    self._take_in(worker, task, incarnation)
+                    attempt.finish((self.generation,))
+        # Who has led in a state that is lost leads again, and does not enrol: so of all nobody has.
+        is_gone = not self._is_awaited or len(self._enrolments) == self._all
+        is_lost = self._abandoned is not None or (is_gone and not self._workers and not self._has_ended)
+        if self._enrolments and self._is_free and is_lost:
             lowest = min(self._enrolments, key=lambda each: each[1])
             self._enrolments.remove(lowest)
             self._beginner = lowest[2], lowest[3]
             lowest[0].finish((LEAD,))
-        if self.generation == 0 or self._abandoned is not None:
-            return
-        waiting, self._enrolments = self._enrolments, []
-        for each in waiting:
-            attempt, worker, task, incarnation, after = each
-            if after == self.generation and not self._has_ended:
-                self._enrolments.append(each)
-            else:
-                self._take_in(worker, task, incarnation)
-                attempt.finish((self.generation,))
 
     def _ticket_for(self, worker: int, epoch: int) -> Ticket | None:
         """A ticket; None if the worker has to wait."""
         if worker in self._retiring:
             return Ticket(LEAVE, self.step, 0)
-        if worker == self.leader and self._is_appointed:
-            return Ticket(LEAD, self.step, 0)
         if epoch < self.epoch:
             return Ticket(NO_TICKET, self.step, 0)
+        if worker == self.leader and self._is_appointed:  # and has seen all epochs before
+            return Ticket(LEAD, self.step, 0)
         if epoch > self.epoch:
             return None
         if not self._undone or not self._is_running:

@@ -105,6 +105,7 @@ class ReplicaSteps(NamedResource):
         max_staleness: how many steps the parameters of an asynchronous gradient may be behind; None for any number.
         min_workers: with fewer workers no step is made.
         backups: how many shares more than a step needs workers may compute at a time.
+        workers: how many workers there are; 0 where that is not known.
         name: its name in tasks.
     """
 
@@ -118,12 +119,13 @@ class ReplicaSteps(NamedResource):
         max_staleness: int | None = None,
         min_workers: int = 1,
         backups: int = 0,
+        workers: int = 0,
         *,
         name: str = "replica_steps",
     ) -> None:
         self.name = self.path = name
         self.place_here()
-        self._options = (shares, synchronous, requeue, max_staleness, min_workers, backups)
+        self._options = (shares, synchronous, requeue, max_staleness, min_workers, backups, workers)
         self._state = ReplicaStepsState(*self._options)
         self._said = ""
         self._gate = Gate()
@@ -233,9 +235,9 @@ class ReplicaSteps(NamedResource):
         """Begin training, or start it again, as the worker of this number; gives the leader's token."""
         return self._add("lead", [worker, incarnation, least, known], task).outputs[0]
 
-    def enrol(self, worker: Any, incarnation: Any, after: Any, task: str) -> Tensor:
+    def enrol(self, worker: Any, incarnation: Any, after: Any, is_late: Any, task: str) -> Tensor:
         """Take part in a generation that is another one than `after`; gives its number. Waits for it."""
-        return self._add("enrol", [worker, incarnation, after], task).outputs[0]
+        return self._add("enrol", [worker, incarnation, after, is_late], task).outputs[0]
 
     def current(self) -> Tensor:
         """The number of the generation; 0 before training has begun."""

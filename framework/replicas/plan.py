@@ -46,6 +46,7 @@ class ReplicaPlan(StepTracer):
                 strategy.max_staleness,
                 strategy.min_workers,
                 strategy.backup_workers,
+                strategy.num_workers,
                 name="steps",
             )
         # Asynchronously each gradient is a set of its own.

@@ -11,9 +11,11 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.common import dtypes
+from ...engine.common.deadlines import deadline
 from ...engine.graph import Graph, IndexedSlices, Placeholder, TensorSpec, Variable, control_dependencies
 from ...engine.graph.scopes import device
 from ...engine.ops.random.rows import Window
+from ...engine.queues.errors import DeadlineExceededError
 from ...engine.queues.replica_steps import FORGET
 from ...engine.queues.replica_tickets import LEAVE_TEXT, Receipt, Ticket
 from ..data.adapters import Batch
@@ -112,13 +114,28 @@ class ReplicaPrograms:
         """Note that the set of a step is applied."""
         self._lead_on("applied", self.plan.steps.applied, (_NUMBER, step))
 
-    def enrol(self, after: int) -> int:
-        """Take part in training that has another number than `after`, and wait for it; gives its number."""
+    def enrol(self, after: int, patience: float | None = None) -> int:
+        """Take part in training that has another number than `after`, and wait for it; gives its number.
+
+        Args:
+            after: that number.
+            patience: after so many seconds this worker takes a leader that has not come for lost.
+        """
+        is_late = False
+        while True:
+            try:
+                with deadline(patience):
+                    return self._enrolled(after, is_late)
+            except DeadlineExceededError:
+                is_late = True
+
+    def _enrolled(self, after: int, is_late: bool) -> int:
         task = self.plan.strategy.workers[self._worker]
         (found,) = self._run(
             "enrol",
-            lambda after: [self.plan.steps.enrol(self._worker, self._incarnation, after, task)],
+            lambda after, is_late: [self.plan.steps.enrol(self._worker, self._incarnation, after, is_late, task)],
             (_NUMBER, after),
+            (_NUMBER, is_late),
         )
         return int(found)
 

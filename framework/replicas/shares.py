@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -117,3 +118,26 @@ def bounds(rows: int, part: int, parts: int) -> tuple[int, int]:
     size, more = divmod(rows, parts)
     first = part * size + min(part, more)
     return first, first + size + (part < more)
+
+
+@dataclass
+class Current:
+    """An epoch that is under way.
+
+    Attributes:
+        epoch: counted from 0.
+        number: by which tickets of it are taken.
+        shares: its rows.
+        first: how many steps of it were done before this generation.
+        applied: how many steps of this generation were applied before it.
+        seed: of the order of its rows.
+        seen: how many of its steps callbacks have seen, of a chief before; None if they have seen `first`.
+    """
+
+    epoch: int
+    number: int
+    shares: Shares
+    first: int
+    applied: int
+    seed: list[int] = field(default_factory=list)
+    seen: int | None = None

@@ -20,7 +20,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -40,35 +39,16 @@ from .applier import Applier
 from .cluster_fit import ClusterFit, Logs, ends_group, plain, same, seed_now, told
 from .plan import ReplicaPlan
 from .programs import LeavingError, ReplicaPrograms
-from .shares import Shares
+from .shares import Current, Shares
 from .ways import PARTS_OF_A_WORKER, TaskWay
 
 _logger = logging.getLogger(__name__)
+NO_BACKUP = (
+    "State was lost, and there is no backup to go on from: training has ended, or its folder is another one for each "
+    "worker. Give BackupAndRestore a folder that all workers see."
+)
 _RESTART_SECONDS = 60.0  # how long ps tasks that were lost are waited for
 _POLL_SECONDS = 0.2  # between two attempts to reach them
-
-
-@dataclass
-class _Current:
-    """An epoch that is under way.
-
-    Attributes:
-        epoch: counted from 0.
-        number: by which tickets of it are taken.
-        shares: its rows.
-        first: how many steps of it were done before this generation.
-        applied: how many steps of this generation were applied before it.
-        seed: of the order of its rows.
-        seen: how many of its steps callbacks have seen, of a chief before; None if they have seen `first`.
-    """
-
-    epoch: int
-    number: int
-    shares: Shares
-    first: int
-    applied: int
-    seed: list[int] = field(default_factory=list)
-    seen: int | None = None
 
 
 class ReplicaFit(ClusterFit):
@@ -252,7 +232,7 @@ class ReplicaFit(ClusterFit):
         self._is_announced = False
         self._lead_epochs(run, epochs, None)
 
-    def _lead_epochs(self, run: TrainingRun, epochs: range, current: _Current | None) -> None:
+    def _lead_epochs(self, run: TrainingRun, epochs: range, current: Current | None) -> None:
         """Make epochs; the first of them is under way if there is a `current` one."""
         model, hooks = self.model, self.hooks
         logs: Logs = {}
@@ -273,7 +253,7 @@ class ReplicaFit(ClusterFit):
         self._push_changed()
         self.programs.announce({"stop": bool(model.stop_training)})
 
-    def _begin_epoch(self, run: TrainingRun, epoch: int) -> _Current:
+    def _begin_epoch(self, run: TrainingRun, epoch: int) -> Current:
         """Have the callbacks, the ps tasks and the other workers begin an epoch."""
         self.model.reset_metrics()
         self.hooks.on_epoch_begin(epoch)
@@ -288,7 +268,7 @@ class ReplicaFit(ClusterFit):
         self._shares = None  # those of the first epoch, if they were not used
         done: Any = [] if rows is None else rows["done"]
         number = self.programs.begin_epoch(self.data.batches or 0, shares.parts, np.asarray(done, "int64"))
-        found = _Current(epoch, number, shares, len(done) // shares.parts, self._applied)
+        found = Current(epoch, number, shares, len(done) // shares.parts, self._applied)
         self._note(epoch, found.first)
         self.plan.begin_draws(None if rows is None else rows.get("states"))
         message = {"epoch": epoch, "number": number, "seed": self._seed, "shares": shares.parts}
@@ -329,7 +309,7 @@ class ReplicaFit(ClusterFit):
             self.passes.count_pass()
         return run
 
-    def _take_over(self, epochs: range, begin: int, current: _Current | None) -> None:
+    def _take_over(self, epochs: range, begin: int, current: Current | None) -> None:
         """Go on in place of a chief that was lost, from the last step.
 
         Args:
@@ -380,8 +360,9 @@ class ReplicaFit(ClusterFit):
         self.strategy.count = self.programs.statistics
         savers = self._note_savers()
         if is_again:
-            any(callback.take_up() for callback in savers)
-            self._applied = 0
+            if not any(callback.take_up() for callback in savers):
+                raise FileNotFoundError(NO_BACKUP)
+            self._applied, self._has_made_epochs = 0, False  # the others are on their way again
             self._shares = self._shares_in_order(self.strategy.shares, self._first_seed)  # it may begin again
         else:
             hooks.on_begin("train")
@@ -444,7 +425,7 @@ class ReplicaFit(ClusterFit):
         finally:
             applier.end()
 
-    def _run_epoch(self, current: _Current, progress: Progress) -> int:
+    def _run_epoch(self, current: Current, progress: Progress) -> int:
         """Run the chief's part of an epoch, of which some steps may have been done before; gives how many it has."""
         hooks, model, first, shares = self.hooks, self.model, current.first, current.shares
         wanted = hooks.wants_batches("train")
@@ -517,7 +498,7 @@ class ReplicaFit(ClusterFit):
     def _follow(self, epochs: range) -> None:
         model, hooks = self.model, self.hooks
         is_again, after = self._generation > 0, self._after
-        generation = self._enter(lambda programs: programs.enrol(after), is_again)
+        generation = self._enter(lambda each: each.enrol(after, _RESTART_SECONDS if is_again else None), is_again)
         self.strategy.count = self.programs.statistics
         if not is_again:
             hooks.on_begin("train")
@@ -550,7 +531,7 @@ class ReplicaFit(ClusterFit):
                 self._first_seed = message["seed"]  # which this worker needs if it leads later
             hooks.on_epoch_begin(epoch)
             shares = Shares(self.data, message["shares"], message["seed"])
-            current = _Current(epoch, message["number"], shares, message["first"], message["applied"], message["seed"])
+            current = Current(epoch, message["number"], shares, message["first"], message["applied"], message["seed"])
             self.plan.begin_draws(message["states"])
             while (ticket := self.programs.take(current.number)).number >= 0:
                 self._compute(epoch, ticket, shares)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import signal
 import socket
@@ -351,3 +352,41 @@ def test_a_failure_ends_the_run_on_all_hosts(launchers: Any, tmp_path: Path) -> 
     for _, errors in found:
         assert "worker 1 ended with exit status 3 (restart 1 of 1); all tasks are started again.\n" in errors
         assert errors.endswith("anabranch launch: worker 1 ended with exit status 3.\n")
+
+
+RESTORING = Path(__file__).parent / "scripts" / "train_and_restore.py"
+
+
+def task_of(launchers: Sequence[subprocess.Popen[str]], text: str) -> int:
+    """The process that a launcher has started with a text among its arguments or in its environment."""
+    for launcher in launchers:
+        for pid in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
+            given = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+            if text.encode() in given:
+                return int(pid)
+    raise AssertionError(f"no process has {text!r}")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("tasks")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes of processes are Linux's")
+def test_the_chief_and_ps_task_0_are_lost_together_on_one_of_two_hosts(launchers: Any, tmp_path: Path) -> None:
+    """All tasks are started again, on both hosts, and go on from the last backup."""
+    (tmp_path / "script.py").write_text(
+        f"import runpy, sys\nsys.argv[2] = 'ParameterServer'\nrunpy.run_path({str(RESTORING)!r}, run_name='__main__')\n"
+    )
+    for name in ("reached", "go"):
+        os.mkfifo(tmp_path / name)
+    pair = [launchers("2", 0, "-n", "1", "--ps", "1", "--max-restarts", "1") for _ in range(2)]
+    assert (tmp_path / "reached").read_text() == "two steps"
+    lost = [task_of(pair, '"type": "worker", "index": 0'), task_of(pair, "--job-name\0ps\0--task-index\0" + "0")]
+    for pid in lost:
+        os.kill(pid, signal.SIGKILL)
+    found = statuses(pair)
+    assert [status for status, _ in found] == [0, 0], found
+    assert all("(restart 1 of 1); all tasks are started again" in errors for _, errors in found)
+    mine, other = (json.loads((tmp_path / f"found-{worker}.json").read_text()) for worker in range(2))
+    assert mine["epochs"] == other["epochs"] == [0, 1, 2, 3]
+    assert mine["history"] == other["history"]
+    assert mine["weights"] == other["weights"]
+    assert not (tmp_path / "backup").exists(), "the run has come to its end"

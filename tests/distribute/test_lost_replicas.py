@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -264,9 +265,16 @@ def test_a_run_that_is_started_again_goes_on_from_its_backup(
 
 
 @pytest.mark.slow
-def test_a_chief_that_took_over_is_lost_with_the_ps_task(folder: Path) -> None:
-    """When it is started again it leads, and worker 0 does not wait for ever."""
-    with Launch(2, 1, restoring(1, folder), max_restarts=4) as run, ThreadPoolExecutor(1) as pool:
+@pytest.mark.parametrize("case", ["noted", "not noted", "no backup"])
+def test_a_chief_that_took_over_is_lost_with_the_ps_task(case: str, folder: Path, capfd: Any) -> None:
+    """Nobody waits for ever: by the launcher's file it leads when it is started again, without it the other one does.
+
+    Launchers of several hosts, or other managers, have no such file.
+    """
+    launch = Launch(2, 1, restoring(1, folder), max_restarts=3)
+    if case != "noted":
+        del launch._environment["ANABRANCH_CHIEF_FILE"]
+    with launch as run, ThreadPoolExecutor(1) as pool:
         assert (folder / "reached").read_text() == "two steps"
         (folder / "was here").unlink()
         os.mkfifo(folder / "back")
@@ -274,10 +282,15 @@ def test_a_chief_that_took_over_is_lost_with_the_ps_task(folder: Path) -> None:
         status = pool.submit(run.wait)
         assert (folder / "reached").read_text() == "two steps", "by the new chief, which waits"
         assert (folder / "back").read_text() == "worker 0"
+        if case == "no backup":
+            shutil.rmtree(folder / "backup")
         run.ps[0].kill()
         run.workers[1].kill()
-        assert status.result(2 * PATIENCE) == 0
+        assert status.result(2 * PATIENCE) == (1 if case == "no backup" else 0)
         assert run.restarts.count == 3
+    if case == "no backup":
+        assert "FileNotFoundError: State was lost, and there is no backup to go on from" in capfd.readouterr().err
+        return
     mine, other = found(folder, 1), found(folder, 0)
     assert mine["epochs"] == other["epochs"] == [0, 1, 2, 3]
     assert mine["history"] == other["history"]

@@ -320,6 +320,89 @@ def test_where_state_and_leader_are_lost_the_lowest_worker_begins_anew():
     assert state.lead(2, "task 2", 102) > token
 
 
+def test_a_leader_that_was_taken_for_dead_with_all_others_leads_again():
+    """As where ps task 0 is stopped: then it finds that nobody has answered."""
+    state = ReplicaStepsState(1)
+    token = state.lead(0, "task 0", 100)
+    state.enrol(1, "task 1", 101, 0)
+    for worker in (0, 1):
+        state.lost(f"task {worker}", 100 + worker)
+    with pytest.raises(StateLostError, match=f"token {token} was given up.* nobody leads since"):
+        state.check_leader(token)
+    waits = state.enrol(1, "task 1", 101, token)
+    assert not waits.is_done
+    assert state.lead(0, "task 0", 100, 0, token) > token + 1
+    assert waits.outcome() == (state.token,)
+    state.leave(0, 100)
+    with pytest.raises(CancelledError, match="nobody leads"):
+        state.lead(0, "task 0", 100, 0, state.token - 1)
+
+
+def test_workers_that_have_waited_long_for_a_leader_begin_anew_without_it():
+    """State that was started again has no leader noted, and the one that led may be gone for good."""
+    state = ReplicaStepsState(1)
+    waits = {worker: state.enrol(worker, f"task {worker}", 100 + worker, 7) for worker in (3, 2)}
+    state.withdraw(waits[3])
+    late = state.enrol(3, "task 3", 103, 7, is_late=True)
+    assert waits[2].outcome() == (LEAD,), "the lowest, also if it has not waited long"
+    assert not late.is_done
+    with pytest.raises(StateLostError, match="nobody leads yet"):
+        state.check_leader(7)
+    state.lost("task 2", 102)
+    assert late.outcome() == (LEAD,)
+    token = state.lead(3, "task 3", 103, 9)
+    with pytest.raises(CancelledError, match="token 7 does not lead any more"):
+        state.lead(0, "task 0", 100, 8, 7)
+    back = state.enrol(2, "task 2", 202, token)
+    assert not back.is_done, "the leader is there"
+    state.leave(3, 103)
+    assert back.is_done
+    assert state.enrol(1, "task 1", 101, token, is_late=True).outcome() == (token,), "training has come to its end"
+
+
+def test_where_all_workers_enrol_the_lowest_begins_anew():
+    state = ReplicaStepsState(1, workers=2)
+    first = state.enrol(1, "task 1", 101, 7)
+    assert not first.is_done
+    second = state.enrol(0, "task 0", 100, 0)
+    assert second.outcome() == (LEAD,)
+    token = state.lead(0, "task 0", 100)
+    assert first.outcome() == (token,)
+
+
+def test_a_worker_that_is_back_alone_goes_on_where_state_is_whole():
+    state = ReplicaStepsState(1, workers=1)
+    token = state.lead(0, "task 0", 100)
+    state.lost("task 0", 100)
+    assert state.enrol(0, "task 0", 200, 0).outcome() == (token,), "it does not begin anew"
+    assert state.accept(0, 200) == (token + 1, -1)
+
+
+def test_who_enrols_again_when_it_was_chosen_to_begin_is_chosen_again():
+    state = ReplicaStepsState(1, workers=2)
+    state.enrol(1, "task 1", 101, 7)
+    assert state.enrol(0, "task 0", 100, 7).outcome() == (LEAD,)
+    assert state.enrol(0, "task 0", 100, 7).outcome() == (LEAD,), "it had waited no longer"
+
+
+def test_who_takes_over_has_seen_all_epochs_before():
+    """A worker that was started again, and finds that it leads, while it hears what has happened so far."""
+    state = ReplicaStepsState(1)
+    state.lead(0, "task 0", 100)
+    for epoch in (1, 2):
+        state.announce(f"epoch {epoch}")
+        state.begin_epoch(1)
+        state.commit(0, 100, ticket(state, 0, epoch).number, 1)
+        state.applied(state.choose().outcome().step)
+    state.lost("task 0", 100)
+    state.enrol(0, "task 0", 200, 0)
+    assert state.leader == 0
+    assert state.hear(0, 200, 0).outcome() == ("epoch 1",)
+    assert state.take(0, 200, 1).outcome().number == NO_TICKET, "this epoch is over"
+    assert state.hear(0, 200, 1).outcome() == ("epoch 2",)
+    assert state.take(0, 200, 2).outcome().number == LEAD
+
+
 def test_a_leader_that_leaves_has_no_successor():
     state = joined(1, 2)
     state.lead(0, "task 0", 100)
@@ -406,6 +489,14 @@ def test_below_the_least_number_of_workers_nothing_is_handed_out():
     assert "taking part: 0, 1" in state.shortage(), "who is to leave is there, and does not count"
 
 
+def test_at_the_end_nobody_is_waited_for():
+    state = ReplicaStepsState(2, min_workers=2)
+    state.lead(0, "task 0", 100)
+    state.join(1, "task 1", 101)
+    state.leave(0, 100)
+    assert state.shortage() == ""
+
+
 def test_an_epoch_may_have_another_number_of_shares():
     state = joined(3, 3)
     state.begin_epoch(1)
@@ -487,7 +578,7 @@ class Simulation:
     def event(self, may_fail: bool) -> None:
         assert self.tokens == sorted(set(self.tokens))
         for old in self.tokens[:-1]:
-            with pytest.raises(CancelledError, match="does not lead any more"):
+            with pytest.raises((CancelledError, StateLostError), match=r"does not lead any more|was given up"):
                 self.state.check_leader(old)
         worker = self.rng.choice(list(self.incarnations))
         alive = worker in self.state.members

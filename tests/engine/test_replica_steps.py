@@ -154,7 +154,7 @@ def test_a_worker_takes_over_from_a_task_that_is_lost():
         session = Session(graph)
         token = int(session.run(steps.lead(0, 7, 5, 0, "/job:worker/task:0")))
         assert (token, int(session.run(steps.current()))) == (5, 5)
-        assert int(session.run(steps.enrol(1, 8, 0, "/job:worker/task:1"))) == token
+        assert int(session.run(steps.enrol(1, 8, 0, 0, "/job:worker/task:1"))) == token
         session.run([steps.note(token, "a note"), gradients.fence(token, 3)])
         assert [int(mark) for mark in session.run(gradients.marks())] == [3, -1], "begun, not written"
         session.run(gradients.end_writing(3))
