@@ -8,7 +8,7 @@ once. Metrics begin each step with their first values, and what they have added 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -216,6 +216,7 @@ class StepTracer:
         """
         applications: list[tuple[Any, list[Any], list[Variable]]] = []
         changed: dict[Variable, Any] = {}
+        counted: dict[Variable, Any] = {}  # counts of optimizers that were applied, as they are behind that
         made: list[list[int]] = []
         # Each metric's first values are a tensor of their own, by which logs are found that depend on them.
         scope = StatelessScope((variable, ops.stop_gradient(value)) for variable, value in self._resets.items())
@@ -234,6 +235,10 @@ class StepTracer:
             for variable in variables:  # whoever reads it from now on would read the value of before
                 changed[variable] = ops.stop_gradient(variable.value)
                 scope.add_update((variable, changed[variable]))
+            for variable in _counts_of(optimizer):
+                if scope.get_current_value(variable) is None:
+                    counted[variable] = ops.stop_gradient(variable.value)
+                    scope.add_update((variable, counted[variable]))
             return no_op()
 
         updates = self._metric_updates
@@ -246,18 +251,24 @@ class StepTracer:
         state: dict[Variable, Any] = {}
         for variable in scope.variables:
             value = scope.get_current_value(variable)
-            if variable not in changed and value is not given.get(variable):
+            if variable not in changed and value is not counted.get(variable, given.get(variable)):
                 first = self._resets.get(variable)
                 state[variable] = value if first is None or not np.any(first) else value - first
-        logs, running = self._found_logs(dict(zip(names, fetches, strict=True)), scope, given)
         taken = [] if updates is None else updates.taken
+        _refuse_late_counts(self.model.name, counted, [*state.values(), *[t for each in taken for t in each.tensors]])
+        logs, running = self._found_logs(dict(zip(names, fetches, strict=True)), scope, given, counted)
         return TracedStep(applications, state, list(names), logs, running, made, taken)
 
     def _found_logs(
-        self, values: Mapping[str, Any], scope: StatelessScope, first: Mapping[Variable, Any]
+        self,
+        values: Mapping[str, Any],
+        scope: StatelessScope,
+        first: Mapping[Variable, Any],
+        counted: Iterable[Variable],
     ) -> tuple[dict[LogKey, Any], dict[str, RunningLog]]:
-        """Part what a step logs into what replicas give, and what depends on the states of metrics."""
-        variables = [variable for metric in self.model.metrics for variable in metric.variables] if values else []
+        """Part what a step logs into what replicas give, and what depends on the states of metrics and optimizers."""
+        variables = [v for metric in self.model.metrics for v in metric.variables] if values else []
+        variables += counted
         tensors = {variable: scope.get_current_value(variable) for variable in variables}
         logs: dict[LogKey, Any] = {}
         running: dict[str, RunningLog] = {}
@@ -269,6 +280,12 @@ class StepTracer:
                 running[name] = found
                 logs.update({(name, number): given for number, given in enumerate(found.given)})
         return logs, running
+
+    @property
+    def read_by_logs(self) -> list[Variable]:
+        """The variables of which logs are computed."""
+        found = [variable for log in self._running.values() for variable in log.state.values()]
+        return [*found, *self.log_variables.values()]
 
     def build_logs(self, values: Mapping[Any, Any]) -> list[Any]:
         """Build what the step logs of all replicas' rows in the current graph, behind its updates; see `log_names`.
@@ -423,6 +440,23 @@ def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variab
         raise ValueError(
             f"train_step of model {name!r} uses {sorted(set(late))} after an optimizer was to update them. "
             f"{_ONE_UPDATE}"
+        )
+
+
+def _counts_of(optimizer: Any) -> list[Variable]:
+    """The numbers that an optimizer changes with each step, such as how many it has made."""
+    rates = [each._learning_rate for each in (optimizer, *optimizer.makers)]
+    return [v for v in optimizer.variables if v.shape == () and not any(v is rate for rate in rates)]
+
+
+def _refuse_late_counts(name: str, counted: Mapping[Variable, Any], values: Iterable[Any]) -> None:
+    found = [find_running(value, counted, {}) for value in values]
+    late = {variable.path for each in found if each is not None for variable in each.state.values()}
+    if late:
+        raise ValueError(
+            f"train_step of model {name!r} uses {sorted(late)} after an optimizer was to update them, for a "
+            "variable or a metric. Under a strategy they are updated behind the whole step. Use them before the "
+            "optimizer's step; or log what is computed of them."
         )
 
 

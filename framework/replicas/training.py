@@ -466,7 +466,7 @@ class ReplicaFit(ClusterFit):
 
     def _logs_now(self) -> Logs:
         metrics = [variable for metric in self.model.metrics for variable in metric.variables]
-        self._pull([*metrics, *self.plan.log_variables.values()])
+        self._pull([*metrics, *self.plan.read_by_logs])
         return self._logs()
 
     def _pull(self, variables: Sequence[Variable], with_account: bool = False) -> None:

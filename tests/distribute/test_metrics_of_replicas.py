@@ -226,3 +226,56 @@ def test_logs_of_metrics_and_single_rows_are_refused() -> None:
     model = late(True, DataParallel(devices=["cpu:0", "cpu:1"]))
     with pytest.raises(ValueError, match=r"logs 'more', .* of results of metrics and of .*, float64\[2\], whose shape"):
         model.train_on_batch(X[:4], Y[:4])
+
+
+class Counted(ab.Sequential):
+    """A step that logs what its optimizer counts, before and after the update."""
+
+    keeps: bool
+    kept: Any
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        before = ops.cast(self.optimizer.iterations, "float64")
+        with ab.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+            scaled = self.optimizer.scale_loss(loss)
+        self.optimizer.apply(tape.gradient(scaled, self.trainable_variables), self.trainable_variables)
+        if self.keeps:
+            self.kept.assign(ops.cast(self.optimizer.iterations, "float64"))
+        return {
+            "before": before,
+            "iterations": self.optimizer.iterations,
+            "half": ops.cast(self.optimizer.iterations, "float64") / 2,
+            "rate": ops.cast(self.optimizer.learning_rate, "float64"),
+        }
+
+
+def counted(optimizer: Any, strategy: Any, keeps: bool = False) -> Any:
+    ab.utils.set_random_seed(1)
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        model = Counted([ab.Input((2,)), layers.Dense(2)])
+        model.keeps, model.kept = keeps, ab.Variable(0.0, name="kept", trainable=False, dtype="float64")
+        model.compile(optimizer, "mse")
+    return model
+
+
+@pytest.mark.parametrize("kind", ["plain", "accumulating", "scaled"])
+def test_what_the_optimizer_counts_is_logged_as_on_one_device(kind: str) -> None:
+    found: list[Any] = []
+    ab.config.set_devices(cpu=2)
+    for strategy in (None, DataParallel(devices=["cpu:0", "cpu:1"])):
+        rate = ab.optim.schedules.ExponentialDecay(0.1, 1, 0.5)
+        optimizer: Any = ab.optim.SGD(rate, gradient_accumulation_steps=2 if kind == "accumulating" else None)
+        if kind == "scaled":  # a scale that overflows at first: steps are left out
+            optimizer = ab.optim.LossScaleOptimizer(optimizer, initial_scale=2.0**127)
+        found.append(counted(optimizer, strategy).fit(X * 1e3, Y, batch_size=4, epochs=2, verbose=0).history)
+    assert found[0]["iterations"] != found[0]["before"] or kind == "scaled"
+    assert found[1] == found[0]
+
+
+def test_what_is_computed_of_the_count_behind_the_update_can_not_be_kept() -> None:
+    ab.config.set_devices(cpu=2)
+    model = counted("sgd", DataParallel(devices=["cpu:0", "cpu:1"]), keeps=True)
+    with pytest.raises(ValueError, match=r"train_step of .* uses \['sgd.*/iteration'\] after an optimizer was to"):
+        model.train_on_batch(X[:4], Y[:4])

@@ -70,6 +70,22 @@ def test_one_worker_finds_what_fit_without_a_strategy_finds(strategy: ParameterS
     assert found["receipts"] == {"0": {"taken": 8, "late": 0, "duplicate": 0, "refused": 0}}
 
 
+@synchronous
+def test_a_step_logs_how_many_steps_the_optimizer_has_made(strategy: ParameterServer) -> None:
+    class Counted(ab.Sequential):
+        def train_step(self, data: Any) -> Any:
+            return {**super().train_step(data), "steps": self.optimizer.iterations}
+
+    seen: list[int] = []
+    note = callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(int(logs["steps"])))
+    with strategy.scope():
+        model = Counted([layers.Dense(1)])
+        model.compile("sgd", "mse")
+    history = model.fit(X, Y, batch_size=5, epochs=2, verbose=0, callbacks=[note]).history
+    assert history["steps"] == [4, 8]
+    assert (seen[0], seen[-1]) == (1, 8)
+
+
 def test_strategies_of_one_process_share_its_task(ps: Server) -> None:
     """One after the other, at once, and after a close; models have the same name, and none gets another's state."""
     cluster = {"ps": [ps.target.removeprefix("grpc://")], "worker": addresses(1)}
