@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..cluster import ClusterSpec
+from ..cluster import ClusterSpec, split_address
 
 if TYPE_CHECKING:
     from ..tasks.server import Server
 
+_LOOK_SECONDS = 1.0  # how long a ps task waits from look to look at the workers
 _lock = threading.Lock()
 _known: dict[tuple[str, str, int], OwnTask] = {}
 
@@ -50,6 +54,22 @@ class OwnTask:
             found._users += 1
         return found
 
+    def serve(self, workers: Sequence[str], patience: float = 30.0) -> None:
+        """Be a ps task until the job ends: until all workers are gone, after some were there.
+
+        Args:
+            workers: the addresses of all.
+            patience: how many seconds none is there at the end; workers may be started again meanwhile.
+        """
+        assert self.server is not None
+        seen: float | None = None
+        while not self.server.join(_LOOK_SECONDS):
+            if any(map(_listens, workers)):
+                seen = time.monotonic()
+            elif seen is not None and time.monotonic() > seen + patience:
+                self.leave()
+                return
+
     def leave(self) -> None:
         """Have the server end, if this was the last strategy that has it."""
         with _lock:
@@ -57,6 +77,15 @@ class OwnTask:
             server, self.server = (self.server, None) if self._users == 0 else (None, self.server)
         if server is not None:
             server.stop()
+
+
+def _listens(address: str) -> bool:
+    """Test whether a process listens at an address."""
+    try:
+        socket.create_connection(split_address(address), _LOOK_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def _check_address(cluster: ClusterSpec, job_name: str, task_index: int) -> None:

@@ -214,8 +214,7 @@ class ParameterServer(Strategy):
             raise ValueError(f"{name} is neither a worker nor a ps task; jobs are 'worker', 'ps' and 'chief'.")
         self._own = OwnTask.joined(place.cluster, place.job_name, place.task_index)
         if name in self.ps:
-            assert self._own.server is not None
-            self._own.server.join()
+            self._own.serve([place.cluster.address(worker) for worker in self.workers])
             raise SystemExit(0)
         self.task_index = self.workers.index(name)
         self.chief_index = chief_of_launcher() or 0

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.common.deadlines import deadline, waits
 from ...engine.graph.device import DeviceName
 from ...engine.place.devices import make_devices
 from ..cluster import ClusterSpec, is_loopback, joined_address, resolved, split_address
@@ -125,11 +126,18 @@ class Server:
             self._front.start()
             self._thread.start()
 
-    def join(self) -> None:
-        """Wait until `stop` is called, by another thread or a signal's handler."""
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until `stop` is called, by another thread or a signal's handler; gives whether it was.
+
+        Args:
+            timeout: how many seconds to wait at most; None for any time.
+        """
         # Not by joining the thread: an interrupt of that has Python 3.11 take the thread for ended.
-        while self._thread.ident is not None and not self._ended.wait(0.5):
-            pass
+        with deadline(timeout):
+            for seconds in waits():
+                if self._thread.ident is None or self._ended.wait(seconds):
+                    return True
+        return False
 
     def stop(self) -> None:
         """End the task: connections are closed, steps fail elsewhere, state is given up, the ports are free."""

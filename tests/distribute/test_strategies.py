@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from shared.tasks import PATIENCE
 
 import anabranch as ab
 from anabranch import callbacks, layers
-from anabranch.distribute import ParameterServer, Server, cluster_from_environment
+from anabranch.distribute import ClusterSpec, ParameterServer, Server, cluster_from_environment
 from anabranch.distribute.environment import rendezvous_from_environment, tell_launcher
+from anabranch.distribute.strategies import own_task
 from anabranch.engine.checkpoint.folders import Folder
 from anabranch.framework.saving.checkpointing import read_backup
 
@@ -301,6 +303,30 @@ def test_parameter_server_refuses_processes_that_are_all_alike(monkeypatch: pyte
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"needs ps tasks, but this is process 1 of 2.*Use DataParallel"):
         ParameterServer()
+
+
+def test_a_ps_that_runs_the_script_serves_until_the_workers_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_TOKEN", "a token for tests, which is no secret")
+    monkeypatch.setattr(own_task, "_LOOK_SECONDS", 0.05)
+    found, saw_nobody, saw_one = own_task._listens, threading.Event(), threading.Event()
+
+    def listens(worker: str) -> bool:
+        is_there = found(worker)
+        (saw_one if is_there else saw_nobody).set()
+        return is_there
+
+    monkeypatch.setattr(own_task, "_listens", listens)
+    ps, worker, absent = addresses(3)
+    cluster = ClusterSpec({"ps": [ps], "worker": [absent, worker]})
+    own = own_task.OwnTask.joined(cluster, "ps", 0)
+    serving = threading.Thread(target=own.serve, args=([absent, worker], 0.0))
+    serving.start()
+    assert saw_nobody.wait(PATIENCE)
+    with Server(cluster, "worker", 1):
+        assert saw_one.wait(PATIENCE), "it has waited for the worker"
+    serving.join(PATIENCE)
+    assert not serving.is_alive()
+    assert own.server is None
 
 
 def test_the_environment_tells_cluster_and_task() -> None:
