@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -457,6 +459,27 @@ def test_the_launcher_gives_up_after_so_many_restarts(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.splitlines()) == (3, lines)
     done = launched("--max-restarts", "-1", str(script))
     assert (done.returncode, done.stderr) == (2, "anabranch launch: --max-restarts must be at least 0.\n")
+
+
+@pytest.mark.parametrize("to_all", [True, False], ids=["as a terminal sends it", "to the launcher alone"])
+def test_an_interrupt_leaves_nothing(to_all: bool, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, signal\nprint(os.getpid(), os.getppid(), flush=True)\nsignal.pause()\n")
+    command = [sys.executable, "-m", "anabranch", "launch", "-n", "2", str(script)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as launcher:
+        lines = [launcher.stdout.readline() for _ in range(2)]  # type: ignore[union-attr]
+        known = [int(line.split()[-2]) for line in lines]
+        assert {int(line.split()[-1]) for line in lines} == {launcher.pid}
+        (os.killpg if to_all else os.kill)(launcher.pid, signal.SIGINT)
+        _, errors = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 130
+    assert "anabranch launch: interrupted.\n" in errors
+    for pid in known:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    with pytest.raises(ProcessLookupError):  # nor is the ps task left
+        os.killpg(launcher.pid, 0)
 
 
 def test_a_run_is_taken_up_within_an_epoch(strategy: ParameterServer, tmp_path: Path) -> None:
