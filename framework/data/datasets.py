@@ -22,6 +22,7 @@ from ...engine.ops.random.keys import global_generator
 from .adapters import PyDataset
 from .dataset_folders import Listing, check_folder_arguments, encode_labels, list_folder, split_listing
 from .images import _pillow, img_to_array, load_img, resizer
+from .transformations import Transformations
 
 if TYPE_CHECKING:
     from ..structures import Arrays
@@ -32,7 +33,7 @@ _IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos3", "lanczos5")
 
 
-class Dataset(PyDataset):
+class Dataset(Transformations, PyDataset):
     """Batches of samples that are made when they are asked for; `fit` takes it, and ``for batch in dataset`` works.
 
     Args:
@@ -94,8 +95,16 @@ class Dataset(PyDataset):
         return f"{len(self)} samples" if size is None else f"{len(self)} batches of {size}, {self._count} samples"
 
     def __iter__(self) -> Iterator[Any]:
+        return Transformations.__iter__(self)  # not that of PyDataset
+
+    def as_numpy_iterator(self) -> Iterator[Any]:
+        """Begin a pass over the batches, as NumPy arrays."""
         self.on_epoch_begin()
-        return (self[index] for index in range(len(self)))
+        return (map_structure(np.asarray, self[index]) for index in range(len(self)))
+
+    def cardinality(self) -> int:
+        """Return the number of batches."""
+        return len(self)
 
     def on_epoch_begin(self) -> None:
         """Draw the order of this pass."""

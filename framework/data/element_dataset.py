@@ -1,30 +1,32 @@
-"""Input as a chain of steps over single elements, with the names of ``tf.data``: what small scripts use of it."""
+"""Datasets of single elements, with the names of ``tf.data.Dataset``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+import glob
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...engine.common.dtypes import as_dtype
 from ...engine.common.nest import flatten, map_structure
-from ...engine.ops.base import as_array
 from ...engine.ops.random.keys import global_generator
-from ...engine.session.function import Function
+from .transformations import UNKNOWN_CARDINALITY, Transformations, arrays_of, on_elements
 
 if TYPE_CHECKING:
     from ..structures import Arrays
 
 
-class ElementDataset:
+class ElementDataset(Transformations):
     """Elements that are made when they are asked for; `fit` takes it once it is batched.
 
     Args:
-        elements: begins a pass over the elements.
-        count: how many there are; None if that is not known.
+        elements: begins a pass over the elements, as arrays.
+        count: the number of elements; None if it is not known.
 
-    Elements are arrays, or tuples, dicts and lists of arrays. The methods give a new dataset each.
+    Elements are tensors, or tuples, dicts and lists of tensors.
 
     >>> dataset = ElementDataset.from_tensor_slices(([1, 2, 3], [10, 20, 30])).map(lambda x, y: x + y).batch(2)
     >>> [batch.tolist() for batch in dataset]
@@ -43,14 +45,29 @@ class ElementDataset:
 
         return array_view(repr(self)[1:-1])
 
+    def as_numpy_iterator(self) -> Iterator[Any]:
+        """Begin a pass over the elements, as NumPy arrays."""
+        return self._elements()
+
+    def __len__(self) -> int:
+        if self._count is None:
+            raise TypeError("The number of elements of this dataset is not known before they are made.")
+        return self._count
+
+    def cardinality(self) -> int:
+        """Return the number of elements; -2 if it is not known."""
+        return UNKNOWN_CARDINALITY if self._count is None else self._count
+
+    # Sources ----------------------------------------------------------------------------------------------------------
+
     @classmethod
     def from_tensor_slices(cls, tensors: Arrays, name: str | None = None) -> ElementDataset:
-        """An element for each row of an array, or of the arrays of a tuple or dict.
+        """Make an element of each row of an array, or of the arrays of a tuple or dict.
 
         Raises:
             ValueError: the arrays have different numbers of rows.
         """
-        structure = _of_arrays(tensors)
+        structure = arrays_of(tensors)
         arrays: list[Any] = flatten(structure)
         counts = {len(array) for array in arrays}
         if len(counts) != 1:
@@ -65,159 +82,256 @@ class ElementDataset:
 
     @classmethod
     def from_tensors(cls, tensors: Arrays, name: str | None = None) -> ElementDataset:
-        """One element."""
-        return cls(lambda: iter([_of_arrays(tensors)]), 1)
+        """Make a dataset of one element."""
+        return cls(lambda: iter([arrays_of(tensors)]), 1)
 
     @classmethod
     def from_generator(
-        cls, generator: Callable[..., Iterable[Arrays]], *signature: object, **options: object
+        cls,
+        generator: Callable[..., Iterable[Arrays]],
+        output_types: Any = None,
+        output_shapes: Any = None,
+        args: Sequence[Any] | None = None,
+        output_signature: Any = None,
+        name: str | None = None,
     ) -> ElementDataset:
-        """The elements that a generator function yields; types and shapes are those of what comes."""
-        return cls(lambda: (_of_arrays(item) for item in generator()))
+        """Take the elements that a generator function yields.
+
+        Args:
+            generator: returns an iterable, anew for each pass.
+            output_types: the dtypes of the elements, in their structure; by default those of what is yielded.
+            output_shapes: accepted for TensorFlow's sake: shapes are those of what is yielded.
+            args: arguments of `generator`.
+            output_signature: specs of the elements, whose dtypes are used as `output_types` are.
+            name: accepted for TensorFlow's sake.
+        """
+        wanted = output_types if output_signature is None else map_structure(lambda spec: spec.dtype, output_signature)
+        dtypes = None if wanted is None else [as_dtype(dtype) for dtype in flatten(wanted)]
+
+        def elements() -> Iterator[Any]:
+            for item in generator(*(args or ())):
+                yield arrays_of(item) if dtypes is None else _cast(arrays_of(item), dtypes)
+
+        return cls(elements)
 
     @classmethod
-    def range(cls, *bounds: int) -> ElementDataset:
-        """The whole numbers between bounds."""
-        numbers = np.arange(*bounds)
+    def range(cls, *args: int, output_type: Any = np.int64, name: str | None = None) -> ElementDataset:
+        """Count as Python's ``range`` does."""
+        numbers = np.arange(*args, dtype=as_dtype(output_type))
         return cls(lambda: iter(numbers), len(numbers))
 
     @classmethod
+    def counter(cls, start: int = 0, step: int = 1, dtype: Any = np.int64, name: str | None = None) -> ElementDataset:
+        """Count without end."""
+        scalar = as_dtype(dtype).type
+        return cls(lambda: (scalar(number) for number in itertools.count(start, step)))
+
+    @classmethod
+    def list_files(
+        cls,
+        file_pattern: str | os.PathLike[str] | Sequence[str],
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> ElementDataset:
+        """List the files that fit a pattern, or one of several.
+
+        Args:
+            file_pattern: with `*`, `?` and `[...]` as in a shell.
+            shuffle: draw the order anew for each pass; None means True, as in TensorFlow. Names are sorted otherwise.
+            seed: of the order.
+            name: accepted for TensorFlow's sake.
+
+        Raises:
+            FileNotFoundError: no file fits.
+        """
+        patterns = [file_pattern] if isinstance(file_pattern, (str, os.PathLike)) else list(file_pattern)
+        found = sorted({path for pattern in patterns for path in glob.glob(os.fspath(pattern))})
+        if not found:
+            raise FileNotFoundError(
+                f"list_files: no file fits {', '.join(repr(os.fspath(pattern)) for pattern in patterns)}."
+            )
+        listed = cls.from_tensor_slices(found)
+        return listed if shuffle is False else listed.shuffle(len(found), seed)
+
+    @classmethod
     def zip(cls, *datasets: Any, name: str | None = None) -> ElementDataset:
-        """Tuples of the elements of several datasets, as far as the shortest goes."""
-        parts: tuple[ElementDataset, ...] = datasets[0] if isinstance(datasets[0], tuple) else datasets
-        counts = [part._count for part in parts]
-        known = None if None in counts else min(count for count in counts if count is not None)
-        return cls(lambda: zip(*parts, strict=False), known)
+        """Make tuples, or the structure that holds the datasets, of their elements, as far as the shortest goes."""
+        structure: Any = datasets[0] if len(datasets) == 1 else datasets
+        parts: list[Transformations] = flatten(structure)
+        counts = [part.cardinality() for part in parts]
+        known = None if UNKNOWN_CARDINALITY in counts else min(counts)
 
-    def __iter__(self) -> Iterator[Any]:
-        return self._elements()
+        def elements() -> Iterator[Any]:
+            for row in zip(*[part.as_numpy_iterator() for part in parts], strict=False):
+                items = iter(row)
+                yield map_structure(lambda _, items=items: next(items), structure)
 
-    def __len__(self) -> int:
-        if self._count is None:
-            raise TypeError("The number of elements of this dataset is not known before they are made.")
-        return self._count
+        return cls(elements, known)
 
-    def cardinality(self) -> int:
-        """The number of elements; -2 if it is not known."""
-        return -2 if self._count is None else self._count
+    @classmethod
+    def choose_from_datasets(
+        cls,
+        datasets: Sequence[Transformations],
+        choice_dataset: Transformations,
+        stop_on_empty_dataset: bool = True,
+    ) -> ElementDataset:
+        """Take each element from the dataset whose position `choice_dataset` gives.
+
+        Args:
+            datasets: what to choose from.
+            choice_dataset: whole numbers from 0 to the number of datasets, exclusive.
+            stop_on_empty_dataset: end with the first dataset without a further element; else skip such a choice.
+
+        Raises:
+            ValueError: a choice is no position of a dataset.
+        """
+
+        def elements() -> Iterator[Any]:
+            sources = [dataset.as_numpy_iterator() for dataset in datasets]
+            for choice in choice_dataset.as_numpy_iterator():
+                if not 0 <= choice < len(sources):
+                    raise ValueError(
+                        f"choose_from_datasets: there are {len(sources)} datasets; got the choice {choice}."
+                    )
+                item = list(itertools.islice(sources[int(choice)], 1))
+                if not item and stop_on_empty_dataset:
+                    return
+                yield from item
+
+        return cls(elements)
+
+    @classmethod
+    def sample_from_datasets(
+        cls,
+        datasets: Sequence[Transformations],
+        weights: Sequence[float] | None = None,
+        seed: int | None = None,
+        stop_on_empty_dataset: bool = False,
+        rerandomize_each_iteration: bool | None = None,
+    ) -> ElementDataset:
+        """Draw the dataset of each element.
+
+        Args:
+            datasets: what to draw from.
+            weights: the probability of each dataset, up to a common factor; equal by default.
+            seed: of the draws; by default from the generator that `utils.set_random_seed` seeds.
+            stop_on_empty_dataset: end with the first dataset without a further element; else go on with the others.
+            rerandomize_each_iteration: draw anew in each pass; None means True.
+
+        Raises:
+            ValueError: there is not one weight, of at least 0, for each dataset.
+        """
+        shares = np.ones(len(datasets)) if weights is None else np.asarray(weights, float)
+        if shares.shape != (len(datasets),) or not (shares >= 0).all() or not shares.sum() > 0:
+            raise ValueError(
+                f"sample_from_datasets: weights must be {len(datasets)} numbers from 0 up, not all 0; got {weights}."
+            )
+        entropy = [abs(int(part)) for part in global_generator().next()] if seed is None else seed
+        kept = np.random.default_rng(entropy)
+
+        def elements() -> Iterator[Any]:
+            random = np.random.default_rng(entropy) if rerandomize_each_iteration is False else kept
+            sources = [dataset.as_numpy_iterator() for dataset in datasets]
+            left = shares.copy()
+            while left.sum() > 0:
+                place = int(random.choice(len(sources), p=left / left.sum()))
+                item = list(itertools.islice(sources[place], 1))
+                if not item and stop_on_empty_dataset:
+                    return
+                yield from item
+                if not item:
+                    left[place] = 0
+
+        return cls(elements)
+
+    # Transformations of single elements and of parts of the dataset ---------------------------------------------------
 
     def map(
-        self, function: Callable[..., Any], num_parallel_calls: int | None = None, **options: object
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
     ) -> ElementDataset:
-        """`function`, of ops, for each element; of a tuple it gets the parts as arguments."""
-        traced = Function(function)
+        """Apply `map_func`, of ops, to each element; of a tuple it gets the parts as arguments."""
+        apply = on_elements(map_func)
+        return ElementDataset(lambda: (apply(item) for item in self.as_numpy_iterator()), self._count)
 
-        def elements() -> Iterator[Any]:
-            for item in self:
-                yield traced(*item) if isinstance(item, tuple) else traced(item)
-
-        return ElementDataset(elements, self._count)
-
-    def filter(self, predicate: Callable[..., Any]) -> ElementDataset:
-        """The elements for which `predicate`, of ops, is true."""
-        traced = Function(predicate)
-        return ElementDataset(
-            lambda: (item for item in self if (traced(*item) if isinstance(item, tuple) else traced(item)))
-        )
-
-    def batch(self, batch_size: int, drop_remainder: bool = False, **options: object) -> ElementDataset:
-        """So many elements stacked into one; the last may have fewer."""
-        count = self._count
-        if count is not None:
-            count = count // batch_size if drop_remainder else -(-count // batch_size)
-
-        def elements() -> Iterator[Any]:
-            source = iter(self)
-            while rows := list(islice(source, batch_size)):
-                if len(rows) < batch_size and drop_remainder:
-                    return
-                yield map_structure(lambda *parts: np.stack(parts), *rows)
-
-        return ElementDataset(elements, count)
-
-    def unbatch(self) -> ElementDataset:
-        """The rows of the elements as elements."""
-        return ElementDataset(
-            lambda: (
-                map_structure(lambda array, row=row: array[row], batch)
-                for batch in self
-                for row in range(len(flatten(batch)[0]))
-            )
-        )
-
-    def shuffle(self, buffer_size: int, seed: int | None = None, **options: object) -> ElementDataset:
-        """The elements, each drawn from the next `buffer_size` that are left; in a new order for each pass."""
-        entropy = [abs(int(part)) for part in global_generator().next()] if seed is None else seed
-        random = np.random.default_rng(entropy)
-
-        def elements() -> Iterator[Any]:
-            source = iter(self)
-            buffer = list(islice(source, buffer_size))
-            while buffer:
-                place = int(random.integers(len(buffer)))
-                yield buffer[place]
-                following = list(islice(source, 1))
-                buffer[place : place + 1] = following
-
-        return ElementDataset(elements, self._count)
-
-    def take(self, count: int) -> ElementDataset:
-        """The first `count` elements; -1 for all."""
+    def take(self, count: int, name: str | None = None) -> ElementDataset:
+        """Keep the first `count` elements; -1 for all."""
         if count < 0:
             return self
         known = None if self._count is None else min(count, self._count)
-        return ElementDataset(lambda: islice(iter(self), count), known)
+        return ElementDataset(lambda: itertools.islice(self.as_numpy_iterator(), count), known)
 
-    def skip(self, count: int) -> ElementDataset:
-        """All but the first `count` elements."""
+    def skip(self, count: int, name: str | None = None) -> ElementDataset:
+        """Drop the first `count` elements; -1 for all."""
+        if count < 0:
+            return ElementDataset(lambda: iter(()), 0)
         known = None if self._count is None else max(self._count - count, 0)
-        return ElementDataset(lambda: islice(iter(self), count, None), known)
+        return ElementDataset(lambda: itertools.islice(self.as_numpy_iterator(), count, None), known)
 
-    def repeat(self, count: int | None = None) -> ElementDataset:
-        """The elements so many times over; without a number without end."""
-
-        def elements() -> Iterator[Any]:
-            done = 0
-            while count is None or done < count:
-                yield from self
-                done += 1
-
-        return ElementDataset(elements, None if count is None or self._count is None else count * self._count)
-
-    def concatenate(self, dataset: ElementDataset) -> ElementDataset:
-        """The elements of this dataset and then those of another."""
-        known = None if self._count is None or dataset._count is None else self._count + dataset._count
+    def cache(self, filename: str = "", name: str | None = None) -> ElementDataset:
+        """Keep the elements of the first whole pass in memory for the passes that follow."""
+        kept: list[list[Any]] = []
 
         def elements() -> Iterator[Any]:
-            yield from self
-            yield from dataset
-
-        return ElementDataset(elements, known)
-
-    def cache(self, filename: str = "") -> ElementDataset:
-        """The elements of the first pass, kept in memory for the others."""
-        kept: list[Any] = []
-
-        def elements() -> Iterator[Any]:
-            if not kept:
-                kept.extend(self)
-            return iter(kept)
+            if kept:
+                yield from kept[0]
+                return
+            found: list[Any] = []
+            for item in self.as_numpy_iterator():
+                found.append(item)
+                yield item
+            kept[:] = [found]
 
         return ElementDataset(elements, self._count)
 
-    def prefetch(self, buffer_size: int | None = None) -> ElementDataset:
-        """The dataset itself; give `fit` a `utils.Prefetch` of it where making batches takes time."""
+    def prefetch(self, buffer_size: int | None = None, name: str | None = None) -> ElementDataset:
+        """Return the dataset itself; give `fit` a `utils.Prefetch` of it where making batches takes time."""
         return self
 
-    def as_numpy_iterator(self) -> Iterator[Any]:
-        """The elements; they are arrays already."""
-        return iter(self)
+
+def text_lines(
+    filenames: str | os.PathLike[str] | Sequence[str],
+    compression_type: str | None = None,
+    buffer_size: int | None = None,
+    num_parallel_reads: int | None = None,
+    name: str | None = None,
+) -> ElementDataset:
+    """Make a dataset of the lines of text files, one file after the other, without their ends.
+
+    Args:
+        filenames: a path, or several.
+        compression_type: "GZIP", or None or "" for plain text.
+        buffer_size: accepted for TensorFlow's sake, as `num_parallel_reads` and `name`.
+
+    Raises:
+        ValueError: the compression has no reader here.
+        UnicodeDecodeError: while it is read, a file is not UTF-8.
+    """
+    if compression_type not in (None, "", "GZIP"):
+        raise ValueError(f'TextLineDataset: compression_type must be None, "" or "GZIP", got {compression_type!r}.')
+    paths = [filenames] if isinstance(filenames, (str, os.PathLike)) else list(filenames)
+
+    def elements() -> Iterator[Any]:
+        import gzip  # no other dataset needs it
+
+        opened = gzip.open if compression_type else open
+        for path in paths:
+            with opened(os.fspath(path), "rt", encoding="utf-8", newline="\n") as lines:
+                for line in lines:
+                    yield arrays_of(line.removesuffix("\n").removesuffix("\r"))
+
+    return ElementDataset(elements)
 
 
-def _of_arrays(structure: object) -> Any:
-    """Tuples and dicts with arrays in them; a list is an array, as in TensorFlow."""
-    if isinstance(structure, tuple):
-        return tuple(_of_arrays(part) for part in cast(tuple[Any, ...], structure))
-    if isinstance(structure, dict):
-        return {name: _of_arrays(part) for name, part in cast(dict[str, Any], structure).items()}
-    return as_array(structure)
+def _cast(item: Any, dtypes: Sequence[Any]) -> Any:
+    leaves: list[Any] = flatten(item)
+    if len(leaves) != len(dtypes):
+        raise ValueError(
+            f"from_generator: the signature has {len(dtypes)} arrays in an element, but {len(leaves)} were yielded."
+        )
+    cast = iter([np.asarray(leaf).astype(dtype, copy=False) for leaf, dtype in zip(leaves, dtypes, strict=True)])
+    return map_structure(lambda _: next(cast), item)

@@ -150,7 +150,7 @@ class CutSteps:
                 f"{kind}: the layers {synchronized} of model {model.name!r} are synchronized, but each {part} is "
                 "computed by itself here, with statistics of its own. Use synchronized=False."
             )
-        for loss in flatten(model.loss):
+        for loss in flatten(model._given_loss):
             reduction = getattr(loss, "reduction", "sum_over_batch_size")
             if reduction not in ("sum_over_batch_size", "mean", "auto"):
                 raise ValueError(

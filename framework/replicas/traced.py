@@ -421,7 +421,7 @@ def _refuse_stateful(model: Any) -> None:
 
 def _refuse_sums(model: Any) -> None:
     """Refuse losses that are no means over rows: the mean of gradients would not be the gradient of the whole."""
-    for loss in flatten(model.loss):
+    for loss in flatten(model._given_loss):
         reduction = getattr(loss, "reduction", "sum_over_batch_size")
         if reduction not in ("sum_over_batch_size", "mean", "auto"):
             raise ValueError(

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
-from ...engine.common.dtypes import DTypeLike
+from ...engine.common.dtypes import DTypeLike, as_dtype
 from ...engine.control_flow import TensorArray as TensorArray
 from ...engine.control_flow import cond as cond
 from ...engine.control_flow import group as group
@@ -35,6 +35,7 @@ from ...engine.graph import Variable as Variable
 from ...engine.graph import control_dependencies as control_dependencies
 from ...engine.graph import device as device
 from ...engine.graph import name_scope as name_scope
+from ...engine.graph import spec as specs
 from ...engine.objects import initializers as initializers
 from ...engine.ops import constant as constant
 from ...engine.ops import convert_to_tensor as convert_to_tensor
@@ -42,10 +43,14 @@ from ...engine.ops.base import TensorLike
 from ...engine.ops.math.elementwise import identity as pass_on
 from ...engine.ops.random import samplers as draws
 from ...engine.ops.random.keys import set_global_seed
+from ...engine.ops.text import strings as strings
 from ...engine.session.function import function as trace_function
 from ...layers import nn as many_classes
-from ..data.element_dataset import ElementDataset
+from ..data.element_dataset import ElementDataset, text_lines
 from ..training.gradient_tape import GradientTape as GradientTape
+
+if TYPE_CHECKING:
+    from ..structures import ShapeLike
 
 newaxis = None
 float16, bfloat16, float32, float64 = "float16", "bfloat16", "float32", "float64"
@@ -228,6 +233,14 @@ def where(
 def function(func: Callable[..., Any] | None = None, **options: Any) -> Any:
     """`anabranch.function`, with or without options, which are TensorFlow's and do nothing here."""
     return trace_function if func is None else trace_function(func)
+
+
+def _tensor_spec(shape: ShapeLike, dtype: DTypeLike = "float32", name: str | None = None) -> specs.TensorSpec:
+    """Make the spec of a tensor: its shape, None for a size that is open, and its dtype."""
+    return specs.TensorSpec(specs.as_shape(shape), as_dtype(dtype))
+
+
+TensorSpec = _tensor_spec
 
 
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
@@ -518,10 +531,21 @@ image = SimpleNamespace(
     resize=_resize,
 )
 linalg = SimpleNamespace(einsum=einsum, matmul=matmul, norm=_norm)
-data = SimpleNamespace(Dataset=ElementDataset, AUTOTUNE=-1, experimental=SimpleNamespace(AUTOTUNE=-1))
+data = SimpleNamespace(
+    AUTOTUNE=-1, Dataset=ElementDataset, TextLineDataset=text_lines, experimental=SimpleNamespace(AUTOTUNE=-1)
+)
 
 _NOT_TENSORFLOWS = {"accumulate", "annotations", "draws", "many_classes", "ops", "partial", "pass_on", "trace_function"}
-_NOT_TENSORFLOWS |= {"Any", "Callable", "ElementDataset", "Sequence", "SimpleNamespace", "set_global_seed"}
+_NOT_TENSORFLOWS |= {
+    "Any",
+    "Callable",
+    "ElementDataset",
+    "Sequence",
+    "SimpleNamespace",
+    "set_global_seed",
+    "TYPE_CHECKING",
+}
+_NOT_TENSORFLOWS |= {"TYPE_CHECKING", "as_dtype", "specs", "text_lines"}
 
 
 def __dir__() -> list[str]:

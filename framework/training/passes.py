@@ -36,7 +36,7 @@ class PassMethods(StepMethods):
     stop_training: bool
     stop_evaluating: bool
     stop_predicting: bool
-    loss: Losses
+    _given_loss: Losses
     distribute_strategy: Strategy | None
     _checked_batch: bool
 
@@ -117,8 +117,9 @@ class PassMethods(StepMethods):
     def _check_batch(self, batch: Batch) -> None:
         self._checked_batch = True
         check_numbers(batch)
-        if self.loss is not None and not isinstance(self.loss, (dict, list, tuple)):
-            check_probabilities(batch, self.loss if isinstance(self.loss, str) else object_name(self.loss))
+        given = self._given_loss
+        if given is not None and not isinstance(given, (dict, list, tuple)):
+            check_probabilities(batch, given if isinstance(given, str) else object_name(given))
 
     def _evaluate(self, data: Epochs, hooks: CallbackList, progress: Progress | None) -> Logs:
         self.reset_metrics()

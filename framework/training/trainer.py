@@ -58,6 +58,9 @@ class Trainer(PassMethods):
     def _init_trainer(self) -> None:
         self.optimizer: Any = None
         self.loss: Losses = None
+        self._given_loss: Losses = (
+            None  # the last argument of `compile`, where `loss` may be an attribute of a subclass
+        )
         self.distribute_strategy: Strategy | None = None
         self.compiled = False
         self.stop_training = self.stop_evaluating = self.stop_predicting = False
@@ -127,7 +130,9 @@ class Trainer(PassMethods):
             self._compile_arguments["auto_scale_loss"] = False
         elif _needs_scaled_loss(self):
             self.optimizer = optim.LossScaleOptimizer(self.optimizer, name="loss_scale_optimizer")
-        self.loss = loss
+        if loss is not None or self.loss is self._given_loss:
+            self.loss = loss
+        self._given_loss = loss
         self._cut_steps = self._found_cut_steps()
         self.run_eagerly = run_eagerly
         self.steps_per_execution = max(int(steps_per_execution or 1), 1)
@@ -325,7 +330,8 @@ class Trainer(PassMethods):
 
     def _label_form(self) -> str:
         """Return the form of labels that the compiled loss takes: class numbers, one-hot rows, or nothing."""
-        name = self.loss if isinstance(self.loss, str) else object_name(self.loss) if self.loss is not None else ""
+        given = self._given_loss
+        name = given if isinstance(given, str) else object_name(given) if given is not None else ""
         if "sparse" in name:
             return "indices"
         return "one_hot" if name.startswith("categorical") else "guess"

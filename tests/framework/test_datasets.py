@@ -177,7 +177,7 @@ def test_a_split_has_every_file_once(texts: Path) -> None:
 def test_shuffled_texts_keep_their_labels(texts: Path) -> None:
     dataset = text_dataset_from_directory(texts, seed=1, verbose=False)
     for _ in range(2):
-        ((x, y),) = list(dataset)
+        ((x, y),) = list(dataset.as_numpy_iterator())
         assert {(word, int(label)) for word, label in zip(x, y, strict=True)} == {
             ("dull", 0), ("poor", 0), ("fine", 1), ("grand", 1), ("schön", 1)
         }  # fmt: skip

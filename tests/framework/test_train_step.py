@@ -33,6 +33,29 @@ def descended(x: np.ndarray, y: np.ndarray, weights: list[np.ndarray], rate: flo
     return [weights[0] - rate * x.T @ slope, weights[1] - rate * slope.sum(0)]
 
 
+def test_a_loss_attribute_of_the_class_stays():
+    class Own(ab.Model):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.loss = ab.losses.MeanAbsoluteError()
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with ab.GradientTape() as tape:
+                loss = self.loss(y, self(x, training=True))
+            self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+            return {"loss": loss}
+
+    model = built(Own, loss=None, metrics=None)
+    assert np.isfinite(model.fit(X, Y, verbose=0).history["loss"]).all()
+    assert isinstance(model.loss, ab.losses.MeanAbsoluteError)
+
+    model = built(ab.Model)
+    assert model.loss == "mse"
+    model.compile("sgd")
+    assert model.loss is None  # an earlier argument does not stay
+
+
 # --- steps as Keras's users write them ------------------------------------------------------------------------------
 
 

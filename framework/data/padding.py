@@ -1,0 +1,93 @@
+"""Padding of the elements of a dataset to the shape of their batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...engine.common.nest import flatten, map_structure
+
+if TYPE_CHECKING:
+    from ..structures import Arrays, Nest, ShapeLike
+
+Array = NDArray[Any]
+
+
+def padded_rows(
+    rows: Sequence[Any], shapes: Nest[ShapeLike] | None, values: Arrays | None, longest: int | None = None
+) -> Any:
+    """Stack elements whose axes are padded at their end.
+
+    Args:
+        rows: elements: arrays, or structures of them.
+        shapes: the sizes after padding, a shape for each array; None for an axis, or for all: as large as need be.
+        values: what to pad with, one for all arrays or one for each; by default 0 and "".
+        longest: the size of axes that `shapes` leaves open.
+
+    Raises:
+        ValueError: an array does not fit into its shape, or there are not as many shapes or values as arrays.
+    """
+    leaves: list[list[Any]] = [flatten(row) for row in rows]
+    count = len(leaves[0])
+    wanted = [None] * count if shapes is None else _shapes(shapes, count)
+    fillers = _values(values, count)
+    stacked = iter(
+        [
+            _padded([np.asarray(row[leaf]) for row in leaves], wanted[leaf], fillers[leaf], longest)
+            for leaf in range(count)
+        ]
+    )
+    return map_structure(lambda _: next(stacked), rows[0])
+
+
+def _shapes(shapes: Any, count: int) -> list[Any]:
+    found = list(_each_shape(shapes))
+    if len(found) != count:
+        raise ValueError(
+            f"padded_shapes must have a shape for each of the {count} arrays of an element, got {shapes!r}."
+        )
+    return found
+
+
+def _each_shape(shapes: Any) -> Any:
+    """Yield the shapes of a structure; a list or tuple of sizes is one."""
+    if isinstance(shapes, dict):
+        for part in cast(dict[str, Any], shapes).values():
+            yield from _each_shape(part)
+    elif isinstance(shapes, (list, tuple)) and any(isinstance(part, (list, tuple, dict)) for part in cast(Any, shapes)):
+        for part in cast(Sequence[Any], shapes):
+            yield from _each_shape(part)
+    else:
+        yield shapes
+
+
+def _values(values: Any, count: int) -> list[Any]:
+    if values is None:
+        return [None] * count
+    found: list[Any] = flatten(values)
+    if len(found) == 1:
+        return found * count
+    if len(found) != count:
+        raise ValueError(f"padding_values must be one, or one for each of {count} arrays; got {len(found)}.")
+    return found
+
+
+def _padded(arrays: list[Array], wanted: Any, value: Any, longest: int | None) -> Array:
+    rank = arrays[0].ndim
+    sizes = [longest] * rank if wanted is None else [longest if size in (None, -1) else int(size) for size in wanted]
+    if len(sizes) != rank or any(array.ndim != rank for array in arrays):
+        shapes = sorted({array.shape for array in arrays})
+        raise ValueError(f"padded_batch: elements of shapes {shapes} have not {len(sizes)} axes, as {wanted} has.")
+    largest = np.max([array.shape for array in arrays], axis=0).tolist() if rank else []
+    sizes = [most if size is None else size for size, most in zip(sizes, largest, strict=True)]
+    if any(most > size for size, most in zip(sizes, largest, strict=True)):
+        raise ValueError(f"padded_batch: an element of shape {tuple(largest)} does not fit into {tuple(sizes)}.")
+    dtype = np.result_type(*arrays)
+    empty = "" if dtype.kind in "OUTS" else 0
+    result = np.full((len(arrays), *sizes), empty if value is None else value, dtype)
+    for row, array in enumerate(arrays):
+        result[(row, *(slice(size) for size in array.shape))] = array
+    return result

@@ -1,0 +1,469 @@
+"""Transformations of datasets, with the names and argument orders of ``tf.data.Dataset``."""
+
+from __future__ import annotations
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...engine.common.nest import flatten, map_structure
+from ...engine.ops.base import as_array, constant
+from ...engine.ops.random.keys import global_generator
+from ...engine.session.function import Function
+from .padding import padded_rows
+
+if TYPE_CHECKING:
+    from ..structures import Arrays, Nest, ShapeLike
+    from .element_dataset import ElementDataset
+
+UNKNOWN_CARDINALITY = -2
+
+
+class Transformations(ABC):
+    """Add the transformations of ``tf.data.Dataset`` to a class with `as_numpy_iterator` and `cardinality`.
+
+    Elements are tensors, or tuples, dicts and lists of tensors. Each method returns a new dataset, and a pass over
+    that one begins a pass over this one.
+    """
+
+    @abstractmethod
+    def as_numpy_iterator(self) -> Iterator[Any]:
+        """Begin a pass over the elements, as NumPy arrays."""
+
+    @abstractmethod
+    def cardinality(self) -> int:
+        """Return the number of elements; -2 if it is not known."""
+
+    def _derived(self, elements: Callable[[], Iterator[Any]], count: int | None = None) -> ElementDataset:
+        from .element_dataset import ElementDataset  # which is made of this class
+
+        return ElementDataset(elements, count)
+
+    @property
+    def _known(self) -> int | None:
+        count = self.cardinality()
+        return None if count == UNKNOWN_CARDINALITY else count
+
+    def __iter__(self) -> Iterator[Any]:
+        return (map_structure(_as_tensor, item) for item in self.as_numpy_iterator())
+
+    # Whole datasets ---------------------------------------------------------------------------------------------------
+
+    def apply(self, transformation_func: Callable[[Any], Any]) -> Any:
+        """Return ``transformation_func(self)``."""
+        return transformation_func(self)
+
+    def get_single_element(self, name: str | None = None) -> Any:
+        """Return the only element.
+
+        Raises:
+            ValueError: there is none, or more than one.
+        """
+        first = list(islice(self, 2))
+        if len(first) != 1:
+            raise ValueError(
+                f"get_single_element: the dataset has {'no element' if not first else 'several elements'}."
+            )
+        return first[0]
+
+    def reduce(self, initial_state: Arrays, reduce_func: Callable[..., Any], name: str | None = None) -> Any:
+        """Return the last state: ``reduce_func(state, element)``, of ops, gives the state that follows."""
+        step = Function(reduce_func)
+        state: Any = arrays_of(initial_state)
+        for item in self.as_numpy_iterator():
+            state = step(state, item)
+        return state
+
+    def enumerate(self, start: int = 0, name: str | None = None) -> ElementDataset:
+        """Make pairs of a number, counted from `start`, and an element."""
+        return self._derived(
+            lambda: ((np.int64(n), x) for n, x in builtins.enumerate(self.as_numpy_iterator(), start)), self._known
+        )
+
+    def concatenate(self, dataset: Transformations, name: str | None = None) -> ElementDataset:
+        """Append the elements of another dataset."""
+        first, second = self._known, dataset._known
+
+        def elements() -> Iterator[Any]:
+            yield from self.as_numpy_iterator()
+            yield from dataset.as_numpy_iterator()
+
+        return self._derived(elements, None if first is None or second is None else first + second)
+
+    def repeat(self, count: int | None = None, name: str | None = None) -> ElementDataset:
+        """Repeat the elements `count` times; without end for None and -1."""
+        forever = count is None or count < 0
+
+        def elements() -> Iterator[Any]:
+            done = 0
+            while forever or done < cast(int, count):
+                is_empty = True
+                for item in self.as_numpy_iterator():
+                    is_empty = False
+                    yield item
+                if is_empty:
+                    return  # no pass will give one
+                done += 1
+
+        known = self._known
+        return self._derived(elements, None if forever or known is None else cast(int, count) * known)
+
+    # Elements one by one ----------------------------------------------------------------------------------------------
+
+    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> ElementDataset:
+        """Keep the elements for which `predicate`, of ops, is true."""
+        test = on_elements(predicate)
+        return self._derived(lambda: (item for item in self.as_numpy_iterator() if test(item)))
+
+    def take_while(self, predicate: Callable[..., Any], name: str | None = None) -> ElementDataset:
+        """Keep the elements before the first for which `predicate`, of ops, is false."""
+        test = on_elements(predicate)
+        return self._derived(lambda: takewhile(test, self.as_numpy_iterator()))
+
+    def scan(self, initial_state: Arrays, scan_func: Callable[..., Any], name: str | None = None) -> ElementDataset:
+        """Map by a function that carries a state: ``scan_func(state, element)``, of ops, gives (state, element)."""
+        step = Function(scan_func)
+
+        def elements() -> Iterator[Any]:
+            state: Any = arrays_of(initial_state)
+            for item in self.as_numpy_iterator():
+                state, made = step(state, item)
+                yield made
+
+        return self._derived(elements, self._known)
+
+    def shard(self, num_shards: int, index: int, name: str | None = None) -> ElementDataset:
+        """Keep each `num_shards`-th element, from element `index` on.
+
+        Raises:
+            ValueError: there is no shard of that index.
+        """
+        if not 0 <= index < num_shards:
+            raise ValueError(
+                f"shard: index must be from 0 to {num_shards - 1} for num_shards={num_shards}, got {index}."
+            )
+        known = self._known
+        count = None if known is None else len(range(index, known, num_shards))
+        return self._derived(lambda: islice(self.as_numpy_iterator(), index, None, num_shards), count)
+
+    def unique(self, name: str | None = None) -> ElementDataset:
+        """Keep the first of equal elements."""
+
+        def elements() -> Iterator[Any]:
+            seen: set[Hashable] = set()
+            for item in self.as_numpy_iterator():
+                key = tuple(
+                    (array.shape, str(array.dtype), array.tobytes()) for array in map(np.asarray, flatten(item))
+                )
+                if key not in seen:
+                    seen.add(key)
+                    yield item
+
+        return self._derived(elements)
+
+    def shuffle(
+        self,
+        buffer_size: int,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool = True,
+        name: str | None = None,
+    ) -> ElementDataset:
+        """Draw each element from the next `buffer_size` that are left.
+
+        Args:
+            buffer_size: the number of elements to draw from; the number of all gives each order the same chance.
+            seed: of the orders; by default from the generator that `utils.set_random_seed` seeds.
+            reshuffle_each_iteration: draw a new order for each pass. False keeps the parts apart into which `take` and
+                `skip` divide a shuffled dataset.
+            name: accepted for TensorFlow's sake.
+
+        Raises:
+            ValueError: the buffer holds no element.
+        """
+        if buffer_size < 1:
+            raise ValueError(f"shuffle: buffer_size must be at least 1, got {buffer_size}.")
+        entropy = [abs(int(part)) for part in global_generator().next()] if seed is None else seed
+        kept = np.random.default_rng(entropy)
+
+        def elements() -> Iterator[Any]:
+            random = kept if reshuffle_each_iteration else np.random.default_rng(entropy)
+            source = self.as_numpy_iterator()
+            buffer = list(islice(source, buffer_size))
+            while buffer:
+                place = int(random.integers(len(buffer)))
+                yield buffer[place]
+                buffer[place : place + 1] = islice(source, 1)
+
+        return self._derived(elements, self._known)
+
+    # Datasets of elements ---------------------------------------------------------------------------------------------
+
+    def flat_map(self, map_func: Callable[..., Transformations], name: str | None = None) -> ElementDataset:
+        """Join the datasets that `map_func` gives for the elements.
+
+        Args:
+            map_func: a Python function that is called with each element, of a tuple with its parts.
+            name: accepted for TensorFlow's sake.
+        """
+        return self._derived(
+            lambda: (item for element in self.as_numpy_iterator() for item in _pass(map_func, element))
+        )
+
+    def interleave(
+        self,
+        map_func: Callable[..., Transformations],
+        cycle_length: int | None = None,
+        block_length: int = 1,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> ElementDataset:
+        """Take elements in turn from the datasets that `map_func` gives for the elements.
+
+        Args:
+            map_func: a Python function that is called with each element, of a tuple with its parts.
+            cycle_length: the number of datasets that are open at once; 16 if None or negative.
+            block_length: the number of elements to take from one before the next.
+            num_parallel_calls: accepted for TensorFlow's sake, as `deterministic` and `name`.
+        """
+        length = 16 if cycle_length is None or cycle_length < 0 else cycle_length
+        if length < 1 or block_length < 1:
+            raise ValueError(
+                f"interleave: cycle_length and block_length must be at least 1, got {cycle_length} and {block_length}."
+            )
+
+        def elements() -> Iterator[Any]:
+            source = self.as_numpy_iterator()
+            opened = [_pass(map_func, element) for element in islice(source, length)]
+            while opened:
+                place = 0
+                while place < len(opened):
+                    block = list(islice(opened[place], block_length))
+                    yield from block
+                    if len(block) == block_length:
+                        place += 1
+                        continue
+                    following = [_pass(map_func, element) for element in islice(source, 1)]
+                    opened[place : place + 1] = following
+                    place += len(following)
+
+        return self._derived(elements)
+
+    def window(
+        self,
+        size: int,
+        shift: int | None = None,
+        stride: int = 1,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> ElementDataset:
+        """Make windows: datasets of `size` elements, `stride` apart; each begins `shift` (`size`) after the one before.
+
+        Of elements that are structures a window is the structure of a dataset for each array.
+
+        >>> from anabranch import tf
+        >>> windows = tf.data.Dataset.range(5).window(3, shift=1, drop_remainder=True)
+        >>> [w.tolist() for w in windows.flat_map(lambda window: window.batch(3))]
+        [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+        """
+        step = size if shift is None else shift
+        if size < 1 or step < 1 or stride < 1:
+            raise ValueError(f"window: size, shift and stride must be at least 1, got {size}, {step} and {stride}.")
+
+        def elements() -> Iterator[Any]:
+            source = self.as_numpy_iterator()
+            span = (size - 1) * stride + 1
+            buffer: list[Any] = []
+            while True:
+                buffer.extend(islice(source, span - len(buffer)))
+                rows = buffer[::stride]
+                if not rows or (drop_remainder and len(rows) < size):
+                    return
+                yield map_structure(lambda *parts: self._derived(parts.__iter__, len(parts)), *rows)
+                for _ in islice(source, max(step - len(buffer), 0)):
+                    pass
+                del buffer[:step]
+
+        return self._derived(elements)
+
+    def unbatch(self, name: str | None = None) -> ElementDataset:
+        """Make an element of each row of the elements."""
+        return self._derived(
+            lambda: (
+                map_structure(lambda array, row=row: array[row], batch)
+                for batch in self.as_numpy_iterator()
+                for row in range(len(flatten(batch)[0]))
+            )
+        )
+
+    # Batches ----------------------------------------------------------------------------------------------------------
+
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> ElementDataset:
+        """Stack `batch_size` elements into one; the last has those that are left, or is dropped.
+
+        Raises:
+            ValueError: the batch size is not positive, or elements of a batch have different shapes.
+        """
+        return self._batched("batch", batch_size, drop_remainder, lambda rows: map_structure(_stacked, *rows))
+
+    def padded_batch(
+        self,
+        batch_size: int,
+        padded_shapes: Nest[ShapeLike] | None = None,
+        padding_values: Arrays | None = None,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> ElementDataset:
+        """Stack `batch_size` elements, whose axes are padded at their end to one size.
+
+        Args:
+            batch_size: the number of elements in a batch.
+            padded_shapes: the sizes after padding, in the structure of an element; None, the default, for an axis: the
+                largest in the batch.
+            padding_values: a number or string, or one for each array of an element; 0 and "" by default.
+            drop_remainder: drop a last batch that is not full.
+            name: accepted for TensorFlow's sake.
+
+        Raises:
+            ValueError: an element is larger than its padded shape, or has another number of axes.
+
+        >>> from anabranch import tf
+        >>> ragged = tf.data.Dataset.range(1, 4).map(lambda n: tf.fill((n,), n))
+        >>> [batch.tolist() for batch in ragged.padded_batch(3)]
+        [[[1, 0, 0], [2, 2, 0], [3, 3, 3]]]
+        """
+
+        def stack(rows: list[Any]) -> Any:
+            return padded_rows(rows, padded_shapes, padding_values)
+
+        return self._batched("padded_batch", batch_size, drop_remainder, stack)
+
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: Nest[ShapeLike] | None = None,
+        padding_values: Arrays | None = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> ElementDataset:
+        """Make padded batches of elements of like lengths.
+
+        Args:
+            element_length_func: gives the length of an element, of a tuple from its parts.
+            bucket_boundaries: the upper bounds of the buckets' lengths, ascending; a bucket's bound is not in it.
+            bucket_batch_sizes: the batch size of each bucket, one more than there are bounds.
+            padded_shapes: as in `padded_batch`.
+            padding_values: as in `padded_batch`.
+            pad_to_bucket_boundary: pad axes without a size to the longest length of the bucket, not of the batch.
+            no_padding: stack elements as they are.
+            drop_remainder: drop batches that are not full at the end.
+            name: accepted for TensorFlow's sake.
+
+        Raises:
+            ValueError: the numbers of bounds and batch sizes do not fit; with `pad_to_bucket_boundary`, an element is
+                too long for the last bound.
+        """
+        bounds = list(bucket_boundaries)
+        if len(bucket_batch_sizes) != len(bounds) + 1 or bounds != sorted(set(bounds)):
+            raise ValueError(
+                "bucket_by_sequence_length: bucket_boundaries must ascend, and bucket_batch_sizes must have one entry "
+                f"more; got {bounds} and {list(bucket_batch_sizes)}."
+            )
+
+        def stack(rows: list[Any], bucket: int) -> Any:
+            if no_padding:
+                return map_structure(_stacked, *rows)
+            if pad_to_bucket_boundary and bucket == len(bounds):
+                raise ValueError(
+                    "bucket_by_sequence_length: pad_to_bucket_boundary needs elements shorter than the last bound, "
+                    f"{bounds[-1] if bounds else 'of which there is none'}."
+                )
+            longest = bounds[bucket] - 1 if pad_to_bucket_boundary else None
+            return padded_rows(rows, padded_shapes, padding_values, longest)
+
+        def elements() -> Iterator[Any]:
+            buckets: list[list[Any]] = [[] for _ in bucket_batch_sizes]
+            for item in self.as_numpy_iterator():
+                length = int(_called(element_length_func, item))
+                bucket = int(np.searchsorted(bounds, length, side="right"))
+                buckets[bucket].append(item)
+                if len(buckets[bucket]) == bucket_batch_sizes[bucket]:
+                    yield stack(buckets[bucket], bucket)
+                    buckets[bucket] = []
+            if not drop_remainder:
+                yield from (stack(rows, bucket) for bucket, rows in builtins.enumerate(buckets) if rows)
+
+        return self._derived(elements)
+
+    def rebatch(self, batch_size: int, drop_remainder: bool = False, name: str | None = None) -> ElementDataset:
+        """Change the number of rows of batches."""
+        return self.unbatch().batch(batch_size, drop_remainder)
+
+    def _batched(
+        self, method: str, batch_size: int, drop_remainder: bool, stack: Callable[[list[Any]], Any]
+    ) -> ElementDataset:
+        if batch_size < 1:
+            raise ValueError(f"{method}: batch_size must be at least 1, got {batch_size}.")
+        known = self._known
+        count = None if known is None else known // batch_size if drop_remainder else -(-known // batch_size)
+
+        def elements() -> Iterator[Any]:
+            source = self.as_numpy_iterator()
+            while rows := list(islice(source, batch_size)):
+                if len(rows) < batch_size and drop_remainder:
+                    return
+                yield stack(rows)
+
+        return self._derived(elements, count)
+
+
+def arrays_of(structure: object) -> Any:
+    """Return tuples and dicts with arrays in them; a list is an array, as in TensorFlow."""
+    if isinstance(structure, tuple):
+        return tuple(arrays_of(part) for part in cast(tuple[Any, ...], structure))
+    if isinstance(structure, dict):
+        return {name: arrays_of(part) for name, part in cast(dict[str, Any], structure).items()}
+    return as_array(structure)
+
+
+def _as_tensor(part: Any) -> Any:
+    return part if isinstance(part, Transformations) else constant(part)  # a window is a dataset
+
+
+def on_elements(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Trace `function`, of ops, for elements: of a tuple it gets the parts as arguments."""
+    traced = Function(function)
+    return lambda item: _called(traced, item)
+
+
+def _called(function: Callable[..., Any], item: Any) -> Any:
+    return function(*item) if isinstance(item, tuple) else function(item)
+
+
+def _pass(function: Callable[..., Transformations], item: Any) -> Iterator[Any]:
+    return _called(function, item).as_numpy_iterator()
+
+
+def _stacked(*parts: Any) -> NDArray[Any]:
+    shapes = sorted({np.shape(part) for part in parts})
+    if len(shapes) > 1:
+        raise ValueError(
+            f"A batch takes elements of one shape, got {', '.join(map(str, shapes))}. padded_batch pads them to one."
+        )
+    return np.stack(parts)
