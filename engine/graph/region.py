@@ -34,6 +34,7 @@ class Region(Graph):
         results: the outputs, in order.
         outer_waits: for operations here those of enclosing graphs that control dependencies make them wait for.
         needed: the operations that a run needs, in order, of a region that passes have settled; else None.
+        demanded: the tensors whose values frames record, of a region that passes have settled.
         is_copy: whether it is a pass that builds it: then no line of the user's is looked for on the stack.
         is_built: whether an operation holds the region, or it was rewritten; from then on it captures nothing more.
 
@@ -57,6 +58,7 @@ class Region(Graph):
         self.is_built = False
         self.is_copy = False
         self.needed: list[Operation] | None = None
+        self.demanded: list[Symbol] = []
 
     @property
     def parent(self) -> Graph:

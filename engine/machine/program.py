@@ -172,7 +172,6 @@ class MachineProgram:
         printer.rows_in_place, printer.shares_variables = self.machine.row_writes, True
         printer.bindings["copied"] = copied_value
         printer.bindings["stats"] = self.statistics
-        printer.bodies.start(prepared.operations)
         several = len(self.machine.devices) > 1
 
         def way(node: Node) -> str:

@@ -14,7 +14,7 @@ from ..control_flow.frames import History, Saved
 from ..graph.graph import Operation
 from ..graph.spec import ArraySpec, FrameSpec
 from ..graph.tensor import Symbol
-from ..passes.framework.prune import needed_in_region, recorded_tensors
+from ..passes.framework.prune import needed_in_region
 
 
 class PrintedBodies:
@@ -28,15 +28,6 @@ class PrintedBodies:
     def __init__(self) -> None:
         self.names: dict[Body, str] = {}
         self.labels: dict[str, str] = {}
-        self._recorded: dict[Body, list[Symbol]] = {}
-
-    def start(self, operations: Sequence[Operation]) -> None:
-        """Find out what the frames of all calls of a step have to record."""
-        self._recorded = recorded_tensors(operations)
-
-    def recorded(self, body: Body) -> list[Symbol]:
-        """The tensors whose values a frame of `body` holds, in its order."""
-        return self._recorded.get(body, [])
 
 
 class BlockPrinter(Protocol):
@@ -58,7 +49,7 @@ def print_call(block: BlockPrinter, operation: Operation, bodies: PrintedBodies)
     if isinstance(op, Recorded):
         body = op.inner.graph
         assert isinstance(body, Body)
-        place = place_among(op.inner, bodies.recorded(body))
+        place = place_among(op.inner, body.demanded)
         block.line(f"{block.output_name(operation.outputs[0])} = {arguments[0]}[{place}]", (operation, arguments))
         return
     assert isinstance(op, (Call, Recursion))
@@ -74,12 +65,11 @@ def _print_body(block: BlockPrinter, body: Body, bodies: PrintedBodies) -> None:
     bodies.labels[name] = body.name
     names = {tensor: block.fresh(tensor.operation.name) for tensor in body.inner_inputs()}
     inside = block.function_block(name, names)
-    recorded = bodies.recorded(body)
-    inside.print_operations(needed_in_region(body, recorded), [*body.results, *recorded])
-    counted = [inside.names[tensor] for tensor in recorded if _is_counted(tensor)]
+    inside.print_operations(needed_in_region(body, body.demanded), [*body.results, *body.demanded])
+    counted = [inside.names[tensor] for tensor in body.demanded if _is_counted(tensor)]
     if counted:
         inside.line(f"stats.note_saved({', '.join(counted)})")
-    frame = f"({', '.join(inside.names[tensor] for tensor in recorded)},)" if recorded else "None"
+    frame = f"({', '.join(inside.names[tensor] for tensor in body.demanded)},)" if body.demanded else "None"
     inside.line(f"return ({', '.join([*[inside.names[result] for result in body.results], frame])},)")
 
 

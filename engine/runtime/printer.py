@@ -143,7 +143,6 @@ class Printer:
         for tensor in feeds:
             names[tensor] = self.fresh(tensor.operation.name)
         function.arguments = list(names.values())
-        self.bodies.start(operations)
         body = Block(function, names, 1)
         body.print_operations(operations, set(fetches))
         copied = copied | self.stored

@@ -25,7 +25,7 @@ from ..ops.base import Constant
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.tensor_arrays import ArrayStack, ArrayWrite
 from ..passes.framework.prune import frame_users
-from ..passes.memory.storage import blocks, demanded_blocks, is_fresh
+from ..passes.memory.storage import blocks, inner_blocks, is_fresh
 
 _SMALLEST = 1 << 10  # bytes of a row: what is smaller is stacked as quickly
 _FIRST_ROWS = 32
@@ -204,7 +204,7 @@ def _find(block: Sequence[Operation], outliving: set[Symbol], found: set[Symbol]
             found.update(_only_stacked(users.get(operation.outputs[-1], ()), otherwise))
         if isinstance(operation.op, Recursion):
             continue  # frames of calls record what loops inside gather
-        for operations, kept in demanded_blocks(operation, users):
+        for operations, kept in inner_blocks(operation):
             _find(operations, kept, found)
 
 

@@ -18,8 +18,7 @@ from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.containers.tensor_arrays import ArrayRead, ArrayStack
 from ..ops.math.elementwise import Subtract
-from ..passes.framework.prune import frame_users
-from ..passes.memory.storage import demanded_blocks
+from ..passes.memory.storage import inner_blocks
 
 
 def last_reads(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> set[Operation]:
@@ -35,15 +34,15 @@ def last_reads(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> se
 
 
 def _find(block: Sequence[Operation], outliving: set[Symbol], found: set[Operation]) -> None:
-    users = frame_users(block)
-    uses = Counter([tensor for operation in block for tensor in operation.inputs] if users else ())
-    outliving = outliving | _shared(block)
+    histories = [operation for operation in block if isinstance(operation.op, History)]
+    uses = Counter([tensor for operation in block for tensor in operation.inputs] if histories else ())
+    outliving = outliving | _shared(histories)
     for operation in block:
-        inner = list(demanded_blocks(operation, users)) if operation.op.regions else []
         if isinstance(operation.op, ArrayStack) and operation.outputs[0].dtype.name in ("float32", "float64"):
             history = operation.inputs[0]
             if isinstance(history.operation.op, History) and uses[history] == 1 and history not in outliving:
                 found.add(operation)
+        inner = list(inner_blocks(operation))
         if isinstance(operation.op, While):
             inside, kept = inner[1]
             for outer, parameter in operation.op.body.captures:

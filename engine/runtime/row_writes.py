@@ -15,8 +15,7 @@ from ..graph.graph import Operation, ReadVariable
 from ..graph.state.variable import Assign, Variable
 from ..graph.tensor import Symbol
 from ..ops.containers.indexed_slices import AssignRows
-from ..passes.framework.prune import frame_users
-from ..passes.memory.storage import demanded_blocks
+from ..passes.memory.storage import inner_blocks
 
 
 def rows_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> set[Operation]:
@@ -29,14 +28,13 @@ def rows_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol]) ->
 def _find_rows_in_place(
     block: Sequence[Operation], outliving: set[Symbol], around: tuple[_Place, ...], found: set[Operation]
 ) -> None:
-    users = frame_users(block)
     for position, operation in enumerate(block):
         if not operation.writes or isinstance(operation.op, Recursion):  # a call inside may use what it read before
             continue
         places = (*around, _Place(block, position, outliving))
         if isinstance(operation.op, AssignRows) and _may_write_in_place(operation, operation.op, places):
             found.add(operation)
-        for inner, kept in demanded_blocks(operation, users):
+        for inner, kept in inner_blocks(operation):
             _find_rows_in_place(inner, kept, places, found)
 
 

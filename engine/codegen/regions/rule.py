@@ -21,7 +21,7 @@ from ...passes.framework.estimates import flops_of
 from ...passes.framework.log import note_change, note_kept
 from ...passes.framework.prune import frame_users
 from ...passes.loops.linear import trip_count
-from ...passes.memory.storage import demanded_blocks
+from ...passes.memory.storage import inner_blocks
 from ...queues.stops import stopped_address
 from ..expression.expression import UnsupportedError
 from ..llvm.compiler import Effort
@@ -259,7 +259,7 @@ def _find(
                 continue
         if isinstance(operation.op, Recursion):
             continue  # frames of calls record what loops inside gather
-        for inner, outliving in demanded_blocks(operation, users):
+        for inner, outliving in inner_blocks(operation):
             _find(inner, outliving, plans, by_form)
 
 

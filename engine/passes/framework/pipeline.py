@@ -183,7 +183,7 @@ def _place(step: Rewriter, options: Options) -> None:
 
 def _sink(step: Rewriter, options: Options) -> None:
     del options
-    sink_into_branches(step.graph, step.operations, step.kept)
+    sink_into_branches(step.graph, step.operations, step.kept_tensors, set(step.wanted))
 
 
 def _fission(step: Rewriter, options: Options) -> None:
@@ -210,11 +210,12 @@ def _materialise_transposes(step: Rewriter, options: Options) -> None:
 
 
 def _pack(step: Rewriter, options: Options) -> None:
-    pack_weights(step.graph, step.operations, options.fusion_rule, step.fetches)
+    if pack_weights(step.graph, step.operations, options.fusion_rule, step.kept_tensors):
+        step.touch()
 
 
 def _lay_out(step: Rewriter, options: Options) -> None:
-    lay_out_weights(step.graph, step.operations, options.fusion_rule, step.fetches)
+    lay_out_weights(step.operations, options.fusion_rule, step.kept_tensors)
 
 
 def _winograd(step: Rewriter, options: Options) -> None:
@@ -223,15 +224,16 @@ def _winograd(step: Rewriter, options: Options) -> None:
 
 def _fuse(step: Rewriter, options: Options) -> None:
     sizes = step.sizes if options.runs_on_one_host(step) else None  # GPUs have kernels for known sizes alone
-    fuse(step.graph, step.operations, step.fetches, options.fusion_rule, sizes)
+    if fuse(step.graph, step.operations, step.kept_tensors, options.fusion_rule, sizes):
+        step.touch()
 
 
 def _horizontal_fusion(step: Rewriter, options: Options) -> None:
-    fuse_updates(step.graph, step.operations, step.fetches, options.fusion_rule)
+    fuse_updates(step.graph, step.operations, step.kept_tensors, options.fusion_rule)
 
 
 def _update_rows(step: Rewriter, options: Options) -> None:
-    change_rows_at_once(step.graph, step.operations, step.fetches, options.fusion_rule)
+    change_rows_at_once(step.graph, step.operations, step.kept_tensors, options.fusion_rule)
     asked = set(step.wanted)
     step.wanted = [o for o in step.graph.operations if o in asked or isinstance(o.op, UpdateRows)]
 
@@ -242,7 +244,8 @@ def _epilogues(step: Rewriter, options: Options) -> None:
 
 def _late_rows(step: Rewriter, options: Options) -> None:
     del options
-    take_rows_late(step.graph, step.operations)
+    if take_rows_late(step.graph, step.operations):
+        step.touch()
 
 
 def _switched(
@@ -274,10 +277,10 @@ PIPELINE = (
     _switched("same_shapes", _same_shapes, OPEN_SIZES, ONE_HOST, by_rules=True),
     _switched("row_updates", _row_updates, KERNELS, ONE_HOST, by_rules=True, moves_writes=True),
     _switched("materialise_transposes", _materialise_transposes, KERNELS, ONE_HOST, by_rules=True),
-    _switched("pack", _pack, KERNELS, of=(While, MatMul)),
+    _switched("pack", _pack, KERNELS, of=(While, MatMul), by_rules=True),
     _switched("lay_out", _lay_out, KERNELS, ONE_HOST, of=(QuantizedMatMul,)),
     _switched("winograd", _winograd, KERNELS, ONE_HOST, by_rules=True),
-    _switched("fuse", _fuse, KERNELS),
+    _switched("fuse", _fuse, KERNELS, by_rules=True),
     _switched("horizontal_fusion", _horizontal_fusion, KERNELS, FUSION, ONE_HOST, of=(AssignVariable,)),
     _switched(
         "update_rows",
@@ -290,7 +293,14 @@ PIPELINE = (
         moves_writes=True,
     ),
     _switched("epilogues", _epilogues, KERNELS, FUSION, ONE_HOST, by_rules=True),
-    Pass("late_rows", "take rows where they are used first", True, (KERNELS, OPEN_SIZES, ONE_HOST), _late_rows),
+    Pass(
+        "late_rows",
+        "take rows where they are used first",
+        True,
+        (KERNELS, OPEN_SIZES, ONE_HOST),
+        _late_rows,
+        by_rules=True,
+    ),
 )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...control_flow.call import Recursion
 from ...graph.graph import Graph, Operation
 from ...graph.op import Op
 from ...graph.spec import Spec
@@ -85,8 +86,9 @@ def prepare(
         step = _specialised(graph, targets, feeds, specs, options)
         log.note_seconds("specialise", time.perf_counter() - began)
         run_pipeline(step, options)
-    settle_regions(step.operations)
-    return Step(step.operations, step.fed, step.fetches, assign is not None, frozenset(step.kinds))
+    kinds = frozenset(step.kinds)
+    settle_regions(step.operations, is_kind_among(kinds, Recursion))
+    return Step(step.operations, step.fed, step.fetches, assign is not None, kinds)
 
 
 def _specialised(

@@ -90,24 +90,23 @@ def needed_in_region(
     return sorted(seen, key=_index_of)
 
 
-def settle_regions(operations: Sequence[Operation]) -> None:
-    """Note in each region of a step what a run of it needs, for all who ask from now on: nothing is rewritten any more.
+def settle_regions(operations: Sequence[Operation], has_recursions: bool) -> None:
+    """Note in each region of a step what a run of it needs, and what frames record: nothing is rewritten any more.
 
     What frames record of it is needed, for takers that are needed themselves: those that are not may still refer to
     captures that were dropped. Takers come behind a region's operation, so blocks are gone through from their ends.
-    Bodies of recursions are left out: of these calls may record more.
     """
-    recorded: dict[Graph, list[Symbol]] = {}
+    recorded: dict[Graph, list[Symbol]] = {**recorded_tensors(operations)} if has_recursions else {}
 
     def settle(block: Sequence[Operation]) -> None:
         for operation in reversed(block):
-            if isinstance(operation.op, _FRAME_TAKERS):
-                recorded.setdefault(operation.op.inner.graph, []).append(operation.op.inner)
-            for region in reversed(operation.op.regions):
-                if not isinstance(region, Body):
-                    region.needed = None
-                    region.needed = needed_in_region(region, recorded.get(region, ()))
-                settle(region.operations if region.needed is None else region.needed)
+            op = operation.op
+            if isinstance(op, (History, Saved)):
+                recorded.setdefault(op.inner.graph, []).append(op.inner)
+            for region in reversed(op.regions):
+                region.needed, region.demanded = None, recorded.get(region, [])
+                region.needed = needed_in_region(region, region.demanded)
+                settle(region.needed)
 
     settle(operations)
 

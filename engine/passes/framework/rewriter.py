@@ -114,6 +114,7 @@ class Rewriter:
         self.sizes = KnownSizes()
         self.erased: set[Operation] = set()
         self._taken_out: set[Operation] = set()  # those of them whose place nothing takes
+        self._known_kept: Kept | None = None
         self._known_uses: _Uses | None = None
         self._disordered: dict[Graph, dict[Operation, Operation]] = {}  # with what took whose place
         self._known_kinds: set[type[Op]] | None = None
@@ -128,6 +129,13 @@ class Rewriter:
     def kept(self) -> list[Symbol | Operation]:
         """The tensors and operations for which the step runs."""
         return [*self.fetches, *self.wanted]
+
+    @property
+    def kept_tensors(self) -> Kept:
+        """The tensors whose values are wanted from outside of their block: fetches, and what frames record."""
+        if self._known_kept is None:
+            self._known_kept = kept_of(self.graph, self.operations, self.fetches)
+        return self._known_kept
 
     @property
     def kinds(self) -> set[type[Op]]:
@@ -145,7 +153,7 @@ class Rewriter:
     @property
     def _uses(self) -> _Uses:
         if self._known_uses is None:
-            self._known_uses = _Uses(self.operations, kept_of(self.graph, self.operations, self.fetches))
+            self._known_uses = _Uses(self.operations, self.kept_tensors)
         return self._known_uses
 
     def users(self, tensor: Symbol) -> list[Operation]:
@@ -315,7 +323,7 @@ class Rewriter:
         """Go on with another copy of the step."""
         self.copy, self.operations, self.fed, self.fetches, self.wanted = whole
         self.sizes = KnownSizes()
-        self._known_uses, self._is_changed = None, True
+        self._known_kept, self._known_uses, self._is_changed = None, None, True
 
     def touch(self) -> None:
         """Note that the step is changed in other ways than by the methods of above: by analyses, which are no rules."""
@@ -333,8 +341,8 @@ class Rewriter:
         for graph, replaced in self._disordered.items():
             graph.operations = [operation for operation in graph.operations if operation not in self._taken_out]
             reorder(graph, replaced)
-        self._disordered, self.erased, self._taken_out, self._known_uses = {}, set(), set(), None
-        self._known_kinds, self._is_changed = None, False
+        self._disordered, self.erased, self._taken_out = {}, set(), set()
+        self._known_kept, self._known_uses, self._known_kinds, self._is_changed = None, None, None, False
         remaining = set(self.graph.operations) if self.wanted else set[Operation]()
         self.wanted = [operation for operation in self.wanted if operation in remaining]
         self.operations = needed_operations(self.graph, self.kept, self.fed)

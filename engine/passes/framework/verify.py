@@ -17,7 +17,7 @@ from ...graph.graph import Graph, Operation, Parameter, Placeholder
 from ...graph.region import Region, merged_effects
 from ...graph.spec import Spec
 from ...graph.tensor import Symbol
-from .prune import Kept, kept_of
+from .prune import Kept
 from .rewriter import Rewriter
 
 Writers = Mapping[Any, Sequence[Operation]]
@@ -60,9 +60,8 @@ def verify(step: Rewriter, is_placed: bool | None = None) -> Iterator[str]:
         is_placed: whether its operations have devices; by default that is not looked at.
     """
     yield from _fetched(step)
-    kept = kept_of(step.graph, step.operations, step.fetches)
     rules = RULES if is_placed is not None else tuple(rule for rule in RULES if rule is not on_devices)
-    for block in _blocks(step.graph, step.operations, kept, None, bool(is_placed)):
+    for block in _blocks(step.graph, step.operations, step.kept_tensors, None, bool(is_placed)):
         for rule in rules:
             for message in rule(block):
                 yield f"{rule.__name__}: {message}"

@@ -22,7 +22,7 @@ from ...ops.base import Constant
 from ...ops.internal.fused import Fused
 from ..framework.log import is_recording, note_change
 from ..framework.order import reorder
-from ..framework.prune import Kept, inner_blocks, kept_of
+from ..framework.prune import Kept, inner_blocks
 from ..framework.sizes import KnownSizes
 from ..framework.switches import is_on
 from .fusible import Form, FusionRule
@@ -41,20 +41,20 @@ _ATTEMPTS = 3
 def fuse(
     graph: Graph,
     operations: Sequence[Operation],
-    kept: Iterable[Symbol],
+    kept: Kept,
     rule: FusionRule,
     sizes: KnownSizes | None = None,
-) -> None:
-    """Fuse in `graph`, of which `operations` are needed, and in all regions inside.
+) -> bool:
+    """Fuse in `graph`, of which `operations` are needed, and in all regions inside; returns whether anything was fused.
 
     Args:
         graph: the step.
         operations: in program order.
-        kept: tensors whose values are wanted from outside: fetches.
+        kept: tensors whose values are wanted from outside of their block.
         rule: what kernels can compute.
         sizes: those that are known at run time only; without them operations over such are left alone.
     """
-    _fuse_block(graph, operations, kept_of(graph, operations, kept), rule, sizes, {})
+    return _fuse_block(graph, operations, kept, rule, sizes, {})
 
 
 def _fuse_block(
@@ -64,11 +64,12 @@ def _fuse_block(
     rule: FusionRule,
     sizes: KnownSizes | None,
     known: dict[Hashable, list[_Found]],
-) -> None:
+) -> bool:
     """Fuse in a block, and before that in those inside; `known` has what was found in blocks of the same forms."""
+    is_changed = False
     for operation in operations:
         for region, inside, wanted in inner_blocks(operation, kept):
-            _fuse_block(region, inside, wanted, rule, sizes, known)
+            is_changed |= _fuse_block(region, inside, wanted, rule, sizes, known)
     form = _form_of_block(operations, kept.own)
     found = None if form is None else known.get(form)
     if found is None:
@@ -83,6 +84,7 @@ def _fuse_block(
         replaced.update(rewrite.apply())
     if replaced:
         reorder(graph, replaced)
+    return is_changed or bool(rewrites)
 
 
 def _found_in(

@@ -9,18 +9,17 @@ more than some megabytes of them are waited for; and a call is nothing to what i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ...graph.graph import Graph, Operation
 from ...graph.provenance import location_of_several
 from ...graph.spec import TensorSpec
 from ...graph.state.variable import Assign
-from ...graph.tensor import Symbol
 from ...ops.arrays.axes import Transpose
 from ...ops.internal.fused import Fused, HorizontallyFused
 from ..framework.log import note_change, note_kept
 from ..framework.order import earlier_effects, reorder
-from ..framework.prune import Kept, inner_blocks, kept_of
+from ..framework.prune import Kept, inner_blocks
 from .fusible import FusionRule
 
 _MOST_BYTES = 1 << 22  # of the gradients that one operation takes
@@ -30,19 +29,15 @@ _MOST_KINDS = 8  # expressions by which variables of one step are updated
 Kind = tuple[object, ...]
 
 
-def fuse_updates(graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol], rule: FusionRule) -> None:
+def fuse_updates(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
     """Join updates among `operations`, which are needed of `graph`, and in all regions inside.
 
     Args:
-        kept: tensors whose values are wanted from outside: fetches.
+        kept: tensors whose values are wanted from outside of their block.
     """
-    _visit(graph, operations, kept_of(graph, operations, kept), rule)
-
-
-def _visit(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
     for operation in operations:
         for region, inside, wanted in inner_blocks(operation, kept):
-            _visit(region, inside, wanted, rule)
+            fuse_updates(region, inside, wanted, rule)
     kinds: dict[Kind, list[Operation]] = {}
     assigned = {operation.inputs[0] for operation in operations if isinstance(operation.op, Assign)}
     for operation in operations:

@@ -7,18 +7,18 @@ Where the step needs the matrix besides, as gradients do, the product takes it a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from ...control_flow.region_op import RegionOp
-from ...graph.graph import Graph, Operation, ReadVariable
+from ...graph.graph import Operation, ReadVariable
 from ...graph.spec import TensorSpec
 from ...graph.state.variable import Variable
 from ...graph.tensor import Symbol
 from ...ops.internal.laid_out_matmul import LaidOutMatMul, Panels, ReadLaidOut
 from ...ops.neural.quantized import QuantizedMatMul
 from ..framework.log import note_change
-from ..framework.prune import Kept, all_operations, kept_of
+from ..framework.prune import Kept, all_operations
 from .pack import Captures, Inside, crossed, forms_of, is_on_host, move_before, release
 
 
@@ -30,15 +30,15 @@ class LayoutRule(Protocol):
         ...
 
 
-def lay_out_weights(graph: Graph, operations: Sequence[Operation], rule: LayoutRule, kept: Iterable[Symbol]) -> None:
-    """Let products among `operations` of `graph`, and in regions inside, take matrices that are laid out.
+def lay_out_weights(operations: Sequence[Operation], rule: LayoutRule, kept: Kept) -> None:
+    """Let products among `operations` of a step, and in regions inside, take matrices that are laid out.
 
     Args:
-        kept: tensors whose values are wanted from outside.
+        kept: tensors whose values are wanted from outside of their block.
     """
-    laying = _LayingOut(rule, kept_of(graph, operations, kept))
+    laying = _LayingOut(rule, kept)
     laying.visit(operations, ())
-    laying.change(operations, set(kept))
+    laying.change(operations, kept.own)
 
 
 class _Found:

@@ -31,7 +31,7 @@ from ...ops.linear_algebra.linalg import MatMul
 from ...ops.math.elementwise import Add
 from ..framework.assign import capture_late
 from ..framework.log import note_change
-from ..framework.prune import Kept, kept_of
+from ..framework.prune import Kept
 
 
 class PackingRule(Protocol):
@@ -77,14 +77,17 @@ class Captures:
         return outer
 
 
-def pack_weights(graph: Graph, operations: Sequence[Operation], rule: PackingRule, kept: Iterable[Symbol] = ()) -> None:
+def pack_weights(graph: Graph, operations: Sequence[Operation], rule: PackingRule, kept: Kept) -> bool:
     """Pack the weights of products in loops among `operations` of `graph`, and in regions inside.
 
     Args:
-        kept: tensors whose values are wanted from outside.
+        kept: tensors whose values are wanted from outside of their block.
+
+    Returns whether any was packed.
     """
-    packing = _Packing(graph, rule, kept_of(graph, operations, kept))
+    packing = _Packing(graph, rule, kept)
     packing.visit(operations, ())
+    return bool(packing.packed)
 
 
 class _Packing:
@@ -94,7 +97,7 @@ class _Packing:
         self.graph = graph
         self.rule = rule
         self.kept = kept
-        self._packed: dict[tuple[Symbol, Pack], Symbol] = {}
+        self.packed: dict[tuple[Symbol, Pack], Symbol] = {}
         self._captures = Captures()
 
     def visit(self, operations: Sequence[Operation], around: tuple[Inside, ...]) -> None:
@@ -144,12 +147,12 @@ class _Packing:
         return self.rule.layout(a.spec.shape[0], weight.spec, op.transpose_b)
 
     def _packed_form(self, weight: Symbol, op: Pack, holder: Operation, product: Operation) -> Symbol:
-        known = self._packed.get((weight, op))
+        known = self.packed.get((weight, op))
         if known is None or known.operation.index > holder.index:
             spec = op.infer(weight.spec)
             operation = holder.graph.adopt(op, [weight], (spec,), product)
             move_before(holder, operation)
-            known = self._packed[weight, op] = operation.outputs[0]
+            known = self.packed[weight, op] = operation.outputs[0]
         return known
 
     # --- sums ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ leads from the rows that are taken to those that are written becomes part of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ...common.identity import is_among, place_among
 from ...common.quick_dataclass import dataclass
@@ -22,7 +22,7 @@ from ...ops.internal.fused import Fused
 from ...ops.internal.update_rows import UpdateRows
 from ..framework.log import note_change
 from ..framework.order import reorder
-from ..framework.prune import Kept, inner_blocks, kept_of
+from ..framework.prune import Kept, inner_blocks
 from ..rewrites.row_updates import unique_rows
 from .fusible import FusionRule, steps_of
 
@@ -30,22 +30,16 @@ _MOST_INPUTS = 16
 _MOST_STEPS = 64
 
 
-def change_rows_at_once(
-    graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol], rule: FusionRule
-) -> None:
+def change_rows_at_once(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
     """Join such writes among `operations`, which are needed of `graph`, with what leads to them; in regions, too.
 
     Args:
-        kept: tensors whose values are wanted from outside: fetches.
+        kept: tensors whose values are wanted from outside of their block.
     """
-    _visit(graph, operations, kept_of(graph, operations, kept), rule)
-
-
-def _visit(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
     writes: dict[Symbol, list[Operation]] = {}
     for operation in operations:
         for region, inside, wanted in inner_blocks(operation, kept):
-            _visit(region, inside, wanted, rule)
+            change_rows_at_once(region, inside, wanted, rule)
         if type(operation.op) is AssignRows:
             writes.setdefault(operation.inputs[1], []).append(operation)
     replaced: dict[Operation, Operation] = {}

@@ -10,7 +10,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from ...common.identity import is_among, place_among
 from ...common.quick_dataclass import dataclass
-from ...control_flow.call import Body, Recursion
 from ...control_flow.frames import History, Saved
 from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation, Parameter, Placeholder, ReadVariable
@@ -22,7 +21,7 @@ from ...ops.base import Constant
 from ...ops.containers.records import RecordSpec
 from ...ops.internal.fused import Fused, HorizontallyFused
 from ..framework.log import note_change
-from ..framework.prune import frame_users, needed_in_region, recorded_tensors
+from ..framework.prune import needed_in_region
 from ..framework.switches import is_on
 
 
@@ -276,38 +275,21 @@ def _has_a_name(tensor: Symbol) -> bool:
 
 
 def blocks(
-    operations: Sequence[Operation], kept: Iterable[Symbol], recorded: Mapping[Body, Sequence[Symbol]] | None = None
+    operations: Sequence[Operation], kept: Iterable[Symbol]
 ) -> Iterator[tuple[Sequence[Operation], set[Symbol]]]:
     """The blocks of a step: its operations and those of every region inside, each with what outlives the block.
 
     Args:
-        operations: of the step, or of a block inside.
+        operations: of the step, whose regions passes have settled, or of a block inside.
         kept: what outlives it.
-        recorded: for a block inside, what frames of recursions record in the step.
     """
-    if recorded is None:
-        recorded = recorded_tensors(operations)
     yield operations, set(kept)
-    users = frame_users(operations)
     for operation in operations:
-        op = operation.op
-        if not op.regions:
-            continue
-        if isinstance(op, Recursion):
-            wanted = recorded.get(op.body, ())
-            yield from blocks(needed_in_region(op.body, wanted), {*op.body.results, *wanted}, recorded)
-            continue
-        for inner, outliving in demanded_blocks(operation, users):
-            yield from blocks(inner, outliving, recorded)
+        for inner, outliving in inner_blocks(operation):
+            yield from blocks(inner, outliving)
 
 
-def demanded_blocks(
-    operation: Operation, users: Mapping[Symbol, Sequence[Operation]]
-) -> Iterator[tuple[Sequence[Operation], set[Symbol]]]:
-    """The blocks of a loop's or branch's regions, each with what outlives it; `users` are those of frames."""
-    if not isinstance(operation.op, RegionOp):
-        return
-    demanded = [u.op.inner for u in users.get(operation.outputs[-1], ()) if isinstance(u.op, (History, Saved))]
+def inner_blocks(operation: Operation) -> Iterator[tuple[Sequence[Operation], set[Symbol]]]:
+    """The blocks of the regions of an operation, which passes have settled, each with what outlives it."""
     for region in operation.op.regions:
-        wanted = [tensor for tensor in demanded if tensor.graph is region]
-        yield needed_in_region(region, wanted), {*region.results, *wanted}
+        yield needed_in_region(region, region.demanded), {*region.results, *region.demanded}

@@ -17,8 +17,11 @@ from ...ops.arrays.segments import GatherSegments
 from ..framework.order import reorder
 
 
-def take_rows_late(graph: Graph, operations: Sequence[Operation]) -> None:
-    """Move such operations among `operations`, which are needed of `graph`, in front of the first use of their rows."""
+def take_rows_late(graph: Graph, operations: Sequence[Operation]) -> bool:
+    """Move such operations among `operations`, which are needed of `graph`, in front of the first use of their rows.
+
+    Returns whether any was moved.
+    """
     tables = Counter(o.inputs[0] for o in operations if isinstance(o.op, (GatherSegments, Take)))
     first_uses: dict[Symbol, int] = {}
     is_changed = False
@@ -34,3 +37,4 @@ def take_rows_late(graph: Graph, operations: Sequence[Operation]) -> None:
             operation.index, is_changed = first, True
     if is_changed:
         reorder(graph, {})
+    return is_changed

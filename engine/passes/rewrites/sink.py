@@ -8,7 +8,7 @@ stay where they were written; nothing enters a loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ...common.identity import is_among
 from ...control_flow.cond import Branch
@@ -21,23 +21,18 @@ from ...ops.base import Constant
 from ..framework.assign import capture_late
 from ..framework.log import note_change
 from ..framework.order import reorder
-from ..framework.prune import Kept, all_operations, inner_blocks, kept_of
+from ..framework.prune import Kept, all_operations, inner_blocks
 
 _Place = tuple[Symbol, int]  # the choice, and the number of the branch
 
 
-def sink_into_branches(graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol | Operation]) -> None:
+def sink_into_branches(graph: Graph, operations: Sequence[Operation], kept: Kept, asked: set[Operation]) -> None:
     """Sink in `graph`, of which `operations` are needed, and in all regions inside.
 
     Args:
-        kept: tensors and operations that are wanted from outside.
+        kept: tensors whose values are wanted from outside of their block.
+        asked: operations that run for their effects.
     """
-    wanted = set(kept)
-    asked = {item for item in wanted if isinstance(item, Operation)}
-    _sink_in_block(graph, operations, kept_of(graph, operations, wanted), asked)
-
-
-def _sink_in_block(graph: Graph, operations: Sequence[Operation], kept: Kept, asked: set[Operation]) -> None:
     if not any(isinstance(operation.op, RegionOp) for operation in operations):
         return
     places = _places(operations, kept.own, asked)
@@ -49,7 +44,7 @@ def _sink_in_block(graph: Graph, operations: Sequence[Operation], kept: Kept, as
         kept.add(sinking.recorded)
     for operation in list(graph.operations):
         for region, inside, wanted in inner_blocks(operation, kept):
-            _sink_in_block(region, inside, wanted, asked)
+            sink_into_branches(region, inside, wanted, asked)
 
 
 def _places(operations: Sequence[Operation], kept: set[Symbol], asked: set[Operation]) -> dict[Operation, _Place]:
