@@ -165,3 +165,28 @@ def test_number_of_processors_unless_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("ANABRANCH_NUM_THREADS", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert 1 <= threads.wanted_threads() <= (os.cpu_count() or 1)
+
+
+class Pauses:
+    """A clock that pauses move on, each trial by another time a pause."""
+
+    def __init__(self, *nanoseconds: float) -> None:
+        self.now, self.left = 5.0, list(nanoseconds)
+
+    def repeat(self, count: int) -> None:
+        self.now += count * self.left.pop(0) * 1e-9
+
+    def clock(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "expected"),
+    [((25, 25, 25), 4000), ((60, 900, 50), 2000), ((0, 0, 0), 100_000_000), ((9000, 9000, 9000), 1000)],
+)
+def test_looks_for_work_in_a_time(nanoseconds: tuple[float, ...], expected: int):
+    """By the quickest trial, and a thousand times at least: a machine may be busy in all of them."""
+    from anabranch.engine.codegen.host.threads import repeats_within
+
+    pauses = Pauses(*nanoseconds)
+    assert repeats_within(1e-4, pauses.repeat, pauses.clock) == pytest.approx(expected, rel=1e-3)
