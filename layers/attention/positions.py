@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -13,10 +13,16 @@ from ...engine.ops.base import TensorLike
 from ..core.cut_weights import cut_of, product_in_parts
 from ..core.dense import positive_int
 from ..core.embedding import Embedding
-from ..core.input_spec import InputSpec
+from ..core.input_spec import InputSpec, known_shape
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
+
+if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
+    from ..core.options import LayerOptions
+    from ..quantizers.configs import QuantizationConfig
+    from ..quantizers.quantizable import Array
 
 
 @config_from_signature()
@@ -45,19 +51,21 @@ class PositionEmbedding(Layer):
 
     position_embeddings: Weight
 
-    def __init__(self, sequence_length: int, initializer: InitializerLike = "glorot_uniform", **kwargs: Any) -> None:
+    def __init__(
+        self, sequence_length: int, initializer: InitializerLike = "glorot_uniform", **kwargs: Unpack[LayerOptions]
+    ) -> None:
         super().__init__(**kwargs)
         self.sequence_length = positive_int("PositionEmbedding", "sequence_length", sequence_length)
         self.initializer = initializers.get(initializer)
         self.supports_masking = True
         self.input_spec = InputSpec(min_ndim=2)
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         shape = (self.sequence_length, input_shape[-1])
         return (WeightSpec("embeddings", shape, self.initializer, attribute="position_embeddings"),)
 
-    def call(self, inputs: Any, start_index: TensorLike = 0, positions: TensorLike | None = None) -> Tensor:
-        steps = inputs.shape[-2]
+    def call(self, inputs: Tensor, start_index: TensorLike = 0, positions: TensorLike | None = None) -> Tensor:
+        steps = known_shape(inputs.shape)[-2]
         if steps is not None and positions is None and steps > self.sequence_length:
             raise ValueError(
                 f"Layer {self.name!r} (PositionEmbedding) has vectors for sequence_length={self.sequence_length} "
@@ -85,14 +93,14 @@ class SinePositionEncoding(Layer):
              [0.84, 0.54, 0.01, 1.  ]]], dtype=float32)
     """
 
-    def __init__(self, max_wavelength: float = 10000, **kwargs: Any) -> None:
+    def __init__(self, max_wavelength: float = 10000, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.max_wavelength = _wavelength("SinePositionEncoding", max_wavelength)
         self.supports_masking = True
         self.input_spec = InputSpec(min_ndim=2)
         self._build_at_init()
 
-    def call(self, inputs: Any, start_index: TensorLike = 0, positions: TensorLike | None = None) -> Tensor:
+    def call(self, inputs: Tensor, start_index: TensorLike = 0, positions: TensorLike | None = None) -> Tensor:
         features = ops.shape(inputs)[-1]
         feature, dtype = ops.arange(features, dtype="int32"), _wide(self.compute_dtype)
         exponents = ops.cast(2 * (feature // 2), dtype) / ops.cast(features, dtype)
@@ -138,7 +146,7 @@ class RotaryEmbedding(Layer):
         scaling_factor: float = 1.0,
         sequence_axis: int = 1,
         feature_axis: int = -1,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.max_wavelength = _wavelength("RotaryEmbedding", max_wavelength)
@@ -148,10 +156,11 @@ class RotaryEmbedding(Layer):
         self.supports_masking = True
         self._build_at_init()
 
-    def call(self, inputs: Any, start_index: TensorLike = 0, positions: TensorLike | None = None) -> Tensor:
-        rank = len(inputs.shape)
+    def call(self, inputs: Tensor, start_index: TensorLike = 0, positions: TensorLike | None = None) -> Tensor:
+        shape = known_shape(inputs.shape)
+        rank = len(shape)
         sequence, feature = self.sequence_axis % rank, self.feature_axis % rank
-        features = inputs.shape[feature]
+        features = shape[feature]
         if sequence == feature or features is None or features % 2:
             raise ValueError(
                 f"Layer {self.name!r} (RotaryEmbedding) takes inputs with an even, known number of features along axis "
@@ -163,7 +172,13 @@ class RotaryEmbedding(Layer):
         return ops.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=feature)
 
     def _angles(
-        self, inputs: Tensor, sequence: int, feature: int, features: int, start_index: TensorLike, positions: Any
+        self,
+        inputs: Tensor,
+        sequence: int,
+        feature: int,
+        features: int,
+        start_index: TensorLike,
+        positions: TensorLike | None,
     ) -> Tensor:
         """Return the angle of each position and pair, with the axes of the inputs."""
         places = _positions(inputs, sequence, start_index, positions)
@@ -174,7 +189,7 @@ class RotaryEmbedding(Layer):
         if sequence > feature:
             angles = ops.swapaxes(angles, -1, -2)
         sizes = ops.shape(angles)
-        shape: list[Any] = [1] * len(inputs.shape or ())
+        shape: list[DimLike] = [1] * len(inputs.shape or ())
         shape[min(sequence, feature)], shape[max(sequence, feature)] = sizes[-2:]
         if len(sizes) == 3:  # positions by row
             shape[0] = sizes[0]
@@ -208,6 +223,10 @@ class ReversibleEmbedding(Embedding):
     ((1, 2, 3), (1, 2, 7))
     """
 
+    reverse_embeddings: Weight
+    reverse_embeddings_scale: Weight
+    reverse_embeddings_zero: Weight | None
+
     def __init__(
         self,
         input_dim: int,
@@ -234,7 +253,7 @@ class ReversibleEmbedding(Embedding):
         self.reverse_dtype = reverse_dtype
         self.logit_soft_cap = logit_soft_cap
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Sequence[int | None] | None = None) -> None:
         super().build(input_shape)
         if not self.tie_weights and self.quantization_mode is None:
             self.reverse_embeddings = self.add_weight(
@@ -243,7 +262,7 @@ class ReversibleEmbedding(Embedding):
                 name="reverse_embeddings",
             )
 
-    def call(self, inputs: Any, reverse: bool = False) -> Tensor:
+    def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
         if not reverse:
             outputs = super().call(inputs)
             if self.mask_zero:
@@ -280,7 +299,7 @@ class ReversibleEmbedding(Embedding):
     def _replaced_names(self) -> list[str]:
         return [*super()._replaced_names(), *([] if self.tie_weights else ["reverse_embeddings"])]
 
-    def _quantized_values(self, mode: str, config: Any) -> dict[str, Any]:
+    def _quantized_values(self, mode: str, config: QuantizationConfig) -> dict[str, Array]:
         from ..quantizers.reversing import reverse_values
 
         return {**super()._quantized_values(mode, config), **reverse_values(self, mode, config)}
@@ -289,9 +308,9 @@ class ReversibleEmbedding(Embedding):
         names = super()._saved_names(mode)
         return names if self.tie_weights else [*names, *_REVERSE_NAMES]
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> None:
         """None: the call itself notes where the input is not 0, for only the way there has such a mask."""
-        return None
+        return
 
 
 @config_from_signature()
@@ -323,7 +342,7 @@ class TokenAndPositionEmbedding(Layer):
         tie_weights: bool = True,
         embeddings_initializer: InitializerLike = "uniform",
         mask_zero: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.vocabulary_size = positive_int("TokenAndPositionEmbedding", "vocabulary_size", vocabulary_size)
@@ -347,20 +366,20 @@ class TokenAndPositionEmbedding(Layer):
             self.sequence_length, initializer=first, name="position_embedding", dtype=self.dtype_policy
         )
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: Sequence[int | None]) -> None:
         self.token_embedding.build(inputs_shape)
         self.position_embedding.build((*inputs_shape, self.embedding_dim))
 
-    def call(self, inputs: Any, start_index: TensorLike = 0, positions: Any = None) -> Tensor:
+    def call(self, inputs: Tensor, start_index: TensorLike = 0, positions: TensorLike | None = None) -> Tensor:
         embedded = self.token_embedding(inputs)
         return embedded + self.position_embedding(embedded, start_index=start_index, positions=positions)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Tensor | None:
         """Return a mask, True where the token is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
 
-def _positions(inputs: Tensor, axis: int, start_index: TensorLike, positions: Any) -> Tensor:
+def _positions(inputs: Tensor, axis: int, start_index: TensorLike, positions: TensorLike | None) -> Tensor:
     """int32 ``(steps,)`` or ``(batch, steps)``."""
     if positions is not None:
         return ops.cast(ops.convert_to_tensor(positions), "int32")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from ...engine import ops
-from ...engine.graph import Tensor
+from ...engine.graph import Tensor, Variable
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.input_spec import InputSpec
@@ -22,11 +22,16 @@ class Convolution(Layer):
     rank: ClassVar[int]
     paddings: ClassVar[tuple[str, ...]] = ("valid", "same")
 
-    activation: Any
+    activation: Callable[[Tensor], Tensor] | None
     bias: Weight | None = None
 
     def _set_windows(
-        self, kernel_size: Any, strides: int | Sequence[int], padding: str, data_format: str | None, dilation_rate: Any
+        self,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int],
+        padding: str,
+        data_format: str | None,
+        dilation_rate: int | Sequence[int],
     ) -> None:
         layer = type(self).__name__
         self.kernel_size = axis_sizes(layer, "kernel_size", kernel_size, self.rank)
@@ -48,7 +53,7 @@ class Convolution(Layer):
         self.bias_regularizer = regularizers.get(regularizer)
         self.bias_constraint = constraints.get(constraint)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.build_weights(self.weight_specs(input_shape))
         channels = self._input_channels(input_shape)
         self.input_spec = InputSpec(ndim=self.rank + 2, axes={channels_axis(self.data_format): channels})
@@ -74,7 +79,7 @@ class Convolution(Layer):
         return outputs if self.activation is None else self.activation(outputs)
 
 
-def per_channel(vector: Any, rank: int, data_format: str) -> Any:
+def per_channel(vector: Tensor | Variable, rank: int, data_format: str) -> Tensor | Variable:
     """A number for each channel, in a shape that broadcasts to a batch."""
     return vector if data_format == "channels_last" else ops.reshape(vector, (-1, *[1] * rank))
 

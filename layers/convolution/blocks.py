@@ -76,7 +76,7 @@ class ResidualBlock(Layer):
         self.shortcut_conv: Conv2D | None = None
         self.shortcut_norm: BatchNormalization | None = None
 
-    def _conv(self, name: str, size: Any, strides: Any = 1) -> Conv2D:
+    def _conv(self, name: str, size: int | Sequence[int], strides: int | Sequence[int] = 1) -> Conv2D:
         first = initializers.serialize(self.kernel_initializer)
         return Conv2D(
             self.filters,
@@ -104,7 +104,7 @@ class ResidualBlock(Layer):
         for norm in parts:
             norm.build(inner)
 
-    def call(self, inputs: Any, training: Any = None) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = self.activation(self.first_norm(self.first_conv(inputs), training=training))
         x = self.second_norm(self.second_conv(x), training=training)
         shortcut = inputs
@@ -141,7 +141,7 @@ class InceptionBlock(Layer):
 
     def __init__(
         self,
-        filters: Sequence[Any],
+        filters: Sequence[int | Sequence[int]],
         activation: ActivationLike = "relu",
         kernel_initializer: InitializerLike = "glorot_uniform",
         **kwargs: Unpack[LayerOptions],
@@ -169,14 +169,14 @@ class InceptionBlock(Layer):
             dtype=self.dtype_policy,
         )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         for branch in (self.one, self.three, self.five, self.pooled):
             shape = input_shape
             for layer in branch:
                 layer.build(shape)
                 shape = layer.compute_output_shape(shape)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         outputs: list[Tensor] = []
         for branch in (self.one, self.three, self.five, self.pooled):
             x = inputs
@@ -186,7 +186,7 @@ class InceptionBlock(Layer):
         return ops.concatenate(outputs, axis=-1)
 
 
-def _branches(filters: Sequence[Any]) -> list[Any]:
+def _branches(filters: Sequence[int | Sequence[int]]) -> list[Any]:
     """`filters` as lists of ints.
 
     Raises:
@@ -201,7 +201,7 @@ def _branches(filters: Sequence[Any]) -> list[Any]:
         )
     return [
         [positive_int("InceptionBlock", "filters", item) for item in part]
-        if isinstance(part, (list, tuple))
+        if isinstance(part, Sequence)
         else positive_int("InceptionBlock", "filters", part)
         for part in parts
     ]

@@ -32,11 +32,11 @@ class _Conv(Convolution, AdaptableLayer):
     def __init__(
         self,
         filters: int,
-        kernel_size: int | tuple[int, ...],
-        strides: int | tuple[int, ...] = 1,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
         padding: str = "valid",
         data_format: str | None = None,
-        dilation_rate: int | tuple[int, ...] = 1,
+        dilation_rate: int | Sequence[int] = 1,
         groups: int = 1,
         activation: ActivationLike = None,
         use_bias: bool = True,
@@ -63,7 +63,7 @@ class _Conv(Convolution, AdaptableLayer):
         self.kernel_regularizer = regularizers.get(kernel_regularizer)
         self.kernel_constraint = constraints.get(kernel_constraint)
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         channels = self._input_channels(input_shape)
         if channels % self.groups:
             raise ValueError(
@@ -75,7 +75,7 @@ class _Conv(Convolution, AdaptableLayer):
             WeightSpec("bias", (self.filters,), present=self.use_bias),
         )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         super().build(input_shape)
         self._enable_given_lora()
 

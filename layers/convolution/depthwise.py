@@ -56,7 +56,7 @@ class _DepthwiseConv(Convolution):
         self.depthwise_regularizer = regularizers.get(depthwise_regularizer)
         self.depthwise_constraint = constraints.get(depthwise_constraint)
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         channels = self._input_channels(input_shape)
         return (
             WeightSpec("kernel", (*self.kernel_size, channels, self.depth_multiplier), options="depthwise"),
@@ -166,7 +166,7 @@ class _SeparableConv(Convolution):
         self.depthwise_constraint = constraints.get(depthwise_constraint)
         self.pointwise_constraint = constraints.get(pointwise_constraint)
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         channels = self._input_channels(input_shape)
         depthwise = (*self.kernel_size, channels, self.depth_multiplier)
         pointwise = (*[1] * self.rank, channels * self.depth_multiplier, self.filters)

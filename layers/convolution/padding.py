@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
-from ..core.input_spec import InputSpec
+from ..core.input_spec import InputSpec, known_shape
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 Pair = tuple[int, int]
+Cells = tuple[int, ...] | tuple[tuple[int, ...], ...]  # before and behind the one axis, or each
 
 
 @config_from_signature()
@@ -26,10 +27,15 @@ class _ZeroPadding(Layer):
 
     rank: ClassVar[int]
 
-    def __init__(self, padding: Any, data_format: str | None, **kwargs: Unpack[LayerOptions]) -> None:
+    def __init__(
+        self,
+        padding: tuple[int, ...] | tuple[tuple[int, ...], ...],
+        data_format: str | None,
+        **kwargs: Unpack[LayerOptions],
+    ) -> None:
         super().__init__(**kwargs)
         self.data_format = check_data_format(data_format)
-        self.padding = padding
+        self.padding: Any = padding  # of one axis a pair, of several a pair for each
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     def _padded(self, inputs: TensorLike, pairs: tuple[tuple[int, ...], ...]) -> Tensor:
@@ -136,13 +142,18 @@ class _Cropping(Layer):
 
     rank: ClassVar[int]
 
-    def __init__(self, cropping: Any, data_format: str | None, **kwargs: Unpack[LayerOptions]) -> None:
+    def __init__(
+        self,
+        cropping: tuple[int, ...] | tuple[tuple[int, ...], ...],
+        data_format: str | None,
+        **kwargs: Unpack[LayerOptions],
+    ) -> None:
         super().__init__(**kwargs)
-        self.cropping = cropping
+        self.cropping: Any = cropping  # as the `padding` above
         self.data_format = check_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
-    def _cropped(self, inputs: Any, pairs: tuple[tuple[int, ...], ...]) -> Tensor:
+    def _cropped(self, inputs: Tensor, pairs: tuple[tuple[int, ...], ...]) -> Tensor:
         axes = spatial_axes(self.rank, self.data_format)
         sizes = ops.shape(inputs)
         window: list[Any] = [slice(None)] * (self.rank + 2)
@@ -150,12 +161,12 @@ class _Cropping(Layer):
             if isinstance(sizes[axis], int) and before + behind >= sizes[axis]:
                 raise ValueError(
                     f"Layer {self.name!r} ({type(self).__name__}): cropping must be less than the input's size along "
-                    f"each axis, got cropping={self.cropping} and input shape {tuple(inputs.shape)}."
+                    f"each axis, got cropping={self.cropping} and input shape {known_shape(inputs.shape)}."
                 )
             window[axis] = slice(before, -behind if behind else None)
         return inputs[tuple(window)]
 
-    def call(self, inputs: TensorLike) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return self._cropped(inputs, self.cropping)
 
 
@@ -179,7 +190,7 @@ class Cropping1D(_Cropping):
     def __init__(self, cropping: int | Pair = (1, 1), **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(axis_sizes("Cropping1D", "cropping", cropping, 2, 0), None, **kwargs)
 
-    def call(self, inputs: TensorLike) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return self._cropped(inputs, (self.cropping,))
 
     def get_config(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -12,6 +12,9 @@ from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from .spatial import axis_sizes, one_of, spatial_axes
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions, UnnamedOptions
 
 
 @config_from_signature()
@@ -27,7 +30,7 @@ class _Pooling(Layer):
         padding: str = "valid",
         data_format: str | None = None,
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[UnnamedOptions],
     ) -> None:
         super().__init__(name=name, **kwargs)
         self._build_at_init()
@@ -39,7 +42,7 @@ class _Pooling(Layer):
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     @property
-    def _windows(self) -> tuple[Any, ...]:
+    def _windows(self) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
         """The arguments of the op behind its input."""
         return self.pool_size, self.strides, self.padding, self.data_format
 
@@ -54,7 +57,7 @@ class _MaxPooling(_Pooling):
         padding: str = "valid",
         data_format: str | None = None,
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[UnnamedOptions],
     ) -> None:
         super().__init__(pool_size, strides, padding, data_format, name, **kwargs)
 
@@ -212,7 +215,7 @@ class _GlobalPooling(Layer):
 
     rank: ClassVar[int]
 
-    def __init__(self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any) -> None:
+    def __init__(self, data_format: str | None = None, keepdims: bool = False, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self._build_at_init()
         self.data_format = check_data_format(data_format)
@@ -261,11 +264,11 @@ class GlobalAveragePooling1D(_GlobalPooling):
 
     rank = 1
 
-    def __init__(self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any) -> None:
+    def __init__(self, data_format: str | None = None, keepdims: bool = False, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(data_format, keepdims, **kwargs)
         self.supports_masking = True
 
-    def call(self, inputs: Any, mask: TensorLike | None = None) -> Tensor:
+    def call(self, inputs: Tensor, mask: TensorLike | None = None) -> Tensor:
         (axis,) = self._axes
         if mask is None:
             return ops.mean(inputs, axis=axis, keepdims=self.keepdims)
@@ -273,9 +276,9 @@ class GlobalAveragePooling1D(_GlobalPooling):
         total = ops.sum(ops.where(kept, inputs, 0), axis=axis, keepdims=self.keepdims)
         return total / ops.sum(ops.cast(kept, inputs.dtype), axis=axis, keepdims=self.keepdims)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> None:
         """None: there are no steps left to mask."""
-        return None
+        return
 
 
 class GlobalAveragePooling2D(_GlobalAveragePooling):

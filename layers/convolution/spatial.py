@@ -33,9 +33,9 @@ def axis_sizes(layer: str, name: str, value: TensorLike, rank: int, least: int =
     return sizes
 
 
-def _integers(value: Any) -> tuple[int, ...] | None:
+def _integers(value: object) -> tuple[int, ...] | None:
     """The integers of a sequence, or an integer alone; None if there is anything else."""
-    items: Sequence[Any] = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    items: list[Any] = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     if any(isinstance(item, bool) for item in items):
         return None
     try:
@@ -64,7 +64,7 @@ def axis_pairs(layer: str, name: str, value: TensorLike, rank: int) -> tuple[tup
     return tuple(axis_sizes(layer, f"{name} of axis {axis}", entry, 2, 0) for axis, entry in enumerate(entries))
 
 
-def one_of(layer: str, name: str, value: Any, allowed: Sequence[str]) -> str:
+def one_of(layer: str, name: str, value: str, allowed: Sequence[str]) -> str:
     """`value` in lower case.
 
     Raises:

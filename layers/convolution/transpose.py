@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -60,7 +60,7 @@ class _ConvTranspose(Convolution):
         self.kernel_regularizer = regularizers.get(kernel_regularizer)
         self.kernel_constraint = constraints.get(kernel_constraint)
 
-    def _checked_output_padding(self, output_padding: Any) -> tuple[int, ...] | None:
+    def _checked_output_padding(self, output_padding: int | Sequence[int] | None) -> tuple[int, ...] | None:
         if output_padding is None:
             return None
         layer = type(self).__name__
@@ -72,7 +72,7 @@ class _ConvTranspose(Convolution):
             )
         return sizes
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         channels = self._input_channels(input_shape)
         return (
             WeightSpec("kernel", (*self.kernel_size, self.filters, channels)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -82,7 +82,7 @@ class UpSampling2D(Layer):
         self.interpolation = one_of("UpSampling2D", "interpolation", interpolation, ("nearest", *_RADIUS))
         self.input_spec = InputSpec(ndim=4)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         axes = spatial_axes(2, self.data_format)
         if self.interpolation == "nearest":
             return _repeated(inputs, axes, self.size)
@@ -128,11 +128,11 @@ class UpSampling3D(Layer):
         self.data_format = check_data_format(data_format)
         self.input_spec = InputSpec(ndim=5)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return _repeated(inputs, spatial_axes(3, self.data_format), self.size)
 
 
-def _repeated(x: Any, axes: tuple[int, ...], factors: tuple[int, ...]) -> Tensor:
+def _repeated(x: Tensor, axes: tuple[int, ...], factors: tuple[int, ...]) -> Tensor:
     for axis, factor in zip(axes, factors, strict=True):
         x = ops.repeat(x, factor, axis=axis)
     return x
@@ -155,7 +155,7 @@ def _interpolated(x: Tensor, axis: int, factor: int, interpolation: str) -> Tens
     return ops.swapaxes(ops.reshape(weighted / inside, (*others, length * factor)), axis, last)
 
 
-def _stencil(factor: int, interpolation: str) -> Any:
+def _stencil(factor: int, interpolation: str) -> Tensor:
     """The weights of the cells around one for the new cells in its place, (cells, 1, factor)."""
     radius = _RADIUS[interpolation]
     cells = 4 * radius + 1  # so many that the ends are out of reach

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from ...engine import ops
-from ...engine.graph import Tensor
+from ...engine.graph import Shape, Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.base import TensorLike
@@ -16,6 +16,9 @@ from .input_spec import InputSpec
 from .layer import Layer
 from .layer_config import config_from_signature
 from .weight import Weight, WeightSpec
+
+if TYPE_CHECKING:
+    from .options import LayerOptions
 
 
 @config_from_signature()
@@ -26,7 +29,7 @@ class Activation(Layer):
         activation: a name such as ``"relu"``, or a function.
     """
 
-    def __init__(self, activation: ActivationLike, **kwargs: Any) -> None:
+    def __init__(self, activation: ActivationLike, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self._build_at_init()
         self.supports_masking = True
@@ -50,7 +53,11 @@ class ReLU(Layer):
     """
 
     def __init__(
-        self, max_value: float | None = None, negative_slope: float = 0.0, threshold: float = 0.0, **kwargs: Any
+        self,
+        max_value: float | None = None,
+        negative_slope: float = 0.0,
+        threshold: float = 0.0,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self._build_at_init()
@@ -72,7 +79,7 @@ class ReLU(Layer):
 class LeakyReLU(Layer):
     """``x`` where it is positive, ``negative_slope * x`` elsewhere."""
 
-    def __init__(self, negative_slope: float = 0.3, **kwargs: Any) -> None:
+    def __init__(self, negative_slope: float = 0.3, **kwargs: Unpack[LayerOptions]) -> None:
         if "alpha" in kwargs:  # its name in Keras 2, and in its files
             negative_slope = kwargs.pop("alpha")
         super().__init__(**kwargs)
@@ -90,7 +97,7 @@ class LeakyReLU(Layer):
 class ELU(Layer):
     """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2015)."""
 
-    def __init__(self, alpha: float = 1.0, **kwargs: Any) -> None:
+    def __init__(self, alpha: float = 1.0, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self._build_at_init()
         self.supports_masking = True
@@ -117,7 +124,7 @@ class PReLU(Layer):
         alpha_regularizer: RegularizerLike = None,
         alpha_constraint: ConstraintLike = None,
         shared_axes: int | Sequence[int] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
@@ -126,19 +133,19 @@ class PReLU(Layer):
         self.alpha_constraint = constraints.get(alpha_constraint)
         self.shared_axes = [shared_axes] if isinstance(shared_axes, int) else list(shared_axes or []) or None
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         shape = list(input_shape[1:])
         for axis in self.shared_axes or ():
             shape[axis - 1] = 1
         return (WeightSpec("alpha", tuple(shape)),)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.build_weights(self.weight_specs(input_shape))
         shared = self.shared_axes or ()
         axes = {axis: size for axis, size in enumerate(input_shape) if axis > 0 and axis not in shared}
         self.input_spec = InputSpec(ndim=len(input_shape), axes=axes)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return ops.relu(inputs) - self.alpha * ops.relu(-inputs)
 
 
@@ -152,13 +159,13 @@ class Softmax(Layer):
     The call takes a `mask` that broadcasts to the inputs: where it is False, the result is 0.
     """
 
-    def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
+    def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self._build_at_init()
         self.supports_masking = True
         self.axis = axis if isinstance(axis, int) else list(axis)
 
-    def call(self, inputs: Any, mask: Any = None) -> Tensor:
+    def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         axis = self.axis if isinstance(self.axis, int) else tuple(self.axis)
         if mask is None:
             return activations.softmax(inputs, axis=axis)
@@ -168,7 +175,7 @@ class Softmax(Layer):
         outputs = ops.softmax(ops.where(mask, inputs, np.asarray(lowest, inputs.dtype)), axis=axis)
         return ops.where(mask, outputs, ops.zeros_like(outputs))
 
-    def _check_mask(self, shape: Any, mask_shape: Any) -> None:
+    def _check_mask(self, shape: Shape, mask_shape: Shape) -> None:
         if shape is None or mask_shape is None:
             return
         pairs = zip(reversed(mask_shape), reversed(shape), strict=False)

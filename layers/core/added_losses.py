@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...engine import ops
 from ...engine.control_flow.outside import lies_inside, total_outside
 from ...engine.graph import Graph, Region, Symbol
 from ...engine.graph.graph import get_default_graph
+from ...engine.graph.provenance import Location
+from ...engine.ops.base import TensorLike
+
+if TYPE_CHECKING:
+    from .layer import Layer
 
 
 class _Process:
@@ -36,7 +41,7 @@ class LostLoss:
     """
 
     layer: str
-    place: Any
+    place: Location | None
 
     def error(self) -> ValueError:
         """Return the error to raise where the losses are wanted."""
@@ -48,14 +53,14 @@ class LostLoss:
         )
 
 
-def as_term(item: Any) -> Any:
+def as_term(item: TensorLike) -> TensorLike:
     """A loss as it is kept: inside loops and branches as a scalar, which is what can be summed outside of them."""
     if not isinstance(item, Symbol):
         return ops.convert_to_tensor(item) if isinstance(get_default_graph(), Region) else item
     return ops.sum(item) if isinstance(item.graph, Region) and item.shape != () else item
 
 
-def note_lost_losses(layers: Iterable[Any]) -> None:
+def note_lost_losses(layers: Iterable[Layer]) -> None:
     """After a call on values: losses that are symbols were added inside a traced function, and can't be had."""
     for layer in layers:
         if layer._added_losses:
@@ -65,7 +70,7 @@ def note_lost_losses(layers: Iterable[Any]) -> None:
             ]
 
 
-def losses_within(graph: Graph, layers: Iterable[Any]) -> list[Any]:
+def losses_within(graph: Graph, layers: Iterable[Layer]) -> list[TensorLike | LostLoss]:
     """The losses that the latest call of each layer added, as `graph` has them.
 
     What was added inside loops and branches of `graph` counts as often as it was computed: it is summed over
@@ -75,7 +80,7 @@ def losses_within(graph: Graph, layers: Iterable[Any]) -> list[Any]:
     Returns:
         Tensors and arrays, and a `LostLoss` for each that can't be had.
     """
-    found: list[Any] = []
+    found: list[TensorLike | LostLoss] = []
     for layer in layers:
         for loss in layer._added_losses:
             if not isinstance(loss, Symbol) or graph.sees(loss):

@@ -45,11 +45,11 @@ class Masking(Layer):
         self.supports_masking = True
         self._build_at_init()
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Tensor:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Tensor:
         """Return a mask over all axes but the last, True where any feature differs from `mask_value`."""
         return ops.any(ops.not_equal(inputs, self.mask_value), axis=-1)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         kept = ops.any(ops.not_equal(inputs, self.mask_value), axis=-1, keepdims=True)
         return inputs * ops.cast(kept, inputs.dtype)
 
@@ -66,14 +66,14 @@ class Rescaling(Layer):
         offset: as `scale`.
     """
 
-    def __init__(self, scale: object, offset: Any = 0.0, **kwargs: Unpack[LayerOptions]) -> None:
+    def __init__(self, scale: object, offset: object = 0.0, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.scale = scale
         self.offset = offset
         self.supports_masking = True
         self._build_at_init()
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         dtype = self.compute_dtype
         inputs = ops.cast(inputs, dtype)
         return inputs * np.asarray(self.scale, dtype) + np.asarray(self.offset, dtype)
@@ -99,7 +99,7 @@ class Lambda(Layer):
     def __init__(
         self,
         function: Callable[..., Any],
-        output_shape: Any = None,
+        output_shape: object = None,
         mask: Callable[..., Any] | TensorLike | None = None,
         arguments: dict[str, Any] | None = None,
         **kwargs: Unpack[LayerOptions],
@@ -113,7 +113,7 @@ class Lambda(Layer):
         self.supports_masking = mask is not None
         self._build_at_init()
 
-    def call(self, inputs: Any, mask: TensorLike | None = None, training: bool | None = None) -> Any:
+    def call(self, inputs: Tensor, mask: TensorLike | None = None, training: bool | None = None) -> Any:
         given = dict(self.arguments)
         names = inspect.signature(self.function).parameters
         if "mask" in names:
@@ -122,7 +122,7 @@ class Lambda(Layer):
             given["training"] = training
         return self.function(inputs, **given)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """Return what the `mask` argument gives."""
         return self.mask(inputs, mask) if callable(self.mask) else self.mask
 

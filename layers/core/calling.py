@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -17,6 +17,11 @@ from ...engine.common.cached import cached_property
 from ...engine.common.dtypes import is_floating
 from ...engine.graph import Graph, Symbol, Tensor, TensorSpec, Variable, flatten, get_default_graph, in_explicit_graph
 from ...engine.ops.base import as_array
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from .layer import Layer
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class CallSignature:
         """The parameters without a default."""
         return [n for n in self.names if self.signature.parameters[n].default is inspect.Parameter.empty]
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, Any]:
         """The arguments by name; those of *args under ``*0``, ``*1``, and those of **kwargs under their names.
 
         Required parameters `training` and `mask` that are not among them are None.
@@ -78,7 +83,7 @@ class CallSignature:
 
 
 @cache
-def signature_of(function: Any) -> CallSignature:
+def signature_of(function: Callable[..., Any]) -> CallSignature:
     """The signature of a method, without self."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())[1:]
@@ -93,8 +98,8 @@ class ActiveCall:
     """A layer whose `call` or `build` is running."""
 
     path: str
-    training: Any = None
-    layer: Any = None  # whose call it is; None for a build
+    training: bool | None = None
+    layer: Layer | None = None  # whose call it is; None for a build
     autocast: str | None = None  # the dtype in which weights are read; None for their own
     symbols: Graph | None = None  # where an `Input` made inside the call is put
 
@@ -109,7 +114,7 @@ _calls = _Calls()
 
 
 @contextmanager
-def active_call(name: str, training: Any = None, layer: Any = None) -> Generator[ActiveCall]:
+def active_call(name: str, training: bool | None = None, layer: Layer | None = None) -> Generator[ActiveCall]:
     """Note that the layer called `name` is being called or built."""
     active = ActiveCall(enclosing_path() + name, training, layer)
     _calls.stack.append(active)
@@ -165,13 +170,13 @@ def is_outermost() -> bool:
     return not _calls.stack
 
 
-def calling_layer() -> Any:
+def calling_layer() -> Layer | None:
     """The layer whose call is running, and not its `build`; None outside of all calls."""
     layer = _calls.stack[-1].layer if _calls.stack else None
     return None if layer is None or layer._is_building else layer
 
 
-def is_within_call_of(layer: Any) -> bool:
+def is_within_call_of(layer: object) -> bool:
     """Test whether this point is in the call of `layer`, or in one that it makes."""
     return any(active.layer is layer for active in _calls.stack)
 
@@ -197,7 +202,7 @@ def without_autocast() -> Generator[None]:
         active.autocast = dtype
 
 
-def enclosing_training() -> Any:
+def enclosing_training() -> bool | None:
     """The `training` argument of the calls around this one; None if none has one."""
     for active in reversed(_calls.stack):
         if active.training is not None:
@@ -208,7 +213,7 @@ def enclosing_training() -> Any:
 # --- arguments ------------------------------------------------------------------------------------------------------
 
 
-def map_leaves(function: Any, structure: Any) -> Any:
+def map_leaves(function: Callable[[Any], object], structure: Any) -> Any:
     """`function` over the leaves of nested lists, tuples and dicts; None stays."""
     if structure is None:
         return None
@@ -222,22 +227,22 @@ def map_leaves(function: Any, structure: Any) -> Any:
     return function(structure)
 
 
-def tensors_in(structure: Any) -> list[Tensor]:
+def tensors_in(structure: object) -> list[Tensor]:
     """The tensors among the leaves of a structure, values and symbols."""
     return [leaf for leaf in flatten(structure) if isinstance(leaf, Tensor)]
 
 
-def symbols_in(structure: Any) -> list[Symbol]:
+def symbols_in(structure: object) -> list[Symbol]:
     """The symbolic tensors among the leaves of a structure."""
     return [leaf for leaf in flatten(structure) if isinstance(leaf, Symbol)]
 
 
-def is_symbolic(*values: Any) -> bool:
+def is_symbolic(*values: object) -> bool:
     """Test whether a call with these arguments adds to a graph: one is being built, or there is a symbol among them."""
     return in_explicit_graph() or bool(symbols_in(values))
 
 
-def is_array(leaf: Any) -> bool:
+def is_array(leaf: object) -> TypeGuard[ArrayLike]:
     """Test whether `leaf` is a concrete array (of NumPy or another library), rather than a tensor or a setting."""
     if isinstance(leaf, (np.ndarray, np.generic)):
         return True
@@ -258,7 +263,7 @@ def numbers_to_arrays(structure: Any) -> Any:
     return structure
 
 
-def to_tensors(arguments: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
+def to_tensors(arguments: Mapping[str, object], dtype: str | None) -> dict[str, object]:
     """The arguments with arrays and variables made tensors, and floating values of the layer's `dtype`.
 
     Args:
@@ -266,7 +271,7 @@ def to_tensors(arguments: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
         dtype: the layer's compute dtype; None leaves dtypes as they are.
     """
 
-    def convert(leaf: Any) -> Any:
+    def convert(leaf: object) -> object:
         if isinstance(leaf, Variable) or is_array(leaf):
             leaf = ops.convert_to_tensor(leaf)
         if not isinstance(leaf, Tensor) or dtype is None or not isinstance(leaf.spec, TensorSpec):
@@ -276,12 +281,12 @@ def to_tensors(arguments: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
     return {name: map_leaves(convert, value) for name, value in arguments.items()}
 
 
-def shapes_of(value: Any) -> Any:
+def shapes_of(value: object) -> Any:
     """The shapes of the tensors in a structure, in that structure."""
     return map_leaves(lambda leaf: leaf.shape if isinstance(leaf, Tensor) else None, value)
 
 
-def masks_of(value: Any) -> Any:
+def masks_of(value: object) -> Any:
     """The masks that the tensors of a structure carry, in that structure; None if none carries one."""
     masks = map_leaves(lambda leaf: leaf.annotations.get("mask") if isinstance(leaf, Tensor) else None, value)
     return masks if any(mask is not None for mask in flatten(masks)) else None

@@ -22,7 +22,8 @@ from ...engine.graph import ShardedVariable, Tensor, Variable
 from ...engine.graph.scopes import device
 from ...engine.graph.state.sharded import layout_of_grid
 from ...engine.ops.base import TensorLike, apply
-from ...engine.ops.containers.indexed_slices import slices_of
+from ...engine.ops.containers.indexed_slices import SlicesSum, slices_of
+from .input_spec import known_shape
 
 Index = tuple[int, ...]
 
@@ -119,14 +120,14 @@ class Cut:
 
 class _Active(threading.local):
     def __init__(self) -> None:
-        self.find: Callable[[Any], Cut | None] | None = None
+        self.find: Callable[[Variable], Cut | None] | None = None
 
 
 _active = _Active()
 
 
 @contextmanager
-def cut_weights(find: Callable[[Any], Cut | None]) -> Generator[None]:
+def cut_weights(find: Callable[[Variable], Cut | None]) -> Generator[None]:
     """Let layers that are called inside compute in parts.
 
     Args:
@@ -152,7 +153,7 @@ def product_in_parts(
     cut: Cut,
     inputs: Tensor,
     kernel: TensorLike,
-    bias: Any,
+    bias: Tensor | Variable | None,
     product: Callable[[Tensor, Tensor], Tensor],
     axes: Sequence[tuple[int | None, int | None]],
 ) -> Tensor:
@@ -174,13 +175,13 @@ def product_in_parts(
     kernels, given = cut.parts_of_weight(kernel), cut.parts(inputs, input_axes)
     if bias is None:
         return cut.joined(lambda index: product(given[index], kernels[index]), output_axes)
-    biases = cut.parts(ops.convert_to_tensor(bias), bias_axes(bias.shape, output_axes))
+    biases = cut.parts(ops.convert_to_tensor(bias), bias_axes(known_shape(bias.shape), output_axes))
     return cut.joined(
         lambda index: product(given[index], kernels[index]), output_axes, lambda index, total: total + biases[index]
     )
 
 
-def bias_axes(shape: Sequence[int], output_axes: Sequence[int | None]) -> list[int | None]:
+def bias_axes(shape: Sequence[int | None], output_axes: Sequence[int | None]) -> list[int | None]:
     """Return the axes of a bias that are those of the outputs, from the last; None where it has none, or one number.
 
     >>> bias_axes((1, 8), [-1, -2, -3, None])
@@ -189,7 +190,7 @@ def bias_axes(shape: Sequence[int], output_axes: Sequence[int | None]) -> list[i
     return [axis if axis is not None and -axis <= len(shape) and shape[axis] != 1 else None for axis in output_axes]
 
 
-def rows_in_parts(cut: Cut, table: Any, places: Tensor) -> Tensor:
+def rows_in_parts(cut: Cut, table: Variable | ShardedVariable, places: Tensor) -> Tensor:
     """Return rows of a table that is cut along rows, columns or both.
 
     The gradient of the table is `IndexedSlices`, as that of a whole table: rows that were not taken are not touched.
@@ -235,7 +236,7 @@ class _RowsRule:
 
     results = 1
 
-    def cotangents(self, upstream: list[Any], targets: Sequence[Tensor]) -> list[Any]:
+    def cotangents(self, upstream: list[TensorLike], targets: Sequence[Tensor]) -> list[SlicesSum | None]:
         """Return the cotangents of table and places."""
         table, places = targets
         return [slices_of(table, places, ops.convert_to_tensor(upstream[0])), None]

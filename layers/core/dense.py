@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, SupportsIndex, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -16,6 +16,11 @@ from .input_spec import InputSpec
 from .layer import Layer
 from .layer_config import config_from_signature
 from .weight import Weight, WeightSpec
+
+if TYPE_CHECKING:
+    from ...engine.graph import Variable
+    from ..quantizers.configs import QuantizationConfig
+    from .options import CommonOptions
 
 
 @config_from_signature()
@@ -58,8 +63,8 @@ class Dense(QuantizableKernel):
         bias_constraint: ConstraintLike = None,
         lora_rank: int | None = None,
         lora_alpha: float | None = None,
-        quantization_config: Any = None,
-        **kwargs: Any,
+        quantization_config: QuantizationConfig | None = None,
+        **kwargs: Unpack[CommonOptions],
     ) -> None:
         super().__init__(
             quantization_config=quantization_config,
@@ -97,26 +102,26 @@ class Dense(QuantizableKernel):
     def _scale_shape(self) -> tuple[int, ...]:
         return (self.units,)
 
-    def _scales_along_kernel(self, scale: object) -> Any:
+    def _scales_along_kernel(self, scale: Tensor | Variable) -> Tensor | Variable:
         return scale
 
-    def _product(self, inputs: Any, kernel: Any) -> Tensor:
+    def _product(self, inputs: Tensor, kernel: TensorLike) -> Tensor:
         return ops.matmul(inputs, kernel)
 
     def _kernel_axes(self, rank: int) -> list[tuple[int | None, int | None]]:
         return [(-1, None), (None, -1)]
 
-    def _int8_product(self, inputs: TensorLike) -> Tensor:
+    def _int8_product(self, inputs: Tensor) -> Tensor:
         from ..quantizers.products import int8_product
 
         return int8_product(self, inputs, self._kernel, self.kernel_scale)
 
-    def call(self, inputs: TensorLike) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         outputs = self._biased(inputs)
         return outputs if self.activation is None else self.activation(outputs)
 
 
-def positive_int(layer: str, name: str, value: Any) -> int:
+def positive_int(layer: str, name: str, value: SupportsIndex) -> int:
     """`value` as a positive int.
 
     Raises:

@@ -7,7 +7,7 @@ import re
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -19,9 +19,14 @@ from ...engine.objects.identifiers import ActivationLike, ConstraintLike, Initia
 from ...engine.ops.base import TensorLike
 from ..quantizers.contractions import Subscripts, int8_contraction
 from ..quantizers.kernels import QuantizableKernel
-from .input_spec import InputSpec
+from .input_spec import InputSpec, known_shape
 from .layer_config import config_from_signature
 from .weight import Weight, WeightSpec
+
+if TYPE_CHECKING:
+    from ...engine.graph import Variable
+    from ..quantizers.configs import QuantizationConfig
+    from .options import LayerOptions
 
 Sizes = tuple[int | None, ...]
 
@@ -77,8 +82,8 @@ class EinsumDense(QuantizableKernel):
         lora_rank: int | None = None,
         lora_alpha: float | None = None,
         gptq_unpacked_column_size: int | None = None,
-        quantization_config: Any = None,
-        **kwargs: Any,
+        quantization_config: QuantizationConfig | None = None,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(quantization_config=quantization_config, lora_rank=lora_rank, lora_alpha=lora_alpha, **kwargs)
         _parse(equation)
@@ -93,7 +98,7 @@ class EinsumDense(QuantizableKernel):
         self.kernel_constraint = constraints.get(kernel_constraint)
         self.bias_constraint = constraints.get(bias_constraint)
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         try:
             shapes = _WeightShapes.of(self.equation, self.bias_axes, tuple(input_shape), self.partial_output_shape)
         except ValueError as error:
@@ -103,7 +108,7 @@ class EinsumDense(QuantizableKernel):
             WeightSpec("bias", shapes.bias or (), present=shapes.bias is not None),
         )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         specs = self.weight_specs(input_shape)
         self.input_spec = InputSpec(ndim=len(input_shape))
         self.build_weights(specs)
@@ -120,32 +125,32 @@ class EinsumDense(QuantizableKernel):
     def _scale_shape(self) -> tuple[int, ...]:
         return self._subscripts.scale_shape(self.kernel_shape)
 
-    def _scales_along_kernel(self, scale: Any) -> Any:
+    def _scales_along_kernel(self, scale: Tensor | Variable) -> Tensor | Variable:
         return self._subscripts.scales_along_kernel(scale)
 
-    def _scales_as_saved(self, scale: Any) -> Any:
+    def _scales_as_saved(self, scale: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         names = self._subscripts
         others = [axis for axis in range(scale.ndim) if axis not in names.scale_order()]
         return scale.transpose(*others, *names.scale_order()).reshape(self._scale_shape())
 
-    def _product(self, inputs: Any, kernel: Any) -> Tensor:
-        return ops.einsum(_without_ellipsis(self.equation, len(inputs.shape)), inputs, kernel)
+    def _product(self, inputs: Tensor, kernel: TensorLike) -> Tensor:
+        return ops.einsum(_without_ellipsis(self.equation, len(known_shape(inputs.shape))), inputs, kernel)
 
     def _kernel_axes(self, rank: int) -> list[tuple[int | None, int | None]]:
         names = Subscripts.of(_without_ellipsis(self.equation, rank))
         return [(_from_the_end(names.inputs, label), _from_the_end(names.outputs, label)) for label in names.kernel]
 
-    def _int8_product(self, inputs: Any) -> Tensor:
-        equation = _without_ellipsis(self.equation, len(inputs.shape))
+    def _int8_product(self, inputs: Tensor) -> Tensor:
+        equation = _without_ellipsis(self.equation, len(known_shape(inputs.shape)))
         return int8_contraction(self, equation, inputs, self._kernel, self.kernel_scale)
 
-    def _adapted(self, inputs: TensorLike, a: Tensor, b: Tensor) -> Tensor:
+    def _adapted(self, inputs: Tensor, a: Tensor, b: Tensor) -> Tensor:
         names = self._subscripts
         if names.kernel[-1] == names.outputs[-1]:
             return super()._adapted(inputs, a, b)
         return self._product(inputs, ops.matmul(a, b))
 
-    def call(self, inputs: TensorLike) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         outputs = self._biased(inputs)
         return outputs if self.activation is None else self.activation(outputs)
 
@@ -230,13 +235,13 @@ class _WeightShapes:
             tuple(axis for axis, label in enumerate(parts.kernel) if label in outputs),
         )
 
-    def kernel_initializer(self, initializer: InitializerLike) -> Any:
+    def kernel_initializer(self, initializer: InitializerLike) -> InitializerLike:
         """`initializer`, with the numbers of inputs and outputs that this kernel has."""
         if not isinstance(initializer, initializers.VarianceScaling) or initializer.input_axes is not None:
             return initializer
         order = (*self.input_axes, *self.output_axes)
 
-        def draw(shape: Sequence[int], dtype: DTypeLike = None) -> Any:
+        def draw(shape: Sequence[int], dtype: DTypeLike = None) -> np.ndarray[Any, Any]:
             sizes = [math.prod(shape[axis] for axis in axes) for axes in (self.input_axes, self.output_axes)]
             matrix = np.asarray(initializer(tuple(sizes), dtype=dtype))
             return matrix.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))

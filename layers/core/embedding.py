@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
+from ...engine.ops.base import TensorLike
 from ..quantizers.tables import QuantizableTable
 from .dense import positive_int
 from .layer_config import config_from_signature
 from .weight import WeightSpec
+
+if TYPE_CHECKING:
+    from ..quantizers.configs import QuantizationConfig
+    from .options import EmbeddingOptions
 
 
 @config_from_signature(activity_regularizer="activity_regularizer", weights="")
@@ -44,11 +49,11 @@ class Embedding(QuantizableTable):
         embeddings_regularizer: RegularizerLike = None,
         embeddings_constraint: ConstraintLike = None,
         mask_zero: bool = False,
-        weights: Any = None,
+        weights: TensorLike | None = None,
         lora_rank: int | None = None,
         lora_alpha: float | None = None,
-        quantization_config: Any = None,
-        **kwargs: Any,
+        quantization_config: QuantizationConfig | None = None,
+        **kwargs: Unpack[EmbeddingOptions],
     ) -> None:
         length = kwargs.pop("input_length", None)  # Keras 2's
         if length is not None:
@@ -66,25 +71,25 @@ class Embedding(QuantizableTable):
         if weights is not None:
             self.build()
 
-    def weight_specs(self, input_shape: Any = None) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None] | None = None) -> Sequence[WeightSpec]:
         first = None if self._first_value is None else self._given_value
         return (WeightSpec("embeddings", (self.input_dim, self.output_dim), first),)
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Sequence[int | None] | None = None) -> None:
         self.build_weights(self.weight_specs(input_shape))
         self._enable_given_lora()
 
-    def _given_value(self, shape: Any, dtype: PolicyLike = None) -> Any:
+    def _given_value(self, shape: Sequence[int], dtype: PolicyLike = None) -> Any:
         table = initializers.Constant(self._first_value).value
         if isinstance(table, (list, tuple)) and len(table) == 1 and shape[0] != 1:
             table = table[0]
         return initializers.Constant(table)(shape, dtype)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         if inputs.dtype.kind not in "iu":
             inputs = ops.cast(inputs, "int32")
         return self._rows(inputs)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Tensor | None:
         """Return a mask, True where the input is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...engine.common.dtypes import name_of
 from ...engine.common.keywords import explaining_keywords
@@ -12,6 +13,9 @@ from ...engine.session import placeholder
 from .calling import symbols_apart
 from .layer import Layer
 from .node import Node
+
+if TYPE_CHECKING:
+    from ...engine.common.dtypes import DTypeLike
 
 
 class InputLayer(Layer):
@@ -33,12 +37,12 @@ class InputLayer(Layer):
 
     def __init__(
         self,
-        shape: Any = None,
+        shape: Sequence[int | None] | None = None,
         batch_size: int | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         sparse: bool | None = None,
         ragged: bool | None = None,
-        batch_shape: Any = None,
+        batch_shape: Sequence[int | None] | None = None,
         input_tensor: None = None,
         optional: bool = False,
         name: str | None = None,
@@ -58,9 +62,10 @@ class InputLayer(Layer):
                 raise ValueError(f"Input: {option}=True is not supported; inputs are dense arrays.")
         if input_tensor is not None:
             raise ValueError("Input: input_tensor is not supported; call the layers on the tensor itself.")
-        if shape is not None:
-            shape = as_shape(shape) or ()
-        self.batch_shape: tuple[int | None, ...] = tuple(batch_shape) if shape is None else (batch_size, *shape)
+        without_batch = None if shape is None else as_shape(shape) or ()
+        self.batch_shape: tuple[int | None, ...] = (
+            tuple(batch_shape or ()) if without_batch is None else (batch_size, *without_batch)
+        )
         self.optional = optional
         self.dtype_policy = name_of(as_dtype(floatx() if dtype is None else dtype))
         self._build_at_init()
@@ -91,16 +96,17 @@ class InputLayer(Layer):
         dtype = config.get("dtype")
         if isinstance(dtype, dict):  # a policy, as some versions of Keras wrote it
             dtype = dtype.get("config", {}).get("name")
-        return cls(**{**config, "dtype": dtype})
+        arguments: dict[str, Any] = {**config, "dtype": dtype}
+        return cls(**arguments)
 
 
 @explaining_keywords
 def Input(  # noqa: N802 - Keras's name
-    shape: Any = None,
+    shape: Sequence[int | None] | None = None,
     batch_size: int | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike = None,
     sparse: bool | None = None,
-    batch_shape: Any = None,
+    batch_shape: Sequence[int | None] | None = None,
     name: str | None = None,
     tensor: None = None,
     optional: bool = False,

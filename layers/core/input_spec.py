@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from ...engine.graph import Tensor, as_dtype, flatten
+from ...engine.graph import Shape, Tensor, as_dtype, flatten
+
+if TYPE_CHECKING:
+    from ...engine.common.dtypes import DTypeLike
 
 
 class InputSpec:
@@ -24,7 +28,7 @@ class InputSpec:
 
     def __init__(
         self,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         shape: tuple[int | None, ...] | None = None,
         ndim: int | None = None,
         max_ndim: int | None = None,
@@ -96,7 +100,21 @@ class InputSpec:
         return f"InputSpec({', '.join(f'{key}={value}' for key, value in given.items())})"
 
 
-def check_inputs(specs: Any, inputs: object, layer_name: str) -> None:
+def known_shape(shape: Shape) -> tuple[int | None, ...]:
+    """Return the shape of an input whose number of axes a layer needs.
+
+    Raises:
+        ValueError: it is not known.
+    """
+    if shape is None:
+        raise ValueError(
+            "The number of axes of the input is not known, but the layer needs it. Give the placeholder that the input "
+            "comes from a shape, with None for unknown sizes, as in ab.placeholder((None, 3))."
+        )
+    return shape
+
+
+def check_inputs(specs: InputSpec | Sequence[InputSpec | None] | None, inputs: object, layer_name: str) -> None:
     """Check the inputs of a layer against its specs.
 
     Args:
@@ -108,7 +126,7 @@ def check_inputs(specs: Any, inputs: object, layer_name: str) -> None:
         ValueError: an input violates its spec, or their number differs.
     """
     tensors = [leaf for leaf in flatten(inputs) if isinstance(leaf, Tensor)]
-    wanted = specs if isinstance(specs, (list, tuple)) else [specs] * len(tensors)
+    wanted = [specs] * len(tensors) if specs is None or isinstance(specs, InputSpec) else specs
     if len(wanted) != len(tensors):
         raise ValueError(f"Layer {layer_name!r} expects {len(wanted)} inputs, but got {len(tensors)}.")
     for position, (spec, tensor) in enumerate(zip(wanted, tensors, strict=True)):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.common.keywords import keywords_of, unexpected_keywords
@@ -47,6 +47,10 @@ from .placed import place_of_call
 from .remat_scope import current_remat_scope
 from .shape_programs import ArrayFunction
 from .stateless import StatelessCalls
+
+if TYPE_CHECKING:
+    from ...engine.objects.identifiers import PolicyLike
+    from .node import Arguments
 
 
 class Layer(StatelessCalls):
@@ -91,7 +95,7 @@ class Layer(StatelessCalls):
         *,
         activity_regularizer: RegularizerLike = None,
         trainable: bool = True,
-        dtype: Any = None,
+        dtype: PolicyLike = None,
         autocast: bool = True,
         name: str | None = None,
         **kwargs: Any,
@@ -103,10 +107,10 @@ class Layer(StatelessCalls):
         self.activity_regularizer = regularizers.get(activity_regularizer)
         self.autocast = autocast
         self.supports_masking = False
-        self.input_spec: Any = None
+        self.input_spec: Any = None  # one, or a list of them
         self.batch_input_shape = _batch_input_shape(kwargs)
-        self._latest_output_shapes: Any = None  # for summaries: what the latest call gave, in its structure
-        self._build_shapes: dict[str, Any] | None = None
+        self._latest_output_shapes: object = None  # for summaries: what the latest call gave, in its structure
+        self._build_shapes: dict[str, object] | None = None
         self._remat = current_remat_scope()
 
     # --- what subclasses define -----------------------------------------------------------------------------
@@ -153,14 +157,14 @@ class Layer(StatelessCalls):
             return self._called(None, args, kwargs)
         return self._call_on_tensors(args, kwargs)
 
-    def _call_on_tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_on_tensors(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         symbols = symbols_in((args, kwargs))
         if not symbols and not in_explicit_graph():
             return self._called(None, args, kwargs)
         with _graph_of(symbols) as graph, calls_around(graph):
             return self._called(graph, args, kwargs)
 
-    def _called(self, graph: Graph | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _called(self, graph: Graph | None, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """The outputs, built into `graph`, or computed at once if there is none."""
         outermost = is_outermost()
         if outermost:
@@ -185,7 +189,7 @@ class Layer(StatelessCalls):
         return outputs
 
     def _run_call(
-        self, graph: Graph | None, arguments: dict[str, Any], converted: dict[str, Any], training: Any
+        self, graph: Graph | None, arguments: dict[str, object], converted: dict[str, object], training: bool | None
     ) -> Any:
         """Build, check, and run `call` inside the layer's scopes."""
         try:
@@ -208,7 +212,7 @@ class Layer(StatelessCalls):
             raise
         return outputs
 
-    def _call_itself(self, graph: Graph | None, converted: dict[str, Any]) -> Any:
+    def _call_itself(self, graph: Graph | None, converted: dict[str, object]) -> Any:
         call = partial(self.call, *_positional(converted), **_keywords(converted, self._call_signature))
         if self._remat is None or graph is None:
             return call()
@@ -223,7 +227,7 @@ class Layer(StatelessCalls):
     def _call_signature(self) -> CallSignature:
         return signature_of(type(self).call)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    def _bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[dict[str, Any], bool | None]:
         """The arguments by parameter name, and the value of `training`: given, from around, by default, or False."""
         signature = self._call_signature
         takes_training = signature.takes("training")
@@ -247,7 +251,7 @@ class Layer(StatelessCalls):
             arguments["training"] = training
         return arguments, training
 
-    def _fill_masks(self, arguments: dict[str, Any], converted: dict[str, Any]) -> None:
+    def _fill_masks(self, arguments: dict[str, object], converted: dict[str, object]) -> None:
         """Hand the masks that the inputs carry to the parameters ``mask`` and ``<input>_mask`` of `call`."""
         signature = self._call_signature
         for position, (name, value) in enumerate(list(arguments.items())):
@@ -257,7 +261,7 @@ class Layer(StatelessCalls):
                 if mask is not None:
                     converted[parameter] = mask
 
-    def _output_masks(self, inputs: Any, outputs: Any, previous: Any) -> list[Any]:
+    def _output_masks(self, inputs: object, outputs: object, previous: object) -> list[Tensor | None]:
         """A mask (or None) for each output tensor; an empty list where the layer has nothing to say."""
         if not (self.supports_masking or type(self).compute_mask is not Layer.compute_mask):
             if previous is not None and type(self).call is not Layer.call:
@@ -272,7 +276,7 @@ class Layer(StatelessCalls):
         # The mask that a layer inside gave to an output is better than that of the input, which is passed on.
         return [mask if own else _mask_of(leaf, mask) for leaf, mask in zip(leaves, masks, strict=True)]
 
-    def _warn_of_lost_mask(self, previous: Any) -> None:
+    def _warn_of_lost_mask(self, previous: object) -> None:
         if self._call_signature.takes("mask") or not flatten(previous):
             return  # the layer saw the mask, and has used it up
         warnings.warn(
@@ -282,7 +286,7 @@ class Layer(StatelessCalls):
             stacklevel=5,
         )
 
-    def _regularize_activity(self, outputs: Any) -> None:
+    def _regularize_activity(self, outputs: object) -> None:
         if self.activity_regularizer is None:
             return
         for output in tensors_in(outputs):
@@ -291,7 +295,7 @@ class Layer(StatelessCalls):
                 penalty = ops.divide_no_nan(penalty, ops.cast(ops.shape(output)[0], penalty.dtype))
             self.add_loss(penalty)
 
-    def _check_input_spec(self, converted: dict[str, Any]) -> None:
+    def _check_input_spec(self, converted: dict[str, object]) -> None:
         if self.input_spec is not None:
             check_inputs(self.input_spec, next(iter(converted.values()), None), self.name)
 
@@ -301,7 +305,7 @@ class Layer(StatelessCalls):
                 f"{type(self).__name__}.__init__() did not call super().__init__(). Make that its first statement."
             )
 
-    def _call_compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_compiled(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Run compiled: one function for each combination of settings, traced for each kind of values."""
         leaves = flatten((args, kwargs))
         data = len(flatten(args[0])) if args else 0  # numbers among the inputs are data, elsewhere settings
@@ -323,16 +327,17 @@ class Layer(StatelessCalls):
         self._keep_losses([*losses, *function.notes])
         return outputs
 
-    def _compiled_call(self, structure: Any, settings: list[Any], positions: list[int]) -> ArrayFunction:
-        masked = [_mask_of(leaf, None) is not None for leaf in flatten(structure)]
+    def _compiled_call(self, arguments: Arguments, settings: Sequence[object], positions: list[int]) -> ArrayFunction:
+        masked = [_mask_of(leaf, None) is not None for leaf in flatten(arguments)]
 
         def run(*tensors: Tensor) -> Any:
-            filled, masks = list(settings), iter(tensors[len(positions) :])
+            filled: list[object] = list(settings)
+            masks = iter(tensors[len(positions) :])
             for position, tensor in zip(positions, tensors, strict=False):
                 filled[position] = tensor
                 if masked[position]:
                     tensor.annotations["mask"] = next(masks)
-            outputs = self._call_on_tensors(*pack_as(structure, filled))
+            outputs = self._call_on_tensors(*pack_as(arguments, filled))
             losses = losses_within(get_default_graph(), self._flatten_layers())
             function.notes = [loss for loss in losses if isinstance(loss, LostLoss)]
             masks_out = [_mask_of(leaf, None) for leaf in flatten(outputs)]
@@ -347,7 +352,7 @@ class Layer(StatelessCalls):
         """Note that a layer without weights needs no `build`, unless a subclass defines one."""
         self.built = type(self).build is Layer.build
 
-    def _ensure_built(self, arguments: dict[str, Any]) -> None:
+    def _ensure_built(self, arguments: dict[str, object]) -> None:
         if self.built:
             return
         shapes = self._shapes_for_build(arguments)
@@ -357,7 +362,7 @@ class Layer(StatelessCalls):
             with eagerly():  # what is computed here happens once, not in each step of the graph around
                 self.build(**shapes)
 
-    def _shapes_for_build(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _shapes_for_build(self, arguments: dict[str, object]) -> dict[str, object]:
         """The shapes that `build` asks for, by its parameters."""
         parameters = signature_of(type(self).build)
         first = shapes_of(next(iter(arguments.values()), None))
@@ -372,7 +377,7 @@ class Layer(StatelessCalls):
             )
         return {name: shape for name, shape in shapes.items() if parameters.takes(name) or parameters.takes_anything}
 
-    def _trace(self, *shapes: Any, **named_shapes: Any) -> Any:
+    def _trace(self, *shapes: object, **named_shapes: object) -> Any:
         """The outputs of a call on symbols of the given shapes, in a graph made for it."""
         with Graph().as_default(), self._losses_kept():
             args = [_symbols(shape, self.compute_dtype) for shape in shapes]
@@ -471,13 +476,13 @@ def _symbols(shape: Any, dtype: str) -> Any:
     return placeholder(tuple(shape), dtype)
 
 
-def _batch_input_shape(kwargs: dict[str, Any]) -> tuple[int | None, ...] | None:
-    for name in ("batch_shape", "batch_input_shape"):
-        if kwargs.get(name) is not None:
-            return tuple(kwargs[name])
-    shape = kwargs.get("input_shape")
-    if shape is None and kwargs.get("input_dim") is not None:
-        shape = (kwargs["input_dim"],)
+def _batch_input_shape(kwargs: Mapping[str, Any]) -> tuple[int | None, ...] | None:
+    for batch_shape in (kwargs.get("batch_shape"), kwargs.get("batch_input_shape")):
+        if batch_shape is not None:
+            return tuple(batch_shape)
+    shape, features = kwargs.get("input_shape"), kwargs.get("input_dim")
+    if shape is None and features is not None:
+        shape = (features,)
     return None if shape is None else (kwargs.get("batch_size"), *shape)
 
 
@@ -496,7 +501,7 @@ def _graph_of(tensors: Sequence[Tensor]) -> Generator[Graph]:
         yield graph
 
 
-def _positional(arguments: dict[str, Any]) -> list[Any]:
+def _positional(arguments: dict[str, object]) -> list[object]:
     """The arguments to pass by position: those of *args, and everything before them."""
     starred = [name for name in arguments if name.startswith("*")]
     if not starred:
@@ -506,16 +511,16 @@ def _positional(arguments: dict[str, Any]) -> list[Any]:
     return [arguments[name] for name in names[: last + 1]]
 
 
-def _keywords(arguments: dict[str, Any], signature: CallSignature) -> dict[str, Any]:
+def _keywords(arguments: dict[str, object], signature: CallSignature) -> dict[str, object]:
     skipped = len(_positional(arguments))
     return dict(list(arguments.items())[skipped:])
 
 
-def _apart_from(outputs: Any, inputs: list[Tensor]) -> Any:
+def _apart_from(outputs: object, inputs: list[Tensor]) -> Any:
     """The outputs, none of which is one of the inputs: what is noted about an output must not change an input."""
     known = {id(tensor) for tensor in inputs}
 
-    def separate(leaf: Any) -> Any:
+    def separate(leaf: object) -> object:
         if isinstance(leaf, Tensor) and (id(leaf) in known or "history" in leaf.annotations):
             return pass_on(leaf)
         return leaf
@@ -523,7 +528,7 @@ def _apart_from(outputs: Any, inputs: list[Tensor]) -> Any:
     return map_leaves(separate, outputs)
 
 
-def _mask_leaves(masks: Any) -> list[Any]:
+def _mask_leaves(masks: object) -> list[Any]:
     """The masks of a structure in flat order, with None for those that there are not."""
     if isinstance(masks, dict):
         return [leaf for key in sorted(masks) for leaf in _mask_leaves(masks[key])]
@@ -532,12 +537,12 @@ def _mask_leaves(masks: Any) -> list[Any]:
     return [masks]
 
 
-def _mask_of(leaf: Any, otherwise: Any) -> Any:
+def _mask_of(leaf: object, otherwise: Tensor | None) -> Tensor | None:
     mask = leaf.annotations.get("mask") if isinstance(leaf, Tensor) else None
     return otherwise if mask is None else mask
 
 
-def _set_masks(outputs: Any, masks: list[Any]) -> None:
+def _set_masks(outputs: object, masks: Sequence[Tensor | None]) -> None:
     if not masks:
         return
     for output, mask in zip(flatten(outputs), masks, strict=True):
@@ -545,15 +550,15 @@ def _set_masks(outputs: Any, masks: list[Any]) -> None:
             output.annotations["mask"] = mask
 
 
-def _is_data(leaf: Any) -> bool:
+def _is_data(leaf: object) -> bool:
     return is_array(leaf) or isinstance(leaf, Value)
 
 
-def _is_number(leaf: Any) -> bool:
+def _is_number(leaf: object) -> bool:
     return isinstance(leaf, (int, float)) and not isinstance(leaf, bool)
 
 
-def _form(structure: Any) -> Any:
+def _form(structure: object) -> Hashable:
     """The nesting of a structure, hashable, without its leaves."""
     if isinstance(structure, dict):
         return ("dict", tuple((key, _form(value)) for key, value in structure.items()))
@@ -562,7 +567,7 @@ def _form(structure: Any) -> Any:
     return structure is None
 
 
-def _hashable(setting: Any) -> Any:
+def _hashable(setting: object) -> Hashable:
     try:
         hash(setting)
     except TypeError:

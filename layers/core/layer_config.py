@@ -24,7 +24,7 @@ SHAPE_ARGUMENTS = ("input_shape", "batch_shape", "batch_input_shape", "input_dim
 _NOT_SAVED = frozenset({"self", "name", "trainable", "dtype", "autocast"})
 
 # Options that Keras writes and that layers here do not have, with the values at which they are off.
-_OFF: dict[str, Any] = {
+_OFF: dict[str, object] = {
     "groups": 1,  # Keras 2, of depthwise, separable and transposed convolutions
     "quantization_config": None,
     "renorm": False,
@@ -35,7 +35,7 @@ _OFF: dict[str, Any] = {
 }
 
 
-def _check_not_in_a_row(cls: type[LayerConfig], args: tuple[Any, ...]) -> None:
+def _check_not_in_a_row(cls: type[LayerConfig], args: tuple[object, ...]) -> None:
     """Check that no layers are given one by one where a class takes one argument.
 
     Raises:
@@ -78,8 +78,8 @@ class LayerConfig(LayerState):
     _config_attributes: ClassVar[Mapping[str, str] | None] = None  # by argument, of a class made by the decorator
     _constructor_call: tuple[tuple[Any, ...], dict[str, Any]]
     _parts_have_own_paths: ClassVar[bool] = False  # as the layers of a functional model
-    _build_shapes: dict[str, Any] | None
-    build: Any
+    _build_shapes: dict[str, object] | None
+    build: Callable[..., None]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if kwargs:
@@ -212,14 +212,14 @@ class LayerConfig(LayerState):
         return f"<{type(self).__name__} name={self.name}, built={self.built}>"
 
 
-def _config_entry(argument: str, value: Any) -> Any:
+def _config_entry(argument: str, value: object) -> Any:
     """Return an argument as a config holds it: numbers, strings, tensors and structures of them as they are."""
     if argument.endswith("activation"):
         return activations.serialize(value)
     return value if _is_plain(value) else serialize_keras_object(value)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     if isinstance(value, dict):
@@ -227,7 +227,7 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, str) or isinstance(value, (Tensor, Variable))
 
 
-def _deserialized(value: Any) -> Any:
+def _deserialized(value: object) -> Any:
     """A config value with the objects in it made again."""
     if is_serialized(value):
         return deserialize_keras_object(value)
@@ -236,7 +236,7 @@ def _deserialized(value: Any) -> Any:
     return value
 
 
-def _as_shape(shape: Any) -> Any:
+def _as_shape(shape: object) -> object:
     """A shape read from JSON as tuples again."""
     if isinstance(shape, dict):
         return {name: _as_shape(item) for name, item in shape.items()}

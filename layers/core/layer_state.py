@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -45,6 +45,19 @@ from .node import Node
 from .tracking import held_by_attributes
 from .weight import Weight, WeightSpec
 
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from numpy.typing import ArrayLike
+
+    from ...engine.common.dtypes import DTypeLike
+    from ...engine.objects.identifiers import PolicyLike
+    from ...engine.ops.base import TensorLike
+    from ..quantizers.configs import QuantizationConfig
+    from ..quantizers.rounded_weights import RoundedWeight
+    from .options import ShapeLike, WeightSettings
+    from .shape_programs import ArrayFunction
+
 _replacements = 0
 
 
@@ -59,7 +72,7 @@ class LayerState:
     autocast: bool = True
     # Attributes with kernels of convolutions, which can be rounded to int8, and the axes, negative, of their outputs.
     rounded_kernels: ClassVar[Mapping[str, tuple[int, ...]]] = {}
-    rounded_weights: Mapping[str, Any] = {}  # those that were, by attribute
+    rounded_weights: Mapping[str, RoundedWeight] = {}  # those that were, by attribute
     # Attributes that hold layers or variables which do not belong to this one.
     untracked: ClassVar[frozenset[str]] = frozenset(
         {
@@ -74,7 +87,7 @@ class LayerState:
         }
     )
 
-    def __init__(self, name: str | None, trainable: bool, dtype: Any) -> None:
+    def __init__(self, name: str | None, trainable: bool, dtype: PolicyLike) -> None:
         if isinstance(name, LayerState) or isinstance(trainable, LayerState):
             raise given_in_a_row(type(self).__name__)
         if name is not None and (not isinstance(name, str) or "/" in name):
@@ -91,15 +104,15 @@ class LayerState:
         self._made_in = calling_layer()  # where a layer is made in a call, whose it is
         self._weights: list[Weight] = []
         self._weights_version = 0  # is counted up where weights are replaced
-        self._functions: dict[Any, Any] = {}
+        self._functions: dict[Hashable, ArrayFunction] = {}
         self._partitioner = current_partitioner()  # cuts its weights into shards
-        self._added_losses: list[Any] = []
+        self._added_losses: list[TensorLike | LostLoss] = []
 
     def add_weight(
         self,
-        shape: Any = None,
+        shape: ShapeLike = None,
         initializer: InitializerLike = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         trainable: bool = True,
         autocast: bool = True,
         regularizer: RegularizerLike = None,
@@ -129,41 +142,41 @@ class LayerState:
             MemoryError: there is no room for it.
         """
         self._check_kept()
-        shape = (shape,) if isinstance(shape, int) else tuple(shape or ())
+        given = (shape,) if isinstance(shape, int) else tuple(shape or ())
         label = name or "variable"
-        if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
+        if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in given):
             raise ValueError(
-                f"Layer {self.name!r} can't make its weight {label!r} with shape {shape}: every dimension must be "
+                f"Layer {self.name!r} can't make its weight {label!r} with shape {given}: every dimension must be "
                 "known. Give the input a known size there (for a Dense or recurrent layer: its last axis)."
             )
+        sizes = tuple([int(size) for size in given if size is not None])
         wanted = as_dtype(dtype or self.variable_dtype)
         initializer = initializers.get(initializer or ("glorot_uniform" if wanted.kind not in "iub" else "zeros"))
-        claim(shape, wanted.itemsize, f"Layer {self.name!r}: weight {label!r}")
-        shape = tuple(int(size) for size in shape)
+        claim(sizes, wanted.itemsize, f"Layer {self.name!r}: weight {label!r}")
         settings = (trainable, regularizers.get(regularizer), constraints.get(constraint), aggregation, autocast)
-        if self._partitioner is not None and shape and _holds_by_rows(*settings[1:3]):
-            made = self._cut_weight(shape, initializer, wanted, settings, label)
+        if self._partitioner is not None and sizes and _holds_by_rows(*settings[1:3]):
+            made = self._cut_weight(sizes, initializer, wanted, settings, label)
             if made is not None:
                 return made
         try:
             with eagerly():
-                first = initializer(shape, dtype=wanted)
+                first = initializer(sizes, dtype=wanted)
         except MemoryError as error:
-            size = math.prod(shape) * wanted.itemsize
+            size = math.prod(sizes) * wanted.itemsize
             raise MemoryError(
-                f"Layer {self.name!r}: there is no memory for its weight {label!r} of shape {shape} and dtype "
+                f"Layer {self.name!r}: there is no memory for its weight {label!r} of shape {sizes} and dtype "
                 f"{wanted.name}, {size / 1e9:,.1f} GB. Make the layer or its input smaller. ({error})"
             ) from error
         weight = Weight(first, label, f"{self.path}/{label}", wanted, *settings)
-        if tuple(weight.shape or ()) != shape:
+        if tuple(weight.shape or ()) != sizes:
             raise ValueError(
-                f"Layer {self.name!r}: the initializer of weight {label!r} gave shape {weight.shape}, expected {shape}."
+                f"Layer {self.name!r}: the initializer of weight {label!r} gave shape {weight.shape}, expected {sizes}."
             )
         self._weights.append(weight)
         return weight
 
     def _cut_weight(
-        self, shape: tuple[int, ...], initializer: InitializerLike, dtype: DType, settings: tuple[Any, ...], name: str
+        self, shape: tuple[int, ...], initializer: InitializerLike, dtype: DType, settings: WeightSettings, name: str
     ) -> Any:
         """Make a weight in shards, as the partitioner says; gives None where it is to be whole. See `add_weight`."""
         if not isinstance(self._partitioner, GridPartitioner):
@@ -182,14 +195,14 @@ class LayerState:
 
     def add_sharded_weight(
         self,
-        rows: Sequence[Any],
+        rows: Sequence[Rows | tuple[slice, ...]],
         layout: str,
         shape: tuple[int, ...],
         initializer: InitializerLike,
-        dtype: Any = None,
-        settings: tuple[Any, ...] = (True, None, None, None, True),
+        dtype: DTypeLike = None,
+        settings: WeightSettings = (True, None, None, None, True),
         name: str = "variable",
-        places: Sequence[Any] | None = None,
+        places: Sequence[str | Variable] | None = None,
     ) -> ShardedVariable:
         """Make a weight in shards, each on its place; the first value of each is made where and when it is needed.
 
@@ -261,7 +274,7 @@ class LayerState:
 
     def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> list[Any]:
         """This layer and all inside it, each once, outer before inner."""
-        found: dict[int, Any] = {id(self): self}
+        found: dict[int, LayerState] = {id(self): self}
         pending = self.sublayers()
         while pending:
             layer = pending.pop(0)
@@ -325,11 +338,11 @@ class LayerState:
         for layer in self._flatten_layers():
             layer._trainable = bool(value)
 
-    def get_weights(self) -> list[Any]:
+    def get_weights(self) -> list[np.ndarray[Any, Any]]:
         """The values of `weights`, as arrays; those of a weight in shards are joined."""
         return [variable.numpy() for variable in grouped(self.weights)]
 
-    def set_weights(self, weights: Sequence[Any]) -> None:
+    def set_weights(self, weights: Sequence[ArrayLike]) -> None:
         """Set the values of `weights`, all or none.
 
         Raises:
@@ -357,7 +370,7 @@ class LayerState:
             )
         return sum(math.prod(size or 0 for size in variable.shape or ()) for variable in self.weights)
 
-    def save_own_variables(self, store: Any) -> None:
+    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
         """Write the variables of this layer itself (not of layers inside) into a mapping: ``"0"``, ``"1"``, ..."""
         for position, value in enumerate(self.stored_values()):
             store[str(position)] = value
@@ -366,11 +379,11 @@ class LayerState:
         """Return the variables that files hold of this layer itself, in their order."""
         return self.own_variables()
 
-    def stored_values(self) -> list[Any]:
+    def stored_values(self) -> list[np.ndarray[Any, Any]]:
         """Return the arrays that files hold of them; shards of one variable are one array."""
         return [variable.numpy() for variable in grouped(self.stored_variables())]
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: Mapping[str, Any]) -> None:
         """Read what `save_own_variables` wrote.
 
         Raises:
@@ -392,15 +405,15 @@ class LayerState:
     def _after_loading(self) -> None:
         """Do what is to be done when variables have been read from a file. Here, nothing."""
 
-    def save_assets(self, dir_path: Any) -> None:
+    def save_assets(self, dir_path: str | PathLike[str]) -> None:
         """Write what the layer keeps in files, such as a vocabulary, into a folder. Here, nothing."""
 
-    def load_assets(self, dir_path: Any) -> None:
+    def load_assets(self, dir_path: str | PathLike[str]) -> None:
         """Read what `save_assets` wrote. Here, nothing."""
 
     # --- losses ---------------------------------------------------------------------------------------------
 
-    def add_loss(self, loss: Any) -> None:
+    def add_loss(self, loss: TensorLike) -> None:
         """Add a scalar (or several) to the model's loss, from inside `call`.
 
         Each time that the call runs counts. What a cell adds in the steps of an `RNN`, or a layer in the body of a
@@ -431,7 +444,7 @@ class LayerState:
         regularized = [w for w in self.trainable_weights if isinstance(w, Weight) and w.regularizer is not None]
         return [*added, *[w.regularizer(w) for w in regularized if w.regularizer is not None]]
 
-    def _keep_losses(self, losses: list[Any]) -> None:
+    def _keep_losses(self, losses: list[TensorLike | LostLoss]) -> None:
         self._added_losses = losses
         if losses:
             note_losses_exist()
@@ -459,7 +472,9 @@ class LayerState:
         """The mode in which the weights are quantised, such as "int8"; None if they are not."""
         return "int8" if self.rounded_weights else self.dtype_policy.quantization_mode
 
-    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
+    def quantize(
+        self, mode: str | None = None, type_check: bool = True, config: QuantizationConfig | str | None = None
+    ) -> None:
         """Replace the weights by quantised ones, in layers that have such.
 
         Raises:
@@ -484,7 +499,7 @@ class LayerState:
         return policy[self._path_here()] if isinstance(policy, policies.DTypePolicyMap) else policy
 
     @dtype_policy.setter
-    def dtype_policy(self, value: Any) -> None:
+    def dtype_policy(self, value: PolicyLike) -> None:
         self._dtype_policy = policies.get(value)
 
     @property
@@ -521,7 +536,7 @@ class LayerState:
         return around.rstrip("/") if around.endswith(f"{self.name}/") else around + self.name
 
 
-def _place(place: Any) -> AbstractContextManager[None]:
+def _place(place: str | Variable) -> AbstractContextManager[None]:
     return colocate_with(place) if isinstance(place, Variable) else device(place)
 
 
@@ -533,7 +548,7 @@ def _holds_by_rows(regularizer: RegularizerLike, constraint: ConstraintLike) -> 
 _SUMS = (type(None), regularizers.L1, regularizers.L2, regularizers.L1L2)
 
 
-def assign_values(layer_name: str, variables: Sequence[Variable], values: Sequence[Any]) -> None:
+def assign_values(layer_name: str, variables: Sequence[Variable], values: Sequence[ArrayLike]) -> None:
     """Set the variables at once, also while a graph is being built; all of them or none.
 
     Raises:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
-from ...engine.graph import Tensor, flatten
+from ...engine.graph import Shape, Tensor, flatten
+from ...engine.ops.base import TensorLike
+from .input_spec import known_shape
 from .layer import Layer
 from .layer_config import config_from_signature
+
+if TYPE_CHECKING:
+    from .options import LayerOptions
 
 
 class Merge(Layer):
@@ -22,7 +27,7 @@ class Merge(Layer):
     least = 2
     most: int | None = None
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
@@ -30,7 +35,7 @@ class Merge(Layer):
         """One tensor from several."""
         raise NotImplementedError(f"Layer {self.name!r}: class {type(self).__name__} does not define merge().")
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[Shape]) -> None:
         shapes = self._shapes(input_shape)
         batches = {shape[0] for shape in shapes if shape} - {None}
         if len(batches) > 1:
@@ -39,7 +44,7 @@ class Merge(Layer):
                 f"got shapes {shapes}."
             )
 
-    def _shapes(self, input_shape: Any) -> list[Any]:
+    def _shapes(self, input_shape: Sequence[Shape]) -> list[Shape]:
         is_list = isinstance(input_shape, (list, tuple)) and all(
             shape is None or isinstance(shape, (list, tuple)) for shape in input_shape
         )
@@ -51,7 +56,7 @@ class Merge(Layer):
             )
         return list(input_shape)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    def _bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[dict[str, Any], bool | None]:
         if len(args) > 1:
             raise TypeError(
                 f"Layer {self.name!r} ({type(self).__name__}) takes its inputs as one list, and was called with "
@@ -59,19 +64,19 @@ class Merge(Layer):
             )
         return super()._bind(args, kwargs)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Sequence[Tensor]) -> Tensor:
         ranks = [len(x.shape) for x in inputs if x.shape is not None]
         if len(ranks) < len(inputs):
             return self.merge(list(inputs))
         return self.merge([_expanded(x, max(ranks)) for x in inputs])
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Sequence[Any], mask: Sequence[Any] | None = None) -> Tensor | None:
         masks = self._masks(inputs, mask)
         if any(each is None for each in masks):
             return None
         return functools.reduce(ops.logical_or, [each for each in _aligned(inputs, masks) if each is not None])
 
-    def _masks(self, inputs: Any, mask: Any) -> list[Any]:
+    def _masks(self, inputs: Sequence[Tensor], mask: Sequence[Tensor | None] | None) -> list[Tensor | None]:
         """The masks of the inputs, None for one without."""
         if mask is None:
             return [None] * len(inputs)
@@ -91,7 +96,7 @@ class MaskedMerge(Merge):
         """One tensor from several, given the mask of each, of its rank, or None."""
         raise NotImplementedError(f"Layer {self.name!r}: class {type(self).__name__} does not define merge_masked().")
 
-    def call(self, inputs: Any, mask: Any = None) -> Tensor:
+    def call(self, inputs: Sequence[Tensor], mask: Sequence[Tensor | None] | None = None) -> Tensor:
         if mask is None:
             return super().call(inputs)
         ranks = [len(x.shape) for x in inputs if x.shape is not None]
@@ -124,12 +129,12 @@ class Extremum(MaskedMerge):
         return output
 
 
-def _aligned(inputs: Any, masks: Sequence[Tensor | None]) -> list[Tensor | None]:
+def _aligned(inputs: Sequence[Tensor], masks: Sequence[Tensor | None]) -> list[Tensor | None]:
     """The masks with axes of size 1 where `_expanded` gives them to their inputs."""
-    if any(x.shape is None for x in inputs):
+    ranks = [len(x.shape) for x in inputs if x.shape is not None]
+    if len(ranks) < len(inputs):
         return list(masks)
-    rank = max(len(x.shape) for x in inputs)
-    missing = [rank - len(x.shape) for x in inputs]
+    missing = [max(ranks) - rank for rank in ranks]
     return [
         mask if mask is None else _expanded(mask, len(mask.shape or ()) + more)
         for mask, more in zip(masks, missing, strict=True)
@@ -220,11 +225,11 @@ class Concatenate(Merge):
 
     least = 1
 
-    def __init__(self, axis: int = -1, **kwargs: Any) -> None:
+    def __init__(self, axis: int = -1, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.axis = axis
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[Shape]) -> None:
         shapes = [shape for shape in self._shapes(input_shape) if shape is not None]
         ranks = {len(shape) for shape in shapes}
         if len(ranks) > 1 or any(not -len(shape) <= self.axis < len(shape) for shape in shapes):
@@ -234,24 +239,24 @@ class Concatenate(Merge):
             if axis != self.axis % len(shapes[0]) and len(sizes) > 1:
                 raise self._mismatch(input_shape)
 
-    def _mismatch(self, input_shape: Any) -> ValueError:
+    def _mismatch(self, input_shape: Sequence[Shape]) -> ValueError:
         return ValueError(
             f"Layer {self.name!r} (Concatenate) takes inputs whose shapes agree except along axis {self.axis}, "
             f"got shapes {list(input_shape)}."
         )
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Sequence[Tensor]) -> Tensor:
         return self.merge(list(inputs))
 
     def merge(self, inputs: list[Tensor]) -> Tensor:
         return ops.concatenate(inputs, axis=self.axis)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Sequence[Any], mask: Sequence[Any] | None = None) -> Tensor | None:
         """The masks concatenated; an input without one counts as True everywhere."""
         masks = self._masks(inputs, mask)
         if not flatten(masks):
             return None
-        rank = len(inputs[0].shape)
+        rank = len(known_shape(inputs[0].shape))
         if self.axis % rank == rank - 1:  # features: a position counts if any input has it
             return functools.reduce(ops.logical_or, [m for m in masks if m is not None]) if None not in masks else None
         whole = [
@@ -273,17 +278,18 @@ class Dot(Merge):
 
     most = 2
 
-    def __init__(self, axes: int | Sequence[int], normalize: bool = False, **kwargs: Any) -> None:
+    def __init__(self, axes: int | Sequence[int], normalize: bool = False, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.axes = axes if isinstance(axes, int) else tuple(axes)
         self.normalize = normalize
         if not isinstance(self.axes, int) and len(self.axes) != 2:
             raise ValueError(f"Dot: axes must be an int or a pair of ints, got axes={axes!r}.")
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[Shape]) -> None:
         super().build(input_shape)
-        x_axis, y_axis = self._axes(*(len(shape) for shape in input_shape))
-        x_size, y_size = input_shape[0][x_axis], input_shape[1][y_axis]
+        x_shape, y_shape = map(known_shape, input_shape)
+        x_axis, y_axis = self._axes(len(x_shape), len(y_shape))
+        x_size, y_size = x_shape[x_axis], y_shape[y_axis]
         if x_size is not None and y_size is not None and x_size != y_size:
             raise ValueError(
                 f"Layer {self.name!r} (Dot) sums over axes of one size, got axes {self.axes} of shapes {input_shape}."
@@ -293,7 +299,7 @@ class Dot(Merge):
         x_axis, y_axis = (self.axes, self.axes) if isinstance(self.axes, int) else self.axes
         return x_axis % x_rank, y_axis % y_rank
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Sequence[Tensor]) -> Tensor:
         return self.merge(list(inputs))
 
     def merge(self, inputs: list[Tensor]) -> Tensor:
@@ -310,46 +316,48 @@ class Dot(Merge):
         output = ops.einsum(f"{''.join(left)},{''.join(right)}->{''.join(kept)}", x, y)
         return ops.expand_dims(output, 1) if len(kept) == 1 else output
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Sequence[Any], mask: Sequence[Any] | None = None) -> Tensor | None:
         """None: what the masked axis was is summed over or mixed."""
         return None
 
 
-def add(inputs: Sequence[Any], **kwargs: Any) -> Any:
+def add(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Tensor:
     """The sum of the inputs: ``Add(**kwargs)(inputs)``."""
     return Add(**kwargs)(inputs)
 
 
-def subtract(inputs: Sequence[Any], **kwargs: Any) -> Any:
+def subtract(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Tensor:
     """The first input minus the second: ``Subtract(**kwargs)(inputs)``."""
     return Subtract(**kwargs)(inputs)
 
 
-def multiply(inputs: Sequence[Any], **kwargs: Any) -> Any:
+def multiply(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Tensor:
     """The product of the inputs: ``Multiply(**kwargs)(inputs)``."""
     return Multiply(**kwargs)(inputs)
 
 
-def average(inputs: Sequence[Any], **kwargs: Any) -> Any:
+def average(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Tensor:
     """The mean of the inputs: ``Average(**kwargs)(inputs)``."""
     return Average(**kwargs)(inputs)
 
 
-def maximum(inputs: Sequence[Any], **kwargs: Any) -> Any:
+def maximum(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Tensor:
     """The largest of the inputs: ``Maximum(**kwargs)(inputs)``."""
     return Maximum(**kwargs)(inputs)
 
 
-def minimum(inputs: Sequence[Any], **kwargs: Any) -> Any:
+def minimum(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Tensor:
     """The smallest of the inputs: ``Minimum(**kwargs)(inputs)``."""
     return Minimum(**kwargs)(inputs)
 
 
-def concatenate(inputs: Sequence[Any], axis: int = -1, **kwargs: Any) -> Any:
+def concatenate(inputs: Sequence[TensorLike], axis: int = -1, **kwargs: Unpack[LayerOptions]) -> Tensor:
     """The inputs one after the other: ``Concatenate(axis, **kwargs)(inputs)``."""
     return Concatenate(axis, **kwargs)(inputs)
 
 
-def dot(inputs: Sequence[Any], axes: int | Sequence[int], normalize: bool = False, **kwargs: Any) -> Any:
+def dot(
+    inputs: Sequence[TensorLike], axes: int | Sequence[int], normalize: bool = False, **kwargs: Unpack[LayerOptions]
+) -> Tensor:
     """Dot products of two inputs: ``Dot(axes, normalize, **kwargs)(inputs)``."""
     return Dot(axes, normalize, **kwargs)(inputs)

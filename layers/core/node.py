@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...engine.graph import Graph, Symbol, Tensor, flatten
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 # Graphs in which an `Input` was made. Calls of layers in other graphs (a training step, a traced function) leave no
 # nodes, or every trace would be kept alive by its layers.
 _construction_graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
+
+
+Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
+"""Of a call: those by position, and those by name."""
 
 
 class History(NamedTuple):
@@ -32,7 +36,7 @@ class Node:
         outputs: what the call returned; every tensor gets ``annotations["history"]``.
     """
 
-    def __init__(self, layer: Layer, arguments: tuple[tuple[Any, ...], dict[str, Any]], outputs: Any) -> None:
+    def __init__(self, layer: Layer, arguments: Arguments, outputs: Any) -> None:
         self.layer = layer
         self.arguments = arguments
         self.outputs = outputs

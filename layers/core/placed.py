@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 from ...engine.graph import Variable
 from ...engine.graph.scopes import device
@@ -33,7 +32,7 @@ def placed_layers(places: Mapping[int, str]) -> Generator[None]:
         _active.places = before
 
 
-def place_of_call(layer: Any) -> AbstractContextManager[None]:
+def place_of_call(layer: object) -> AbstractContextManager[None]:
     """The scope of the device on which a call of a layer is to be built."""
     place = _active.places.get(id(layer)) if _active.places else None
     return nullcontext() if place is None else device(place)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
+
+import numpy as np
 
 from ...engine.common.logs import INFO, changes_of, is_logged, log
 from ...engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Value, flatten, pack_as
@@ -16,7 +18,10 @@ from ...engine.session.staged import Recording, TraceGraph, is_recording
 
 Program = Callable[..., tuple[Any, ...]]
 Specs = list[TensorSpec]
-Trace = Callable[[Specs], Callable[[], Any]]  # traces for given specs, and returns what compiles the trace
+Array = np.ndarray[Any, Any]
+_Key = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shapes and dtypes of arrays
+Compile = Callable[[], Callable[..., Any]]  # gives a function of arrays
+Trace = Callable[[Specs], Compile]  # traces for given specs, and returns what compiles the trace
 
 # So many shapes get programs of their own, which run quicker because every size is known: usually the batch and the
 # smaller last one. The next shape gets a program for any size along the axes that have varied.
@@ -34,10 +39,10 @@ class ShapePrograms:
     def __init__(self, trace: Trace, name: str = "the call of a layer") -> None:
         self._trace, self._name = trace, name
         self._seen: list[Specs] = []
-        self._relaxed: Any = None
+        self._relaxed: Callable[..., Any] | None = None
         self._relaxed_specs: Specs = []
 
-    def find(self, specs: Specs) -> Any:
+    def find(self, specs: Specs) -> Callable[..., Any]:
         """The program for arrays of these specs, made if there is none that serves them.
 
         Raises:
@@ -59,7 +64,7 @@ class ShapePrograms:
             told = changes_of(names, self._seen[-1], specs)
             log("trace", INFO, "%s is traced again (trace %d): %s", self._name, len(self._seen) + 1, told)
 
-    def _relax(self, specs: Specs, exact: Callable[[], Any]) -> Any:
+    def _relax(self, specs: Specs, exact: Compile) -> Callable[..., Any]:
         joined = specs
         for other in self._seen:
             joined = [_join(spec, like) for spec, like in zip(joined, other, strict=True)]
@@ -99,11 +104,11 @@ class ArrayFunction:
         self.notes: list[Any] = []
         self._function = function
         self._devices = devices_version()
-        self._families: dict[Any, ShapePrograms] = {}
-        self._found: dict[Any, Callable[..., Any]] = {}
-        self._recorded: dict[Any, tuple[Any, Recording]] = {}
+        self._families: dict[Hashable, ShapePrograms] = {}
+        self._found: dict[_Key, Callable[..., Any]] = {}
+        self._recorded: dict[_Key, tuple[Any, Recording]] = {}
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *given: TensorLike) -> Any:
         """The function's result, of values; None where tapes record and its gradient can't be computed later."""
         if self._devices != devices_version():  # other devices have been declared
             self._devices = devices_version()
@@ -122,7 +127,7 @@ class ArrayFunction:
             program = self._found[key] = family.find(specs)
         return program(*values)
 
-    def _recorded_call(self, key: Any, given: Sequence[Any], arrays: Sequence[Any]) -> Any:
+    def _recorded_call(self, key: _Key, given: Sequence[TensorLike], arrays: Sequence[Array]) -> Any:
         known = self._recorded.get(key)
         if known is None:
             graph, feeds, result, fetches, effects = self._traced([TensorSpec(shape, dtype) for shape, dtype in key])
@@ -148,14 +153,14 @@ class ArrayFunction:
         graph.traced = "the call of a layer"
         return graph, feeds, result, fetches, [operation for operation in graph.operations if operation.writes]
 
-    def _trace(self, specs: Specs) -> Callable[[], Callable[..., Any]]:
+    def _trace(self, specs: Specs) -> Compile:
         graph, feeds, result, fetches, effects = self._traced(specs)
         targets = [*[fetch for fetch in fetches if fetch is not None], *effects]
 
         def compiled() -> Callable[..., Any]:
-            program: Any = make_program(graph, targets, feeds)
+            program = make_program(graph, targets, feeds)
 
-            def run(*arrays: Any) -> Any:
+            def run(*arrays: Array) -> Any:
                 values = iter(program(*arrays))
                 found = [None if fetch is None else as_values(next(values)) for fetch in fetches]
                 return pack_as(result, found)

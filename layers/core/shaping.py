@@ -11,7 +11,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor
 from .dense import positive_int
-from .input_spec import InputSpec
+from .input_spec import InputSpec, known_shape
 from .layer import Layer
 from .layer_config import config_from_signature
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def _product(sizes: Sequence[Any]) -> Any:
     """The product of sizes: an int where all are known, otherwise an int32 tensor."""
-    result: Any = 1
+    result = 1
     for size in sizes:
         result = result * size
     return result
@@ -40,8 +40,8 @@ class Flatten(Layer):
         self.data_format = check_data_format(data_format)
         self.input_spec = InputSpec(min_ndim=1)
 
-    def call(self, inputs: Any) -> Tensor:
-        rank = len(inputs.shape)
+    def call(self, inputs: Tensor) -> Tensor:
+        rank = len(known_shape(inputs.shape))
         if self.data_format == "channels_first" and rank > 2:
             inputs = ops.transpose(inputs, [0, *range(2, rank), 1])
         sizes = ops.shape(inputs)
@@ -68,7 +68,7 @@ class Reshape(Layer):
         if self.target_shape.count(-1) > 1:
             raise ValueError(f"Reshape: only one size may be -1, got target_shape={self.target_shape}.")
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         sizes = ops.shape(inputs)
         given = [size for size in self.target_shape if size != -1]
         features = _product(sizes[1:])
@@ -104,7 +104,7 @@ class Permute(Layer):
             )
         self.input_spec = InputSpec(ndim=len(self.dims) + 1)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return ops.transpose(inputs, (0, *self.dims))
 
 
@@ -117,7 +117,7 @@ class RepeatVector(Layer):
         self.n = positive_int("RepeatVector", "n", n)
         self.input_spec = InputSpec(ndim=2)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         batch, features = ops.shape(inputs)
         return ops.broadcast_to(ops.expand_dims(inputs, 1), (batch, self.n, features))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from ...engine.graph import Graph, StatelessScope, Symbol, Tensor, Variable
 from ...engine.graph.graph import graph_for
@@ -14,17 +14,23 @@ from .layer_config import LayerConfig
 from .tracking import TrackedMetric, held_by_attributes
 from .weight import Weight
 
+if TYPE_CHECKING:
+    from ...engine.common.dtypes import DTypeLike
+    from ...engine.ops.base import TensorLike
+    from .options import ShapeLike
+    from .shape_programs import ArrayFunction
+
 
 class StatelessCalls(LayerConfig):
     """The half of `Layer` that calls it without changing it; see there."""
 
-    _functions: dict[Any, Any]
-    _call_on_tensors: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+    _functions: dict[Hashable, ArrayFunction]
+    _call_on_tensors: Callable[[tuple[object, ...], dict[str, object]], Any]
 
     def stateless_call(
         self,
-        trainable_variables: Sequence[Any],
-        non_trainable_variables: Sequence[Any],
+        trainable_variables: Sequence[TensorLike],
+        non_trainable_variables: Sequence[TensorLike],
         *args: Any,
         return_losses: bool = False,
         **kwargs: Any,
@@ -56,7 +62,9 @@ class StatelessCalls(LayerConfig):
         values = [*trainable_variables, *non_trainable_variables]
         return self._call_with(values, (*map(numbers_to_arrays, args[:1]), *args[1:]), kwargs, return_losses)
 
-    def _call_with(self, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any], return_losses: bool) -> Any:
+    def _call_with(
+        self, values: list[TensorLike], args: tuple[object, ...], kwargs: dict[str, object], return_losses: bool
+    ) -> Any:
         variables = [*self.trainable_variables, *self.non_trainable_variables]
         symbols = symbols_in((values, args, kwargs))
         with _graph_of(symbols), StatelessScope(zip(variables, values, strict=True)) as scope:
@@ -64,7 +72,7 @@ class StatelessCalls(LayerConfig):
             after = [scope.get_current_value(variable) for variable in self.non_trainable_variables]
             return (outputs, after, list(self.losses)) if return_losses else (outputs, after)
 
-    def _check_values(self, values: Sequence[Any], variables: list[Variable], which: str) -> None:
+    def _check_values(self, values: Sequence[TensorLike], variables: list[Variable], which: str) -> None:
         if not self.built:
             raise ValueError(
                 f"Layer {self.name!r} is not built, so that it has no weights to give values for. Call it once, or "
@@ -92,7 +100,7 @@ class StatelessCalls(LayerConfig):
         from ...engine.ops import convert_to_tensor
         from ...engine.session import placeholder
 
-        def symbol(leaf: Any) -> Any:
+        def symbol(leaf: object) -> object:
             if isinstance(leaf, Variable) or is_array(leaf):
                 leaf = convert_to_tensor(leaf)
             return placeholder(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf
@@ -108,9 +116,9 @@ class StatelessCalls(LayerConfig):
 
     def add_variable(
         self,
-        shape: Any,
+        shape: ShapeLike,
         initializer: InitializerLike,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         trainable: bool = True,
         autocast: bool = True,
         regularizer: RegularizerLike = None,
@@ -132,7 +140,7 @@ class StatelessCalls(LayerConfig):
     @property
     def metrics(self) -> list[Any]:
         """The metrics that are attributes of this layer or of layers inside it."""
-        found: dict[int, Any] = {}
+        found: dict[int, TrackedMetric] = {}
         for layer in self._flatten_layers():
             found.update({id(metric): metric for metric in held_by_attributes(layer, TrackedMetric, self.untracked)})
         return list(found.values())
@@ -143,6 +151,6 @@ class StatelessCalls(LayerConfig):
         return [variable for metric in self.metrics for variable in metric.variables]
 
 
-def _graph_of(symbols: list[Symbol]) -> Any:
+def _graph_of(symbols: list[Symbol]) -> AbstractContextManager[object]:
     """The block in which symbols can be used; none is needed for values."""
     return graph_for(symbols).entered() if symbols else nullcontext()

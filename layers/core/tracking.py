@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+_Kind = TypeVar("_Kind")
 
 
 class TrackedMetric:
     """The base of what `Layer.metrics` looks for. Metrics are above layers, so layers import this base alone."""
 
 
-def optional_metric(layer: str, argument: str, metric: Any) -> Any:
+def optional_metric(layer: str, argument: str, metric: object) -> Any:
     """The metric (or None) that an argument of a layer is.
 
     Raises:
@@ -31,7 +33,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None), FunctionType, np.ndarray,
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
-def held(value: object, kinds: tuple[type, ...] | type, around: tuple[int, ...] = ()) -> Iterator[Any]:
+def held(value: object, kinds: tuple[type[_Kind], ...] | type[_Kind], around: tuple[int, ...] = ()) -> Iterator[_Kind]:
     """The instances of `kinds` that `value` is or holds, in order. `around` are the containers that hold it."""
     if isinstance(value, kinds):
         yield value
@@ -40,9 +42,11 @@ def held(value: object, kinds: tuple[type, ...] | type, around: tuple[int, ...] 
             yield from held(item, kinds, (*around, id(value)))
 
 
-def held_by_attributes(owner: object, kinds: tuple[type, ...] | type, without: frozenset[str]) -> list[Any]:
+def held_by_attributes(
+    owner: object, kinds: tuple[type[_Kind], ...] | type[_Kind], without: frozenset[str]
+) -> list[_Kind]:
     """The instances of `kinds` in the attributes of `owner`, each once, in the order in which they were first set."""
-    found: dict[int, Any] = {}
+    found: dict[int, _Kind] = {}
     for name, value in vars(owner).items():
         if type(value) in _PLAIN or name in without:  # most are: this is asked for in every step of a loop by hand
             continue

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...engine import ops
 from ...engine.common.dtypes import is_floating
 from ...engine.graph import DType, Tensor, Variable, as_dtype
 from ...engine.objects.identifiers import InitializerLike, PolicyLike
 from .calling import autocast_dtype, without_autocast
+
+if TYPE_CHECKING:
+    from ...engine.common.dtypes import DTypeLike
+    from ...engine.graph import IndexedSlices
+    from ...engine.ops.base import TensorLike
+
+Regularizer: TypeAlias = "Callable[[Variable], TensorLike]"
+"""A function of a weight that gives a penalty."""
+
+Constraint: TypeAlias = "Callable[[TensorLike], TensorLike]"
+"""A function of a weight's new value that gives the nearest allowed one."""
 
 
 class Weight(Variable):
@@ -35,8 +46,8 @@ class Weight(Variable):
         path: str,
         dtype: PolicyLike = None,
         trainable: bool = True,
-        regularizer: Callable[[Any], Any] | None = None,
-        constraint: Callable[[Any], Any] | None = None,
+        regularizer: Regularizer | None = None,
+        constraint: Constraint | None = None,
         aggregation: str | None = None,
         autocast: bool = True,
     ) -> None:
@@ -67,21 +78,21 @@ class Weight(Variable):
         with without_autocast():
             return super().assign(value)
 
-    def _update(self, operator: str, delta: Any) -> Any:
+    def _update(self, operator: str, delta: TensorLike) -> Any:
         with without_autocast():
             return super()._update(operator, delta)
 
-    def scatter_update(self, sparse_delta: Any, name: str | None = None) -> Any:
+    def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
         """Set rows; see `Variable`."""
         with without_autocast():
             return super().scatter_update(sparse_delta, name)
 
-    def scatter_add(self, sparse_delta: Any, name: str | None = None) -> Any:
+    def scatter_add(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
         """Add to rows; see `Variable`."""
         with without_autocast():
             return super().scatter_add(sparse_delta, name)
 
-    def scatter_sub(self, sparse_delta: Any, name: str | None = None) -> Any:
+    def scatter_sub(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
         """Subtract from rows; see `Variable`."""
         with without_autocast():
             return super().scatter_sub(sparse_delta, name)
@@ -112,10 +123,10 @@ class WeightSpec:
     attribute: str | None = None
     present: bool = True
     trainable: bool = True
-    dtype: Any = None
+    dtype: DTypeLike = None
     autocast: bool = True
 
-    def settings(self, layer: Any) -> dict[str, Any]:
+    def settings(self, layer: object) -> dict[str, Any]:
         """Return the arguments of `layer.add_weight`."""
         prefix = self.options or self.name
         initializer = getattr(layer, f"{prefix}_initializer", None) if self.initializer is None else self.initializer

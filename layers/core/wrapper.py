@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .layer import Layer
@@ -33,9 +34,9 @@ class Wrapper(Layer):
         if not isinstance(layer, Layer):
             raise ValueError(f"{type(self).__name__} takes a layer, got {layer!r} of type {type(layer).__name__}.")
         super().__init__(**kwargs)
-        self.layer: Any = layer
+        self.layer: Any = layer  # of the user's class
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Sequence[int | None] | None = None) -> None:
         if not self.layer.built:
             self.layer.build(input_shape)
             self.layer.built = True

@@ -13,7 +13,7 @@ from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ...engine.ops.collectives import is_replicated, sum_over_replicas
-from ..core.input_spec import InputSpec
+from ..core.input_spec import InputSpec, known_shape
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
@@ -74,27 +74,27 @@ class LayerNormalization(Layer):
         self.supports_masking = True
         self.autocast = False
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         shape = tuple(input_shape[axis] for axis in axes_of(self, self.axis, len(input_shape)))
         return (
             WeightSpec("gamma", shape, present=self.scale),
             WeightSpec("beta", shape, present=self.center),
         )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.build_weights(self.weight_specs(input_shape))
         self._axes = axes_of(self, self.axis, len(input_shape))
         self.input_spec = InputSpec(ndim=len(input_shape), axes={axis: input_shape[axis] for axis in self._axes})
 
-    def call(self, inputs: Any) -> Tensor:
-        rank = len(inputs.shape)
+    def call(self, inputs: Tensor) -> Tensor:
+        rank = len(known_shape(inputs.shape))
 
-        def along_axes(weight: Any) -> Any:
+        def along_axes(weight: Weight | None) -> Tensor | Weight | None:
             if weight is None or self._axes == tuple(range(rank - len(self._axes), rank)):
                 return weight
             shape = [1] * rank
-            for axis, size in zip(self._axes, weight.shape, strict=True):
-                shape[axis] = size
+            for axis, size in zip(self._axes, known_shape(weight.shape), strict=True):
+                shape[axis] = -1 if size is None else size
             return ops.reshape(weight, shape)
 
         outputs = ops.layer_normalization(
@@ -136,9 +136,9 @@ class BatchNormalization(Layer):
     beta: Weight | None
     moving_mean: Weight
     moving_variance: Weight
-    moving_stddev: Any  # as the next two, of renormalisation only
-    renorm_mean: Any
-    renorm_stddev: Any
+    moving_stddev: Weight  # as the next two, of renormalisation only
+    renorm_mean: Weight
+    renorm_stddev: Weight
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class BatchNormalization(Layer):
         self.supports_masking = True
         self.autocast = False
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         shape = (input_shape[self.axis],)
         mean, renorm = self.moving_mean_initializer, self.renorm
         return (
@@ -195,11 +195,11 @@ class BatchNormalization(Layer):
             WeightSpec("renorm_stddev", shape, self._first_stddev, trainable=False, present=renorm),
         )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.build_weights(self.weight_specs(input_shape))
         self.input_spec = InputSpec(ndim=len(input_shape), axes={self.axis: input_shape[self.axis]})
 
-    def call(self, inputs: Any, training: bool | None = None, mask: TensorLike | None = None) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = None, mask: TensorLike | None = None) -> Tensor:
         gamma, beta = self.gamma, self.beta
         # In half precision, sums over a batch overflow.
         inputs = ops.cast(inputs, result_type(as_dtype(self.compute_dtype), as_dtype("float32")))
@@ -220,7 +220,9 @@ class BatchNormalization(Layer):
         )
         return ops.cast(outputs, self.compute_dtype)
 
-    def _update(self, average: Any, value: Tensor, counts: Any, momentum: float | None = None) -> Tensor:
+    def _update(
+        self, average: Weight, value: Tensor, counts: Tensor | bool | None, momentum: float | None = None
+    ) -> Tensor:
         """Assign the moving average, and return it; a batch that does not count leaves it as it is."""
         momentum = self.momentum if momentum is None else momentum
         updated = average * momentum + ops.cast(value, average.dtype) * (1.0 - momentum)
@@ -231,10 +233,10 @@ class BatchNormalization(Layer):
 
     # --- renormalisation ------------------------------------------------------------------------------------
 
-    def _first_stddev(self, shape: Any, dtype: PolicyLike = None) -> Any:
+    def _first_stddev(self, shape: Sequence[int], dtype: PolicyLike = None) -> np.ndarray[Any, Any]:
         return np.sqrt(np.asarray(self.moving_variance_initializer(shape, dtype=dtype)))
 
-    def _renormed(self, mean: Tensor, variance: Tensor, counts: Any) -> tuple[Tensor, Tensor]:
+    def _renormed(self, mean: Tensor, variance: Tensor, counts: Tensor | bool | None) -> tuple[Tensor, Tensor]:
         """gamma and beta with the correction in them; updates all averages."""
         limits = self.renorm_clipping or {}
         deviation = ops.sqrt(variance + self.epsilon)
@@ -255,7 +257,7 @@ class BatchNormalization(Layer):
 
     # --- the batch's statistics -----------------------------------------------------------------------------
 
-    def _moments(self, inputs: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
+    def _moments(self, inputs: Tensor, mask: TensorLike | None) -> tuple[Tensor, Tensor, Tensor | bool | None]:
         """Mean and variance of each feature, over the positions that count; whether there are any, None for surely."""
         shape = inputs.shape or ()
         rank = len(shape)
@@ -284,7 +286,9 @@ class BatchNormalization(Layer):
         # A mask may lack the inputs' inner axes: it counts once for each position that it stands for.
         return ops.broadcast_to(kept, ops.shape(inputs))
 
-    def _moments_of_replicas(self, inputs: Tensor, mask: TensorLike, axes: list[int]) -> tuple[Tensor, Tensor, Any]:
+    def _moments_of_replicas(
+        self, inputs: Tensor, mask: TensorLike | None, axes: list[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """As `_moments`, over the positions of all replicas."""
         values = ops.cast(inputs, result_type(inputs.dtype, as_dtype("float32")))
         kept = ops.ones_like(values) if mask is None else ops.cast(self._kept(inputs, mask), values.dtype)

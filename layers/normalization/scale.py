@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor, Variable, as_dtype, result_type
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
-from ..core.input_spec import InputSpec
+from ..core.input_spec import InputSpec, known_shape
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
@@ -81,7 +81,7 @@ class GroupNormalization(Layer):
         self.supports_masking = True
         self.autocast = False
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         features = input_shape[self.axis]
         if features is None or features % self._count(features):
             raise ValueError(
@@ -94,18 +94,18 @@ class GroupNormalization(Layer):
             WeightSpec("beta", shape, present=self.center, autocast=False),
         )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.build_weights(self.weight_specs(input_shape))
-        self._features = int(input_shape[self.axis])
+        self._features = int(input_shape[self.axis] or 0)  # `weight_specs` has seen that it is known
         self.input_spec = InputSpec(ndim=len(input_shape), axes={self.axis: self._features})
 
     def _count(self, features: int) -> int:
         return features if self.groups == -1 else self.groups
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         # In half precision, sums over many places overflow.
         wide = ops.cast(inputs, result_type(inputs.dtype, as_dtype("float32")))
-        sizes, rank = list(ops.shape(wide)), len(inputs.shape)
+        sizes, rank = list(ops.shape(wide)), len(known_shape(inputs.shape))
         axis = self.axis % rank
         groups = self._count(self._features)
         grouped = ops.reshape(wide, [*sizes[:axis], groups, self._features // groups, *sizes[axis + 1 :]])
@@ -148,17 +148,17 @@ class RMSNormalization(Layer):
         self.epsilon = epsilon
         self.supports_masking = True
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         shape = tuple(input_shape[axis] for axis in axes_of(self, self.axis, len(input_shape)))
         return (WeightSpec("scale", shape, "ones"),)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.build_weights(self.weight_specs(input_shape))
         self._axes = axes_of(self, self.axis, len(input_shape))
         self.input_spec = InputSpec(ndim=len(input_shape), axes={axis: input_shape[axis] for axis in self._axes})
 
-    def call(self, inputs: Any) -> Tensor:
-        shape = [inputs.shape[axis] if axis in self._axes else 1 for axis in range(len(inputs.shape))]
+    def call(self, inputs: Tensor) -> Tensor:
+        shape = [size if axis in self._axes else 1 for axis, size in enumerate(known_shape(inputs.shape))]
         scale = ops.reshape(self.scale, [size or -1 for size in shape])
         return ops.rms_normalization(inputs, scale, axis=self._axes, epsilon=self.epsilon)
 
@@ -185,7 +185,7 @@ class UnitNormalization(Layer):
         self.supports_masking = True
         self._build_at_init()
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         axis = self.axis if isinstance(self.axis, int) else tuple(self.axis)
         # In half precision, the least length's square would be 0.
         wide = ops.cast(inputs, result_type(inputs.dtype, as_dtype("float32")))

@@ -47,7 +47,7 @@ class SpectralNormalization(Layer):
         if power_iterations <= 0:
             raise ValueError(f"SpectralNormalization: power_iterations must be positive, got {power_iterations}.")
         super().__init__(**kwargs)
-        self.layer: Any = layer
+        self.layer: Any = layer  # of the user's class
         self.power_iterations = power_iterations
 
     def build(self, input_shape: Sequence[int | None]) -> None:
@@ -70,7 +70,7 @@ class SpectralNormalization(Layer):
             name="vector_u",
         )
 
-    def call(self, inputs: Any, training: bool | None = False) -> Any:
+    def call(self, inputs: Tensor, training: bool | None = False) -> Any:
         if training:
             self._normalize()
         takes_training = signature_of(type(self.layer).call).takes("training")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.layer_state import assign_values
 from ..core.weight import Weight
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +36,9 @@ class AdaptableLayer(Layer):
 
     main_weight: ClassVar[str] = "kernel"
 
-    def __init__(self, *, lora_rank: int | None = None, lora_alpha: float | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, lora_rank: int | None = None, lora_alpha: float | None = None, **kwargs: Unpack[LayerOptions]
+    ) -> None:
         super().__init__(**kwargs)
         self.lora_rank = lora_rank
         self.lora_alpha = lora_rank if lora_alpha is None else lora_alpha

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -21,10 +21,14 @@ from .observing import observed
 from .packing import packed_array
 from .quantizable import Array
 
+if TYPE_CHECKING:
+    from ...engine.graph import Value
+
+
 _BLOCK = 128  # columns whose errors are passed on at once
 
 
-def quantize_by_data(model: Any, config: GPTQConfig | AWQConfig, chosen: list[QuantizableKernel]) -> None:
+def quantize_by_data(model: Layer, config: GPTQConfig | AWQConfig, chosen: list[QuantizableKernel]) -> None:
     """Quantise layers of a model.
 
     Args:
@@ -36,8 +40,9 @@ def quantize_by_data(model: Any, config: GPTQConfig | AWQConfig, chosen: list[Qu
         ValueError: there is no structure, or no data.
     """
     structure = config.quantization_layer_structure
-    if structure is None and hasattr(model, "get_quantization_layer_structure"):
-        structure = model.get_quantization_layer_structure(config.mode)
+    find = getattr(model, "get_quantization_layer_structure", None)
+    if structure is None and find is not None:
+        structure = find(config.mode)
     if structure is None or not structure.get("sequential_blocks"):
         raise ValueError(
             f"For mode={config.mode!r}, a valid quantization structure must be provided either via "
@@ -65,7 +70,7 @@ def quantize_by_data(model: Any, config: GPTQConfig | AWQConfig, chosen: list[Qu
         states = [_first(block(state)) for state in states]
 
 
-def _first(outputs: Any) -> Any:
+def _first(outputs: object) -> Any:
     return outputs[0] if isinstance(outputs, (list, tuple)) else outputs
 
 
@@ -109,14 +114,14 @@ class _Seen:
         self.products = np.zeros((self.terms, self.terms), "float64")
         self.largest = np.zeros(self.terms, "float32")
 
-    def note(self, inputs: Any, outputs: Any) -> None:
+    def note(self, inputs: Value, outputs: object) -> None:
         rows = np.asarray(inputs, "float32").reshape(-1, self.terms)
         self.count += len(rows)
         self.products += rows.T.astype("float64") @ rows
         self.largest = np.maximum(self.largest, np.abs(rows).max(axis=0, initial=0))
 
 
-def is_supported(layer: Layer) -> bool:
+def is_supported(layer: Layer) -> TypeGuard[QuantizableKernel]:
     """Test whether the terms of a layer's kernel come first, and last in its inputs: as in `Dense` and in attention."""
     if not isinstance(layer, QuantizableKernel):
         return False

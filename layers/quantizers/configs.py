@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from ...engine.objects.quantized_policies import QUANTIZATION_MODES
 from ...engine.objects.registry import (
@@ -14,6 +14,8 @@ from ...engine.objects.registry import (
 from .float8 import REASON
 from .quantizer import AbsMaxQuantizer, Quantizer
 
+Default = Literal["default"]
+
 
 class QuantizationConfig:
     """Base: a mode, and the quantizers of weights and activations.
@@ -23,7 +25,9 @@ class QuantizationConfig:
         activation_quantizer: None to keep activations as they are.
     """
 
-    def __init__(self, weight_quantizer: Any = None, activation_quantizer: Any = None) -> None:
+    def __init__(
+        self, weight_quantizer: Quantizer | None = None, activation_quantizer: Quantizer | None = None
+    ) -> None:
         self.weight_quantizer = weight_quantizer
         self.activation_quantizer = activation_quantizer
 
@@ -60,8 +64,10 @@ class Int8QuantizationConfig(QuantizationConfig):
         ValueError: the quantizer of weights gives another dtype.
     """
 
-    def __init__(self, weight_quantizer: Any = None, activation_quantizer: Any = "default") -> None:
-        if isinstance(activation_quantizer, str) and activation_quantizer == "default":
+    def __init__(
+        self, weight_quantizer: Quantizer | None = None, activation_quantizer: Quantizer | Default | None = "default"
+    ) -> None:
+        if activation_quantizer == "default":
             activation_quantizer = AbsMaxQuantizer()
         super().__init__(weight_quantizer, activation_quantizer)
         _check_int8("Int8QuantizationConfig", weight_quantizer)
@@ -85,9 +91,12 @@ class Int4QuantizationConfig(QuantizationConfig):
     """
 
     def __init__(
-        self, weight_quantizer: Any = None, activation_quantizer: Any = "default", block_size: int | None = 128
+        self,
+        weight_quantizer: AbsMaxQuantizer | None = None,
+        activation_quantizer: Quantizer | Default | None = "default",
+        block_size: int | None = 128,
     ) -> None:
-        if isinstance(activation_quantizer, str) and activation_quantizer == "default":
+        if activation_quantizer == "default":
             activation_quantizer = None
         super().__init__(weight_quantizer, activation_quantizer)
         if block_size is not None and block_size != -1 and block_size <= 0:
@@ -141,7 +150,7 @@ class Float8QuantizationConfig(QuantizationConfig):
         return "float8"
 
 
-def _check_int8(config: str, quantizer: Any) -> None:
+def _check_int8(config: str, quantizer: Quantizer | None) -> None:
     if quantizer is not None and quantizer.output_dtype != "int8":
         raise ValueError(
             f"{config} requires a weight_quantizer with output_dtype='int8'. Received: "
@@ -149,7 +158,7 @@ def _check_int8(config: str, quantizer: Any) -> None:
         )
 
 
-def resolved_config(mode: str | None, config: Any) -> QuantizationConfig:
+def resolved_config(mode: str | None, config: QuantizationConfig | str | None) -> QuantizationConfig:
     """The config of a call of `quantize`, which may name the mode, the config, or both.
 
     Raises:
@@ -206,17 +215,17 @@ def _objects() -> dict[str, type]:
     return {name: cls for cls in classes for name in (cls.__name__, to_snake_case(cls.__name__))}
 
 
-def serialize(initializer: Any) -> Any:
+def serialize(initializer: object) -> Any:
     """Return the config of a quantizer. (The argument's name is Keras's.)"""
     return serialize_keras_object(initializer)
 
 
-def deserialize(config: Any, custom_objects: dict[str, Any] | None = None) -> Any:
+def deserialize(config: object, custom_objects: dict[str, Any] | None = None) -> Any:
     """Return the quantizer that a config describes."""
     return deserialize_keras_object(config, custom_objects)
 
 
-def get(identifier: Any, **kwargs: Any) -> Any:
+def get(identifier: object, **kwargs: Any) -> Any:
     """Return the quantizer that a name, a class or a config stands for; None and quantizers stand for themselves.
 
     Args:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.autodiff import custom_gradient
 from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import Tensor
+from ..core.input_spec import known_shape
 from .products import int8_product
 from .quantizable import QuantizableLayer
+
+if TYPE_CHECKING:
+    from ...engine.graph import Variable
+    from ...engine.ops.base import TensorLike
 
 
 @dataclass(frozen=True)
@@ -57,17 +62,19 @@ class Subscripts:
         """The kernel's axes that are in the outputs, in their order."""
         return [self.kernel.index(label) for label in self.columns]
 
-    def scales_along_kernel(self, scale: Any) -> Any:
+    def scales_along_kernel(self, scale: Tensor | Variable) -> Tensor:
         """Scales beside the outputs in the order of the kernel's axes, with 1 for those that are summed over."""
         kept = "".join(label for label in self.kernel if label in self.outputs)
-        sizes = [scale.shape[self.outputs.index(label)] for label in self.columns]
+        sizes = [known_shape(scale.shape)[self.outputs.index(label)] for label in self.columns]
         plain = ops.reshape(scale, sizes)
         turned = ops.transpose(plain, [self.columns.index(label) for label in kept])
         places = {label: int(size or 0) for label, size in zip(kept, turned.shape or (), strict=True)}
         return ops.reshape(turned, [places.get(label, 1) for label in self.kernel])
 
 
-def int8_contraction(layer: QuantizableLayer, equation: str, inputs: Any, kernel: Any, scale: Any) -> Tensor:
+def int8_contraction(
+    layer: QuantizableLayer, equation: str, inputs: TensorLike, kernel: Tensor | Variable, scale: Tensor | Variable
+) -> Tensor:
     """The contraction of inputs, rounded as the layer's quantizer says, and an int8 kernel, divided by the scales.
 
     Args:
@@ -82,8 +89,8 @@ def int8_contraction(layer: QuantizableLayer, equation: str, inputs: Any, kernel
     if not names.is_product:
         return _general(layer, names, x, kernel, scale)
     rows = "".join(label for label in names.inputs if label in names.outputs)
-    sizes = dict(zip(names.kernel, kernel.shape, strict=True))
-    terms, columns = [math.prod(int(sizes[label]) for label in labels) for labels in (names.terms, names.columns)]
+    sizes = dict(zip(names.kernel, known_shape(kernel.shape), strict=True))
+    terms, columns = [math.prod(int(sizes[label] or 0) for label in labels) for labels in (names.terms, names.columns)]
     matrix = _ordered(kernel, names.kernel, names.terms + names.columns, (terms, columns))
     x = _ordered(x, names.inputs, rows + names.terms)
     if len(names.terms) != 1:
@@ -91,30 +98,32 @@ def int8_contraction(layer: QuantizableLayer, equation: str, inputs: Any, kernel
     product = int8_product(layer, x, matrix, ops.reshape(scale, (columns,)))
     if len(names.columns) != 1:
         outer = _sizes(product, len(rows))
-        product = ops.reshape(product, (*outer, *[int(sizes[label]) for label in names.columns]))
+        product = ops.reshape(product, (*outer, *[int(sizes[label] or 0) for label in names.columns]))
     return _ordered(product, rows + names.columns, names.outputs)
 
 
-def _ordered(tensor: Any, labels: str, wanted: str, shape: tuple[int, ...] | None = None) -> Any:
+def _ordered(tensor: Tensor | Variable, labels: str, wanted: str, shape: tuple[int, ...] | None = None) -> Any:
     """A tensor with its axes in another order, and then in another shape."""
     if labels != wanted:
         tensor = ops.transpose(tensor, [labels.index(label) for label in wanted])
-    return tensor if shape is None or tuple(tensor.shape) == shape else ops.reshape(tensor, shape)
+    return tensor if shape is None or tensor.shape == shape else ops.reshape(tensor, shape)
 
 
-def _sizes(tensor: Any, count: int) -> list[Any]:
+def _sizes(tensor: Tensor | Variable, count: int) -> list[Any]:
     """The first sizes, as tensors where they are not known."""
     shape = ops.shape(tensor)
     return [shape[axis] for axis in range(count)]
 
 
-def _general(layer: QuantizableLayer, names: Subscripts, x: Tensor, kernel: Any, scale: Any) -> Tensor:
+def _general(
+    layer: QuantizableLayer, names: Subscripts, x: Tensor, kernel: Tensor | Variable, scale: Tensor | Variable
+) -> Tensor:
     """A contraction that is no product of matrices, such as one whose kernel differs by row: integers by einsum."""
     terms = [names.inputs.index(label) for label in names.terms]
     equation = f"{names.inputs},{names.kernel}->{names.outputs}"
 
     @custom_gradient
-    def contraction(x: Any, kernel: Any, scale: Any) -> Any:
+    def contraction(x: Tensor, kernel: Tensor, scale: Tensor) -> Any:
         rounded, inputs_scale = layer.inputs_quantizer(x, axis=tuple(terms))
         sums = ops.einsum(equation, ops.cast(rounded, "int32"), ops.cast(kernel, "int32"))
         # The scales, summed axes taken away, beside the outputs.
@@ -127,7 +136,7 @@ def _general(layer: QuantizableLayer, names: Subscripts, x: Tensor, kernel: Any,
                 turned = ops.expand_dims(turned, axis)
         result = ops.cast(sums, x.dtype) / ops.cast(turned * scale, x.dtype)
 
-        def gradient(dy: Any) -> Any:
+        def gradient(dy: Tensor) -> Any:
             weights = ops.cast(kernel, x.dtype) / ops.cast(names.scales_along_kernel(scale), x.dtype)
             return ops.einsum(f"{names.outputs},{names.kernel}->{names.inputs}", dy, weights), None, None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 from .configs import QuantizationConfig
@@ -16,13 +17,13 @@ class _DataConfig(QuantizationConfig):
 
     def __init__(
         self,
-        dataset: Any,
-        tokenizer: Any,
+        dataset: object,
+        tokenizer: object,
         num_samples: int,
         sequence_length: int,
         weight_bits: int,
         group_size: int,
-        quantization_layer_structure: Any,
+        quantization_layer_structure: Mapping[str, Any] | None,
     ) -> None:
         super().__init__()
         for name, value in (("num_samples", num_samples), ("sequence_length", sequence_length)):
@@ -92,8 +93,8 @@ class GPTQConfig(_DataConfig):
 
     def __init__(
         self,
-        dataset: Any,
-        tokenizer: Any,
+        dataset: object,
+        tokenizer: object,
         *,
         weight_bits: int = 4,
         num_samples: int = 128,
@@ -103,7 +104,7 @@ class GPTQConfig(_DataConfig):
         group_size: int = 128,
         symmetric: bool = False,
         activation_order: bool = False,
-        quantization_layer_structure: Any = None,
+        quantization_layer_structure: Mapping[str, Any] | None = None,
     ) -> None:
         if weight_bits not in (2, 3, 4, 8):
             raise ValueError(f"Unsupported weight_bits {weight_bits}. Supported values are 2, 3, 4, and 8.")
@@ -148,15 +149,15 @@ class AWQConfig(_DataConfig):
 
     def __init__(
         self,
-        dataset: Any,
-        tokenizer: Any,
+        dataset: object,
+        tokenizer: object,
         *,
         weight_bits: int = 4,
         num_samples: int = 128,
         sequence_length: int = 512,
         group_size: int = 128,
         num_grid_points: int = 20,
-        quantization_layer_structure: Any = None,
+        quantization_layer_structure: Mapping[str, Any] | None = None,
     ) -> None:
         if weight_bits != 4:
             raise ValueError(f"AWQ only supports 4-bit quantization. Received weight_bits={weight_bits}.")

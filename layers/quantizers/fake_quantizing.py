@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.autodiff import custom_gradient
 from ...engine.graph import Tensor
 
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
+
 
 def fake_quant_with_min_max_vars(
-    inputs: Any, min_vals: Any, max_vals: Any, num_bits: int = 8, narrow_range: bool = False, axis: int | None = None
+    inputs: TensorLike,
+    min_vals: TensorLike,
+    max_vals: TensorLike,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    axis: int | None = None,
 ) -> Tensor:
     """Round to the integers of a range, and take them back: what is lost by quantising is lost, the dtype stays.
 
@@ -36,7 +44,7 @@ def fake_quant_with_min_max_vars(
     at = None if axis is None else axis % rank
 
     @custom_gradient
-    def rounded(x: Any, low: Any, high: Any) -> Any:
+    def rounded(x: Tensor, low: Tensor, high: Tensor) -> Any:
         shape = [1] * rank if at is None else [-1 if i == at else 1 for i in range(rank)]
         smallest, largest = ops.reshape(low, shape), ops.reshape(high, shape)
         first, last = int(narrow_range), (1 << int(num_bits)) - 1
@@ -48,7 +56,7 @@ def fake_quant_with_min_max_vars(
         cut = ops.clip(ops.cast(x, scale.dtype), nudged_low, nudged_high)
         result = ops.floor((cut - nudged_low) * inverse - shift + 0.5) * scale
 
-        def gradient(dy: Any) -> Any:
+        def gradient(dy: Tensor) -> Any:
             others = None if at is None else [i for i in range(rank) if i != at]
             ends = [ops.less_equal(x, nudged_low), ops.greater_equal(x, nudged_high)]
             inside = ops.logical_and(ops.greater_equal(x, nudged_low), ops.less_equal(x, nudged_high))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
+
 
 REASON = (
     "float8 is not available: it serves to train on GPUs that compute in it. Use quantize('int8') or "
@@ -10,16 +14,18 @@ REASON = (
 )
 
 
-def compute_float8_scale(amax: Any, scale: Any, dtype_max: Any, margin: int = 0) -> NoReturn:
+def compute_float8_scale(amax: TensorLike, scale: TensorLike, dtype_max: TensorLike, margin: int = 0) -> NoReturn:
     """Raise NotImplementedError: float8 is not computed here."""
     raise NotImplementedError(f"compute_float8_scale: {REASON}")
 
 
-def compute_float8_amax_history(x: Any, amax_history: Any) -> NoReturn:
+def compute_float8_amax_history(x: TensorLike, amax_history: TensorLike) -> NoReturn:
     """Raise NotImplementedError: float8 is not computed here."""
     raise NotImplementedError(f"compute_float8_amax_history: {REASON}")
 
 
-def quantize_and_dequantize(inputs: Any, scale: Any, quantized_dtype: str, compute_dtype: str) -> NoReturn:
+def quantize_and_dequantize(
+    inputs: TensorLike, scale: TensorLike, quantized_dtype: str, compute_dtype: str
+) -> NoReturn:
     """Raise NotImplementedError: float8 is not computed here."""
     raise NotImplementedError(f"quantize_and_dequantize: {REASON}")

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ..core.cut_weights import cut_of, product_in_parts
+from ..core.input_spec import known_shape
 from ..core.weight import Weight, WeightSpec
 from .quantizable import Array, QuantizableLayer
+
+if TYPE_CHECKING:
+    from ...engine.graph import Variable
+    from ...engine.ops.base import TensorLike
+    from .configs import QuantizationConfig
+
 
 INT4_RANGE = (-8, 7)
 
@@ -41,7 +48,7 @@ class QuantizableKernel(QuantizableLayer):
         """The shape in which files hold the scales of an int8 kernel, which has one for each output."""
         raise NotImplementedError
 
-    def _product(self, inputs: Any, kernel: Any) -> Tensor:
+    def _product(self, inputs: Tensor, kernel: TensorLike) -> Tensor:
         """The product of floats."""
         raise NotImplementedError
 
@@ -52,11 +59,11 @@ class QuantizableKernel(QuantizableLayer):
         """
         raise NotImplementedError
 
-    def _int8_product(self, inputs: Any) -> Tensor:
+    def _int8_product(self, inputs: Tensor) -> Tensor:
         """The product of the inputs, rounded, and the int8 kernel, divided by its scales."""
         raise NotImplementedError
 
-    def _scales_along_kernel(self, scale: Any) -> Any:
+    def _scales_along_kernel(self, scale: Tensor | Variable) -> Tensor | Variable:
         """The scales of an int8 kernel in the order of its axes, with 1 for those that are summed over."""
         raise NotImplementedError
 
@@ -76,7 +83,7 @@ class QuantizableKernel(QuantizableLayer):
         return kernel
 
     @kernel.setter
-    def kernel(self, value: Any) -> None:
+    def kernel(self, value: Weight) -> None:
         self._kernel = value
 
     def _make_weight(self, spec: WeightSpec) -> Weight:
@@ -146,14 +153,14 @@ class QuantizableKernel(QuantizableLayer):
 
     # --- values ---------------------------------------------------------------------------------------------
 
-    def _quantized_values(self, mode: str, config: Any) -> dict[str, Array]:
+    def _quantized_values(self, mode: str, config: QuantizationConfig) -> dict[str, Array]:
         if mode in ("gptq", "awq"):
             raise ValueError(
                 f"Mode {mode!r} looks at what the model computes of data: call model.quantize({mode!r}, config=...)."
             )
         return self._round(mode, self._kernel.numpy(), config)
 
-    def _round(self, mode: str, weight: Array, config: Any = None) -> dict[str, Array]:
+    def _round(self, mode: str, weight: Array, config: QuantizationConfig | None = None) -> dict[str, Array]:
         from .packing import packed_array
         from .rounding import abs_max_arrays, grouped_arrays
 
@@ -234,22 +241,22 @@ class QuantizableKernel(QuantizableLayer):
             found = found / ops.expand_dims(self.awq_scales, -1)
         return found
 
-    def _adapted(self, inputs: Any, a: Tensor, b: Tensor) -> Tensor:
+    def _adapted(self, inputs: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """The product of the inputs and the product of two factors."""
         return ops.matmul(self._product(inputs, a), b)
 
-    def _biased(self, inputs: Any) -> Tensor:
+    def _biased(self, inputs: Tensor) -> Tensor:
         """Return the product of the inputs and the kernel, what adapters add to it, and the bias."""
         layer: Any = self
         cut = None if self.quantization_mode is not None else cut_of(self._kernel)
         if cut is not None:
-            axes = self._kernel_axes(len(inputs.shape))
+            axes = self._kernel_axes(len(known_shape(inputs.shape)))
             outputs = product_in_parts(cut, inputs, self._kernel, layer.bias, self._product, axes)
             return self._with_adapters(inputs, outputs)
         outputs = self._weighted(inputs)
         return outputs if layer.bias is None else outputs + layer.bias
 
-    def _weighted(self, inputs: Any) -> Tensor:
+    def _weighted(self, inputs: Tensor) -> Tensor:
         """The product of the inputs and the kernel, and what adapters add to it."""
         mode = self.quantization_mode
         if mode is None:
@@ -260,7 +267,7 @@ class QuantizableKernel(QuantizableLayer):
             outputs = self._product(inputs, ops.stop_gradient(self._dequantized()))
         return self._with_adapters(inputs, outputs)
 
-    def _with_adapters(self, inputs: Any, outputs: Tensor) -> Tensor:
+    def _with_adapters(self, inputs: Tensor, outputs: Tensor) -> Tensor:
         if not self.lora_enabled:
             return outputs
         a, b = self._lora_factors()

@@ -6,7 +6,8 @@ shapes for which the outer layer was built come with it, whoever makes the inner
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ...engine.objects import policies
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
@@ -14,14 +15,17 @@ from ..core.weight import Weight
 from .quantizable import QuantizableLayer
 from .rounded_weights import hold_rounded
 
+if TYPE_CHECKING:
+    from ..core.layer_state import LayerState
 
-def quantized_inside(layer: Any) -> list[QuantizableLayer]:
+
+def quantized_inside(layer: LayerState) -> list[QuantizableLayer]:
     """The quantised layers inside of a layer."""
     inner = layer._flatten_layers(include_self=False)
     return [one for one in inner if isinstance(one, QuantizableLayer) and one.quantization_mode is not None]
 
 
-def policy_map(layer: Any, own: policies.DTypePolicy) -> policies.DTypePolicy:
+def policy_map(layer: LayerState, own: policies.DTypePolicy) -> policies.DTypePolicy:
     """The dtype policy of a layer and of those inside of it: a map, if some of these are quantised."""
     found = quantized_inside(layer)
     if not found:
@@ -29,7 +33,7 @@ def policy_map(layer: Any, own: policies.DTypePolicy) -> policies.DTypePolicy:
     return policies.DTypePolicyMap(own.name, {inner.path: inner.dtype_policy for inner in found})
 
 
-def describe(layer: Any) -> dict[str, Any] | None:
+def describe(layer: LayerState) -> dict[str, Any] | None:
     """Return what `follow` needs, by the place of each quantised layer among those inside; None if there is none."""
     inner = layer._flatten_layers(include_self=False)
     return {
@@ -44,7 +48,7 @@ def describe(layer: Any) -> dict[str, Any] | None:
     } or None
 
 
-def follow(layer: Any, described: Any) -> None:
+def follow(layer: LayerState, described: Mapping[str, Any]) -> None:
     """Give the layers inside of one that was just built the weights that a file has for them.
 
     Raises:
@@ -63,7 +67,7 @@ def follow(layer: Any, described: Any) -> None:
         inner.inputs_scale = entry.get("inputs_scale")
 
 
-def describe_rounded(layer: Any) -> dict[str, Any] | None:
+def describe_rounded(layer: LayerState) -> dict[str, Any] | None:
     """Return what `hold_as_described` needs, by the place of each layer with rounded weights; None if there is none."""
     return {
         str(place): {
@@ -75,7 +79,7 @@ def describe_rounded(layer: Any) -> dict[str, Any] | None:
     } or None
 
 
-def hold_as_described(layer: Any, described: Any) -> None:
+def hold_as_described(layer: LayerState, described: Mapping[str, Any]) -> None:
     """Put rounded weights in the place of those of a layer that was just built, and of layers inside of it.
 
     Raises:
@@ -87,7 +91,7 @@ def hold_as_described(layer: Any, described: Any) -> None:
         for name, entry in weights.items():
             if inner is not None and name in inner.rounded_weights:
                 continue
-            if not isinstance(getattr(inner, name, None), Weight):
+            if inner is None or not isinstance(getattr(inner, name, None), Weight):
                 raise ValueError(
                     f"Layer {layer.name!r} has a rounded weight {name!r} of layer number {place} inside of it in its "
                     f"file, where there is {'no layer' if inner is None else 'no such weight'}."
@@ -95,7 +99,7 @@ def hold_as_described(layer: Any, described: Any) -> None:
             hold_rounded(inner, name, entry["kept"], entry["rounds_rows"])
 
 
-def become_like_file(layer: Any, stored: Any) -> None:
+def become_like_file(layer: Any, stored: Mapping[str, Any]) -> None:
     """Quantise a layer of floats whose file holds integers.
 
     Keras writes nothing of the quantised layers inside of a `MultiHeadAttention`, so that it can't load them itself.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,10 +16,18 @@ from .kernels import QuantizableKernel
 from .quantizable import Array
 from .whole_models import path_in
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
 METHODS = ("minmax", "percentile", "mse")
 _BATCH = 32
 _MOST_KEPT = 1 << 18  # values of a layer, evenly taken from all that were seen
 _CANDIDATES = 100  # limits that are tried by "mse"
+
+
+Data: TypeAlias = "ArrayLike | Mapping[str, ArrayLike] | Iterable[Any]"
+"""Arrays of inputs, or an iterable of batches."""
 
 
 @contextmanager
@@ -62,7 +70,7 @@ def _cut(data: Any) -> Iterator[Any]:
 
 
 def calibrate(
-    model: Layer, data: Any, *, method: str = "minmax", percentile: float = 99.99, batches: int | None = None
+    model: Layer, data: Data, *, method: str = "minmax", percentile: float = 99.99, batches: int | None = None
 ) -> dict[str, tuple[float, int]]:
     """Find a fixed scale for the inputs of each layer that int8 can round, from data.
 
@@ -119,7 +127,7 @@ class _Kept:
         self._parts: list[Array] = []
         self._step = 1
 
-    def note(self, inputs: Any, outputs: Any) -> None:
+    def note(self, inputs: Value, outputs: object) -> None:
         values = np.abs(np.asarray(inputs, "float32")).reshape(-1)
         values = values[np.isfinite(values)]
         self.count += values.size
@@ -145,7 +153,7 @@ def _rounded(values: Array, limit: float) -> Array:
     return np.clip(np.round(values * (127 / limit)), 0, 127) * (limit / 127)
 
 
-def report(model: Layer, quantised: Layer, data: Any, batches: int | None = None) -> dict[str, float]:
+def report(model: Layer, quantised: Layer, data: Data, batches: int | None = None) -> dict[str, float]:
     """Compare what two models compute, layer by layer.
 
     Args:
@@ -188,6 +196,6 @@ def _outputs(root: Layer, layers: Sequence[Layer], batch: Any) -> list[list[Arra
     return [found[id(layer)] for layer in layers]
 
 
-def _keep(kept: list[Array], outputs: Any) -> None:
+def _keep(kept: list[Array], outputs: object) -> None:
     leaves: Iterable[Any] = flatten(outputs)
     kept.extend(np.asarray(leaf, "float64") for leaf in leaves if isinstance(leaf, Value) and leaf.dtype.kind in "fV")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,10 +11,14 @@ from ...engine.common.dtypes import name_of
 from ...engine.graph import Tensor
 from ...engine.ops.base import as_array
 
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
+
+
 _BYTES = ("int8", "uint8")
 
 
-def pack_int4(arr: Any, axis: int = 0, dtype: str = "int8") -> tuple[Tensor, tuple[int, ...], int]:
+def pack_int4(arr: TensorLike, axis: int = 0, dtype: str = "int8") -> tuple[Tensor, tuple[int, ...], int]:
     """Put two integers of four bits into each byte.
 
     Args:
@@ -52,7 +56,7 @@ def packed_array(array: np.ndarray[Any, Any], axis: int = -1) -> np.ndarray[Any,
     return np.ascontiguousarray(np.moveaxis(packed, 0, axis)).view(array.dtype)
 
 
-def unpack_int4(packed: Any, orig_len: int, axis: int = 0, dtype: str = "int8") -> Tensor:
+def unpack_int4(packed: TensorLike, orig_len: int, axis: int = 0, dtype: str = "int8") -> Tensor:
     """Take the integers of four bits out of their bytes again.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.autodiff import custom_gradient
@@ -11,9 +11,18 @@ from ...engine.ops.neural.quantized import quantized_matmul
 from .quantizable import QuantizableLayer
 from .quantizer import AbsMaxQuantizer
 
+if TYPE_CHECKING:
+    from ...engine.common.dtypes import DTypeLike
+    from ...engine.ops.base import TensorLike
+
 
 def int8_product(
-    layer: QuantizableLayer, inputs: Any, kernel: Any, scale: Any, transpose: bool = False, dtype: Any = None
+    layer: QuantizableLayer,
+    inputs: TensorLike,
+    kernel: TensorLike,
+    scale: TensorLike,
+    transpose: bool = False,
+    dtype: DTypeLike = None,
 ) -> Tensor:
     """The product of `inputs` (..., terms) and a kernel (terms, columns).
 
@@ -42,17 +51,17 @@ def int8_product(
     return ops.cast(product, dtype or x.dtype)
 
 
-def _product_by(quantizer: Any, x: Tensor, kernel: Any, scale: Any, transpose: bool) -> Tensor:
+def _product_by(quantizer: Any, x: Tensor, kernel: TensorLike, scale: TensorLike, transpose: bool) -> Tensor:
     """The product by any quantizer. Rounding passes cotangents on, as for the one that is known."""
 
     @custom_gradient
-    def product(x: Any, kernel: Any, scale: Any) -> Any:
+    def product(x: Tensor, kernel: Tensor, scale: Tensor) -> Any:
         matrix = ops.transpose(kernel) if transpose else kernel
         rounded, inputs_scale = quantizer(x, axis=-1)
         sums = ops.matmul(rounded, matrix)
         result = ops.cast(ops.cast(sums, scale.dtype) / (ops.cast(inputs_scale, scale.dtype) * scale), x.dtype)
 
-        def gradient(dy: Any) -> Any:
+        def gradient(dy: Tensor) -> Any:
             weights = ops.cast(matrix, scale.dtype) / scale
             return ops.cast(ops.matmul(ops.cast(dy, scale.dtype), ops.transpose(weights)), x.dtype), None, None
 

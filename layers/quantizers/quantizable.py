@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine.graph import eagerly
 from ...engine.objects.registry import serialize_keras_object
@@ -11,6 +11,12 @@ from ..core.layer_config import config_from_signature
 from ..core.layer_state import assign_values
 from ..core.weight import Weight
 from .adapters import AdaptableLayer, Array
+
+if TYPE_CHECKING:
+    from ...engine.objects.policies import DTypePolicy
+    from ..core.options import AdapterOptions
+    from .configs import QuantizationConfig
+    from .quantizer import Quantizer
 
 
 @config_from_signature(quantization_config="")
@@ -27,7 +33,9 @@ class QuantizableLayer(AdaptableLayer):
 
     modes: ClassVar[tuple[str, ...]] = ("int8", "int4")
 
-    def __init__(self, *, quantization_config: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, quantization_config: QuantizationConfig | None = None, **kwargs: Unpack[AdapterOptions]
+    ) -> None:
         super().__init__(**kwargs)
         self.quantization_config = quantization_config
         self.inputs_quantizer: Any = None
@@ -40,7 +48,7 @@ class QuantizableLayer(AdaptableLayer):
         """Make the weights that `_saved_names` lists."""
         raise NotImplementedError
 
-    def _quantized_values(self, mode: str, config: Any) -> dict[str, Array]:
+    def _quantized_values(self, mode: str, config: QuantizationConfig) -> dict[str, Array]:
         """The values of these weights, from those that there are now."""
         raise NotImplementedError
 
@@ -50,7 +58,9 @@ class QuantizableLayer(AdaptableLayer):
 
     # --- quantising -----------------------------------------------------------------------------------------
 
-    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
+    def quantize(
+        self, mode: str | None = None, type_check: bool = True, config: QuantizationConfig | str | None = None
+    ) -> None:
         """Replace the weights by quantised ones, for inference.
 
         Args:
@@ -79,7 +89,7 @@ class QuantizableLayer(AdaptableLayer):
         self._int4_block_size = getattr(found, "block_size", None) if found.mode == "int4" else None
         self.replace_weights(found.mode, self._quantized_values(found.mode, found), found)
 
-    def replace_weights(self, mode: str, values: dict[str, Array], config: Any = None) -> None:
+    def replace_weights(self, mode: str, values: dict[str, Array], config: QuantizationConfig | None = None) -> None:
         """Put quantised weights in the place of those that there are.
 
         Args:
@@ -93,7 +103,7 @@ class QuantizableLayer(AdaptableLayer):
         self.become(policies.get(f"{label}_from_{self.dtype_policy.name}"), config)
         assign_values(self.name, [getattr(self, name) for name in values], list(values.values()))
 
-    def become(self, policy: Any, config: Any = None) -> None:
+    def become(self, policy: DTypePolicy, config: QuantizationConfig | None = None) -> None:
         """Make the weights that a policy of quantisation asks for, in the place of those that there are.
 
         Args:
@@ -103,12 +113,14 @@ class QuantizableLayer(AdaptableLayer):
         for name in self._replaced_names():
             self._drop(name)
         self.quantization_config, self._dtype_policy = config, policy
-        self._int4_block_size = self._block_size() if policy.quantization_mode == "int4" else None
+        mode = policy.quantization_mode
+        assert mode is not None  # it is a policy of quantisation
+        self._int4_block_size = self._block_size() if mode == "int4" else None
         with eagerly():
-            self._build_quantized(policy.quantization_mode)
+            self._build_quantized(mode)
         self._weights_changed()
 
-    def _check_quantizable(self, mode: str | None, config: Any) -> None:
+    def _check_quantizable(self, mode: str | None, config: QuantizationConfig | str | None) -> None:
         """Refuse as Keras does: in its order, by its kind of error."""
         from ...engine.objects.quantized_policies import QUANTIZATION_MODES
 
@@ -148,7 +160,7 @@ class QuantizableLayer(AdaptableLayer):
         found = getattr(self.dtype_policy, "block_size", found) if found is None else found
         return None if found in (None, -1) else found
 
-    def _activation_quantizer(self, default: Any) -> Any:
+    def _activation_quantizer(self, default: Quantizer | None) -> Quantizer | None:
         config = self.quantization_config
         return default if config is None else config.activation_quantizer
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .rounding import EPSILON, abs_max_quantize
+
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+    from ...engine.ops.base import TensorLike
 
 
 class Quantizer:
@@ -18,7 +22,7 @@ class Quantizer:
     def __init__(self, output_dtype: str = "int8") -> None:
         self.output_dtype = output_dtype
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: TensorLike) -> Any:
         """Return `x` as it is; subclasses round it."""
         return x
 
@@ -68,7 +72,9 @@ class AbsMaxQuantizer(Quantizer):
                 f"Received: value_range={value_range}"
             )
 
-    def __call__(self, x: Any, axis: int | Sequence[int] | None = None, to_numpy: bool = False) -> Any:
+    def __call__(
+        self, x: TensorLike, axis: int | Sequence[int] | None = None, to_numpy: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Return the integers and their scales.
 
         Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -12,8 +12,13 @@ from .products import int8_product
 from .quantizer import AbsMaxQuantizer
 from .rounding import abs_max_arrays, grouped_arrays
 
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
+    from ..attention.positions import ReversibleEmbedding
+    from .configs import QuantizationConfig
 
-def build_reverse(layer: Any, mode: str) -> None:
+
+def build_reverse(layer: ReversibleEmbedding, mode: str) -> None:
     """Make the weights of the way back: those of a table of its own, unless weights are tied."""
     layer.inputs_quantizer = layer._activation_quantizer(AbsMaxQuantizer(axis=-1))
     if layer.tie_weights:
@@ -28,7 +33,7 @@ def build_reverse(layer: Any, mode: str) -> None:
         layer.reverse_embeddings_zero = layer._frozen_weight("reverse_embeddings_zero", scales)
 
 
-def reverse_values(layer: Any, mode: str, config: Any) -> dict[str, Any]:
+def reverse_values(layer: ReversibleEmbedding, mode: str, config: QuantizationConfig) -> dict[str, Any]:
     """The values of these weights, from the float table."""
     if layer.tie_weights:
         return {}
@@ -48,7 +53,7 @@ def reverse_values(layer: Any, mode: str, config: Any) -> dict[str, Any]:
     return found
 
 
-def reverse_product(layer: Any, inputs: Any) -> Tensor:
+def reverse_product(layer: ReversibleEmbedding, inputs: TensorLike) -> Tensor:
     """The logits, without the cap.
 
     Where groups of an int4 table have scales of their own, inputs are not rounded: Keras rounds them and multiplies
@@ -64,16 +69,17 @@ def reverse_product(layer: Any, inputs: Any) -> Tensor:
     return ops.matmul(x, ops.stop_gradient(ops.cast(_reverse_table(layer), x.dtype)))
 
 
-def _reverse_table(layer: Any) -> Tensor:
+def _reverse_table(layer: ReversibleEmbedding) -> Tensor:
     """The table of the way back as floats, (output_dim, input_dim)."""
     if layer.tie_weights:
         return ops.transpose(layer._dequantized())
-    integers: Any = layer.reverse_embeddings
+    integers = layer.reverse_embeddings
     if layer.quantization_mode == "int4":
         integers = unpack_int4(integers, layer.output_dim, axis=0)
     integers = ops.cast(integers, "float32")
     if layer.reverse_embeddings_zero is None:
         return integers / layer.reverse_embeddings_scale
+    assert layer.g_idx is not None  # groups of values have their numbers
     groups = ops.cast(layer.g_idx, "int32")
     zero, scale = [
         ops.take(part, groups, axis=0) for part in (layer.reverse_embeddings_zero, layer.reverse_embeddings_scale)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +17,16 @@ from ...engine.common.dtypes import is_floating
 from ...engine.graph import DType, Readable, Shape, Tensor, as_dtype, eagerly
 from ...engine.ops.neural.quantized import quantized_matmul
 from ..core.calling import autocast_dtype
+from ..core.input_spec import known_shape
 from ..core.weight import Weight
 from .quantizable import Array
 from .rounding import abs_max_arrays
+
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
+    from ..core.layer import Layer
+    from ..core.layer_state import LayerState
+    from .configs import QuantizationConfig
 
 
 class RoundedWeight(Readable):
@@ -51,7 +58,7 @@ class RoundedWeight(Readable):
         sizes = [size if axis - len(self.shape or ()) in self.kept else 1 for axis, size in enumerate(self.shape or ())]
         return ops.cast(self.integers, self.dtype) / ops.cast(ops.reshape(self.scale, sizes), self.dtype)
 
-    def product_of(self, x: Any) -> Tensor | None:
+    def product_of(self, x: TensorLike) -> Tensor | None:
         if not self.rounds_rows or self.ndim != 2 or self.kept != (-1,):
             return None
         rows = ops.convert_to_tensor(x)
@@ -85,7 +92,7 @@ class _Observed(Readable):
     def value(self) -> Tensor:
         return self._weight.value
 
-    def product_of(self, x: Any) -> Tensor | None:
+    def product_of(self, x: TensorLike) -> Tensor | None:
         self.is_multiplied = True
 
     def numpy(self) -> Array:
@@ -93,7 +100,7 @@ class _Observed(Readable):
 
 
 @contextmanager
-def _observed(layers: Sequence[Any]) -> Generator[dict[int, dict[str, _Observed]]]:
+def _observed(layers: Sequence[Layer]) -> Generator[dict[int, dict[str, _Observed]]]:
     """Replace matrices, inside the block, by what notes how they are used; by the layer's id and the attribute."""
     found: dict[int, dict[str, _Observed]] = {}
     with ExitStack() as stack:
@@ -106,7 +113,7 @@ def _observed(layers: Sequence[Any]) -> Generator[dict[int, dict[str, _Observed]
         yield found
 
 
-def round_weights(model: Any, layers: Sequence[Any], config: Any) -> dict[Any, list[str]]:
+def round_weights(model: Layer, layers: Sequence[Layer], config: QuantizationConfig) -> dict[Layer, list[str]]:
     """Round the weights of layers that have no quantised form of their own.
 
     Args:
@@ -125,7 +132,7 @@ def round_weights(model: Any, layers: Sequence[Any], config: Any) -> dict[Any, l
     with _observed(of_rows) as seen:
         if of_rows:
             model.trace_again()
-    found: dict[Any, list[str]] = {}
+    found: dict[Layer, list[str]] = {}
     for layer in layers:
         observed = seen.get(id(layer), {})
         kernels = {name: (-1,) for name, weight in observed.items() if weight.is_multiplied}
@@ -133,14 +140,14 @@ def round_weights(model: Any, layers: Sequence[Any], config: Any) -> dict[Any, l
     return found
 
 
-def _round(layer: Any, kernels: dict[str, tuple[int, ...]], rounds_rows: bool) -> list[str]:
+def _round(layer: Layer, kernels: dict[str, tuple[int, ...]], rounds_rows: bool) -> list[str]:
     """Round the weights in these attributes, whose outputs are along the axes given. Gives those that there are."""
     changed: list[str] = []
     for name, kept in kernels.items():
         weight = getattr(layer, name)
         if not isinstance(weight, Weight) or not is_floating(weight.spec.dtype):
             continue
-        rank = len(weight.shape)
+        rank = len(known_shape(weight.shape))
         summed = tuple(axis for axis in range(rank) if axis - rank not in kept)
         integers, scale = abs_max_arrays(weight.numpy(), summed)
         rounded = hold_rounded(layer, name, kept, rounds_rows)
@@ -152,7 +159,7 @@ def _round(layer: Any, kernels: dict[str, tuple[int, ...]], rounds_rows: bool) -
     return changed
 
 
-def hold_rounded(layer: Any, name: str, kept: Sequence[int], rounds_rows: bool) -> RoundedWeight:
+def hold_rounded(layer: LayerState, name: str, kept: Sequence[int], rounds_rows: bool) -> RoundedWeight:
     """Put a rounded weight of zeros into the place of the weight in an attribute of a layer."""
     weight = getattr(layer, name)
     with eagerly():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,12 +11,16 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.base import as_array
 
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
+
+
 Array = np.ndarray[Any, Any]
 EPSILON = 1e-7
 
 
 def abs_max_quantize(
-    inputs: Any,
+    inputs: TensorLike,
     axis: int | Sequence[int],
     value_range: tuple[int, int] = (-127, 127),
     dtype: str = "int8",
@@ -68,7 +72,7 @@ def abs_max_arrays(
 
 
 def abs_max_quantize_grouped_with_zero_point(
-    inputs: Any,
+    inputs: TensorLike,
     block_size: int,
     value_range: tuple[int, int] = (-8, 7),
     dtype: str = "int8",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from ...engine.graph import Tensor, eagerly
 from ..core.cut_weights import cut_of, rows_in_parts
 from ..core.weight import Weight, WeightSpec
 from .quantizable import Array, QuantizableLayer
+
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
+    from .configs import QuantizationConfig
 
 
 class QuantizableTable(QuantizableLayer):
@@ -41,7 +45,7 @@ class QuantizableTable(QuantizableLayer):
         return table
 
     @embeddings.setter
-    def embeddings(self, value: Any) -> None:
+    def embeddings(self, value: Weight) -> None:
         self._embeddings = value
 
     def _make_weight(self, spec: WeightSpec) -> Weight:
@@ -72,10 +76,10 @@ class QuantizableTable(QuantizableLayer):
         own = {"int8": ["embeddings_scale"], "int4": ["embeddings_scale", "embeddings_zero", "g_idx"]}
         return ["_embeddings", *own.get(mode or "", [])]
 
-    def _quantized_values(self, mode: str, config: Any) -> dict[str, Array]:
+    def _quantized_values(self, mode: str, config: QuantizationConfig) -> dict[str, Array]:
         return self._round(mode, self._embeddings.numpy(), config)
 
-    def _round(self, mode: str, weight: Array, config: Any = None) -> dict[str, Array]:
+    def _round(self, mode: str, weight: Array, config: QuantizationConfig | None = None) -> dict[str, Array]:
         from .kernels import INT4_RANGE
         from .packing import packed_array
         from .rounding import abs_max_arrays, grouped_arrays
@@ -108,7 +112,7 @@ class QuantizableTable(QuantizableLayer):
         """The whole quantised table as floats."""
         return self._float_rows(self._embeddings, self.embeddings_scale, getattr(self, "embeddings_zero", None))
 
-    def _float_rows(self, packed: Any, scale: Any, zero: Any) -> Tensor:
+    def _float_rows(self, packed: TensorLike, scale: TensorLike, zero: TensorLike | None) -> Tensor:
         """Rows of a quantised table as floats; any axes may come before the last."""
         dtype = self.compute_dtype
         integers = packed
@@ -124,7 +128,7 @@ class QuantizableTable(QuantizableLayer):
         shifted = ops.cast(integers, "float32") - ops.take(zero, groups, axis=-1)
         return ops.cast(shifted * ops.take(scale, groups, axis=-1), dtype)
 
-    def _rows(self, places: Any) -> Tensor:
+    def _rows(self, places: Tensor) -> Tensor:
         """The rows at `places`, whole numbers."""
         if self.quantization_mode is None:
             cut = cut_of(self._embeddings)
@@ -133,8 +137,8 @@ class QuantizableTable(QuantizableLayer):
             rows = ops.cast(rows, self.compute_dtype)
         else:
             zero = getattr(self, "embeddings_zero", None)
-            parts = [self._embeddings, self.embeddings_scale, zero]
-            rows = self._float_rows(*[None if part is None else ops.take(part, places, axis=0) for part in parts])
+            packed, scale = [ops.take(part, places, axis=0) for part in (self._embeddings, self.embeddings_scale)]
+            rows = self._float_rows(packed, scale, None if zero is None else ops.take(zero, places, axis=0))
         if not self.lora_enabled:
             return rows
         a, b = self._lora_factors()

@@ -5,23 +5,27 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.layer import Layer
 from .configs import QuantizationConfig, resolved_config
 from .quantizable import QuantizableLayer
 
-Filters = str | Sequence[str] | Callable[[Any], bool] | None
+if TYPE_CHECKING:
+    from .kernels import QuantizableKernel
+
+
+Filters = str | Sequence[str] | Callable[[Layer], bool] | None
 INCLUDE = ("keras", "all")
 
 
 def quantize_layers(
     model: Layer,
     mode: str | None,
-    config: Any,
+    config: QuantizationConfig | str | None,
     filters: Filters,
     include: str = "keras",
-    calibration: Mapping[str, Any] | None = None,
+    calibration: Mapping[str, tuple[float, int]] | None = None,
     type_check: bool = True,
 ) -> dict[str, str]:
     """Quantise the layers inside of a model; see `Model.quantize`."""
@@ -38,7 +42,7 @@ def quantize_layers(
             "is not built yet. Call it on data, or build(input_shape), first."
         )
     result: dict[str, str] = {}
-    chosen: list[Any] = []
+    chosen: list[QuantizableKernel] = []
     with_weights = [layer for layer in model._flatten_layers() if layer.own_variables()]
     others = [layer for layer in with_weights if not isinstance(layer, QuantizableLayer) and is_wanted(layer, filters)]
     for layer in with_weights:
@@ -90,7 +94,9 @@ def is_wanted(layer: Layer, filters: Filters) -> bool:
     return any(re.search(pattern, layer.name) for pattern in filters)
 
 
-def _outcome(layer: Any, config: QuantizationConfig, filters: Filters, type_check: bool, chosen: list[Any]) -> str:
+def _outcome(
+    layer: Layer, config: QuantizationConfig, filters: Filters, type_check: bool, chosen: list[QuantizableKernel]
+) -> str:
     """Quantise a layer; its mode, or the reason why it stays as it is. What needs data is put into `chosen`."""
     if not is_wanted(layer, filters):
         return "left out by filters"
@@ -115,7 +121,7 @@ def _outcome(layer: Any, config: QuantizationConfig, filters: Filters, type_chec
     return config.mode
 
 
-def _round_others(model: Layer, layers: Sequence[Any], config: QuantizationConfig) -> dict[Any, str]:
+def _round_others(model: Layer, layers: Sequence[Layer], config: QuantizationConfig) -> dict[Layer, str]:
     """Quantise layers that have no quantised form of their own, by their weights; see `round_weights`."""
     from .rounded_weights import round_weights
 
@@ -129,7 +135,9 @@ def _round_others(model: Layer, layers: Sequence[Any], config: QuantizationConfi
     }
 
 
-def _apply_calibration(model: Layer, calibration: Mapping[str, Any] | None, result: Mapping[str, str]) -> None:
+def _apply_calibration(
+    model: Layer, calibration: Mapping[str, tuple[float, int]] | None, result: Mapping[str, str]
+) -> None:
     """Fix the scales of activations.
 
     Raises:

@@ -26,7 +26,7 @@ def acts(rate: object) -> bool:
     return isinstance(rate, (Tensor, Variable)) or rate != 0
 
 
-def checked_noise_shape(layer: str, noise_shape: Any) -> tuple[int | None, ...] | None:
+def checked_noise_shape(layer: str, noise_shape: object) -> tuple[int | None, ...] | None:
     """The shape of a random mask, None for that of the inputs.
 
     Raises:
@@ -71,12 +71,12 @@ class Dropout(Layer):
         self.seed_generator = random.SeedGenerator(seed)
         self._build_at_init()
 
-    def call(self, inputs: Any, training: bool | None = False) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = False) -> Tensor:
         if not training or not acts(self.rate):
             return inputs
         return random.dropout(inputs, self.rate, noise_shape=self._noise_shape(inputs), seed=self.seed_generator)
 
-    def _noise_shape(self, inputs: Tensor) -> Any:
+    def _noise_shape(self, inputs: Tensor) -> Sequence[int | None] | None:
         return self.noise_shape
 
 
@@ -87,7 +87,7 @@ class SpatialDropout1D(Dropout):
         super().__init__(rate, seed=seed, **kwargs)
         self.input_spec = InputSpec(ndim=3)
 
-    def _noise_shape(self, inputs: Tensor) -> Any:
+    def _noise_shape(self, inputs: Tensor) -> Sequence[int | None] | None:
         return (None, 1, None)
 
     def get_config(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class GaussianNoise(Layer):
         self.seed_generator = random.SeedGenerator(seed)
         self._build_at_init()
 
-    def call(self, inputs: Any, training: bool | None = False) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = False) -> Tensor:
         if not training or not acts(self.stddev):
             return inputs
         noise = random.normal(ops.shape(inputs), 0.0, self.stddev, self.compute_dtype, self.seed_generator)

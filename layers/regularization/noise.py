@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -48,7 +48,7 @@ class GaussianDropout(Layer):
         self.seed_generator = random.SeedGenerator(seed)
         self._build_at_init()
 
-    def call(self, inputs: Any, training: bool | None = False) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = False) -> Tensor:
         if not training or not acts(self.rate):
             return inputs
         variance = self.rate / (1.0 - self.rate)
@@ -89,7 +89,7 @@ class AlphaDropout(Layer):
         self.seed_generator = random.SeedGenerator(seed)
         self._build_at_init()
 
-    def call(self, inputs: Any, training: bool | None = False) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = False) -> Tensor:
         if not training or not acts(self.rate):
             return inputs
         sizes = ops.shape(inputs)
@@ -126,5 +126,5 @@ class ActivityRegularization(Layer):
         self.l2 = l2
         self._build_at_init()
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Tensor) -> Tensor:
         return inputs

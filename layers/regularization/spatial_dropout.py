@@ -25,7 +25,7 @@ class _SpatialDropout(Dropout):
         self.data_format = check_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
-    def _noise_shape(self, inputs: Tensor) -> Any:
+    def _noise_shape(self, inputs: Tensor) -> tuple[int | None, ...]:
         ones = [1] * self.rank
         return (None, *ones, None) if self.data_format == "channels_last" else (None, None, *ones)
 

@@ -41,7 +41,7 @@ def test_a_weight_made_in_call_is_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: layers.Dense(2, trainable="yes"), ValueError, "trainable must be True or False"),
+        (lambda: layers.Dense(2, trainable=cast("Any", "yes")), ValueError, "trainable must be True or False"),
         (
             lambda: layers.Dropout(0.5, noise_shape=cast("Any", 3)),
             ValueError,
@@ -56,7 +56,7 @@ def test_a_weight_made_in_call_is_refused() -> None:
         ),
         (lambda: layers.LayerNormalization(axis=2)(X), ValueError, "axis=2 is out of range for an input of rank 2"),
         (lambda: layers.RMSNormalization(axis=[1, -1])(X), ValueError, "names an axis twice"),
-        (lambda: layers.Add().compute_mask([X, X], X > 0), ValueError, "mask must be a list with a mask"),
+        (lambda: layers.Add().compute_mask([X, X], cast("Any", X > 0)), ValueError, "mask must be a list with a mask"),
         (lambda: layers.Concatenate().compute_mask([X, X], [None]), ValueError, "got a list of 1"),
         (lambda: ab.DTypePolicy("mixed_bfloat15"), ValueError, "mixed_bfloat15"),
         (lambda: ab.callbacks.BackupAndRestore(cast("Any", None)), ValueError, "backup_dir is empty"),

@@ -118,5 +118,5 @@ def test_a_trace_that_fails_is_not_counted() -> None:
     with pytest.raises(ValueError, match="too few"):
         programs.find([TensorSpec((1,), np.dtype("float32"))])
     for size in (2, 3, 4, 5):
-        found = programs.find([TensorSpec((size,), np.dtype("float32"))])
+        found: Any = programs.find([TensorSpec((size,), np.dtype("float32"))])
     assert found[0].shape == (None,)

@@ -183,3 +183,9 @@ def test_refused_inputs(layer: Any, shapes: Any, message: str) -> None:
     arrays = [np.ones(s, "float32") for s in shapes] if isinstance(shapes, list) else np.ones(shapes, "float32")
     with pytest.raises(ValueError, match=message):
         layer(name="merged")(arrays)
+
+
+@pytest.mark.parametrize("layer", [layers.Flatten, layers.RotaryEmbedding])
+def test_an_unknown_number_of_axes_is_refused_where_it_is_needed(layer: Any) -> None:
+    with pytest.raises(ValueError, match="The number of axes of the input is not known"):
+        layer()(ab.placeholder(None, "float32"))
