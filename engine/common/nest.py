@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
+
+Leaf = TypeVar("Leaf")
+
+Nest: TypeAlias = "Leaf | Sequence[Nest[Leaf]] | Mapping[str, Nest[Leaf]] | None"
+"""A leaf, None, or a list, tuple or dict of nests."""
 
 
 def is_sequence(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 from .masks import both
 from .multi_head import MultiHeadAttention
+
+if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
+
+
+Cache: TypeAlias = tuple[Tensor, Tensor]
+"""Keys and values."""
 
 
 class CachedMultiHeadAttention(MultiHeadAttention):
@@ -48,7 +55,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
     True
     """
 
-    def initial_cache(self, batch_size: Any, capacity: Any) -> tuple[Tensor, Tensor]:
+    def initial_cache(self, batch_size: DimLike | None, capacity: DimLike) -> Cache:
         """An empty cache for so many places."""
         sizes = (batch_size, capacity, self.num_heads)
         return (
@@ -56,7 +63,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
             ops.zeros((*sizes, self.value_dim), self.compute_dtype),
         )
 
-    def project(self, value: Any, key: Any = None) -> tuple[Tensor, Tensor]:
+    def project(self, value: TensorLike, key: TensorLike | None = None) -> Cache:
         """Keys and values of a sequence, ``(batch, sources, features)``: a cache that is full."""
         value = ops.cast(ops.convert_to_tensor(value), self.compute_dtype)
         key = value if key is None else ops.cast(ops.convert_to_tensor(key), self.compute_dtype)
@@ -64,18 +71,18 @@ class CachedMultiHeadAttention(MultiHeadAttention):
 
     def call(
         self,
-        query: Any,
-        value: TensorLike,
-        key: Any = None,
-        query_mask: Any = None,
-        value_mask: Any = None,
-        key_mask: Any = None,
-        attention_mask: Any = None,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        query_mask: TensorLike | None = None,
+        value_mask: TensorLike | None = None,
+        key_mask: TensorLike | None = None,
+        attention_mask: Tensor | None = None,
         return_attention_scores: bool = False,
-        training: Any = None,
+        training: bool | None = None,
         use_causal_mask: bool = False,
-        cache: Any = None,
-        cache_update_index: Any = None,
+        cache: Cache | None = None,
+        cache_update_index: TensorLike | None = None,
     ) -> Any:
         if cache is None:
             self._check(cache_update_index is None, "was given a cache_update_index without a cache")
@@ -92,7 +99,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
                 use_causal_mask,
             )
         self._check(not return_attention_scores, "gives no attention scores with a cache")
-        self._check(len(query.shape) == 3, f"takes sequences of vectors with a cache, got query shape {query.shape}")
+        self._check(query.ndim == 3, f"takes sequences of vectors with a cache, got query shape {query.shape}")
         keys, values = cache
         if cache_update_index is not None:
             new_keys, new_values = self.project(value, key)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor, flatten, pack_as
 from ...engine.objects.identifiers import ActivationLike
-from ..core.dense import Dense, positive_int
+from ..core.dense import Dense, known_features, positive_int
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..recurrent.cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of, state_form
 from ..recurrent.rnn import RNN
 from ..recurrent.stacked_rnn_cells import check_cell
 from .masks import as_mask
+
+if TYPE_CHECKING:
+    from ...engine.common.nest import Nest
+    from ...engine.ops.arrays.shaping import DimLike
+    from ...engine.ops.base import TensorLike
+    from ..core.options import LayerOptions
+    from ..recurrent.cell import CellLike
 
 
 class Memory(NamedTuple):
@@ -57,17 +64,17 @@ class AttentionCell(Layer):
     (2, 5, 4)
     """
 
-    def __init__(self, cell: Any, units: int, score: str = "general", **kwargs: Any) -> None:
+    def __init__(self, cell: CellLike, units: int, score: str = "general", **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         check_cell(cell)
         if score not in ("general", "dot", "additive"):
             raise ValueError(f"AttentionCell: score must be 'general', 'dot' or 'additive', got {score!r}.")
-        self.cell = cell
+        self.cell: Any = cell  # of the user's class
         self.units = positive_int("AttentionCell", "units", units)
         self.score = score
         self.output_size = self.units
-        self.state_size = [*(size.dims for size in flatten(state_form(cell))), self.units]
-        size = self.units if score == "additive" else output_size_of(cell)
+        self.state_size = [*(size.dims for size in flatten(state_form(self.cell))), self.units]
+        size = self.units if score == "additive" else output_size_of(self.cell)
         self.memory_layer = None if score == "dot" else self._dense(size, "memory_layer")
         self.query_layer = self._dense(size, "query_layer") if score == "additive" else None
         self.score_layer = self._dense(1, "score_layer") if score == "additive" else None
@@ -77,7 +84,7 @@ class AttentionCell(Layer):
     def _dense(self, units: int, name: str, activation: ActivationLike = None) -> Dense:
         return Dense(units, activation, use_bias=False, name=name, dtype=self.dtype_policy)
 
-    def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
+    def build(self, inputs_shape: Sequence[int | None], memory_shape: Any = None) -> None:
         if isinstance(memory_shape, Memory):
             memory_shape = memory_shape.values
         if memory_shape is None:
@@ -91,7 +98,7 @@ class AttentionCell(Layer):
                 f"Layer {self.name!r} (AttentionCell): score='dot' needs a memory of the length of the cell's output, "
                 f"{query}, got memory of shape {memory_shape}. Use score='general'."
             )
-        build_cell(self.cell, (inputs_shape[0], inputs_shape[-1] + self.units))
+        build_cell(self.cell, (inputs_shape[0], known_features(self, inputs_shape) + self.units))
         if self.memory_layer is not None and not self.memory_layer.built:
             self.memory_layer.build(memory_shape)
         if self.query_layer is not None and self.score_layer is not None:
@@ -99,12 +106,12 @@ class AttentionCell(Layer):
             self.score_layer.build((*memory_shape[:2], self.units))
         self.attention_layer.build((inputs_shape[0], query + memory_shape[-1]))
 
-    def get_initial_state(self, batch_size: Any = None) -> list[Tensor]:
+    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Tensor]:
         """The cell's first states, and an attention of zeros."""
         first = flatten(initial_states(self.cell, batch_size, self.compute_dtype))
         return [*first, ops.zeros((batch_size, self.units), self.compute_dtype)]
 
-    def prepare(self, memory: Any, mask: Any = None) -> Memory:
+    def prepare(self, memory: TensorLike, mask: TensorLike | None = None) -> Memory:
         """Compute once what does not change from step to step.
 
         Args:
@@ -126,12 +133,14 @@ class AttentionCell(Layer):
             self._memory = before
 
     @contextmanager
-    def dropout_masks(self, batch_size: Any, training: Any) -> Generator[None]:
+    def dropout_masks(self, batch_size: DimLike | None, training: bool | None) -> Generator[None]:
         """Draw the dropout masks of the cell once, for all steps inside the block."""
         with dropout_scope(self.cell, batch_size, training):
             yield
 
-    def call(self, inputs: Any, states: Any, memory: Any = None, training: Any = False) -> tuple[Tensor, list[Tensor]]:
+    def call(
+        self, inputs: Tensor, states: Nest[Tensor], memory: Memory | None = None, training: bool | None = False
+    ) -> tuple[Tensor, list[Tensor]]:
         memory = self._memory if memory is None else memory
         if memory is None:
             raise ValueError(
@@ -176,26 +185,26 @@ class AttentionRNN(RNN):
         ValueError: the cell is no `AttentionCell`, or has one inside: attention goes around other cells.
     """
 
-    def __init__(self, cell: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, cell: AttentionCell, *args: Any, **kwargs: Any) -> None:
         if not isinstance(cell, AttentionCell):
             raise ValueError(f"AttentionRNN takes an AttentionCell, got {cell!r}. {_remedy(cell)}")
         super().__init__(cell, *args, **kwargs)
 
-    def build(self, sequences_shape: Any, memory_shape: Any) -> None:
+    def build(self, sequences_shape: Sequence[int | None], memory_shape: Sequence[int | None]) -> None:
         if not self.cell.built:
             self.cell.build((sequences_shape[0], sequences_shape[-1]), memory_shape)
         super().build(sequences_shape)
 
     def call(
         self,
-        sequences: Any,
-        memory: Any,
-        initial_state: Any = None,
-        mask: Any = None,
-        memory_mask: Any = None,
-        training: Any = False,
-        sequence_length: Any = None,
-        reset: Any = None,
+        sequences: Tensor,
+        memory: Tensor,
+        initial_state: Nest[Tensor] = None,
+        mask: TensorLike | None = None,
+        memory_mask: TensorLike | None = None,
+        training: bool | None = False,
+        sequence_length: TensorLike | None = None,
+        reset: TensorLike | None = None,
     ) -> Any:
         batch = self._sizes(sequences)[0]
         if initial_state is not None and len(flatten(initial_state)) == len(self.state_size) - 1:
@@ -205,7 +214,7 @@ class AttentionRNN(RNN):
             return super().call(sequences, initial_state, mask, training, sequence_length, reset)
 
 
-def _remedy(cell: Any) -> str:
+def _remedy(cell: object) -> str:
     """Say what to give to an `AttentionRNN` in place of a cell that is no `AttentionCell`."""
     inside = cell.sublayers() if isinstance(cell, Layer) else []
     for part in inside:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -13,6 +13,10 @@ from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
 from ..regularization.dropout import acts
 from .masks import as_mask, both, causal_mask
+
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
+    from ..core.options import LayerOptions
 
 
 @config_from_signature()
@@ -53,7 +57,7 @@ class Attention(Layer):
         score_mode: str = "dot",
         dropout: float = 0.0,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         if score_mode not in ("dot", "concat"):
@@ -65,7 +69,7 @@ class Attention(Layer):
         self.seed_generator = random.SeedGenerator(seed)
         self.supports_masking = True
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[Sequence[int | None]]) -> Sequence[WeightSpec]:
         self._check(input_shape, None)
         return (
             WeightSpec("scale", (), "ones", present=self.use_scale),
@@ -74,8 +78,8 @@ class Attention(Layer):
 
     def call(
         self,
-        inputs: Any,
-        mask: Any = None,
+        inputs: Sequence[Tensor],
+        mask: Sequence[TensorLike | None] | None = None,
         training: bool | None = False,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
@@ -101,7 +105,7 @@ class Attention(Layer):
         return self.concat_score_weight * ops.sum(ops.tanh(pairs if self.scale is None else self.scale * pairs), -1)
 
     def _apply_scores(
-        self, scores: Tensor, value: Tensor, scores_mask: Any = None, training: bool | None = False
+        self, scores: Tensor, value: Tensor, scores_mask: Tensor | None = None, training: bool | None = False
     ) -> tuple[Tensor, Tensor]:
         """The weighted means of the values, and the weights."""
         if scores_mask is not None:
@@ -113,11 +117,13 @@ class Attention(Layer):
             weights = random.dropout(weights, self.dropout, seed=self.seed_generator)
         return ops.matmul(weights, value), weights
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(
+        self, inputs: Sequence[TensorLike], mask: Sequence[TensorLike | None] | None = None
+    ) -> TensorLike | None:
         """The query's mask."""
         return mask[0] if isinstance(mask, (list, tuple)) else None
 
-    def _check(self, inputs: object, mask: Any) -> None:
+    def _check(self, inputs: object, mask: object) -> None:
         for argument, value in (("inputs", inputs), ("mask", mask)):
             if argument == "mask" and value is None:
                 continue
@@ -151,7 +157,7 @@ class AdditiveAttention(Attention):
     def __init__(self, use_scale: bool = True, dropout: float = 0.0, **kwargs: Any) -> None:
         super().__init__(use_scale=use_scale, dropout=dropout, **kwargs)
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[Sequence[int | None]]) -> Sequence[WeightSpec]:
         self._check(input_shape, None)
         return (WeightSpec("scale", (input_shape[0][-1],), "glorot_uniform", present=self.use_scale),)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -10,6 +11,9 @@ from ...engine.objects.identifiers import ConstraintLike, InitializerLike, Regul
 from ..core.dense import positive_int
 from ..core.layer_config import config_from_signature
 from .heads import HeadsAttention
+
+if TYPE_CHECKING:
+    from ..core.options import CommonOptions
 
 
 @config_from_signature()
@@ -60,7 +64,7 @@ class GroupQueryAttention(HeadsAttention):
         bias_constraint: ConstraintLike = None,
         use_gate: bool = False,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CommonOptions],
     ) -> None:
         self.head_dim = positive_int("GroupQueryAttention", "head_dim", head_dim)
         self.num_query_heads = positive_int("GroupQueryAttention", "num_query_heads", num_query_heads)
@@ -89,7 +93,12 @@ class GroupQueryAttention(HeadsAttention):
             **kwargs,
         )
 
-    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
+    def build(
+        self,
+        query_shape: Sequence[int | None],
+        value_shape: Sequence[int | None],
+        key_shape: Sequence[int | None] | None = None,
+    ) -> None:
         key_shape = value_shape if key_shape is None else key_shape
         self._check_shapes(value_shape, key_shape)
         queries = (None, self.num_query_heads, self.head_dim)
@@ -104,7 +113,7 @@ class GroupQueryAttention(HeadsAttention):
         self._output_dense = self._projection("bquh,uhm->bqm", (None, query_shape[-1]), "m", "attention_output", heads)
 
     def _attend_with_scores(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, training: bool | None
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, training: bool | None
     ) -> tuple[Tensor, Tensor]:
         key, value = ops.repeat(key, self.num_repeats, axis=2), ops.repeat(value, self.num_repeats, axis=2)
         return super()._attend_with_scores(query, key, value, mask, training)

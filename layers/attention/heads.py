@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -16,6 +17,9 @@ from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..regularization.dropout import Dropout, acts
 from .masks import as_mask, both, causal_mask, window_mask, with_rank
+
+if TYPE_CHECKING:
+    from ..core.options import CommonOptions
 
 
 @config_from_signature(activity_regularizer="_activity_regularizer", head_size="", flash_attention="")
@@ -60,7 +64,7 @@ class HeadsAttention(Layer):
         bias_constraint: ConstraintLike = None,
         use_gate: bool = False,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**kwargs)
         label = type(self).__name__
@@ -98,10 +102,10 @@ class HeadsAttention(Layer):
     def _projection(
         self,
         equation: str,
-        output_shape: Any,
+        output_shape: Sequence[int | None],
         bias_axes: str,
         name: str,
-        input_shape: Any,
+        input_shape: Sequence[int | None],
         activation: ActivationLike = None,
     ) -> EinsumDense:
         """A built projection."""
@@ -124,7 +128,7 @@ class HeadsAttention(Layer):
         layer.build(input_shape)
         return layer
 
-    def _check_shapes(self, value_shape: Any, key_shape: Any) -> None:
+    def _check_shapes(self, value_shape: Sequence[int | None], key_shape: Sequence[int | None]) -> None:
         if tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
             raise ValueError(
                 f"Layer {self.name!r} ({type(self).__name__}): value and key must agree in all axes but the batch and "
@@ -135,9 +139,9 @@ class HeadsAttention(Layer):
 
     def call(
         self,
-        query: Any,
-        value: Any,
-        key: object = None,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
         query_mask: TensorLike | None = None,
         value_mask: TensorLike | None = None,
         key_mask: TensorLike | None = None,
@@ -151,7 +155,7 @@ class HeadsAttention(Layer):
                 f"Layer {self.name!r} ({type(self).__name__}): flash_attention=True gives no attention scores. Set "
                 "flash_attention=None, or leave return_attention_scores."
             )
-        attention_mask = self._compute_attention_mask(
+        seen = self._compute_attention_mask(
             query,
             value,
             query_mask=query_mask,
@@ -165,7 +169,7 @@ class HeadsAttention(Layer):
             self._query_dense(query),
             self._key_dense(value if key is None else key),
             self._value_dense(value),
-            attention_mask,
+            seen,
             training,
             return_attention_scores,
         )
@@ -181,7 +185,7 @@ class HeadsAttention(Layer):
         key_mask: TensorLike | None = None,
         attention_mask: TensorLike | None = None,
         use_causal_mask: bool = False,
-    ) -> Any:
+    ) -> Tensor | None:
         """All masks as one, ``(batch, targets, sources)`` or what broadcasts to it; None for no mask."""
         targets, sources = ops.shape(query)[1], ops.shape(value)[1]
         mask = both(as_mask(query_mask, -1), as_mask(value_mask, -2))
@@ -197,10 +201,10 @@ class HeadsAttention(Layer):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        attention_mask: Any = None,
+        attention_mask: Tensor | None = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
-    ) -> tuple[Tensor, Any]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the output of each head, ``(batch, targets, heads, value size)``, and its weights if they are wanted.
 
         Subclasses may override it to attend in another way; the arguments are the projected ones.
@@ -212,7 +216,7 @@ class HeadsAttention(Layer):
         return ops.dot_product_attention(query, key, value, mask=mask, scale=self._scale), None
 
     def _attend_with_scores(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, training: bool | None
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, training: bool | None
     ) -> tuple[Tensor, Tensor]:
         scores = ops.einsum(self._dot_product_equation, key, query * self._scale)
         if mask is not None:

@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, overload
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 
+if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
 
-def causal_mask(targets: TensorLike, sources: Any) -> Tensor:
+
+def causal_mask(targets: DimLike, sources: DimLike) -> Tensor:
     """``(1, targets, sources)``, True where a source is no later than the target."""
     rows, columns = _places(targets, sources)
     return ops.greater_equal(rows, columns)
 
 
-def window_mask(targets: TensorLike, sources: Any, width: int) -> Tensor:
+def window_mask(targets: DimLike, sources: DimLike, width: int) -> Tensor:
     """``(1, targets, sources)``, True where a source is less than `width` places away from the target."""
     rows, columns = _places(targets, sources)
     return ops.less(ops.abs(rows - columns), width)
 
 
-def _places(targets: TensorLike, sources: Any) -> tuple[Tensor, Tensor]:
+def _places(targets: DimLike, sources: DimLike) -> tuple[Tensor, Tensor]:
     rows = ops.reshape(ops.arange(targets, dtype="int32"), (1, targets, 1))
     return rows, ops.reshape(ops.arange(sources, dtype="int32"), (1, 1, sources))
 
 
-def both(first: Any, second: Any) -> Any:
+@overload
+def both(first: Tensor, second: Tensor | None) -> Tensor: ...
+@overload
+def both(first: Tensor | None, second: Tensor) -> Tensor: ...
+@overload
+def both(first: Tensor | None, second: Tensor | None) -> Tensor | None: ...
+def both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     """Return a mask that is True where both masks are; None is True everywhere."""
     if first is None or second is None:
         return second if first is None else first
     return ops.logical_and(first, second)
 
 
-def as_mask(mask: Any, axis: int | None = None) -> Any:
+@overload
+def as_mask(mask: None, axis: int | None = None) -> None: ...
+@overload
+def as_mask(mask: TensorLike, axis: int | None = None) -> Tensor: ...
+@overload
+def as_mask(mask: TensorLike | None, axis: int | None = None) -> Tensor | None: ...
+def as_mask(mask: TensorLike | None, axis: int | None = None) -> Tensor | None:
     """`mask` as bools, with an axis more where one is asked for; None stays."""
     if mask is None:
         return None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ..core.dense import positive_int
 from ..core.einsum_dense import EinsumDense
 from ..core.layer_config import config_from_signature
 from .heads import HeadsAttention
+
+if TYPE_CHECKING:
+    from ..core.options import CommonOptions
+
 
 _LETTERS = string.ascii_lowercase
 
@@ -79,7 +83,7 @@ class MultiHeadAttention(HeadsAttention):
         bias_constraint: ConstraintLike = None,
         use_gate: bool = False,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CommonOptions],
     ) -> None:
         self.num_heads = positive_int("MultiHeadAttention", "num_heads", num_heads)
         self.key_dim = positive_int("MultiHeadAttention", "key_dim", key_dim)
@@ -104,7 +108,12 @@ class MultiHeadAttention(HeadsAttention):
         self._output_shape = _as_tuple("output_shape", output_shape)
         self.attention_axes = _as_tuple("attention_axes", attention_axes)
 
-    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
+    def build(
+        self,
+        query_shape: Sequence[int | None],
+        value_shape: Sequence[int | None],
+        key_shape: Sequence[int | None] | None = None,
+    ) -> None:
         key_shape = value_shape if key_shape is None else key_shape
         self._check_shapes(value_shape, key_shape)
         keys, values = (self.num_heads, self.key_dim), (self.num_heads, self.value_dim)
@@ -123,7 +132,7 @@ class MultiHeadAttention(HeadsAttention):
         )
 
     def _project_in(
-        self, shape: Any, sizes: tuple[int, int], name: str, activation: ActivationLike = None
+        self, shape: Sequence[int | None], sizes: tuple[int, int], name: str, activation: ActivationLike = None
     ) -> EinsumDense:
         return self._projection(*_projection(len(shape) - 1, 1, sizes), name, shape, activation)
 

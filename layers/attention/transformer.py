@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor, flatten
@@ -18,6 +18,11 @@ from ..regularization.dropout import Dropout
 from .cached import CachedMultiHeadAttention
 from .cell import Memory
 from .masks import as_mask, both
+
+if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
+    from ..core.options import LayerOptions
+    from .cached import Cache
 
 
 @config_from_signature()
@@ -47,7 +52,7 @@ class TransformerBlock(Layer):
         kernel_initializer: InitializerLike = "glorot_uniform",
         bias_initializer: InitializerLike = "zeros",
         normalize_first: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.intermediate_dim = positive_int(type(self).__name__, "intermediate_dim", intermediate_dim)
@@ -63,16 +68,16 @@ class TransformerBlock(Layer):
 
     # --- building -------------------------------------------------------------------------------------------
 
-    def _build_feedforward(self, shape: Any) -> None:
+    def _build_feedforward(self, shape: Sequence[int | None]) -> None:
         self.feedforward_layer_norm = self._norm("feedforward_layer_norm", shape)
         self.feedforward_intermediate_dense = self._dense(
             self.intermediate_dim, "feedforward_intermediate_dense", shape, self.activation
         )
         inner = (*shape[:-1], self.intermediate_dim)
-        self.feedforward_output_dense = self._dense(shape[-1], "feedforward_output_dense", inner)
+        self.feedforward_output_dense = self._dense(known_features(self, shape), "feedforward_output_dense", inner)
         self.feedforward_dropout = self._dropout("feedforward_dropout")
 
-    def _features(self, shape: Any) -> int:
+    def _features(self, shape: Sequence[int | None]) -> int:
         features = known_features(self, shape)
         if features < self.num_heads:
             raise ValueError(
@@ -81,7 +86,9 @@ class TransformerBlock(Layer):
             )
         return features
 
-    def _attention(self, name: str, query_shape: Any, value_shape: Any) -> CachedMultiHeadAttention:
+    def _attention(
+        self, name: str, query_shape: Sequence[int | None], value_shape: Sequence[int | None]
+    ) -> CachedMultiHeadAttention:
         layer = CachedMultiHeadAttention(
             self.num_heads,
             self._features(query_shape) // self.num_heads,
@@ -94,12 +101,12 @@ class TransformerBlock(Layer):
         layer.build(query_shape, value_shape)
         return layer
 
-    def _norm(self, name: str, shape: Any) -> LayerNormalization:
+    def _norm(self, name: str, shape: Sequence[int | None]) -> LayerNormalization:
         layer = LayerNormalization(epsilon=self.layer_norm_epsilon, name=name, dtype=self.dtype_policy)
         layer.build(shape)
         return layer
 
-    def _dense(self, units: int, name: str, shape: Any, activation: ActivationLike = None) -> Dense:
+    def _dense(self, units: int, name: str, shape: Sequence[int | None], activation: ActivationLike = None) -> Dense:
         layer = Dense(
             units,
             activation,
@@ -116,13 +123,13 @@ class TransformerBlock(Layer):
 
     # --- calling --------------------------------------------------------------------------------------------
 
-    def _before(self, norm: LayerNormalization, x: TensorLike) -> Any:
+    def _before(self, norm: LayerNormalization, x: Tensor) -> Tensor:
         return norm(x) if self.normalize_first else x
 
-    def _behind(self, norm: LayerNormalization, residual: Any, x: Tensor) -> Any:
+    def _behind(self, norm: LayerNormalization, residual: Tensor, x: Tensor) -> Tensor:
         return residual + x if self.normalize_first else norm(residual + x)
 
-    def _feedforward(self, x: Tensor, training: bool | None) -> Any:
+    def _feedforward(self, x: Tensor, training: bool | None) -> Tensor:
         inner = self.feedforward_intermediate_dense(self._before(self.feedforward_layer_norm, x))
         outputs = self.feedforward_dropout(self.feedforward_output_dense(inner), training=training)
         return self._behind(self.feedforward_layer_norm, x, outputs)
@@ -156,7 +163,7 @@ class TransformerEncoder(TransformerBlock):
     (2, 3, 8)
     """
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: Sequence[int | None]) -> None:
         self.hidden_dim = self._features(inputs_shape)
         self.self_attention_layer = self._attention("self_attention_layer", inputs_shape, inputs_shape)
         self.self_attention_layer_norm = self._norm("self_attention_layer_norm", inputs_shape)
@@ -165,8 +172,8 @@ class TransformerEncoder(TransformerBlock):
 
     def call(
         self,
-        inputs: TensorLike,
-        padding_mask: Any = None,
+        inputs: Tensor,
+        padding_mask: TensorLike | None = None,
         attention_mask: TensorLike | None = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
@@ -215,7 +222,9 @@ class TransformerDecoder(TransformerBlock):
 
     has_cross_attention = False
 
-    def build(self, decoder_sequence_shape: Any, encoder_sequence_shape: Any = None) -> None:
+    def build(
+        self, decoder_sequence_shape: Sequence[int | None], encoder_sequence_shape: Sequence[int | None] | None = None
+    ) -> None:
         shape = decoder_sequence_shape
         self.hidden_dim = self._features(shape)
         self.self_attention_layer = self._attention("self_attention", shape, shape)
@@ -228,29 +237,29 @@ class TransformerDecoder(TransformerBlock):
             self.cross_attention_dropout = self._dropout("cross_attention_dropout")
         self._build_feedforward(shape)
 
-    def initial_cache(self, batch_size: Any, capacity: Any) -> tuple[Tensor, Tensor]:
+    def initial_cache(self, batch_size: DimLike | None, capacity: DimLike) -> Cache:
         """An empty `self_attention_cache` for so many places."""
         return self.self_attention_layer.initial_cache(batch_size, capacity)
 
-    def project_encoder_sequence(self, encoder_sequence: Any) -> tuple[Tensor, Tensor]:
+    def project_encoder_sequence(self, encoder_sequence: TensorLike) -> Cache:
         """The keys and values of an encoder's outputs, to be computed once: a `cross_attention_cache`."""
         return self.cross_attention_layer.project(encoder_sequence)
 
     def call(
         self,
-        decoder_sequence: Any,
-        encoder_sequence: Any = None,
-        decoder_padding_mask: Any = None,
-        decoder_attention_mask: Any = None,
-        encoder_padding_mask: Any = None,
-        encoder_attention_mask: Any = None,
-        self_attention_cache: Any = None,
-        self_attention_cache_update_index: Any = None,
-        cross_attention_cache: Any = None,
+        decoder_sequence: Tensor,
+        encoder_sequence: Tensor | None = None,
+        decoder_padding_mask: TensorLike | None = None,
+        decoder_attention_mask: TensorLike | None = None,
+        encoder_padding_mask: TensorLike | None = None,
+        encoder_attention_mask: TensorLike | None = None,
+        self_attention_cache: Cache | None = None,
+        self_attention_cache_update_index: TensorLike | None = None,
+        cross_attention_cache: Cache | None = None,
         training: bool | None = None,
         use_causal_mask: bool = True,
         mask: TensorLike | None = None,
-        encoder_sequence_mask: Any = None,
+        encoder_sequence_mask: TensorLike | None = None,
     ) -> Any:
         has_source = encoder_sequence is not None or cross_attention_cache is not None
         if has_source != self.has_cross_attention:
@@ -277,9 +286,13 @@ class TransformerDecoder(TransformerBlock):
         outputs = self._feedforward(x, training)
         return outputs if self_attention_cache is None else (outputs, cache)
 
-    def _cross_attend(self, x: Tensor, source: object, cache: Any, seen: Any, training: bool | None) -> Any:
+    def _cross_attend(
+        self, x: Tensor, source: TensorLike | None, cache: Cache | None, seen: Tensor | None, training: bool | None
+    ) -> Tensor:
         attention, norm = self.cross_attention_layer, self.cross_attention_layer_norm
-        cache = self.project_encoder_sequence(source) if cache is None else cache
+        if cache is None:
+            assert source is not None  # as `call` has checked
+            cache = self.project_encoder_sequence(source)
         query = self._before(norm, x)
         attended, _ = attention(query, query, attention_mask=seen, cache=cache, training=training)
         return self._behind(norm, x, self.cross_attention_dropout(attended, training=training))
@@ -317,7 +330,7 @@ class TransformerDecoderCell(Layer):
     True
     """
 
-    def __init__(self, decoder: Any, max_length: int, **kwargs: Any) -> None:
+    def __init__(self, decoder: TransformerDecoder, max_length: int, **kwargs: Unpack[LayerOptions]) -> None:
         if not isinstance(decoder, TransformerDecoder):
             raise ValueError(f"TransformerDecoderCell takes a TransformerDecoder, got {decoder!r}.")
         super().__init__(**kwargs)
@@ -325,25 +338,25 @@ class TransformerDecoderCell(Layer):
         self.max_length = positive_int("TransformerDecoderCell", "max_length", max_length)
 
     @property
-    def state_size(self) -> list[Any]:
+    def state_size(self) -> list[tuple[int, ...]]:
         """The shapes of keys, values and number of places."""
         size = (self.output_size or 0) // self.decoder.num_heads  # 0 until the decoder is built
         return [(self.max_length, self.decoder.num_heads, size)] * 2 + [()]
 
     @property
-    def output_size(self) -> Any:
+    def output_size(self) -> int | None:
         """The number of features; None until the decoder is built."""
         return self.decoder.hidden_dim
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: Sequence[int | None]) -> None:
         if not self.decoder.built:
             self.decoder.build((inputs_shape[0], None, *inputs_shape[1:]))
 
-    def get_initial_state(self, batch_size: Any = None) -> list[Tensor]:
+    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Tensor]:
         """Nothing so far."""
         return [*self.decoder.initial_cache(batch_size, self.max_length), ops.zeros((batch_size,), "int32")]
 
-    def prepare(self, encoder_sequence: Any, mask: TensorLike | None = None) -> Memory:
+    def prepare(self, encoder_sequence: TensorLike, mask: TensorLike | None = None) -> Memory:
         """Compute once what does not change from place to place.
 
         Args:
@@ -358,7 +371,7 @@ class TransformerDecoderCell(Layer):
         self,
         inputs: TensorLike,
         states: Sequence[Tensor],
-        memory: Any = None,
+        memory: Memory | None = None,
         training: bool | None = False,
     ) -> tuple[Tensor, list[Tensor]]:
         outputs, new = self._fed(ops.expand_dims(inputs, 1), states, 1, memory, training)
@@ -366,10 +379,10 @@ class TransformerDecoderCell(Layer):
 
     def feed(
         self,
-        sequence: Any,
+        sequence: TensorLike,
         states: Sequence[Tensor],
-        lengths: object = None,
-        memory: Any = None,
+        lengths: TensorLike | None = None,
+        memory: Memory | None = None,
         training: bool | None = False,
     ) -> tuple[Tensor, list[Tensor]]:
         """Several places at once, such as the beginning of a text that is to be continued.
@@ -389,7 +402,12 @@ class TransformerDecoderCell(Layer):
         return self._fed(sequence, states, steps, memory, training)
 
     def _fed(
-        self, sequence: Any, states: Sequence[Tensor], steps: Any, memory: Any, training: bool | None
+        self,
+        sequence: Tensor,
+        states: Sequence[Tensor],
+        steps: TensorLike,
+        memory: Memory | None,
+        training: bool | None,
     ) -> tuple[Tensor, list[Tensor]]:
         keys, values, count = flatten(states)
         if self.decoder.has_cross_attention and memory is None:
@@ -408,6 +426,6 @@ class TransformerDecoderCell(Layer):
         return outputs, [*cache, count + ops.cast(steps, count.dtype)]
 
 
-def _seen(padding_mask: Any, attention_mask: Any) -> Any:
+def _seen(padding_mask: TensorLike | None, attention_mask: TensorLike | None) -> Tensor | None:
     """``(batch, targets, sources)``, or what broadcasts to it; None for no mask."""
     return both(as_mask(padding_mask, -2), as_mask(attention_mask))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from ...engine.graph import Tensor, flatten
 from ...engine.ops.base import TensorLike
 from ...engine.session.staged import compiled_on_values
 from .steps import CheckedStep, Step, check_at_least, first_values
+
+if TYPE_CHECKING:
+    from ...engine.common.nest import Nest
 
 
 class _Best(NamedTuple):
@@ -46,7 +50,7 @@ class _History(NamedTuple):
 @compiled_on_values
 def beam_search(
     step: Step,
-    states: Any,
+    states: Nest[TensorLike],
     *,
     start_token: TensorLike,
     end_token: int,
@@ -113,13 +117,13 @@ def beam_search(
     check_at_least("beam_search", 0, end_token=end_token)
     if paths > beam_width:
         raise ValueError(f"beam_search: top_paths={paths} sequences can't be found by beam_width={beam_width} beams.")
-    starts, states = first_values("beam_search", start_token, states)
-    states = map_structure(lambda leaf: ops.repeat(leaf, beam_width, axis=0), states)
-    checked = CheckedStep("beam_search", step, ops.repeat(starts, beam_width), states)
+    starts, first = first_values("beam_search", start_token, states)
+    beams = map_structure(lambda leaf: ops.repeat(leaf, beam_width, axis=0), first)
+    checked = CheckedStep("beam_search", step, ops.repeat(starts, beam_width), beams)
     if end_token >= checked.vocabulary:
         raise ValueError(f"beam_search: end_token={end_token} is outside the vocabulary of {checked.vocabulary}.")
     search = _Search(checked, end_token, max_length, beam_width, paths, length_penalty, early_stop)
-    return search.run(starts, states)
+    return search.run(starts, beams)
 
 
 class _Search:
@@ -149,7 +153,7 @@ class _Search:
         self.divisors = ops.constant(divisors, self.dtype)
         self.best_divisors = ops.constant(np.append(best_from[1:], best_from[-1]), self.dtype)  # of what is longer
 
-    def run(self, starts: Tensor, states: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, starts: Tensor, states: Nest[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         batch = ops.shape(starts)[0]
         logs = np.full(self.width, -np.inf)
         logs[0] = 0.0  # beams that are all alike would stay alike
@@ -178,7 +182,13 @@ class _Search:
         return self._sequences(_put(found, beams.best, beams.rows), history, steps)
 
     def _body(
-        self, length: int, beams: _Beams, states: Any, found: _Best, history: _History, totals: Any
+        self,
+        length: int,
+        beams: _Beams,
+        states: Nest[Tensor],
+        found: _Best,
+        history: _History,
+        totals: Sequence[Tensor],
     ) -> tuple[Any, ...]:
         logits, new_states, totals = self.step.of_some_rows(
             ops.reshape(beams.latest, (-1,)), states, totals, self._places(beams.rows)
@@ -276,12 +286,12 @@ class _Search:
         shape = (batch, self.paths)
         return ops.reshape(sequences, (*shape, self.max_length)), best.scores, ops.reshape(lengths, shape)
 
-    def _untouched(self, states: Any, new_states: Any) -> list[Tensor]:
+    def _untouched(self, states: Nest[Tensor], new_states: Nest[Tensor]) -> list[Tensor]:
         """Return the states that the step returned just as they were given. Each is the same for all beams of a row."""
         pairs = zip(flatten(states), flatten(new_states), strict=True)
         return [old for old, new in pairs if new is old]
 
-    def _of_rows(self, states: Any, new_states: Any, rows: Tensor) -> list[Tensor]:
+    def _of_rows(self, states: Nest[Tensor], new_states: Nest[Tensor], rows: Tensor) -> list[Tensor]:
         """Return what is untouched, of some of the rows."""
         places = self._places(rows)
         return [ops.take(x, places, axis=0) for x in self._untouched(states, new_states)]
@@ -291,7 +301,7 @@ class _Search:
         places = ops.expand_dims(rows * self.width, 1) + ops.arange(self.width, dtype="int32")
         return ops.reshape(places, (-1,))
 
-    def _moved(self, states: Any, new_states: Any, untouched: list[Tensor], sources: Tensor) -> Any:
+    def _moved(self, states: Nest[Tensor], new_states: Nest[Tensor], untouched: list[Tensor], sources: Tensor) -> Any:
         """The states of the beams `sources`; what is untouched is there already."""
         remaining = iter(untouched)
 

@@ -7,7 +7,7 @@ in it add to the loss, and count, is summed over the steps, as in an `RNN`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from .beam_search import beam_search
 from .steps import CheckedStep, Step, check_at_least, first_values, pointed_at
 
 if TYPE_CHECKING:
+    from ...engine.common.nest import Nest
     from ...engine.ops.random.keys import SeedGenerator
 
 
@@ -31,7 +32,7 @@ __all__ = ["beam_search", "greedy_search", "sample", "scheduled_sampling"]
 
 @compiled_on_values
 def greedy_search(
-    step: Step, states: Any, *, start_token: TensorLike, end_token: int, max_length: int
+    step: Step, states: Nest[TensorLike], *, start_token: TensorLike, end_token: int, max_length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Take the most probable token at each step, the first of equals, until all rows have ended.
 
@@ -72,12 +73,12 @@ def greedy_search(
 @compiled_on_values
 def sample(
     step: Step,
-    states: Any,
+    states: Nest[TensorLike],
     *,
     start_token: TensorLike,
     end_token: int,
     max_length: int,
-    temperature: Any = 1.0,
+    temperature: TensorLike = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | SeedGenerator | None = None,
@@ -169,7 +170,7 @@ def _decode(
     caller: str,
     choose: Callable[[Tensor, Tensor], Tensor],
     step: Step,
-    states: Any,
+    states: Nest[TensorLike],
     start_token: TensorLike,
     end_token: int,
     max_length: int,
@@ -181,7 +182,14 @@ def _decode(
     checked = CheckedStep(caller, step, tokens, states)
     batch = ops.shape(tokens)[0]
 
-    def body(position: Any, live: _Live, states: Any, found: _Found, written: Any, totals: Any) -> Any:
+    def body(
+        position: Tensor,
+        live: _Live,
+        states: Nest[Tensor],
+        found: _Found,
+        written: tuple[TensorArray, TensorArray],
+        totals: Sequence[Tensor],
+    ) -> Any:
         logits, states, totals = checked.of_some_rows(live.tokens, states, totals, live.rows)
         tokens = ops.cast(choose(logits, live.rows), "int32")
         gained = ops.take_along_axis(logits, ops.expand_dims(tokens, 1), axis=1)[:, 0] - ops.logsumexp(logits, axis=1)
@@ -231,9 +239,9 @@ def _decode(
 @compiled_on_values
 def scheduled_sampling(
     step: Step,
-    states: Any,
+    states: Nest[TensorLike],
     tokens: TensorLike,
-    probability: Any,
+    probability: TensorLike,
     *,
     greedy: bool = False,
     seed: int | SeedGenerator | None = None,
@@ -285,7 +293,9 @@ def scheduled_sampling(
     own, states = first_values("scheduled_sampling", ops.zeros((batch,), "int32"), states)
     checked = CheckedStep("scheduled_sampling", step, own, states)
 
-    def body(position: Any, own: Any, outputs: Any, states: Any, totals: Any) -> Any:
+    def body(
+        position: Tensor, own: Tensor, outputs: TensorArray, states: Nest[Tensor], totals: Sequence[Tensor]
+    ) -> Any:
         takes_own = ops.logical_and(random.uniform((batch,), seed=generator) < probability, position > 0)
         logits, states, totals = checked(ops.where(takes_own, own, given.read(position)), states, totals)
         apart = ops.stop_gradient(logits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,10 +17,14 @@ from ...engine.ops.base import TensorLike
 from ..recurrent.step_rows import rows_live
 from ..recurrent.step_sums import collect_step_sums
 
+if TYPE_CHECKING:
+    from ...engine.common.nest import Nest
+
+
 Step = Callable[[Tensor, Any], tuple[Any, Any]]
 
 
-def check_at_least(caller: str, smallest: int, **numbers: Any) -> None:
+def check_at_least(caller: str, smallest: int, **numbers: object) -> None:
     """Check that what has to be an int of a certain size is one.
 
     Raises:
@@ -31,26 +35,26 @@ def check_at_least(caller: str, smallest: int, **numbers: Any) -> None:
             raise ValueError(f"{caller}: {name} must be an int of at least {smallest}, got {value!r}.")
 
 
-def first_values(caller: str, start_token: TensorLike, states: Any) -> tuple[Tensor, Any]:
+def first_values(caller: str, start_token: TensorLike, states: Nest[TensorLike]) -> tuple[Tensor, Nest[Tensor]]:
     """The start token of each row, int32 ``(batch,)``, and the states as tensors.
 
     Raises:
         ValueError: nothing gives the size of the batch, or the start tokens have more than one axis.
     """
-    states = map_structure(ops.convert_to_tensor, states)
+    tensors: Nest[Tensor] = map_structure(ops.convert_to_tensor, states)
     tokens = ops.cast(ops.convert_to_tensor(start_token), "int32")
     rank = len(tokens.shape or ())
     if rank == 1:
-        return tokens, states
+        return tokens, tensors
     if rank > 1:
         raise ValueError(f"{caller}: start_token must be a number or of shape (batch,), got shape {tokens.shape}.")
-    leaves = flatten(states)
+    leaves = flatten(tensors)
     if not leaves:
         raise ValueError(
             f"{caller}: without states the size of the batch is not known. Give start_token as a tensor of shape "
             "(batch,)."
         )
-    return ops.broadcast_to(tokens, (ops.shape(leaves[0])[0],)), states
+    return ops.broadcast_to(tokens, (ops.shape(leaves[0])[0],)), tensors
 
 
 def pointed_at(logits: Tensor, unit: Tensor) -> Tensor:
@@ -82,7 +86,7 @@ class CheckedStep:
         TypeError, ValueError: the step returns something else.
     """
 
-    def __init__(self, caller: str, step: Step, tokens: Tensor, states: Any) -> None:
+    def __init__(self, caller: str, step: Step, tokens: Tensor, states: Nest[Tensor]) -> None:
         self.caller = caller
         self._step = step
         region = Region(get_default_graph() if in_explicit_graph() else Graph(), "probe")  # thrown away
@@ -102,7 +106,7 @@ class CheckedStep:
         self.dtype: str = logits.dtype.name if wide else "float32"
 
     def __call__(
-        self, tokens: Tensor, states: Any, totals: Sequence[Tensor], rows: TensorLike | None = None
+        self, tokens: Tensor, states: Nest[Tensor], totals: Sequence[Tensor], rows: Tensor | None = None
     ) -> tuple[Tensor, Any, list[Tensor]]:
         """Logits, in a dtype in which probabilities can be added up, the new states, and the new totals of `sums`.
 
@@ -116,7 +120,7 @@ class CheckedStep:
         return ops.cast(logits, self.dtype), states, sums.added(totals, rows)
 
     def of_some_rows(
-        self, tokens: Tensor, states: Any, totals: Sequence[Tensor], rows: Tensor
+        self, tokens: Tensor, states: Nest[Tensor], totals: Sequence[Tensor], rows: Tensor
     ) -> tuple[Tensor, Any, list[Tensor]]:
         """The same in a search that leaves out the rows that are done.
 
@@ -133,7 +137,7 @@ class CheckedStep:
                 )
         return logits, new_states, totals
 
-    def _called(self, tokens: Tensor, states: Any) -> tuple[Tensor, Any]:
+    def _called(self, tokens: Tensor, states: Nest[Tensor]) -> tuple[Tensor, Any]:
         with rows_live(None, other_rows=True):  # of a step around the search, if there is one
             result = self._step(tokens, states)
         if not isinstance(result, tuple) or len(result) != 2:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from numbers import Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ...engine.common.dtypes import is_floating
 from ...engine.control_flow import while_loop
 from ...engine.graph import Tensor, Variable, flatten, pack_as
 from ..core.dense import Dense, positive_int
+from ..core.input_spec import known_shape
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.tracking import optional_metric
@@ -22,6 +23,12 @@ from .cell import build_cell, call_cell, dropout_scope, initial_states, output_s
 from .stacked_rnn_cells import StackedRNNCells, check_cell
 from .step_rows import rows_live
 from .step_sums import collect_step_sums, sum_over_steps
+
+if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
+    from ..core.options import LayerOptions
+    from ..core.tracking import TrackedMetric
+    from .cell import CellLike
 
 
 @config_from_signature()
@@ -68,16 +75,16 @@ class AdaptiveComputationTime(Layer):
 
     def __init__(
         self,
-        cell: Any,
+        cell: CellLike,
         ponder_cost: float = 0.01,
         max_steps: int = 10,
         epsilon: float = 0.01,
-        ponder_metric: Any = None,
-        **kwargs: Any,
+        ponder_metric: TrackedMetric | None = None,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         check_cell(cell)
         super().__init__(**kwargs)
-        self.cell = cell
+        self.cell: Any = cell  # of the user's class
         self.ponder_cost = _number(
             "ponder_cost", ponder_cost, lambda cost: 0 <= cost < math.inf, "a number of at least 0"
         )
@@ -103,20 +110,21 @@ class AdaptiveComputationTime(Layer):
         """The length of the cell's output."""
         return output_size_of(self.cell)
 
-    def get_initial_state(self, batch_size: Any = None) -> list[Any]:
+    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Any]:
         """The cell's first states."""
         return initial_states(self.cell, batch_size, self.compute_dtype)
 
-    def build(self, input_shape: Any) -> None:
-        if len(input_shape) != 2 or input_shape[-1] is None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
+        features = input_shape[-1] if len(input_shape) == 2 else None
+        if features is None:
             raise ValueError(
                 f"Layer {self.name!r} (AdaptiveComputationTime) takes inputs of shape (batch, features) at each step, "
                 f"whose number of features is known, got {input_shape}."
             )
-        build_cell(self.cell, (input_shape[0], input_shape[1] + 1))
+        build_cell(self.cell, (input_shape[0], features + 1))
         self.halting.build((None, sum(math.prod(size.dims) for size in flatten(state_form(self.cell)))))
 
-    def call(self, inputs: Any, states: Sequence[Tensor], training: bool | None = False) -> tuple[Tensor, list[Any]]:
+    def call(self, inputs: Tensor, states: Sequence[Tensor], training: bool | None = False) -> tuple[Tensor, list[Any]]:
         self._check_states(flatten(states))
         batch = ops.shape(inputs)[0]
         with nullcontext() if self._has_masks else dropout_scope(self.cell, batch, training):
@@ -138,7 +146,7 @@ class AdaptiveComputationTime(Layer):
                 )
 
     @contextmanager
-    def dropout_masks(self, batch_size: Any, training: bool | None) -> Generator[None]:
+    def dropout_masks(self, batch_size: DimLike | None, training: bool | None) -> Generator[None]:
         """Draw the dropout masks of the cell once, for all steps inside the block."""
         with dropout_scope(self.cell, batch_size, training):
             self._has_masks = True
@@ -184,10 +192,10 @@ class _Pondering:
         row_cost, row_count = ops.reshape(remainder + count, (-1,)), ops.reshape(count, (-1,))
         return output, pack_as(self.states, states), row_cost, row_count
 
-    def _unfinished(self, call: Any, states: Sequence[Tensor], halted: Any, *_: Any) -> Any:
+    def _unfinished(self, call: DimLike, states: Sequence[Tensor], halted: Tensor, *_: object) -> Tensor:
         return ops.logical_and(call <= self.layer.max_steps, ops.any(halted < 1 - self.layer.epsilon))
 
-    def _body(self, call: Any, states: Sequence[Tensor], halted: Any, *carried: Any) -> tuple[Any, ...]:
+    def _body(self, call: DimLike, states: Sequence[Tensor], halted: Tensor, *carried: Any) -> tuple[Any, ...]:
         *so_far, totals = carried
         runs = halted < 1 - self.layer.epsilon
         with collect_step_sums() as sums, rows_live(runs):
@@ -195,7 +203,9 @@ class _Pondering:
             added = sums.values(live=runs)
         return call + 1, *advanced, [total + value for total, value in zip(totals, added, strict=True)]
 
-    def _advance(self, call: Any, states: Sequence[Tensor], halted: Tensor, so_far: Any) -> tuple[Any, ...]:
+    def _advance(
+        self, call: DimLike, states: Sequence[Tensor], halted: Tensor, so_far: Sequence[Any] | None
+    ) -> tuple[Any, ...]:
         """One call: the states after it, what is halted, and the means, remainders and counts so far."""
         inputs = self.first_inputs if so_far is None else self.later_inputs
         output, new = call_cell(self.layer.cell, inputs, states, self.training)
@@ -233,6 +243,6 @@ def _joined(states: list[Any]) -> Tensor:
     return flat[0] if len(flat) == 1 else ops.concatenate(flat, axis=-1)
 
 
-def _like(rows: Tensor, value: Any) -> Tensor:
+def _like(rows: Tensor, value: Tensor) -> Tensor:
     """``(batch, 1)``, with as many axes as `value`."""
-    return ops.reshape(rows, (-1, *[1] * (len(value.shape) - 1)))
+    return ops.reshape(rows, (-1, *[1] * (len(known_shape(value.shape)) - 1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor, flatten
@@ -13,6 +13,12 @@ from ...engine.ops.base import TensorLike
 from ..core.calling import signature_of
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from ..core.options import LayerOptions
+
 
 _MERGES: dict[str, Callable[[Any, Any], Any]] = {
     "concat": lambda forward, backward: ops.concatenate([forward, backward], axis=-1),
@@ -41,11 +47,11 @@ class Bidirectional(Layer):
 
     def __init__(
         self,
-        layer: Any,
+        layer: Layer,
         merge_mode: str | None = "concat",
-        weights: Sequence[Any] | None = None,
-        backward_layer: Any = None,
-        **kwargs: Any,
+        weights: Sequence[ArrayLike] | None = None,
+        backward_layer: Layer | None = None,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         for given in (layer, backward_layer):
             if not (isinstance(given, Layer) or given is backward_layer is None):
@@ -55,16 +61,17 @@ class Bidirectional(Layer):
                 f"Bidirectional: merge_mode must be one of {', '.join(map(repr, _MERGES))} or None, got {merge_mode!r}."
             )
         super().__init__(**kwargs)
-        self.forward_layer = _copy(layer, "forward_")
-        self.backward_layer = backward_layer or _copy(layer, "backward_", go_backwards=not layer.go_backwards)
+        wrapped: Any = layer  # of the user's class
+        self.forward_layer: Any = _copy(layer, "forward_")
+        self.backward_layer: Any = backward_layer or _copy(layer, "backward_", go_backwards=not wrapped.go_backwards)
         self._check_layers()
         for part in (self.forward_layer, self.backward_layer):
             part.zero_output_for_mask = part.return_sequences
         self.merge_mode = merge_mode
         self._first_weights = weights
-        self.stateful = layer.stateful
-        self.return_sequences = layer.return_sequences
-        self.return_state = layer.return_state
+        self.stateful = wrapped.stateful
+        self.return_sequences = wrapped.return_sequences
+        self.return_state = wrapped.return_state
         self.supports_masking = True
         self.input_spec = layer.input_spec
 
@@ -82,7 +89,7 @@ class Bidirectional(Layer):
                     f"Bidirectional: layer and backward_layer must have the same {name}, got {ours} and {theirs}."
                 )
 
-    def build(self, sequences_shape: Any, initial_state_shape: Any = None) -> None:
+    def build(self, sequences_shape: Sequence[int | None], initial_state_shape: object = None) -> None:
         for layer in (self.forward_layer, self.backward_layer):
             if not layer.built:
                 layer.build(sequences_shape)
@@ -96,8 +103,8 @@ class Bidirectional(Layer):
         initial_state: Sequence[Tensor] | None = None,
         mask: TensorLike | None = None,
         training: bool | None = None,
-        sequence_length: Any = None,
-        reset: Any = None,
+        sequence_length: TensorLike | None = None,
+        reset: TensorLike | None = None,
     ) -> Any:
         states = [None, None]
         if initial_state is not None:
@@ -117,7 +124,7 @@ class Bidirectional(Layer):
         output = _MERGES[self.merge_mode](forward, backward)
         return (output, *final) if self.return_state else output
 
-    def _run(self, layer: Layer, sequences: Any, states: Any, others: dict[str, Any]) -> Any:
+    def _run(self, layer: Layer, sequences: TensorLike, states: Sequence[Tensor] | None, others: dict[str, Any]) -> Any:
         """Call one of the layers with as much as its `call` takes."""
         signature = signature_of(type(layer).call)
         given = {"initial_state": states, **others}
@@ -134,7 +141,7 @@ class Bidirectional(Layer):
             )
         return layer(sequences, **known)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """The steps' mask where all outputs are returned, else None."""
         mask = next(iter(flatten(mask)), None) if self.return_sequences else None
         outputs = [mask, mask] if self.merge_mode is None else [mask]
@@ -149,7 +156,7 @@ class Bidirectional(Layer):
         self.backward_layer.reset_state()
 
 
-def _copy(layer: Layer, prefix: str, **changes: Any) -> Any:
+def _copy(layer: Layer, prefix: str, **changes: object) -> Any:
     """A layer like `layer`, without its weights."""
     config = serialize_keras_object(layer)
     name = layer.name if layer.name.startswith(prefix) else prefix + layer.name

@@ -5,22 +5,53 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Unpack, runtime_checkable
 
 import numpy as np
 
 from ...engine import ops
-from ...engine.graph import Tensor, Variable
+from ...engine.graph import Shape, Tensor, Variable
 from ...engine.objects import activations, constraints, initializers, regularizers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.random import samplers as random
 from ..core.calling import map_leaves, signature_of
 from ..core.dense import known_features, positive_int
-from ..core.input_spec import InputSpec
+from ..core.input_spec import InputSpec, known_shape
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
-from ..regularization.dropout import acts
+from ..regularization.dropout import Rate, acts
+
+if TYPE_CHECKING:
+    from ...engine.common.dtypes import DTypeLike
+    from ...engine.common.nest import Nest
+    from ...engine.ops.arrays.shaping import DimLike
+    from ...engine.ops.base import TensorLike
+    from ..core.options import LayerOptions
+
+
+StateSizes: TypeAlias = "int | Sequence[StateSizes]"
+"""The length of a cell's state, or lengths (or shapes), one for each state; nested for cells made of cells."""
+
+Masks: TypeAlias = Tensor | list[Tensor] | None
+"""What dropout leaves: for all gates, or for each of them; None for all of it."""
+
+
+class Cell(Protocol):
+    """Describe what is called step by step; see `RNN`."""
+
+    @property
+    def state_size(self) -> StateSizes:
+        """The length of the state, or a list of lengths (or shapes), one for each state."""
+        ...
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """The output and the new states, from the input of a step and the states."""
+        ...
+
+
+CellLike: TypeAlias = Layer | Cell
+"""A cell; its class may leave it to its instances to have a `state_size`."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +61,7 @@ class StateSize:
     dims: tuple[int, ...]
 
 
-def state_form(cell: Any) -> list[Any]:
+def state_form(cell: Cell) -> list[Any]:
     """The form of a cell's states: a list with a `StateSize` for each, nested for cells made of cells.
 
     Within these, a cell whose `state_size` is an int and that does not say how its states begin has no list, as in
@@ -42,7 +73,7 @@ def state_form(cell: Any) -> list[Any]:
     parts = getattr(cell, "cells", None)
     if isinstance(parts, list):
         return [state_form(part)[0] if has_bare_state(part) else state_form(part) for part in parts]
-    size = cell.state_size
+    size: Any = cell.state_size
     sizes = list(size) if isinstance(size, (list, tuple)) else [size]
     found = [tuple(item) if isinstance(item, (list, tuple)) else (item,) for item in sizes]
     if not found or not all(isinstance(dim, int) and dim >= 0 for dims in found for dim in dims):
@@ -53,12 +84,12 @@ def state_form(cell: Any) -> list[Any]:
     return [StateSize(dims) for dims in found]
 
 
-def has_bare_state(cell: Any) -> bool:
+def has_bare_state(cell: Cell) -> bool:
     """Test whether the state of this cell, as a part of others, is a tensor and no list of one."""
     return isinstance(cell.state_size, int) and not hasattr(cell, "get_initial_state") and not hasattr(cell, "cells")
 
 
-def initial_states(cell: Any, batch_size: Any, dtype: Any) -> list[Any]:
+def initial_states(cell: Cell, batch_size: DimLike | None, dtype: DTypeLike) -> list[Any]:
     """The states of a cell before the first step: what its `get_initial_state` gives, or zeros."""
     getter = getattr(cell, "get_initial_state", None)
     if getter is None:
@@ -68,7 +99,7 @@ def initial_states(cell: Any, batch_size: Any, dtype: Any) -> list[Any]:
     return list(states) if isinstance(states, (list, tuple)) else [states]
 
 
-def build_cell(cell: Any, input_shape: Any) -> None:
+def build_cell(cell: Cell, input_shape: Sequence[int | None] | Sequence[Sequence[int | None]]) -> None:
     """Build a cell that is a layer; one that leaves that to its parts is called on symbols once, with its states."""
     if not isinstance(cell, Layer) or cell.built:
         return
@@ -80,7 +111,7 @@ def build_cell(cell: Any, input_shape: Any) -> None:
         cell.build(input_shape)
 
 
-def output_size_of(cell: Any) -> Any:
+def output_size_of(cell: Cell) -> Any:
     """The length of a cell's output: its `output_size`, or else the first state's."""
     size = getattr(cell, "output_size", None)
     if size is not None:
@@ -93,17 +124,17 @@ def output_size_of(cell: Any) -> Any:
 class DrawsMasks(Protocol):
     """A cell that draws its dropout masks once for a sequence."""
 
-    def dropout_masks(self, batch_size: Any, training: Any) -> AbstractContextManager[None]:
+    def dropout_masks(self, batch_size: DimLike | None, training: bool | None) -> AbstractContextManager[None]:
         """Draw the masks, and use them in all calls inside the block."""
         ...
 
 
-def dropout_scope(cell: Any, batch_size: Any, training: Any) -> AbstractContextManager[None]:
+def dropout_scope(cell: Cell, batch_size: DimLike | None, training: bool | None) -> AbstractContextManager[None]:
     """The block in which a cell keeps to one draw of its masks; one that does nothing for other cells."""
     return cell.dropout_masks(batch_size, training) if isinstance(cell, DrawsMasks) else nullcontext()
 
 
-def call_cell(cell: Any, x: Any, states: Any, training: Any) -> Any:
+def call_cell(cell: Cell, x: Nest[TensorLike], states: Nest[TensorLike], training: bool | None) -> Any:
     """One step of a cell that is a `Layer`, or any object with a `call`."""
     function = cell if isinstance(cell, Layer) else cell.call
     takes_training = signature_of(type(cell).call).takes("training")
@@ -155,7 +186,7 @@ class RecurrentCell(Layer):
         recurrent_dropout: float = 0.0,
         seed: int | None = None,
         implementation: int = 2,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         if implementation not in (1, 2):
@@ -179,11 +210,11 @@ class RecurrentCell(Layer):
         self.seed_generator = random.SeedGenerator(seed)
         self.state_size: Any = self.units if self.states_count == 1 else [self.units] * self.states_count
         self.output_size = self.units
-        self._masks: tuple[Any, Any] | None = None
+        self._masks: tuple[Masks, Masks] | None = None
 
     # --- weights --------------------------------------------------------------------------------------------
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         columns = self.gates * self.units
         return (
             WeightSpec("kernel", (known_features(self, input_shape), columns)),
@@ -191,7 +222,7 @@ class RecurrentCell(Layer):
             WeightSpec("bias", self.bias_shape, self._first_bias(), present=self.use_bias),
         )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.build_weights(self.weight_specs(input_shape))
         self.input_spec = InputSpec(ndim=2, axes={-1: known_features(self, input_shape)})
 
@@ -208,14 +239,14 @@ class RecurrentCell(Layer):
         """Return the initializer of the bias."""
         return self.bias_initializer
 
-    def get_initial_state(self, batch_size: Any = None) -> list[Tensor]:
+    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Tensor]:
         """Zeros."""
         return [ops.zeros((batch_size, self.units), self.compute_dtype) for _ in range(self.states_count)]
 
     # --- dropout --------------------------------------------------------------------------------------------
 
     @contextmanager
-    def dropout_masks(self, batch_size: Any, training: Any) -> Generator[None]:
+    def dropout_masks(self, batch_size: DimLike | None, training: bool | None) -> Generator[None]:
         """Draw the masks once, for all steps inside the block (Gal and Ghahramani, 2016)."""
         self._masks = self._draw_masks(batch_size, training)
         try:
@@ -223,7 +254,7 @@ class RecurrentCell(Layer):
         finally:
             self._masks = None
 
-    def _draw_masks(self, batch_size: Any, training: Any) -> tuple[Any, Any]:
+    def _draw_masks(self, batch_size: DimLike | None, training: bool | None) -> tuple[Masks, Masks]:
         if not training:
             return None, None
         return (
@@ -231,19 +262,19 @@ class RecurrentCell(Layer):
             self._draw_mask(batch_size, self.recurrent_kernel.shape, self.recurrent_dropout),
         )
 
-    def _draw_mask(self, batch_size: Any, kernel_shape: Any, rate: Any) -> Any:
+    def _draw_mask(self, batch_size: DimLike | None, kernel_shape: Shape, rate: Rate) -> Masks:
         if not acts(rate):
             return None
-        ones = ops.ones((batch_size, kernel_shape[0]), self.compute_dtype)
+        ones = ops.ones((batch_size, known_shape(kernel_shape)[0]), self.compute_dtype)
         count = self.gates if self.implementation == 1 else 1
         masks = [random.dropout(ones, rate, seed=self.seed_generator) for _ in range(count)]
         return masks if count > 1 else masks[0]
 
-    def current_masks(self, inputs: Any, training: Any) -> tuple[Any, Any]:
+    def current_masks(self, inputs: TensorLike, training: bool | None) -> tuple[Masks, Masks]:
         """The masks of the inputs and of the previous output: None, a tensor for all gates, or a list with one each."""
         return self._masks if self._masks is not None else self._draw_masks(ops.shape(inputs)[0], training)
 
-    def product(self, x: Any, kernel: Any, mask: Any) -> Tensor:
+    def product(self, x: TensorLike, kernel: TensorLike, mask: Masks) -> Tensor:
         """``x @ kernel`` for all gates, behind each other, with what a mask of `current_masks` leaves of `x`."""
         if not isinstance(mask, list):
             return ops.matmul(x if mask is None else x * mask, kernel)
@@ -251,9 +282,11 @@ class RecurrentCell(Layer):
         products = [ops.matmul(x * kept, part) for kept, part in zip(mask, parts, strict=True)]
         return ops.concatenate(products, axis=1)
 
-    def dropped(self, inputs: Any, hidden: Any, training: Any) -> tuple[Any, Any]:
+    def dropped(self, inputs: Tensor, hidden: Tensor, training: bool | None) -> tuple[Tensor, Tensor]:
         """The inputs and the previous output, with what dropout leaves of them; for cells with one gate."""
         input_mask, hidden_mask = self.current_masks(inputs, training)
+        assert not isinstance(input_mask, list)  # one gate has one mask
+        assert not isinstance(hidden_mask, list)
         return (
             inputs if input_mask is None else inputs * input_mask,
             hidden if hidden_mask is None else hidden * hidden_mask,
@@ -263,13 +296,13 @@ class RecurrentCell(Layer):
 def forget_gate_of_ones(initializer: Callable[..., Any], units: int) -> Callable[..., Any]:
     """Return an initializer of the bias of the gates i, f, candidate, o, with ones for f (Jozefowicz et al., 2015)."""
 
-    def first(shape: Any, dtype: Any = None) -> Any:
+    def first(shape: Sequence[int], dtype: DTypeLike = None) -> np.ndarray[Any, Any]:
         parts = [initializer((units,), dtype=dtype), np.ones(units), initializer((2 * units,), dtype=dtype)]
         return np.concatenate([np.asarray(part, dtype) for part in parts])
 
     return first
 
 
-def _within_one(rate: Any) -> Any:
+def _within_one(rate: Rate) -> Rate:
     """A rate as a number from 0 to 1, as Keras cuts it off; of a tensor the value is not known yet."""
     return rate if isinstance(rate, (Tensor, Variable)) else min(1.0, max(0.0, rate))

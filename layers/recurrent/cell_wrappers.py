@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor, Variable, device, flatten, pack_as
 from ...engine.ops.random import samplers as random
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from ..regularization.dropout import acts
+from ..regularization.dropout import Rate, acts
 from .cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of, state_form
 from .stacked_rnn_cells import check_cell
+
+if TYPE_CHECKING:
+    from ...engine.common.nest import Nest
+    from ...engine.ops.arrays.shaping import DimLike
+    from ..core.options import LayerOptions
+    from .cell import CellLike
+
+
+_Masks = tuple[Tensor | None, Tensor | None, list[Tensor | None]]  # of inputs, output and states
 
 
 @config_from_signature()
@@ -27,10 +36,10 @@ class CellWrapper(Layer):
         ValueError: it has no `call` or no `state_size`.
     """
 
-    def __init__(self, cell: Any, **kwargs: Any) -> None:
+    def __init__(self, cell: CellLike, **kwargs: Unpack[LayerOptions]) -> None:
         check_cell(cell)
         super().__init__(**kwargs)
-        self.cell = cell
+        self.cell: Any = cell  # of the user's class
 
     @property
     def state_size(self) -> Any:
@@ -47,24 +56,24 @@ class CellWrapper(Layer):
         """The length of the cell's output."""
         return output_size_of(self.cell)
 
-    def get_initial_state(self, batch_size: Any = None) -> list[Any]:
+    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Any]:
         """The cell's first states."""
         return initial_states(self.cell, batch_size, self.compute_dtype)
 
     @contextmanager
-    def dropout_masks(self, batch_size: Any, training: Any) -> Generator[None]:
+    def dropout_masks(self, batch_size: DimLike | None, training: bool | None) -> Generator[None]:
         """Draw the dropout masks of the cell once, for all steps inside the block."""
         with dropout_scope(self.cell, batch_size, training):
             yield
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         build_cell(self.cell, input_shape)
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, Any]:
+    def call(self, inputs: Tensor, states: Nest[Tensor], training: bool | None = False) -> tuple[Tensor, Any]:
         output, new, _ = self._advance(inputs, states, training)
         return output, new
 
-    def _advance(self, inputs: Any, states: Any, training: Any) -> tuple[Tensor, Any, Any]:
+    def _advance(self, inputs: Tensor, states: Nest[Tensor], training: bool | None) -> tuple[Tensor, Any, Any]:
         """One step of the cell: the output, and new and old states in one structure."""
         old = pack_as(state_form(self.cell), flatten(states))
         output, new = call_cell(self.cell, inputs, old, training)
@@ -96,17 +105,19 @@ class ZoneoutCell(CellWrapper):
     (2, 4)
     """
 
-    def __init__(self, cell: Any, rate: float | Sequence[float] = 0.1, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, cell: CellLike, rate: Rate | Sequence[Rate] = 0.1, seed: int | None = None, **kwargs: Unpack[LayerOptions]
+    ) -> None:
         super().__init__(cell, **kwargs)
         self.rate = _rate("ZoneoutCell", "rate", rate)
         self.seed = seed
         self.seed_generator = random.SeedGenerator(seed)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         super().build(input_shape)
         _rates(self, "rate", self.rate)
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, Any]:
+    def call(self, inputs: Tensor, states: Nest[Tensor], training: bool | None = False) -> tuple[Tensor, Any]:
         output, new, old = self._advance(inputs, states, training)
         rates = _rates(self, "rate", self.rate)
         given = flatten(new)
@@ -116,7 +127,7 @@ class ZoneoutCell(CellWrapper):
                 return kept, pack_as(new, mixed)
         return output, pack_as(new, mixed)
 
-    def _mixed(self, rate: float, new: Tensor, old: Tensor, training: Any) -> Tensor:
+    def _mixed(self, rate: Rate, new: Tensor, old: Tensor, training: bool | None) -> Tensor:
         if not acts(rate):
             return new
         if not training:
@@ -152,13 +163,13 @@ class DropoutCell(CellWrapper):
 
     def __init__(
         self,
-        cell: Any,
+        cell: CellLike,
         input_rate: float = 0.0,
         output_rate: float = 0.0,
-        state_rate: float | Sequence[float] = 0.0,
+        state_rate: Rate | Sequence[Rate] = 0.0,
         variational: bool = False,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(cell, **kwargs)
         self.input_rate = _rate("DropoutCell", "input_rate", input_rate)
@@ -167,16 +178,16 @@ class DropoutCell(CellWrapper):
         self.variational = variational
         self.seed = seed
         self.seed_generator = random.SeedGenerator(seed)
-        self._input_shape: tuple[int, ...] = ()
-        self._masks: tuple[Any, Any, list[Any]] | None = None
+        self._input_shape: tuple[int | None, ...] = ()
+        self._masks: _Masks | None = None
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         super().build(input_shape)
         _rates(self, "state_rate", self.state_rate)
         self._input_shape = tuple(input_shape[1:])
 
     @contextmanager
-    def dropout_masks(self, batch_size: Any, training: Any) -> Generator[None]:
+    def dropout_masks(self, batch_size: DimLike | None, training: bool | None) -> Generator[None]:
         """Draw the masks of the cell, and with `variational` those here, once for all steps inside the block."""
         before = self._masks
         self._masks = self._draw(batch_size) if training and self.variational else None
@@ -186,7 +197,7 @@ class DropoutCell(CellWrapper):
         finally:
             self._masks = before
 
-    def _draw(self, batch: Any) -> tuple[Any, Any, list[Any]]:
+    def _draw(self, batch: DimLike | None) -> _Masks:
         """Masks of inputs, output and states; None where nothing is dropped."""
         size = self.output_size
         rates = _rates(self, "state_rate", self.state_rate)
@@ -197,12 +208,12 @@ class DropoutCell(CellWrapper):
             [self._mask(batch, dims, rate) for dims, rate in zip(sizes, rates, strict=True)],
         )
 
-    def _mask(self, batch: Any, shape: Any, rate: Any) -> Any:
+    def _mask(self, batch: DimLike | None, shape: Sequence[int | None], rate: Rate) -> Tensor | None:
         if not acts(rate):
             return None
         return random.dropout(ops.ones((batch, *shape), self.compute_dtype), rate, seed=self.seed_generator)
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, Any]:
+    def call(self, inputs: Tensor, states: Nest[Tensor], training: bool | None = False) -> tuple[Tensor, Any]:
         if not training:
             return super().call(inputs, states, training)
         input_mask, output_mask, state_masks = self._masks or self._draw(ops.shape(inputs)[0])
@@ -227,7 +238,7 @@ class ResidualCell(CellWrapper):
     (2, 4)
     """
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         super().build(input_shape)
         size = self.output_size
         output = tuple(size) if isinstance(size, (list, tuple)) else (size,)
@@ -237,7 +248,7 @@ class ResidualCell(CellWrapper):
                 f"shape, got {tuple(input_shape[1:])} and {output}. Give the cell as many units as there are features."
             )
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, Any]:
+    def call(self, inputs: Tensor, states: Nest[Tensor], training: bool | None = False) -> tuple[Tensor, Any]:
         output, new = super().call(inputs, states, training)
         return inputs + output, new
 
@@ -257,20 +268,20 @@ class DeviceCell(CellWrapper):
     (2, 4)
     """
 
-    def __init__(self, cell: Any, device: str, **kwargs: Any) -> None:
+    def __init__(self, cell: CellLike, device: str, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(cell, **kwargs)
         self.device = device
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, Any]:
+    def call(self, inputs: Tensor, states: Nest[Tensor], training: bool | None = False) -> tuple[Tensor, Any]:
         with device(self.device):
             return super().call(inputs, states, training)
 
 
-def _times(x: Any, mask: Any) -> Any:
+def _times(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else x * mask
 
 
-def _rate(cell: str, name: str, value: Any) -> Any:
+def _rate(cell: str, name: str, value: Rate | Sequence[Rate]) -> Any:
     """`value` as a float or a list of floats; scalar tensors and variables as they are.
 
     Raises:
@@ -284,14 +295,14 @@ def _rate(cell: str, name: str, value: Any) -> Any:
     return found if isinstance(value, (list, tuple)) else found[0]
 
 
-def _rates(layer: CellWrapper, name: str, value: Any) -> list[float]:
+def _rates(layer: CellWrapper, name: str, value: Rate | list[Rate]) -> list[Rate]:
     """A rate for each state.
 
     Raises:
         ValueError: there are not as many as states.
     """
     count = len(flatten(state_form(layer.cell)))
-    rates = list(value) if isinstance(value, list) else [value] * count
+    rates: list[Rate] = list(value) if isinstance(value, list) else [value] * count
     if len(rates) != count:
         raise ValueError(
             f"Layer {layer.name!r} ({type(layer).__name__}): {name} must be a number, or a list of one for each of the "

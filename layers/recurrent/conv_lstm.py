@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -18,9 +18,15 @@ from ..core.input_spec import InputSpec
 from ..core.layer_config import config_from_signature
 from ..core.shaping import check_data_format
 from ..core.weight import WeightSpec
-from ..regularization.dropout import acts
-from .cell import RecurrentCell, forget_gate_of_ones
+from ..regularization.dropout import Rate, acts
+from .cell import Masks, RecurrentCell, forget_gate_of_ones
 from .rnn import RNN
+
+if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
+    from ...engine.ops.base import TensorLike
+    from ..core.options import CellWeightOptions
+
 
 Sizes = int | tuple[int, ...]
 
@@ -70,7 +76,7 @@ class ConvLSTMCell(RecurrentCell):
         recurrent_activation: ActivationLike = "sigmoid",
         use_bias: bool = True,
         unit_forget_bias: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[CellWeightOptions],
     ) -> None:
         if rank not in (1, 2, 3):
             raise ValueError(f"ConvLSTMCell: rank must be 1, 2 or 3, got rank={rank!r}.")
@@ -90,7 +96,7 @@ class ConvLSTMCell(RecurrentCell):
 
     # --- weights --------------------------------------------------------------------------------------------
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         channels, columns = known_channels(self, input_shape, self.rank, self.data_format), 4 * self.filters
         return (
             WeightSpec("kernel", (*self.kernel_size, channels, columns)),
@@ -98,7 +104,7 @@ class ConvLSTMCell(RecurrentCell):
             WeightSpec("bias", self.bias_shape, self._first_bias(), present=self.use_bias),
         )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         specs = self.weight_specs(input_shape)
         self._input_shape = tuple(input_shape[1:])
         self._state_shape = self._state_shape_for(input_shape)
@@ -106,7 +112,7 @@ class ConvLSTMCell(RecurrentCell):
         self.input_spec = InputSpec(shape=(None, *self._input_shape))
         self.build_weights(specs)
 
-    def _state_shape_for(self, input_shape: Any) -> tuple[int, ...]:
+    def _state_shape_for(self, input_shape: Sequence[int | None]) -> tuple[int, ...]:
         """The shape of a state without the batch."""
         last = self.data_format == "channels_last"
         sizes = input_shape[1:-1] if last else input_shape[2:]
@@ -125,13 +131,13 @@ class ConvLSTMCell(RecurrentCell):
         first = super()._first_bias()
         return forget_gate_of_ones(first, self.units) if self.unit_forget_bias else first
 
-    def get_initial_state(self, batch_size: Any = None) -> list[Tensor]:
+    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Tensor]:
         """Zeros."""
         return [ops.zeros((batch_size, *self._state_shape), self.compute_dtype) for _ in range(2)]
 
     # --- calling --------------------------------------------------------------------------------------------
 
-    def _draw_masks(self, batch_size: Any, training: Any) -> tuple[Any, Any]:
+    def _draw_masks(self, batch_size: DimLike | None, training: bool | None) -> tuple[Masks, Masks]:
         """For each gate a mask of the input, and one of the previous output."""
         if not training:
             return None, None
@@ -140,13 +146,15 @@ class ConvLSTMCell(RecurrentCell):
             self._gate_masks((batch_size, *self._state_shape), self.recurrent_dropout),
         )
 
-    def _gate_masks(self, shape: Any, rate: float) -> list[Tensor] | None:
+    def _gate_masks(self, shape: Sequence[DimLike | None], rate: Rate) -> list[Tensor] | None:
         if not acts(rate):
             return None
         ones = ops.ones(shape, self.compute_dtype)
         return [random.dropout(ones, rate, seed=self.seed_generator) for _ in range(4)]
 
-    def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
+    def call(
+        self, inputs: Tensor, states: Sequence[Tensor], training: bool | None = False
+    ) -> tuple[Tensor, list[Tensor]]:
         hidden, memory = states
         masks = self.current_masks(inputs, training)
         windows = {"strides": self.strides, "padding": self.padding, "dilation_rate": self.dilation_rate}
@@ -160,7 +168,7 @@ class ConvLSTMCell(RecurrentCell):
         hidden = self.recurrent_activation(o) * self.activation(memory)
         return hidden, [hidden, memory]
 
-    def _convolved(self, x: Any, kernel: Any, masks: list[Tensor] | None, windows: dict[str, Any]) -> Tensor:
+    def _convolved(self, x: Tensor, kernel: TensorLike, masks: Masks, windows: dict[str, Any]) -> Tensor:
         """The convolutions for all gates, behind each other along the channels."""
         if masks is None:
             return ops.conv(x, kernel, data_format=self.data_format, **windows)

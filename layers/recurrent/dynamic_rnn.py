@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine.graph import Tensor, flatten, pack_as
 from ...engine.ops.base import TensorLike
 from .cell import state_form
 from .rnn import RNN
 
+if TYPE_CHECKING:
+    from .cell import CellLike
+
 
 def dynamic_rnn(
-    cell: Any,
+    cell: CellLike | Sequence[CellLike],
     inputs: TensorLike,
-    sequence_length: Any = None,
+    sequence_length: TensorLike | None = None,
     initial_state: Sequence[Tensor] | None = None,
     time_major: bool = False,
     training: bool | None = False,

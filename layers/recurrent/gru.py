@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -11,8 +11,11 @@ from ...engine.objects import activations
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ..core.layer_config import config_from_signature
-from .cell import RecurrentCell
+from .cell import Masks, RecurrentCell
 from .layer import RecurrentLayer
+
+if TYPE_CHECKING:
+    from ..core.options import CellOptions, RecurrentOptions
 
 
 @config_from_signature()
@@ -53,7 +56,7 @@ class GRUCell(RecurrentCell):
         recurrent_dropout: float = 0.0,
         reset_after: bool = True,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CellOptions],
     ) -> None:
         super().__init__(
             units,
@@ -94,9 +97,7 @@ class GRUCell(RecurrentCell):
         new = z * previous + (1.0 - z) * candidate
         return new, [new]
 
-    def _reset_after(
-        self, x_z: Tensor, x_r: Tensor, x_h: Tensor, hidden: Tensor, mask: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _reset_after(self, x_z: Tensor, x_r: Tensor, x_h: Tensor, hidden: Tensor, mask: Masks) -> tuple[Tensor, Tensor]:
         inner = self.product(hidden, self.recurrent_kernel, mask)
         if self.bias is not None:
             inner = inner + self.bias[1]
@@ -106,7 +107,7 @@ class GRUCell(RecurrentCell):
         return z, self.activation(x_h + r * h_h)
 
     def _reset_before(
-        self, x_z: Tensor, x_r: Tensor, x_h: Tensor, hidden: Tensor, mask: TensorLike
+        self, x_z: Tensor, x_r: Tensor, x_h: Tensor, hidden: Tensor, mask: Masks
     ) -> tuple[Tensor, Tensor]:
         of_gates, of_candidate = (mask[:2], mask[2]) if isinstance(mask, list) else (mask, mask)
         inner = self.product(hidden, self.recurrent_kernel[:, : 2 * self.units], of_gates)
@@ -158,7 +159,7 @@ class GRU(RecurrentLayer):
         unroll: bool = False,
         reset_after: bool = True,
         use_cudnn: bool | str = "auto",
-        **kwargs: Any,
+        **kwargs: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(
             units,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from ...engine.common.keywords import unexpected_keywords
@@ -43,7 +43,7 @@ class RecurrentLayer(RNN):
         super().__init__(self.cell_class(units, name=cell_name, **inner, **shared), **outer)
         self.input_spec = InputSpec(ndim=3)
 
-    def build(self, sequences_shape: Any, initial_state_shape: Any = None) -> None:
+    def build(self, sequences_shape: Sequence[int | None], initial_state_shape: object = None) -> None:
         super().build(sequences_shape, initial_state_shape)
         self.input_spec = InputSpec(ndim=3, axes={-1: sequences_shape[-1]})
 

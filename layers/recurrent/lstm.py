@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -13,6 +13,9 @@ from ...engine.ops.base import TensorLike
 from ..core.layer_config import config_from_signature
 from .cell import RecurrentCell, forget_gate_of_ones
 from .layer import RecurrentLayer
+
+if TYPE_CHECKING:
+    from ..core.options import CellOptions, RecurrentOptions
 
 
 @config_from_signature()
@@ -55,7 +58,7 @@ class LSTMCell(RecurrentCell):
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CellOptions],
     ) -> None:
         super().__init__(
             units,
@@ -143,7 +146,7 @@ class LSTM(RecurrentLayer):
         stateful: bool = False,
         unroll: bool = False,
         use_cudnn: bool | str = "auto",
-        **kwargs: Any,
+        **kwargs: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(
             units,

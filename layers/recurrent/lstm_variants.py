@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -15,6 +15,10 @@ from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
 from ..normalization.batch_and_layer import LayerNormalization
 from .lstm import LSTMCell
+
+if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
+    from ..core.options import LSTMCellOptions, PeepholeLSTMCellOptions
 
 
 @config_from_signature()
@@ -52,7 +56,7 @@ class PeepholeLSTMCell(LSTMCell):
         peephole_initializer: InitializerLike = "glorot_uniform",
         peephole_regularizer: RegularizerLike = None,
         peephole_constraint: ConstraintLike = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LSTMCellOptions],
     ) -> None:
         super().__init__(units, **kwargs)
         self.cell_clip = _limit(type(self).__name__, "cell_clip", cell_clip)
@@ -60,7 +64,7 @@ class PeepholeLSTMCell(LSTMCell):
         self.peephole_regularizer = regularizers.get(peephole_regularizer)
         self.peephole_constraint = constraints.get(peephole_constraint)
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         peepholes = WeightSpec("peephole_kernel", (3, self.units), options="peephole", present=self.has_peepholes)
         return (*super().weight_specs(input_shape), peepholes)
 
@@ -131,7 +135,7 @@ class ProjectedLSTMCell(PeepholeLSTMCell):
         projection_initializer: InitializerLike = "glorot_uniform",
         projection_regularizer: RegularizerLike = None,
         projection_constraint: ConstraintLike = None,
-        **kwargs: Any,
+        **kwargs: Unpack[PeepholeLSTMCellOptions],
     ) -> None:
         super().__init__(units, cell_clip=cell_clip, **kwargs)
         self.num_proj = positive_int("ProjectedLSTMCell", "num_proj", num_proj)
@@ -147,11 +151,11 @@ class ProjectedLSTMCell(PeepholeLSTMCell):
     def recurrent_size(self) -> int:
         return self.num_proj
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         projection = WeightSpec("projection_kernel", (self.units, self.num_proj), options="projection")
         return (*super().weight_specs(input_shape), projection)
 
-    def get_initial_state(self, batch_size: Any = None) -> list[Tensor]:
+    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Tensor]:
         """Zeros."""
         return [ops.zeros((batch_size, size), self.compute_dtype) for size in self.state_size]
 
@@ -193,7 +197,7 @@ class LayerNormLSTMCell(LSTMCell):
         norm_gamma_initializer: InitializerLike = "ones",
         norm_beta_initializer: InitializerLike = "zeros",
         norm_epsilon: float = 1e-3,
-        **kwargs: Any,
+        **kwargs: Unpack[LSTMCellOptions],
     ) -> None:
         super().__init__(units, **kwargs)
         self.norm_gamma_initializer = initializers.get(norm_gamma_initializer)
@@ -212,7 +216,7 @@ class LayerNormLSTMCell(LSTMCell):
             dtype=self.dtype_policy,
         )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         super().build(input_shape)
         self.kernel_norm.build((None, 4 * self.units))
         self.recurrent_norm.build((None, 4 * self.units))

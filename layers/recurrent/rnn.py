@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -21,6 +22,15 @@ from .cell import StateSize, build_cell, call_cell, dropout_scope, initial_state
 from .stacked_rnn_cells import StackedRNNCells, check_cell
 from .step_rows import rows_live
 from .step_sums import StepSums, collect_step_sums
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from ...engine.common.nest import Nest
+    from ...engine.ops.arrays.shaping import DimLike
+    from ...engine.ops.base import TensorLike
+    from ..core.options import LayerOptions
+    from .cell import CellLike
 
 
 @config_from_signature(time_major="")
@@ -79,7 +89,7 @@ class RNN(Layer):
 
     def __init__(
         self,
-        cell: Any,
+        cell: CellLike | Sequence[CellLike],
         return_sequences: bool = False,
         return_state: bool = False,
         go_backwards: bool = False,
@@ -87,7 +97,7 @@ class RNN(Layer):
         unroll: bool = False,
         zero_output_for_mask: bool = False,
         time_major: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         if isinstance(cell, (list, tuple)):
             cell = StackedRNNCells(cell)
@@ -95,7 +105,7 @@ class RNN(Layer):
         if isinstance(return_sequences, Layer):
             raise given_in_a_row(type(self).__name__)
         super().__init__(**kwargs)
-        self.cell = cell
+        self.cell: Any = cell  # of the user's class
         self.return_sequences = return_sequences
         self.return_state = return_state
         self.go_backwards = go_backwards
@@ -104,7 +114,7 @@ class RNN(Layer):
         self.zero_output_for_mask = zero_output_for_mask
         self.time_major = time_major
         self.supports_masking = True
-        self.states: Any = None
+        self.states: Any = None  # variables, in the form of the cell's states; None where there are none
 
     @property
     def state_size(self) -> list[Any]:
@@ -114,16 +124,19 @@ class RNN(Layer):
 
     # --- building -------------------------------------------------------------------------------------------
 
-    def build(self, sequences_shape: Any, initial_state_shape: Any = None) -> None:
+    def build(
+        self, sequences_shape: Sequence[int | None] | list[Sequence[int | None]], initial_state_shape: object = None
+    ) -> None:
         is_list = isinstance(sequences_shape, list)
-        for shape in sequences_shape if is_list else [sequences_shape]:
+        shapes: list[Any] = sequences_shape if isinstance(sequences_shape, list) else [sequences_shape]
+        for shape in shapes:
             if shape is None or len(shape) < 3:
                 raise ValueError(
                     f"Layer {self.name!r} ({type(self).__name__}) takes sequences of shape (batch, steps, features), "
                     f"got input shape {shape}."
                 )
         batch_axis = int(self.time_major)
-        steps = [(s[batch_axis], *s[2:]) for s in (sequences_shape if is_list else [sequences_shape])]
+        steps = [(s[batch_axis], *s[2:]) for s in shapes]
         build_cell(self.cell, steps if is_list else steps[0])
         if self.stateful and self.states is None:
             self._make_states(steps[0][0])
@@ -147,7 +160,7 @@ class RNN(Layer):
         for variable in flatten(self.states):
             variable.write_value(np.zeros_like(variable.read_value()))
 
-    def reset_states(self, states: Any = None, rows: Any = None) -> None:
+    def reset_states(self, states: Nest[ArrayLike] = None, rows: int | Sequence[int] | ArrayLike | None = None) -> None:
         """Set the states of a stateful layer, at once; `reset` in a call does so within a step.
 
         Args:
@@ -180,7 +193,7 @@ class RNN(Layer):
             array[chosen] = given
             variable.write_value(array)
 
-    def get_initial_state(self, batch_size: Any) -> list[Any]:
+    def get_initial_state(self, batch_size: DimLike | None) -> list[Any]:
         """The states before the first step."""
         return initial_states(self.cell, batch_size, self.compute_dtype)
 
@@ -188,12 +201,12 @@ class RNN(Layer):
 
     def call(
         self,
-        sequences: Any,
-        initial_state: Any = None,
-        mask: Any = None,
-        training: Any = False,
-        sequence_length: Any = None,
-        reset: Any = None,
+        sequences: Nest[Tensor],
+        initial_state: Nest[TensorLike] = None,
+        mask: TensorLike | None = None,
+        training: bool | None = False,
+        sequence_length: TensorLike | None = None,
+        reset: TensorLike | None = None,
     ) -> Any:
         batch, steps = self._sizes(sequences)
         states = self._first_states(initial_state, batch)
@@ -208,12 +221,12 @@ class RNN(Layer):
                 variable.assign(state)
         return (output, *final) if self.return_state else output
 
-    def _sizes(self, sequences: Any) -> tuple[Any, Any]:
+    def _sizes(self, sequences: Nest[Tensor]) -> tuple[DimLike, DimLike]:
         """The sizes of batch and steps."""
         first, second = ops.shape(flatten(sequences)[0])[:2]
         return (second, first) if self.time_major else (first, second)
 
-    def _lengths(self, given: Any, batch: Any) -> Tensor:
+    def _lengths(self, given: TensorLike, batch: DimLike) -> Tensor:
         """`sequence_length` as int32 ``(batch,)``."""
         lengths = ops.convert_to_tensor(given)
         if lengths.dtype.kind not in "iu" or (lengths.shape is not None and len(lengths.shape) != 1):
@@ -228,7 +241,7 @@ class RNN(Layer):
                 lengths = ops.reshape(lengths, (-1,))
         return ops.cast(self._of_each_row("sequence_length", lengths, batch), "int32")
 
-    def _of_each_row(self, argument: str, given: Tensor, batch: Any) -> Tensor:
+    def _of_each_row(self, argument: str, given: Tensor, batch: DimLike) -> Tensor:
         """`given`, which has to be ``(batch,)``: a single entry would be spread over all rows in silence.
 
         Raises:
@@ -245,7 +258,7 @@ class RNN(Layer):
             raise ValueError(f"{what}, of which there are {batch}; got shape ({size},).")
         return given
 
-    def _begun_anew(self, reset: Any, states: Any, batch: Any) -> Any:
+    def _begun_anew(self, reset: TensorLike, states: Nest[Tensor], batch: DimLike) -> Any:
         """The states, with first ones for the rows of `reset`."""
         rows = ops.convert_to_tensor(reset)
         if not self.stateful:
@@ -262,7 +275,7 @@ class RNN(Layer):
         first = [ops.cast(new, self.compute_dtype) for new in flatten(self.get_initial_state(batch))]
         return pack_as(states, [_choose(rows, new, old) for new, old in zip(first, flatten(states), strict=True)])
 
-    def _first_states(self, initial_state: Any, batch: Any) -> list[Any]:
+    def _first_states(self, initial_state: Nest[TensorLike], batch: DimLike) -> list[Any]:
         if self.stateful and isinstance(batch, int) and batch != flatten(self.states)[0].shape[0]:
             raise ValueError(
                 f"Layer {self.name!r} is stateful with states for batches of {flatten(self.states)[0].shape[0]}, got a "
@@ -281,7 +294,7 @@ class RNN(Layer):
             )
         return pack_as(form, [ops.convert_to_tensor(state, self.compute_dtype) for state in given])
 
-    def step(self, x: Any, states: Any, training: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Nest[Tensor], states: Nest[Tensor], training: bool | None) -> tuple[Tensor, Any]:
         """One step of the cell; the new states come back in the form of the old ones.
 
         Raises:
@@ -305,7 +318,7 @@ class RNN(Layer):
 
     # --- facts ----------------------------------------------------------------------------------------------
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """The steps' mask where all outputs are returned, else None."""
         mask = next(iter(flatten(mask)), None) if self.return_sequences else None
         return [mask] + [None] * len(flatten(state_form(self.cell))) if self.return_state else mask
@@ -323,7 +336,14 @@ class _Loop:
     """
 
     def __init__(
-        self, rnn: RNN, sequences: Any, states: Any, mask: Any, lengths: Any, steps: Any, training: Any
+        self,
+        rnn: RNN,
+        sequences: Nest[Tensor],
+        states: Nest[Tensor],
+        mask: TensorLike | None,
+        lengths: Tensor | None,
+        steps: DimLike,
+        training: bool | None,
     ) -> None:
         self.rnn = rnn
         self.sequences = sequences
@@ -331,7 +351,7 @@ class _Loop:
         self.steps = steps
         self.training = training
         self.live_steps = steps  # the loop's
-        self.within: Any = None  # (steps, batch), whether a step is before the end of its row
+        self.within: Tensor | None = None  # (steps, batch), whether a step is before the end of its row
         self.inputs = [TensorArray(x.dtype, steps).unstack(self._step_major(x)) for x in flatten(sequences)]
         self.zeroes = rnn.zero_output_for_mask and mask is not None
         keep = None if mask is None else self._step_major(ops.cast(mask, "bool"))
@@ -342,7 +362,7 @@ class _Loop:
         self.mask = None if keep is None else TensorArray("bool", steps).unstack(keep)
         self.output, self.state_position, self.sums = self._probe()
 
-    def run(self, batch: Any) -> tuple[Tensor, Any]:
+    def run(self, batch: DimLike) -> tuple[Tensor, Any]:
         """The output (the last one, or all) and the final states."""
         rnn, shape = self.rnn, self.output.shape
         carried: dict[str, Any] = {}
@@ -360,7 +380,7 @@ class _Loop:
             if not isinstance(batch, int):  # no steps leave no trace of the batch size
                 outputs = ops.reshape(outputs, (self.live_steps, batch, *ops.shape(outputs)[2:]))
             if self.within is not None:
-                outputs = self._zero_past_end(outputs, batch)
+                outputs = self._zero_past_end(outputs, self.within, batch)
             return (outputs if rnn.time_major else _batch_major(outputs)), final
         return carried["last"] if self._carries_last else flatten(final)[self.state_position or 0], final
 
@@ -368,13 +388,13 @@ class _Loop:
         """``(steps, batch, ...)``."""
         return x if self.rnn.time_major else _batch_major(x)
 
-    def _zero_past_end(self, outputs: Tensor, batch: Any) -> Tensor:
+    def _zero_past_end(self, outputs: Tensor, within: Tensor, batch: DimLike) -> Tensor:
         """All steps' outputs, 0 past the end of each row; those that the loop left out are added."""
         missing = (self.steps - self.live_steps, 0) if self.rnn.go_backwards else (0, self.steps - self.live_steps)
         sizes = ops.shape(outputs)[2:]
         padded = ops.pad(outputs, (missing, *[(0, 0)] * (len(sizes) + 1)))
         padded = ops.reshape(padded, (self.steps, batch, *sizes))
-        within = ops.flip(self.within, axis=0) if self.rnn.go_backwards else self.within
+        within = ops.flip(within, axis=0) if self.rnn.go_backwards else within
         return ops.where(_like_rank(within, padded), padded, ops.zeros_like(padded))
 
     @property
@@ -386,7 +406,7 @@ class _Loop:
             return False
         return not self.rnn.return_sequences or self.mask is not None
 
-    def _body(self, index: Any, states: Any, carried: Any) -> tuple[Any, Any, Any]:
+    def _body(self, index: Tensor, states: Nest[Tensor], carried: dict[str, Any]) -> tuple[Tensor, Any, dict[str, Any]]:
         place = self.live_steps - 1 - index if self.rnn.go_backwards else index
         keep = None if self.mask is None else self.mask.read(place)
         with collect_step_sums() as sums, rows_live(keep):
@@ -402,11 +422,13 @@ class _Loop:
             updated["last"] = output
         return index + 1, new, updated
 
-    def _step(self, place: Any, states: Any) -> tuple[Tensor, Any]:
+    def _step(self, place: Tensor, states: Nest[Tensor]) -> tuple[Tensor, Any]:
         read = [array.read(place) for array in self.inputs]
         return self.rnn.step(_packed_like(self.sequences, read), states, self.training)
 
-    def _masked(self, keep: Tensor, output: Tensor, new: Any, states: Any, carried: Any) -> tuple[Tensor, Any]:
+    def _masked(
+        self, keep: Tensor, output: Tensor, new: Nest[Tensor], states: Nest[Tensor], carried: dict[str, Any]
+    ) -> tuple[Tensor, Any]:
         """Output and states of a step, with those of the step before where the mask is False."""
         kept = [_choose(keep, n, o) for n, o in zip(flatten(new), flatten(states), strict=True)]
         if self.zeroes:
@@ -437,8 +459,8 @@ class _Loop:
         return TensorSpec(output.shape, output.dtype), positions[0] if positions else None, sums
 
 
-def _packed_like(sequences: Any, read: list[Any]) -> Any:
-    return pack_as(sequences, read) if isinstance(sequences, (list, tuple, dict)) else read[0]
+def _packed_like(sequences: Nest[Tensor], read: Sequence[Tensor]) -> Any:
+    return pack_as(sequences, list(read)) if isinstance(sequences, (list, tuple, dict)) else read[0]
 
 
 def _batch_major(x: Tensor) -> Tensor:
@@ -446,7 +468,7 @@ def _batch_major(x: Tensor) -> Tensor:
     return ops.transpose(x, (1, 0, *range(2, len(x.shape or ()))))
 
 
-def _choose(keep: Tensor, new: Any, old: Any) -> Tensor:
+def _choose(keep: Tensor, new: TensorLike, old: TensorLike) -> Tensor:
     """`new` for the samples of which `keep`, ``(batch,)`` or ``(batch, 1)``, holds; otherwise `old`."""
     new = ops.convert_to_tensor(new)
     return ops.where(_like_rank(keep, new), new, old)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
-from ...engine.ops.base import TensorLike
 from .cell import RecurrentCell
 from .layer import RecurrentLayer
+
+if TYPE_CHECKING:
+    from ..core.options import RecurrentOptions
 
 
 class SimpleRNNCell(RecurrentCell):
@@ -24,7 +26,7 @@ class SimpleRNNCell(RecurrentCell):
     """
 
     def call(
-        self, inputs: TensorLike, states: Sequence[Tensor], training: bool | None = False
+        self, inputs: Tensor, states: Sequence[Tensor], training: bool | None = False
     ) -> tuple[Tensor, list[Tensor]]:
         inputs, hidden = self.dropped(inputs, states[0], training)
         outputs = ops.matmul(inputs, self.kernel)
@@ -69,7 +71,7 @@ class SimpleRNN(RecurrentLayer):
         stateful: bool = False,
         unroll: bool = False,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(
             units,

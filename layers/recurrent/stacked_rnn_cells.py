@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine.graph import Tensor, flatten
 from ...engine.ops.base import TensorLike
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from .cell import build_cell, call_cell, dropout_scope, has_bare_state, initial_states, output_size_of
+
+if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
+    from ..core.options import LayerOptions
+    from .cell import CellLike
 
 
 @config_from_signature()
@@ -25,11 +30,11 @@ class StackedRNNCells(Layer):
         ValueError: one of them has no `call` or no `state_size`.
     """
 
-    def __init__(self, cells: Sequence[Any], **kwargs: Any) -> None:
+    def __init__(self, cells: Sequence[CellLike], **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         for cell in cells:
             check_cell(cell)
-        self.cells = list(cells)
+        self.cells: list[Any] = list(cells)  # of the user's classes
 
     @property
     def state_size(self) -> list[Any]:
@@ -40,12 +45,12 @@ class StackedRNNCells(Layer):
     def output_size(self) -> Any:
         return output_size_of(self.cells[-1])
 
-    def get_initial_state(self, batch_size: Any = None) -> list[Any]:
+    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Any]:
         """The first states of each cell."""
         first = [initial_states(cell, batch_size, self.compute_dtype) for cell in self.cells]
         return [states[0] if has_bare_state(cell) else states for cell, states in zip(self.cells, first, strict=True)]
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         for cell in self.cells:
             build_cell(cell, input_shape)
             input_shape = (input_shape[0], output_size_of(cell))
@@ -62,7 +67,7 @@ class StackedRNNCells(Layer):
         return inputs, new_states
 
     @contextmanager
-    def dropout_masks(self, batch_size: Any, training: bool | None) -> Generator[None]:
+    def dropout_masks(self, batch_size: DimLike | None, training: bool | None) -> Generator[None]:
         """Draw the dropout masks of all cells once, for all steps inside the block."""
         with ExitStack() as stack:
             for cell in self.cells:
@@ -70,7 +75,7 @@ class StackedRNNCells(Layer):
             yield
 
 
-def check_cell(cell: Any) -> None:
+def check_cell(cell: object) -> None:
     """Check that `cell` is one.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -31,7 +31,7 @@ _open = _Open()
 
 
 @contextmanager
-def rows_live(live: Any, other_rows: bool = False) -> Generator[None]:
+def rows_live(live: Tensor | None, other_rows: bool = False) -> Generator[None]:
     """Within the block only some rows take part.
 
     Args:

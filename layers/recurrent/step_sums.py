@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...engine import ops
 from ...engine.graph import Graph, Tensor
@@ -32,7 +31,7 @@ class StepSums:
     graph: Graph
     summands: list[_Summand] = field(default_factory=list[_Summand])
 
-    def values(self, live: Any = None) -> list[Tensor]:
+    def values(self, live: Tensor | None = None) -> list[Tensor]:
         """The values of this step.
 
         Args:
@@ -46,7 +45,7 @@ class StepSums:
                 found.append(value)
         return found
 
-    def added(self, totals: Sequence[Tensor], rows: Any = None) -> list[Tensor]:
+    def added(self, totals: Sequence[Tensor], rows: Tensor | None = None) -> list[Tensor]:
         """The totals with the values of this step.
 
         Args:

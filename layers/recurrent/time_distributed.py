@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -11,7 +12,9 @@ from ..core.wrapper import Wrapper
 from .step_rows import live_rows, rows_live
 
 if TYPE_CHECKING:
+    from ...engine.graph import Shape
     from ..core.layer import Layer
+    from ..core.options import LayerOptions
 
 
 class TimeDistributed(Wrapper):
@@ -24,11 +27,11 @@ class TimeDistributed(Wrapper):
         ValueError: `layer` is none, or at the call the input has fewer than three axes.
     """
 
-    def __init__(self, layer: Layer, **kwargs: Any) -> None:
+    def __init__(self, layer: Layer, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(layer, **kwargs)
         self.supports_masking = True
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         if input_shape is None or len(input_shape) < 3:
             raise ValueError(
                 f"Layer {self.name!r} (TimeDistributed) takes inputs of shape (batch, steps, ...) with at least three "
@@ -36,7 +39,7 @@ class TimeDistributed(Wrapper):
             )
         super().build((input_shape[0], *input_shape[2:]))
 
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+    def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None) -> Any:
         if mask is not None:
             self._check_mask(inputs.shape, mask.shape)
         batch, steps = ops.shape(inputs)[:2]
@@ -57,7 +60,7 @@ class TimeDistributed(Wrapper):
 
         return map_leaves(split, outputs)
 
-    def _check_mask(self, shape: Any, mask_shape: Any) -> None:
+    def _check_mask(self, shape: Shape, mask_shape: Shape) -> None:
         if shape is None or mask_shape is None:
             return
         pairs = zip(mask_shape[:2], shape[:2], strict=False)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...engine import ops
 from ...engine.control_flow import while_loop
 from ...engine.graph import Tensor
 from ..attention.masks import as_mask
+
+if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
+    from ...engine.ops.base import TensorLike
 
 
 class Trees(NamedTuple):
@@ -27,7 +31,7 @@ class Trees(NamedTuple):
     is_live: Tensor
     roots: Tensor
     width: int
-    total: Any
+    total: DimLike
 
 
 class Levels(NamedTuple):
@@ -48,7 +52,7 @@ class Levels(NamedTuple):
     places: Tensor
 
 
-def trees_of(children: Any, mask: Any, name: str) -> Trees:
+def trees_of(children: Tensor, mask: TensorLike | None, name: str) -> Trees:
     """Trees from the numbers of children within each row of the batch.
 
     Args:
@@ -87,10 +91,10 @@ def _parents_and_depths(numbers: Tensor, width: int, total: Tensor, name: str) -
     up = ops.scatter_update(ops.full((total + 1,), total, "int32"), flat[:, None], owners)
     up = ops.where(ops.equal(ops.arange(total + 1), total), total, up)  # nobody's parent is nobody
 
-    def body(round: Any, up: Any, way: Any) -> tuple[Any, ...]:
+    def body(round: Tensor, up: Tensor, way: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return round + 1, ops.take(up, up), way + ops.take(way, up)
 
-    def unfinished(round: Any, up: Any, way: Any) -> Any:
+    def unfinished(round: Tensor, up: Tensor, way: Tensor) -> Tensor:
         return ops.logical_and(round < 31, ops.any(up < total))
 
     _, ends, ways = while_loop(unfinished, body, (0, up, ops.cast(up < total, "int32")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
@@ -14,11 +14,16 @@ from ...engine.objects import activations, constraints, initializers, regularize
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ..core.dense import known_features, positive_int
+from ..core.input_spec import known_shape
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
 from .cell import forget_gate_of_ones
 from .tree_levels import Trees, levels_of, trees_of
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions
+
 
 IMPLEMENTATIONS = ("levels", "nodes")
 
@@ -95,7 +100,7 @@ class TreeLSTM(Layer):
         kernel_constraint: ConstraintLike = None,
         recurrent_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         if implementation not in IMPLEMENTATIONS:
@@ -121,7 +126,7 @@ class TreeLSTM(Layer):
 
     # --- weights --------------------------------------------------------------------------------------------
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         units, arity = self.units, self.arity or 1
         first = forget_gate_of_ones(self.bias_initializer, units) if self.unit_forget_bias else None
         return (
@@ -130,10 +135,10 @@ class TreeLSTM(Layer):
             WeightSpec("bias", (4 * units,), first, present=self.use_bias),
         )
 
-    def build(self, inputs_shape: Any, children_shape: Any = None) -> None:
+    def build(self, inputs_shape: Sequence[int | None], children_shape: Sequence[int | None] | None = None) -> None:
         self.build_weights(self.weight_specs(inputs_shape))
 
-    def _check_shapes(self, inputs_shape: Any, children_shape: Any) -> None:
+    def _check_shapes(self, inputs_shape: Sequence[int | None], children_shape: Sequence[int | None]) -> None:
         given = f"got inputs of shape {inputs_shape} and children of shape {children_shape}."
         what = f"Layer {self.name!r} (TreeLSTM)"
         if len(inputs_shape) != 3 or len(children_shape) != 3:
@@ -150,10 +155,11 @@ class TreeLSTM(Layer):
 
     # --- the pass from the leaves up ------------------------------------------------------------------------
 
-    def call(self, inputs: Any, children: Any, mask: TensorLike | None = None) -> Tensor:
+    def call(self, inputs: Tensor, children: TensorLike, mask: TensorLike | None = None) -> Tensor:
         children = ops.convert_to_tensor(children)
-        self._check_shapes(inputs.shape, children.shape)
-        if children.shape[2] == 0:  # leaves alone: what follows needs a place for a child, if there is none in it
+        children_shape = known_shape(children.shape)
+        self._check_shapes(known_shape(inputs.shape), children_shape)
+        if children_shape[2] == 0:  # leaves alone: what follows needs a place for a child, if there is none in it
             children = ops.pad(children, ((0, 0), (0, 0), (0, 1)), constant_values=-1)
         trees = trees_of(children, mask, f"Layer {self.name!r} (TreeLSTM)")
         rows = ops.reshape(inputs, (-1, ops.shape(inputs)[-1]))
@@ -187,7 +193,7 @@ class TreeLSTM(Layer):
         places = pieces(levels.places, levels.inner_counts, trees.width, "int32")
         outputs = TensorArray(dtype, size=count, element_shape=(None, 2 * self.units))
 
-        def body(depth: Any, below: Any, outputs: Any) -> tuple[Any, ...]:
+        def body(depth: Tensor, below: Tensor, outputs: TensorArray) -> tuple[Tensor, Tensor, TensorArray]:
             given = ops.take(below, places.read(depth), axis=0)
             states = self._inner_states(gates.read(depth), given, trees.width)
             level = ops.concatenate([states, leaves.read(depth)])
@@ -205,13 +211,13 @@ class TreeLSTM(Layer):
         from_inputs = self._from_inputs(rows)
         length = 2 * self.units
 
-        def cell(gates: Any, below: Any) -> Any:
+        def cell(gates: Tensor, below: Tensor) -> Tensor:
             return self._inner_states(gates, below, trees.width)
 
-        def state_of(child: Any, store: Any) -> Any:
+        def state_of(child: Tensor, store: TensorStore) -> Tensor:
             return cond(child < trees.total, lambda: store.read(child), lambda: ops.zeros((length,), rows.dtype))
 
-        def body(i: Any, store: Any) -> tuple[Any, ...]:
+        def body(i: Tensor, store: TensorStore) -> tuple[Tensor, TensorStore]:
             node = order[i]
             below = ops.stack([state_of(trees.children[node, place], store) for place in range(trees.width)])
             given = [from_inputs[node][None], below[None]]
@@ -269,7 +275,7 @@ class TreeLSTM(Layer):
 
     # --- what it says of itself -----------------------------------------------------------------------------
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> TensorLike | None:
         """The nodes' mask if all nodes are returned."""
         return mask if self.return_nodes else None
 

@@ -201,7 +201,7 @@ def test_metric_is_saved_with_the_model(tmp_path: Any) -> None:
 
 def test_what_is_no_metric_is_told() -> None:
     with pytest.raises(TypeError, match=r"ponder_metric must be a metric, such as ab.metrics.Mean.*got 'ponder' \(str"):
-        layers.AdaptiveComputationTime(layers.SimpleRNNCell(2), ponder_metric="ponder")
+        layers.AdaptiveComputationTime(layers.SimpleRNNCell(2), ponder_metric=cast(Any, "ponder"))
 
 
 def test_saved_and_loaded(tmp_path: Any) -> None:
@@ -242,7 +242,7 @@ def test_half_precision() -> None:
 )
 def test_wrong_arguments(arguments: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        layers.AdaptiveComputationTime(**{"cell": layers.SimpleRNNCell(2), **arguments})
+        layers.AdaptiveComputationTime(**cast(dict[str, Any], {"cell": layers.SimpleRNNCell(2), **arguments}))
 
 
 @pytest.mark.parametrize("shape", [(2, 3, None), (2, 3, 4, 5)])

@@ -1,7 +1,7 @@
 """The cell that attends to a memory at each step, against NumPy."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -96,7 +96,7 @@ def test_attention_that_can_not_be() -> None:
     with pytest.raises(ValueError, match="score must be 'general', 'dot' or 'additive', got 'cosine'"):
         layers.AttentionCell(layers.GRUCell(3), 4, "cosine")
     with pytest.raises(ValueError, match="AttentionRNN takes an AttentionCell, got <"):
-        layers.AttentionRNN(layers.GRUCell(3))
+        layers.AttentionRNN(cast(Any, layers.GRUCell(3)))
     attending = layers.AttentionCell(layers.GRUCell(3), 4)
     for wrapped in (layers.AdaptiveComputationTime(attending), layers.ZoneoutCell(attending, 0.1)):
         kind = type(wrapped).__name__
@@ -104,7 +104,7 @@ def test_attention_that_can_not_be() -> None:
             ValueError,
             match=rf"other way round: AttentionCell\({kind}\(GRUCell\(\.\.\.\)\), units",
         ):
-            layers.AttentionRNN(wrapped)
+            layers.AttentionRNN(cast(Any, wrapped))
     with pytest.raises(ValueError, match=r"score='dot' needs a memory of the length of the cell's output, 3, got"):
         layers.AttentionRNN(layers.AttentionCell(layers.GRUCell(3), 4, "dot"))(data(2, 3, 2), data(2, 6, 5))
     with pytest.raises(ValueError, match=r"can't be built without a memory"):

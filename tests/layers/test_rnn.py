@@ -1,6 +1,6 @@
 """Recurrent layers over any cell: custom cells, states, masks, unknown sizes, dropout, gradients, errors."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -294,7 +294,7 @@ def test_layers_between_cell_and_loop_share_weights() -> None:
 
 def test_what_is_no_cell() -> None:
     with pytest.raises(ValueError, match="no call and no state_size"):
-        layers.RNN(3)
+        layers.RNN(cast(Any, 3))
     with pytest.raises(ValueError, match="no state_size"):
         layers.RNN(layers.Dense(3))
 
@@ -342,7 +342,7 @@ def test_sequences_of_the_wrong_rank_or_size() -> None:
 
 def test_unknown_arguments() -> None:
     with pytest.raises(TypeError, match=r"LSTM\(\) got an unexpected keyword argument 'colour'"):
-        layers.LSTM(3, colour="red")
+        layers.LSTM(3, **cast(Any, {"colour": "red"}))
     with pytest.raises(ValueError, match="units must be a positive integer, got units=0"):
         layers.GRU(0)
 
@@ -355,7 +355,7 @@ def test_bidirectional_layers_must_fit() -> None:
     with pytest.raises(ValueError, match="merge_mode must be one of"):
         layers.Bidirectional(layers.LSTM(2), merge_mode="max")
     with pytest.raises(ValueError, match="takes recurrent layers"):
-        layers.Bidirectional(3)
+        layers.Bidirectional(cast(Any, 3))
 
 
 def test_bidirectional_over_a_custom_cell() -> None:

@@ -1,7 +1,7 @@
 """Transformer blocks and positions against plain NumPy; caches against whole sequences; generation in the graph."""
 
 import itertools
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -488,7 +488,7 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match=r"\(TransformerDecoderCell\) has no encoder sequence to attend to"):
         layers.RNN(layers.TransformerDecoderCell(decoder, 4))(x)
     with pytest.raises(ValueError, match="TransformerDecoderCell takes a TransformerDecoder, got"):
-        layers.TransformerDecoderCell(layers.GRUCell(3), 4)
+        layers.TransformerDecoderCell(cast(Any, layers.GRUCell(3)), 4)
     attention = layers.CachedMultiHeadAttention(2, 3, name="heads")
     with pytest.raises(ValueError, match=r"'heads' .* was given a cache_update_index without a cache"):
         attention(x, x, cache_update_index=0)

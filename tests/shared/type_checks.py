@@ -26,6 +26,10 @@ model = ab.Sequential([ab.Input((3,)), layers.Dense(1)])
 MISTAKES: dict[str, tuple[str, str]] = {
     'layers.Dense("three")': ("reportArgumentType", "arg-type"),
     "layers.Dense()": ("reportCallIssue", "call-arg"),
+    "layers.Dense(3, trainabel=False)": ("reportCallIssue", "call-arg"),
+    'layers.Conv2D(3, "3")': ("reportArgumentType", "arg-type"),
+    "layers.GRU(4, unrol=True)": ("reportCallIssue", "call-arg"),
+    'layers.RNN("lstm")': ("reportArgumentType", "arg-type"),
     'layers.LSTM(4, return_sequences="yes")': ("reportArgumentType", "arg-type"),
     "layers.Densee(3)": ("reportAttributeAccessIssue", "attr-defined"),
     'ab.optimizers.Adam(learning_rate="fast")': ("reportArgumentType", "arg-type"),
