@@ -15,6 +15,7 @@ from ..engine.objects.identifiers import InitializerLike
 from ..engine.ops.base import TensorLike
 from ..engine.ops.random import samplers as random
 from .core.dense import known_features, positive_int
+from .core.input_spec import known_shape
 from .core.layer import Layer
 from .core.layer_config import config_from_signature
 from .core.tracking import optional_metric
@@ -23,7 +24,9 @@ from .recurrent.step_rows import live_rows, rows_live
 from .recurrent.step_sums import sum_over_steps
 
 if TYPE_CHECKING:
+    from ..engine.graph import Shape
     from .core.options import LayerOptions
+    from .core.tracking import TrackedMetric
 
 
 _LEAST_NOISE = 1e-2  # what is divided by; as in the authors' own program
@@ -103,7 +106,7 @@ class MixtureOfExperts(Layer):
         noise_initializer: InitializerLike = "zeros",
         seed: int | None = None,
         routing: str = "token_choice",
-        dropped_metric: Any = None,
+        dropped_metric: TrackedMetric | None = None,
         **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
@@ -147,10 +150,11 @@ class MixtureOfExperts(Layer):
                 expert.build((None, known_features(self, input_shape)))
                 expert.built = True
 
-    def call(self, inputs: Any, mask: TensorLike | None = None, training: bool | None = False) -> Tensor:
+    def call(self, inputs: Tensor, mask: Tensor | None = None, training: bool | None = False) -> Tensor:
         dims = ops.shape(inputs)
-        tokens = ops.reshape(inputs, (-1, inputs.shape[-1]))
-        live = self._live_of_cell(inputs) if mask is None else self._live(mask, len(inputs.shape))
+        shape = known_shape(inputs.shape)
+        tokens = ops.reshape(inputs, (-1, known_features(self, shape)))
+        live = self._live_of_cell(inputs) if mask is None else self._live(mask, len(shape))
         if self.routing == "expert_choice":
             outputs = self._experts_choose(tokens, live)
         else:
@@ -159,21 +163,23 @@ class MixtureOfExperts(Layer):
             outputs = self._run_experts(tokens, routes)
         return ops.reshape(outputs, (*dims[:-1], *ops.shape(outputs)[1:]))
 
-    def _live(self, mask: Any, rank: int) -> Tensor:
+    def _live(self, mask: Tensor, rank: int) -> Tensor:
         """The mask as ``(tokens,)``."""
-        if len(mask.shape) != rank - 1:
+        if mask.ndim != rank - 1:
             raise ValueError(
                 f"Layer {self.name!r} (MixtureOfExperts): mask must have the inputs' shape without the last axis, "
                 f"{rank - 1} axes, got a mask of shape {mask.shape}."
             )
         return ops.reshape(ops.cast(mask, "bool"), (-1,))
 
-    def _live_of_cell(self, inputs: Any) -> Any:
+    def _live_of_cell(self, inputs: Tensor) -> Tensor | None:
         """Return a mask of the tokens of rows that take the step, ``(tokens,)``; None for all, as outside of a cell."""
-        rows, rank = live_rows(), len(inputs.shape)
+        rows = live_rows()
         if rows is None:
             return None
-        known = {*(rows.shape or ()), inputs.shape[0]} - {None}
+        shape = known_shape(inputs.shape)
+        rank = len(shape)
+        known = {*(rows.shape or ()), shape[0]} - {None}
         if rank == 1 or len(known) > 1:
             raise ValueError(
                 f"Layer {self.name!r} (MixtureOfExperts) is part of a cell whose rows do not all take each step, so "
@@ -187,7 +193,7 @@ class MixtureOfExperts(Layer):
 
     # --- the gate -------------------------------------------------------------------------------------------
 
-    def _routes(self, tokens: Tensor, live: Any, training: bool | None) -> _Routes:
+    def _routes(self, tokens: Tensor, live: Tensor | None, training: bool | None) -> _Routes:
         logits = clean = self._logits(tokens)
         scale = None
         if self.noise_kernel is not None:
@@ -221,6 +227,7 @@ class MixtureOfExperts(Layer):
     def _smooth_load(self, routes: _Routes) -> Tensor:
         """``(experts,)``: the sums of the chances to be chosen if the noise on that expert were drawn again."""
         last_in, first_out = routes.values[:, self.k - 1 : self.k], routes.values[:, self.k : self.k + 1]
+        assert routes.scale is not None  # there is noise where this loss is
         threshold = ops.where(routes.logits > first_out, first_out, last_in)
         normal = (routes.clean - threshold) / (routes.scale * 2**0.5)
         return ops.sum(routes.among_live((1 + ops.erf(normal)) / 2), axis=0)
@@ -282,7 +289,7 @@ class MixtureOfExperts(Layer):
         share = experts_a_token / self.num_experts
         return ops.cast(ops.ceil(ops.cast(count, "float64") * share), "int32")
 
-    def _experts_choose(self, tokens: Tensor, live: Any) -> Tensor:
+    def _experts_choose(self, tokens: Tensor, live: Tensor | None) -> Tensor:
         """The tokens that each expert takes; and the results, by their gates, added up at their places."""
         count = ops.shape(tokens)[0]
         scores = ops.transpose(ops.softmax(self._logits(tokens)))  # (experts, tokens)
@@ -322,11 +329,11 @@ class _Routes:
 
     clean: Tensor
     logits: Tensor
-    scale: Any
+    scale: Tensor | None
     values: Tensor
     chosen: Tensor
     gates: Tensor
-    live: Any
+    live: Tensor | None
 
     def among_live(self, values: Tensor) -> Tensor:
         """``(tokens, ...)``, with 0 for tokens that do not count."""
@@ -359,7 +366,7 @@ def _counter(shape: tuple[int, ...], name: str) -> Variable:
     return Variable(np.zeros(shape, "int32"), trainable=False, name=name, aggregation="sum")
 
 
-def _agree(one: Any, other: Any) -> bool:
+def _agree(one: Shape, other: Shape) -> bool:
     """Test whether outputs of these shapes can be of one shape, the number of tokens aside."""
     if one is None or other is None:
         return True

@@ -87,7 +87,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
         top, bottom, down = _neighbours(rows, high)
         left, right, across = _neighbours(columns, wide)
 
-        def looked_up(row: Any, column: Any) -> Tensor:
+        def looked_up(row: Tensor, column: Tensor) -> Tensor:
             tile = (planes * rows + ops.reshape(row, (-1, 1))) * columns + column
             return ops.take(ops.reshape(tables, (-1,)), tile * _LEVELS + levels)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.control_flow import switch
@@ -20,6 +20,10 @@ from .augmentation_colors import RandomColorDegeneration, RandomPosterization, R
 from .augmentation_histograms import AutoContrast, Equalization, Solarization
 from .augmentation_warps import RandomShear
 from .images import ImageLayer, RandomImageLayer, Transformation, factor_pair, value_pair
+
+if TYPE_CHECKING:
+    from ..core.options import LayerOptions, UnnamedOptions
+
 
 _COLORS = ("random_brightness", "random_color_degeneration", "random_contrast", "random_sharpness")
 _MOVES = ("random_shear", "random_translation", "random_rotation")
@@ -144,7 +148,7 @@ class RandAugment(_Policy):
         interpolation: str = "bilinear",
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(value_range, factor, interpolation, seed, data_format, **kwargs)
         self.num_ops = _count(self, "num_ops", num_ops, 0)
@@ -189,7 +193,7 @@ class AugMix(_Policy):
         interpolation: str = "bilinear",
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(value_range, factor, interpolation, seed, data_format, **kwargs)
         self.num_chains = _count(self, "num_chains", num_chains, 1)
@@ -208,8 +212,8 @@ class AugMix(_Policy):
         shape = (self.num_chains, self.chain_depth)
         numbers = random.randint(shape, 0, len(self.names) + 1, seed=self.generator)
 
-        def add_chain(chain: Any, mixed: dict[str, Tensor]) -> dict[str, Tensor]:
-            def step(place: Any, made: dict[str, Tensor]) -> dict[str, Tensor]:
+        def add_chain(chain: Tensor, mixed: dict[str, Tensor]) -> dict[str, Tensor]:
+            def step(place: Tensor, made: dict[str, Tensor]) -> dict[str, Tensor]:
                 return self._by_number(numbers[chain, place], made, nothing=1)
 
             made = fori_loop(0, self.chain_depth, step, batch)
@@ -239,7 +243,7 @@ class Pipeline(Layer):
     [[255.0, 0.0]]
     """
 
-    def __init__(self, layers: Sequence[Any], name: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, layers: Sequence[Layer], name: str | None = None, **kwargs: Unpack[UnnamedOptions]) -> None:
         super().__init__(name=name, **kwargs)
         for layer in layers:
             if not isinstance(layer, Layer):
@@ -253,16 +257,16 @@ class Pipeline(Layer):
         """The layers, in the order in which they are called."""
         return list(self._pipeline_layers)
 
-    def call(self, inputs: TensorLike, training: bool | None = True, mask: Any = None) -> Any:
+    def call(self, inputs: TensorLike, training: bool | None = True, mask: TensorLike | None = None) -> Any:
         for place, layer in enumerate(self._pipeline_layers):
             takes = signature_of(type(layer).call).takes
-            given = {"training": training} if takes("training") else {}
+            given: dict[str, Any] = {"training": training} if takes("training") else {}
             if place == 0 and mask is not None and takes("mask"):
                 given["mask"] = mask
             inputs = layer(inputs, **given)
         return inputs
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """The masks that the layers inside gave to the outputs stay; the pipeline itself adds none."""
         return None
 

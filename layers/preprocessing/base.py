@@ -134,7 +134,7 @@ def _counts(indices: Tensor, depth: int, dtype: DTypeLike, weights: Tensor | Non
     return ops.reshape(sums, (*leading, depth))
 
 
-def encoded_shape(input_shape: Any, output_mode: str, depth: int | None) -> tuple[int | None, ...]:
+def encoded_shape(input_shape: Sequence[int | None], output_mode: str, depth: int | None) -> tuple[int | None, ...]:
     """The shape that `encode` gives."""
     shape = tuple(input_shape)
     if output_mode == "int":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -16,8 +16,12 @@ from ...engine.ops.text.hashing import CrossedBins, HashBins
 from ..core.layer_config import config_from_signature
 from .base import ENCODED_MODES, PreprocessingLayer, check_mode, encode, encoded_shape
 
+if TYPE_CHECKING:
+    from ...engine.objects.identifiers import PolicyLike
+    from ..core.options import LayerOptions
 
-def salt_pair(salt: Any, layer_name: str) -> list[int] | None:
+
+def salt_pair(salt: int | Sequence[int] | None, layer_name: str) -> list[int] | None:
     """A salt as two integers.
 
     Raises:
@@ -70,11 +74,11 @@ class Hashing(PreprocessingLayer):
     def __init__(
         self,
         num_bins: int,
-        mask_value: Any = None,
-        salt: Any = None,
+        mask_value: str | int | None = None,
+        salt: int | Sequence[int] | None = None,
         output_mode: str = "int",
         sparse: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         if kwargs.get("dtype") is None:
             kwargs["dtype"] = "int64" if output_mode == "int" else floatx()
@@ -93,7 +97,7 @@ class Hashing(PreprocessingLayer):
         self.autocast = False
         self._build_at_init()
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         values = ops.convert_to_tensor(inputs)
         mask_value = self.mask_value if self.num_bins > 1 else None
         bins = hash_buckets(as_text(values), self.num_bins - int(mask_value is not None), self.salt)
@@ -101,7 +105,7 @@ class Hashing(PreprocessingLayer):
             bins = ops.where(ops.equal(values, mask_value), ops.zeros_like(bins), bins + 1)
         return encode(bins, self.output_mode, self.num_bins, self.compute_dtype)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return encoded_shape(input_shape, self.output_mode, self.num_bins)
 
 
@@ -125,7 +129,7 @@ class HashedCrossing(PreprocessingLayer):
     """
 
     def __init__(
-        self, num_bins: int, output_mode: str = "int", sparse: bool = False, dtype: Any = None, **kwargs: Any
+        self, num_bins: int, output_mode: str = "int", sparse: bool = False, dtype: PolicyLike = None, **kwargs: Any
     ) -> None:
         super().__init__(dtype="int64" if output_mode == "int" and dtype is None else dtype, **kwargs)
         self.output_mode = check_mode(self, output_mode, ("int", "one_hot"), sparse)
@@ -140,7 +144,7 @@ class HashedCrossing(PreprocessingLayer):
             args = (features, *args[1:])
         return super().__call__(*args, **kwargs)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         if not isinstance(inputs, (list, tuple)) or len(inputs) < 2:
             raise ValueError(
                 f"Layer {self.name!r} crosses at least two features, in a list; got "
@@ -167,5 +171,5 @@ class HashedCrossing(PreprocessingLayer):
                     "Put numbers into bins first, as with Discretization."
                 )
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[Sequence[int | None]]) -> tuple[int | None, ...]:
         return encoded_shape(input_shape[0], self.output_mode, self.num_bins)

@@ -19,6 +19,8 @@ from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 
 if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
+    from ...engine.ops.base import TensorLike
     from ..core.options import LayerOptions
 
 
@@ -68,7 +70,7 @@ class ImageLayer(Layer):
 
     # --- calling --------------------------------------------------------------------------------------------
 
-    def call(self, data: object, training: bool | None = True) -> Any:
+    def call(self, data: TensorLike | dict[str, TensorLike], training: bool | None = True) -> Any:
         if not isinstance(data, dict):
             return self._on_images(data, None, training)[0]
         self._check_keys(data)
@@ -80,7 +82,7 @@ class ImageLayer(Layer):
             made["segmentation_masks"], _ = self._on_images(data["segmentation_masks"], transformation, training, True)
         return made
 
-    def _on_labels(self, data: Any, images: Tensor, transformation: Transformation) -> Tensor:
+    def _on_labels(self, data: TensorLike, images: Tensor, transformation: Transformation) -> Tensor:
         labels = ops.convert_to_tensor(data)
         if images.ndim == 4:
             return self.transform_labels(labels, transformation)
@@ -95,7 +97,7 @@ class ImageLayer(Layer):
             )
 
     def _on_images(
-        self, data: Any, transformation: Transformation | None, training: bool | None, is_mask: bool = False
+        self, data: TensorLike, transformation: Transformation | None, training: bool | None, is_mask: bool = False
     ) -> tuple[Tensor, Transformation]:
         images = self._cast(ops.convert_to_tensor(data))
         if images.ndim not in (3, 4):
@@ -136,7 +138,7 @@ class ImageLayer(Layer):
             )
         return height, width
 
-    def _window(self, images: Tensor, top: Any, left: Any, height: Any, width: object) -> Tensor:
+    def _window(self, images: Tensor, top: DimLike, left: DimLike, height: DimLike, width: DimLike) -> Tensor:
         rows, columns = slice(top, top + height), slice(left, left + width)
         if self.data_format == "channels_last":
             return images[:, rows, columns, :]
@@ -157,7 +159,7 @@ class ImageLayer(Layer):
         return tuple(shape)
 
 
-def value_pair(layer: Layer, value_range: Any) -> tuple[float, float]:
+def value_pair(layer: Layer, value_range: Sequence[float]) -> tuple[float, float]:
     """The lowest and the highest value of a pixel.
 
     Raises:
@@ -176,7 +178,7 @@ def rescaled(images: Tensor, old: Sequence[float], new: Sequence[float]) -> Tens
     return (images - old[0]) / (old[1] - old[0]) * (new[1] - new[0]) + new[0]
 
 
-def check_size(layer: Layer, height: Any, width: object) -> None:
+def check_size(layer: Layer, height: object, width: object) -> None:
     """Refuse sizes that are no positive integers."""
     for name, size in (("height", height), ("width", width)):
         if not isinstance(size, (int, np.integer)) or size < 1:
@@ -459,7 +461,7 @@ class RandomErasing(RandomImageLayer):
         self,
         factor: float | Sequence[float] = 1.0,
         scale: float | Sequence[float] = (0.02, 0.33),
-        fill_value: Any = None,
+        fill_value: float | Sequence[float] | None = None,
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
         data_format: str | None = None,
@@ -483,7 +485,9 @@ class RandomErasing(RandomImageLayer):
         start = self._uniform(images, 0.0, 1.0, ones=0) * (whole - share * whole)
         return start, start + share * whole
 
-    def _inside(self, down: Any, across: Any, height: Any, width: int) -> Tensor:
+    def _inside(
+        self, down: tuple[Tensor, Tensor], across: tuple[Tensor, Tensor], height: DimLike, width: DimLike
+    ) -> Tensor:
         """Return a mask of the pixels in the rectangles, ``(batch, height, width, 1)``."""
         rows, columns = ops.cast(ops.arange(height), "float32"), ops.cast(ops.arange(width), "float32")
         in_rows = ops.logical_and(rows >= down[0][:, None], rows < down[1][:, None])

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -35,15 +35,22 @@ from .base import (
 )
 from .hash import as_text, hash_buckets, salt_pair
 
+if TYPE_CHECKING:
+    from os import PathLike
+
+
 _FILE = "vocabulary.txt"
 Array = np.ndarray[Any, Any]
+Token = str | int
+VocabularyLike: TypeAlias = "str | PathLike[str] | Sequence[Token] | Array | None"
+"""Tokens, or a text file with one in each line; None for none."""
 _BYTES_A_TOKEN = 128  # that an out-of-vocabulary token takes in lists and arrays
 
 
 class _Table:
     """A map from keys to places, as two variables: sorted keys, and the place of each."""
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: np.dtype[Any]) -> None:
         empty = strings_of([""]) if dtype == string else np.zeros(1, "int64")
         self.keys = Variable(empty, shape=(None,), trainable=False, name="vocabulary")
         self.places = Variable(np.full(1, -1, "int64"), shape=(None,), trainable=False, name="places")
@@ -77,10 +84,10 @@ class IndexLookup(PreprocessingLayer):
         self,
         max_tokens: int | None,
         num_oov_indices: int,
-        mask_token: Any,
-        oov_token: Any,
+        mask_token: Token | None,
+        oov_token: Token | None,
         vocabulary_dtype: str,
-        vocabulary: Any = None,
+        vocabulary: VocabularyLike = None,
         idf_weights: TensorLike | None = None,
         invert: bool = False,
         output_mode: str = "int",
@@ -88,7 +95,7 @@ class IndexLookup(PreprocessingLayer):
         pad_to_max_tokens: bool = False,
         oov_method: str = "floormod",
         name: str | None = None,
-        salt: Any = None,
+        salt: int | Sequence[int] | None = None,
         vocabulary_size: int | None = None,
         has_input_vocabulary: bool | None = None,
         **kwargs: Any,
@@ -156,7 +163,7 @@ class IndexLookup(PreprocessingLayer):
         """The dtype of the inputs: that of the vocabulary, or of indices where `invert` is set."""
         return "int64" if self.invert else self.vocabulary_dtype
 
-    def _as_tokens(self, values: Sequence[Tensor]) -> Array:
+    def _as_tokens(self, values: Sequence[Token]) -> Array:
         if self._key_type != string:
             return np.asarray(values, "int64")
         return strings_of(values) if len(values) else np.zeros(0, string)
@@ -389,7 +396,7 @@ class IndexLookup(PreprocessingLayer):
             return ops.mod(values, self.num_oov_indices)
         return hash_buckets(as_text(values), self.num_oov_indices, self.salt)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         mode = "count" if self.output_mode == "tf_idf" else self.output_mode
         return encoded_shape(input_shape, mode, self._depth())
 
@@ -398,11 +405,11 @@ class IndexLookup(PreprocessingLayer):
     def get_build_config(self) -> dict[str, Any] | None:
         return None
 
-    def save_own_variables(self, store: Any) -> None:
+    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
         if self.output_mode == "tf_idf":
             store["idf_weights"] = self.idf_weights.numpy()
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: MutableMapping[str, Any]) -> None:
         if self.output_mode == "tf_idf" and "idf_weights" in store:
             self.idf_weights.write_value(np.asarray(store["idf_weights"], floatx()))
 
@@ -471,7 +478,7 @@ class StringLookup(IndexLookup):
         num_oov_indices: int = 1,
         mask_token: str | None = None,
         oov_token: str | None = "[UNK]",
-        vocabulary: Any = None,
+        vocabulary: VocabularyLike = None,
         idf_weights: TensorLike | None = None,
         invert: bool = False,
         output_mode: str = "int",
@@ -479,7 +486,7 @@ class StringLookup(IndexLookup):
         sparse: bool = False,
         encoding: str = "utf-8",
         name: str | None = None,
-        salt: Any = None,
+        salt: int | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.pop("vocabulary_dtype", None)
@@ -531,7 +538,7 @@ class IntegerLookup(IndexLookup):
         num_oov_indices: int = 1,
         mask_token: int | None = None,
         oov_token: int | None = -1,
-        vocabulary: Any = None,
+        vocabulary: VocabularyLike = None,
         vocabulary_dtype: str = "int64",
         idf_weights: TensorLike | None = None,
         invert: bool = False,
@@ -539,7 +546,7 @@ class IntegerLookup(IndexLookup):
         sparse: bool = False,
         pad_to_max_tokens: bool = False,
         oov_method: str = "floormod",
-        salt: Any = None,
+        salt: int | Sequence[int] | None = None,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:

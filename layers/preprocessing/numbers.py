@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
@@ -75,7 +75,7 @@ class Normalization(PreprocessingLayer):
                 f"Layer {self.name!r}: mean has {mean.ndim} axes, but axis={self.axis} keeps {len(self.axis)}."
             )
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         rank = len(input_shape)
         if any(not -rank <= axis < rank for axis in self.axis):
             raise ValueError(f"Layer {self.name!r}: axis={self.axis} is outside of inputs of shape {input_shape}.")
@@ -85,7 +85,7 @@ class Normalization(PreprocessingLayer):
                 f"Layer {self.name!r}: the sizes of axis={self.axis} must be known; inputs have shape {input_shape}."
             )
         self._reduced = tuple(axis for axis in range(rank) if axis not in self._kept)
-        self._broadcast = tuple(input_shape[axis] if axis in self._kept else 1 for axis in range(rank))
+        self._broadcast = tuple([input_shape[axis] or 0 if axis in self._kept else 1 for axis in range(rank)])
         if self.input_mean is not None:
             return
         shape = tuple(input_shape[axis] for axis in self._kept)
@@ -171,7 +171,7 @@ class Normalization(PreprocessingLayer):
         deviation = ops.maximum(ops.sqrt(variance), _EPSILON)
         return inputs * deviation + mean if self.invert else (inputs - mean) / deviation
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return tuple(input_shape)
 
     def get_config(self) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class Discretization(PreprocessingLayer):
         """The boundaries; None before they are found."""
         return self._boundaries.numpy().tolist() if self._has_boundaries else None
 
-    def _set_boundaries(self, boundaries: Any) -> None:
+    def _set_boundaries(self, boundaries: Sequence[float] | Array) -> None:
         array = np.asarray(boundaries, floatx()).reshape(-1)
         if np.any(np.diff(array) < 0):
             raise ValueError(f"Layer {self.name!r}: bin_boundaries must rise, got {list(boundaries)}.")
@@ -292,13 +292,13 @@ class Discretization(PreprocessingLayer):
         bins = ops.digitize(values, self._boundaries.value)
         return encode(bins, self.output_mode, len(boundaries) + 1, self.compute_dtype)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         boundaries = self.bin_boundaries
         return encoded_shape(
             input_shape, self.output_mode, self.num_bins if boundaries is None else len(boundaries) + 1
         )
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: Mapping[str, Any]) -> None:
         """Take over what Keras 2 wrote; today the boundaries are in the config."""
         if len(store) == 1:
             self.summary = np.asarray(store["0"])
@@ -363,7 +363,7 @@ class CategoryEncoding(PreprocessingLayer):
         self.autocast = False
         self._build_at_init()
 
-    def call(self, inputs: TensorLike, count_weights: Any = None) -> Tensor:
+    def call(self, inputs: TensorLike, count_weights: TensorLike | None = None) -> Tensor:
         if count_weights is not None and self.output_mode != "count":
             raise ValueError(
                 f"Layer {self.name!r}: count_weights are for output_mode='count', this one has {self.output_mode!r}."
@@ -372,5 +372,5 @@ class CategoryEncoding(PreprocessingLayer):
         indices = ops.cast(inputs, "int64")
         return encode(indices, self.output_mode, self.num_tokens, self.compute_dtype, weights)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return encoded_shape(input_shape, self.output_mode, self.num_tokens)

@@ -22,6 +22,9 @@ from ..core.layer_config import config_from_signature
 from ..core.weight import WeightSpec
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from ...engine.common.dtypes import DTypeLike
     from ..core.options import LayerOptions
 
 
@@ -67,7 +70,7 @@ class STFTSpectrogram(Layer):
         frame_length: int = 256,
         frame_step: int | None = None,
         fft_length: int | None = None,
-        window: Any = "hann",
+        window: str | ArrayLike | None = "hann",
         periodic: bool = False,
         scaling: str | None = "density",
         padding: str = "valid",
@@ -109,7 +112,7 @@ class STFTSpectrogram(Layer):
                 f"Layer {self.name!r}: {name} must be one of {', '.join(map(repr, allowed))}; got {value!r}."
             )
 
-    def weight_specs(self, input_shape: Any) -> Sequence[WeightSpec]:
+    def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         length = self.fft_length or 2 ** math.ceil(math.log2(self.frame_length))
         shape = (self.frame_length, 1, length // 2 + 1)
         real, imag = (STFT(side, self.window, self.scaling, self.periodic) for side in ("real", "imag"))
@@ -118,7 +121,7 @@ class STFTSpectrogram(Layer):
             WeightSpec("imag_kernel", shape, imag, present=self.mode != "real"),
         )
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Tensor) -> Any:
         if not is_floating(inputs.dtype):
             raise TypeError(
                 f"Layer {self.name!r} takes floats, got {inputs.dtype}. Cast the signal: ops.cast(x, 'float32')."
@@ -200,7 +203,7 @@ class MelSpectrogram(Layer):
         fft_length: int = 2048,
         sequence_stride: int = 512,
         sequence_length: int | None = None,
-        window: Any = "hann",
+        window: str | ArrayLike | None = "hann",
         sampling_rate: int = 16000,
         num_mel_bins: int = 128,
         min_freq: float = 20.0,
@@ -233,7 +236,7 @@ class MelSpectrogram(Layer):
         self.ref_power = ref_power
         self._build_at_init()
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Tensor) -> Any:
         signal = ops.cast(inputs, "float64" if self.compute_dtype == "float64" else "float32")
         real, imag = ops.stft(
             signal, self.sequence_length, self.sequence_stride, self.fft_length, self.window, center=True
@@ -259,7 +262,7 @@ class MelSpectrogram(Layer):
         sampling_rate: float = 8000,
         lower_edge_hertz: float = 125.0,
         upper_edge_hertz: float = 3800.0,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
     ) -> NDArray[Any]:
         """Return the matrix by which a spectrogram is multiplied to give mel bands: a triangle of height 1 for each
         band.
@@ -282,5 +285,5 @@ class MelSpectrogram(Layer):
         return np.pad(np.maximum(0.0, np.minimum(rising, falling)), [[1, 0], [0, 0]]).astype(dtype)
 
 
-def _mel_of(hertz: Any) -> Any:
+def _mel_of(hertz: float | NDArray[Any]) -> Any:
     return 1127.0 * np.log1p(hertz / 700.0)

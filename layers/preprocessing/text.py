@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from ...engine.ops.base import TensorLike
 from ...engine.session import Function
 from .base import PreprocessingLayer, batches_of, encoded_shape, strings_of
 from .lookup import StringLookup
+
+if TYPE_CHECKING:
+    from .lookup import VocabularyLike
+
 
 _STANDARDS = ("lower_and_strip_punctuation", "lower", "strip_punctuation")
 _SPLITS = ("whitespace", "character")
@@ -71,7 +75,7 @@ class TextVectorization(PreprocessingLayer):
         output_mode: str = "int",
         output_sequence_length: int | None = None,
         pad_to_max_tokens: bool = False,
-        vocabulary: Any = None,
+        vocabulary: VocabularyLike = None,
         idf_weights: TensorLike | None = None,
         sparse: bool = False,
         ragged: bool = False,
@@ -120,7 +124,7 @@ class TextVectorization(PreprocessingLayer):
         names = ", ".join(repr(name) for name in allowed)
         raise ValueError(f"Layer {self.name!r}: {argument}={value!r} is none of None, {names}, or a function.")
 
-    def _widths(self, ngrams: Any) -> tuple[int, ...] | None:
+    def _widths(self, ngrams: int | Sequence[int] | None) -> tuple[int, ...] | None:
         if ngrams is None:
             return None
         lengths: Any = (ngrams,) if isinstance(ngrams, int) else ngrams
@@ -139,7 +143,7 @@ class TextVectorization(PreprocessingLayer):
 
     # --- the vocabulary -------------------------------------------------------------------------------------
 
-    def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
+    def adapt(self, data: object, batch_size: int | None = None, steps: int | None = None) -> None:
         """Learn the vocabulary: the most frequent words of texts.
 
         Args:
@@ -152,7 +156,7 @@ class TextVectorization(PreprocessingLayer):
             self.update_state(batch)
         self.finalize_state()
 
-    def update_state(self, data: Any) -> None:
+    def update_state(self, data: object) -> None:
         """Count the words of a batch of texts."""
         texts = strings_of(np.atleast_1d(np.asarray(data)))
         for start in range(0, len(texts), _ROWS_AT_ONCE):
@@ -174,13 +178,13 @@ class TextVectorization(PreprocessingLayer):
         """The number of words, with the padding and the unknown token."""
         return self._lookup_layer.vocabulary_size()
 
-    def set_vocabulary(self, vocabulary: Any, idf_weights: TensorLike | None = None) -> None:
+    def set_vocabulary(self, vocabulary: VocabularyLike, idf_weights: TensorLike | None = None) -> None:
         """Replace the vocabulary; see `StringLookup.set_vocabulary`."""
         self._lookup_layer.set_vocabulary(vocabulary, idf_weights)
 
     # --- computing ------------------------------------------------------------------------------------------
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         found = self._lookup_layer.call(self._tokens(ops.convert_to_tensor(inputs)).values)
         length = self._output_sequence_length
         if self._output_mode != "int" or length is None:
@@ -233,7 +237,7 @@ class TextVectorization(PreprocessingLayer):
         values, lengths = ops.strings.split(texts, separator)
         return _Tokens(values, ops.where(ops.equal(texts, ""), ops.zeros_like(lengths), lengths))
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         shape = tuple(input_shape)
         if self._split is not None:
             shape = (*(shape[:-1] if len(shape) > 1 else shape), None)
@@ -276,10 +280,10 @@ class TextVectorization(PreprocessingLayer):
             made["ngrams"] = tuple(made["ngrams"])
         return super().from_config(made)
 
-    def save_own_variables(self, store: Any) -> None:
+    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
         self._lookup_layer.save_own_variables(store)
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: MutableMapping[str, Any]) -> None:
         self._lookup_layer.load_own_variables(store)
 
     def save_assets(self, dir_path: str | os.PathLike[str]) -> None:
@@ -291,7 +295,7 @@ class TextVectorization(PreprocessingLayer):
         self._lookup_layer.load_assets(dir_path)
 
 
-def _is_length(value: Any) -> bool:
+def _is_length(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 

@@ -34,9 +34,9 @@ class Candidates(NamedTuple):
         sampled_expected_count: float32 ``(num_sampled,)``, the same of the sampled classes.
     """
 
-    sampled_candidates: Any
-    true_expected_count: Any
-    sampled_expected_count: Any
+    sampled_candidates: Tensor
+    true_expected_count: Tensor
+    sampled_expected_count: Tensor
 
 
 def log_uniform_candidate_sampler(
@@ -201,7 +201,7 @@ def _checked(
     return ops.cast(true, "int64")
 
 
-def _generator(seed: Any) -> random.SeedGenerator:
+def _generator(seed: int | random.SeedGenerator | None) -> random.SeedGenerator:
     return seed if isinstance(seed, random.SeedGenerator) else random.SeedGenerator(seed)
 
 

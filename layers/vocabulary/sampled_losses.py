@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,20 +15,21 @@ from .candidate_sampling import log_uniform_candidate_sampler
 
 if TYPE_CHECKING:
     from ...engine.ops.random.keys import SeedGenerator
+    from .sharded_softmax import Table
 
 
 _NEVER = -1e30  # the logit of a class that must not count: finite, so that no gradient is NaN
 
 
 def sampled_softmax_loss(
-    weights: Any,
-    biases: Any,
+    weights: Table,
+    biases: Table,
     labels: TensorLike,
     inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
-    sampled_values: Any = None,
+    sampled_values: tuple[TensorLike, TensorLike, TensorLike] | None = None,
     remove_accidental_hits: bool = True,
     seed: int | SeedGenerator | None = None,
     *,
@@ -86,14 +87,14 @@ def sampled_softmax_loss(
 
 
 def nce_loss(
-    weights: Any,
-    biases: Any,
+    weights: Table,
+    biases: Table,
     labels: TensorLike,
     inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
-    sampled_values: Any = None,
+    sampled_values: tuple[TensorLike, TensorLike, TensorLike] | None = None,
     remove_accidental_hits: bool = False,
     seed: int | SeedGenerator | None = None,
     *,
@@ -139,12 +140,12 @@ def nce_loss(
 
 def _logits(
     name: str,
-    variables: tuple[Any, Any],
-    examples: tuple[Any, Any],
+    variables: tuple[Table, Table],
+    examples: tuple[TensorLike, TensorLike],
     counts: tuple[int, int, int],
-    sampled_values: Any,
+    sampled_values: tuple[TensorLike, TensorLike, TensorLike] | None,
     corrections: tuple[bool, bool],
-    seed: Any,
+    seed: int | SeedGenerator | None,
     partition_strategy: str,
 ) -> tuple[Tensor, Tensor]:
     """The logits of the true classes, ``(batch, num_true)``, and of the sampled ones, ``(batch, num_sampled)``."""
@@ -156,7 +157,7 @@ def _logits(
     candidates, true_count, sampled_count = [ops.stop_gradient(value) for value in sampled_values]
     candidates = ops.cast(candidates, "int64")
 
-    def rows(table: Tensor, ids: Tensor) -> Tensor:
+    def rows(table: Table, ids: Tensor) -> Tensor:
         return ops.cast(ops.embedding_lookup(table, ids, partition_strategy), inputs.dtype)
 
     true = ops.sum(ops.expand_dims(inputs, 1) * rows(weights, labels), axis=-1) + rows(biases, labels)
@@ -173,7 +174,7 @@ def _logits(
 
 
 def _of_candidates(
-    name: str, weights: Any, biases: Any, candidates: Tensor, inputs: Tensor, partition_strategy: str
+    name: str, weights: Table, biases: Table, candidates: Tensor, inputs: Tensor, partition_strategy: str
 ) -> Tensor:
     """The logits of the sampled classes, ``(batch, num_sampled)``; those of each shard are computed where it is."""
     (tables, strategy), (offsets, _) = shards_of(weights, partition_strategy), shards_of(biases, partition_strategy)

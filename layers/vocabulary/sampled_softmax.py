@@ -71,9 +71,9 @@ class SampledSoftmax(Layer):
         num_sampled: int,
         num_shards: int = 1,
         partition: str = "mod",
-        devices: Any = None,
+        devices: Sequence[str] | None = None,
         top_k: int | None = None,
-        embedding: Any = None,
+        embedding: Embedding | ShardedEmbedding | None = None,
         kernel_initializer: InitializerLike = "glorot_uniform",
         bias_initializer: InitializerLike = "zeros",
         seed: int | None = None,
@@ -148,7 +148,7 @@ class SampledSoftmax(Layer):
 
     def call(
         self,
-        inputs: TensorLike,
+        inputs: Tensor,
         labels: TensorLike | None = None,
         mask: TensorLike | None = None,
         training: bool | None = False,
@@ -182,7 +182,7 @@ class SampledSoftmax(Layer):
             losses = sharded_softmax_loss(self.tables, self.biases, labels, flat, partition)
         return ops.cast(losses, self.variable_dtype)
 
-    def _flat(self, given: TensorLike, inputs: Any, argument: str) -> Tensor:
+    def _flat(self, given: TensorLike, inputs: Tensor, argument: str) -> Tensor:
         """Labels or mask as ``(positions,)``."""
         tensor = ops.convert_to_tensor(given)
         if tensor.shape is not None and inputs.shape is not None and len(tensor.shape) != len(inputs.shape) - 1:
@@ -194,7 +194,7 @@ class SampledSoftmax(Layer):
             tensor = ops.cast(tensor, "int32")
         return ops.reshape(tensor, (-1,))
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """The inputs' mask, for each output."""
         return mask if self.top_k is None or mask is None else [mask] * 2
 
@@ -202,7 +202,7 @@ class SampledSoftmax(Layer):
         return {**super().get_config(), "embedding": serialize_keras_object(self.embedding) if self.is_tied else None}
 
 
-def _mean(losses: Tensor, mask: Any) -> Tensor:
+def _mean(losses: Tensor, mask: TensorLike | None) -> Tensor:
     """The mean over the positions that count."""
     if mask is None:
         return ops.mean(losses)
@@ -210,7 +210,7 @@ def _mean(losses: Tensor, mask: Any) -> Tensor:
     return ops.divide_no_nan(ops.sum(ops.where(live, losses, ops.zeros_like(losses))), ops.sum(live))
 
 
-def _checked_embedding(embedding: Any, num_classes: int) -> Any:
+def _checked_embedding(embedding: object, num_classes: int) -> Any:
     if embedding is None:
         return None
     if not isinstance(embedding, (Embedding, ShardedEmbedding)):

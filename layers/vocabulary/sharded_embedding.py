@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -14,6 +14,10 @@ from ...engine.ops.neural.embedding import STRATEGIES
 from ..core.dense import positive_int
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
+    from ..core.options import TableOptions
 
 
 @config_from_signature(activity_regularizer="activity_regularizer")
@@ -63,7 +67,7 @@ class ShardedEmbedding(Layer):
         embeddings_regularizer: RegularizerLike = None,
         embeddings_constraint: ConstraintLike = None,
         mask_zero: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[TableOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.input_dim = positive_int("ShardedEmbedding", "input_dim", input_dim)
@@ -89,7 +93,7 @@ class ShardedEmbedding(Layer):
         self.supports_masking = mask_zero
         self.autocast = False
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Sequence[int | None] | None = None) -> None:
         self.embeddings = self.add_sharded_weight(
             rows_of_shards(self.input_dim, self.num_shards, self.partition),
             self.partition,
@@ -105,11 +109,11 @@ class ShardedEmbedding(Layer):
         """The shards of the table."""
         return self.embeddings.shards
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         if inputs.dtype.kind not in "iu":
             inputs = ops.cast(inputs, "int32")
         return ops.cast(ops.embedding_lookup(self.embeddings, inputs), self.compute_dtype)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
         """Return a mask, True where the input is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None

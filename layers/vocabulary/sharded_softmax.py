@@ -7,20 +7,25 @@ section 4.2).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...engine import ops
-from ...engine.graph import Tensor, Variable
+from ...engine.graph import ShardedVariable, Tensor, Variable
 from ...engine.graph.scopes import colocate_with
 from ...engine.ops.base import TensorLike
 from ...engine.ops.neural.embedding import find_shards, shards_of
+from ..core.input_spec import known_shape
+
+Table: TypeAlias = "TensorLike | ShardedVariable"
+"""A table, whole, as a `ShardedVariable`, or as a list of shards."""
 
 
 def sharded_softmax_loss(
-    weights: Any,
-    biases: Any,
+    weights: Table,
+    biases: Table,
     labels: TensorLike,
     inputs: TensorLike,
     partition_strategy: str = "mod",
@@ -63,7 +68,7 @@ def sharded_softmax_loss(
     return total - (true[0] if len(true) == 1 else ops.sum(ops.stack(true), axis=0))
 
 
-def sharded_logits(weights: Any, biases: Any, inputs: TensorLike, partition_strategy: str = "mod") -> Tensor:
+def sharded_logits(weights: Table, biases: Table, inputs: TensorLike, partition_strategy: str = "mod") -> Tensor:
     """The logits of all classes, ``(batch, classes)``, in the order of their numbers; see `sharded_softmax_loss`.
 
     >>> import anabranch as ab
@@ -85,7 +90,7 @@ def sharded_logits(weights: Any, biases: Any, inputs: TensorLike, partition_stra
 
 
 def sharded_top_k(
-    weights: Any, biases: Any, inputs: TensorLike, k: int, partition_strategy: str = "mod"
+    weights: Table, biases: Table, inputs: TensorLike, k: int, partition_strategy: str = "mod"
 ) -> tuple[Tensor, Tensor]:
     """The `k` largest logits and their classes, the best of each shard's best; see `sharded_softmax_loss`.
 
@@ -118,7 +123,9 @@ def sharded_top_k(
     return best, ops.take_along_axis(ops.concatenate(numbers, axis=1), places, axis=1)
 
 
-def _checked(name: str, weights: Any, biases: Any, inputs: TensorLike) -> tuple[list[Any], list[Any], Tensor]:
+def _checked(
+    name: str, weights: Sequence[TensorLike], biases: Table, inputs: TensorLike
+) -> tuple[list[Tensor | Variable], list[Tensor | Variable], Tensor]:
     """The shards of weights and biases, as variables or tensors, and the inputs."""
     tables, offsets = [
         [each if isinstance(each, Variable) else ops.convert_to_tensor(each) for each in given]
@@ -141,8 +148,8 @@ def _checked(name: str, weights: Any, biases: Any, inputs: TensorLike) -> tuple[
     return tables, offsets, inputs
 
 
-def _sizes(tables: list[Any]) -> list[int]:
-    return [int(table.shape[0]) for table in tables]
+def _sizes(tables: list[Tensor | Variable]) -> list[int]:
+    return [known_shape(table.shape)[0] or 0 for table in tables]
 
 
 def _numbers(sizes: list[int], partition_strategy: str, name: str) -> tuple[Any, Any]:
@@ -157,11 +164,11 @@ def _numbers(sizes: list[int], partition_strategy: str, name: str) -> tuple[Any,
     return owner, every - starts[owner]
 
 
-def _shard_logits(table: Tensor, offset: Any, inputs: Tensor) -> Tensor:
+def _shard_logits(table: Tensor | Variable, offset: TensorLike, inputs: Tensor) -> Tensor:
     return ops.matmul(inputs, ops.transpose(ops.cast(table, inputs.dtype))) + ops.cast(offset, inputs.dtype)
 
 
-def _all_logits(tables: list[Any], offsets: list[Any], inputs: Tensor) -> list[Tensor]:
+def _all_logits(tables: list[Tensor | Variable], offsets: list[Tensor | Variable], inputs: Tensor) -> list[Tensor]:
     parts = list[Tensor]()
     for table, offset in zip(tables, offsets, strict=True):
         with colocate_with(table):

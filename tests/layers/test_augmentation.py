@@ -258,7 +258,7 @@ def test_equalized_values_are_about_equally_frequent() -> None:
         (lambda: L.RandAugment(num_ops=cast(Any, 1.5)), "num_ops must be an integer from 0 up"),
         (lambda: L.RandAugment()(np.ones((2, 2))), r"expects one image \(3 axes\) or a batch"),
         (lambda: L.RandAugment()({"pictures": IMAGES}), "takes images, or a dict"),
-        (lambda: L.Pipeline([3]), "Pipeline takes a list of layers, got 3 of type int"),
+        (lambda: L.Pipeline(cast(Any, [3])), "Pipeline takes a list of layers, got 3 of type int"),
     ],
 )
 def test_refused(make: Any, match: str) -> None:

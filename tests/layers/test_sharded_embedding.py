@@ -1,6 +1,6 @@
 """`ops.embedding_lookup` and `ShardedEmbedding`: rows of NumPy's table, and updates of these rows alone."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -217,7 +217,7 @@ def test_shards_on_devices() -> None:
 )
 def test_wrong_arguments(arguments: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        layers.ShardedEmbedding(**{"input_dim": 5, "output_dim": 2, "num_shards": 2, **arguments})
+        layers.ShardedEmbedding(**cast(Any, {"input_dim": 5, "output_dim": 2, "num_shards": 2, **arguments}))
 
 
 def test_hashing_in_front_takes_any_id() -> None:
