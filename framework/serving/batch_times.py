@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 _MOST_KINDS = 256  # that are remembered
 _SHARE = 0.2  # of the latest time in the mean
@@ -17,9 +20,9 @@ class BatchTimes:
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[Any, float] = {}
+        self._seconds: dict[Hashable, float] = {}
 
-    def note(self, key: Any, size: int, seconds: float) -> None:
+    def note(self, key: Hashable, size: int, seconds: float) -> None:
         """Note how long a batch of `size` rows took; those with the same key are of the same shapes."""
         kind = key, size
         before = self._seconds.get(kind)
@@ -27,7 +30,7 @@ class BatchTimes:
             del self._seconds[next(iter(self._seconds))]
         self._seconds[kind] = seconds if before is None else before + _SHARE * (seconds - before)
 
-    def rows(self, key: Any, waiting: int, size: int) -> int:
+    def rows(self, key: Hashable, waiting: int, size: int) -> int:
         """Return how many of the rows that wait are computed next: all, or the power of two below.
 
         That is the number by which more rows are computed in a second. As long as a size has not been measured, it is

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from .servable import Servable
 from .short_calls import AT_ONCE_SECONDS, ShortCalls
 from .signature import DEFAULT
 from .statistics import BatchObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class _Request:
     __slots__ = ("arrays", "future", "had_to_wait", "key", "rows", "signature", "since", "sizes")
 
     def __init__(
-        self, arrays: Sequence[Any], signature: str, rows: int, key: Any, sizes: Any, future: Any, waits: bool
+        self, arrays: Sequence[Any], signature: str, rows: int, key: Hashable, sizes: Any, future: Any, waits: bool
     ) -> None:
         self.arrays, self.signature, self.rows, self.key = arrays, signature, rows, key
         self.sizes: tuple[tuple[int, ...], tuple[int, ...]] | None = sizes

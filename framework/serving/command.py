@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .examples import example_generation, example_instances
 from .exporting.command import add_import_option
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
 
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # whose put() may be called by a signal's handler
 
-    def note(number: int, frame: Any) -> None:
+    def note(number: int, frame: object) -> None:
         if number != _RELOAD:
             signal.signal(number, signal.SIG_DFL)
         signals.put(number)

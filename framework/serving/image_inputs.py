@@ -9,7 +9,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from ...distribute.inference import RequestError
 from ...engine.common.dtypes import as_dtype
 from ..data.images import img_to_array, load_img, open_image, resizer
 from .signature import ImageForm, TensorInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_PIXELS = 1 << 25  # of an image: a few bytes can ask for many
 MAX_BYTES = 1 << 28  # of the images of a request, as arrays
@@ -52,7 +55,7 @@ def is_encoded(value: Any) -> bool:
     return isinstance(value, (bytes, str)) or (isinstance(value, dict) and value.keys() == {"b64"})
 
 
-def decoded(info: TensorInfo, value: Any) -> Any:
+def decoded(info: TensorInfo, value: object) -> Any:
     """Return images as an array for an input.
 
     Args:
@@ -151,7 +154,9 @@ def _resizer(height: int, width: int, form: ImageForm) -> Callable[[Any], Any]:
     return resizer((height, width), form.resize or "nearest", crop, padded, "channels_last")
 
 
-def image_forms(caller: str, infos: Sequence[TensorInfo], images: Any) -> tuple[TensorInfo, ...]:
+def image_forms(
+    caller: str, infos: Sequence[TensorInfo], images: Mapping[str, Mapping[str, object]] | None
+) -> tuple[TensorInfo, ...]:
     """Return inputs with the forms in which images may come.
 
     Args:

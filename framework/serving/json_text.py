@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
 from ...distribute.inference import RequestError
+
+if TYPE_CHECKING:
+    from ..structures import Array
 
 _TOKENS = re.compile(rb"NaN|Infinity")
 
@@ -39,7 +42,7 @@ def read_object(body: bytes | memoryview) -> dict[str, Any]:
     return value
 
 
-def write_json(value: Any, arrays: tuple[Any, ...] = ()) -> bytes:
+def write_json(value: object, arrays: tuple[Any, ...] = ()) -> bytes:
     """`value`, which may hold arrays, as JSON.
 
     Args:
@@ -52,7 +55,7 @@ def write_json(value: Any, arrays: tuple[Any, ...] = ()) -> bytes:
     return text
 
 
-def as_json_array(array: Any) -> Any:
+def as_json_array(array: Array) -> Any:
     """An array as one that `write_json` takes: text as lists, bfloat16 as float32, numbers in C order."""
     if array.dtype.kind == "T":
         return array.tolist()

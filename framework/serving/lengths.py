@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .signature import Signature
+
+if TYPE_CHECKING:
+    from ..structures import Array
 
 _SHORTEST = 8  # what is shorter is filled up to this: programs for so little differ in nothing
 
@@ -65,7 +68,7 @@ class Lengths:
         return found
 
 
-def _filled(array: Any, length: int, value: Any) -> Any:
+def _filled(array: Array, length: int, value: float | str) -> Array:
     missing = length - array.shape[1]
     if missing <= 0:
         return array

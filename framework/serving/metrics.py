@@ -83,7 +83,7 @@ class _Request:
         self._counts.under_way += 1
         self._began = time.perf_counter()
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         counts = self._counts
         counts.under_way -= 1
         counts.seconds.add(time.perf_counter() - self._began)

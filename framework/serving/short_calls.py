@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 SECONDS = 200e-6  # for which other requests may be held up
 AT_ONCE_SECONDS = 50e-6  # which it takes to wait for others, to be joined with them and cut from them
@@ -27,13 +30,13 @@ class ShortCalls:
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
-        self._credit: dict[Any, int] = {}
+        self._credit: dict[Hashable, int] = {}
 
-    def includes(self, kind: Any) -> bool:
+    def includes(self, kind: Hashable) -> bool:
         """Test whether calls of a kind are short."""
         return self._credit.get(kind, 0) >= _ENOUGH
 
-    def note(self, kind: Any, seconds: float) -> None:
+    def note(self, kind: Hashable, seconds: float) -> None:
         """Note how long a call of a kind took, whose time the shapes of its inputs bound."""
         before = self._credit.get(kind, 0)
         after = min(before + 1, _MOST) if seconds <= self._seconds else max(before - _LONG_COSTS, 0)

@@ -30,7 +30,7 @@ class _Request:
     def __enter__(self) -> None:
         self._began = time.perf_counter_ns()
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._statistics.answered(error is not None, time.perf_counter_ns() - self._began)
 
 

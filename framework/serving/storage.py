@@ -186,7 +186,7 @@ def _write_warmup(path: Path, requests: Sequence[WarmupRequest]) -> None:
     _sync(path)
 
 
-def _write_json(path: Path, content: Any) -> None:
+def _write_json(path: Path, content: object) -> None:
     path.write_text(json.dumps(content, allow_nan=False, separators=(",", ":")), "utf-8")
     _sync(path)
 
@@ -299,7 +299,7 @@ def _read_json(path: Path) -> Any:
         raise ServableError(f"{str(path)!r} is damaged: {error}. Export it again.") from error
 
 
-def _check_format(document: Any, source: str) -> None:
+def _check_format(document: Mapping[str, Any], source: str) -> None:
     if document["format"] != FORMAT:
         raise ServableError(f"{source} holds no servable, but {document['format']!r}. model.export() writes servables.")
     if document["version"] > FORMAT_VERSION:
@@ -333,7 +333,7 @@ def _array(folder: Path, files: Mapping[str, Any], entry: object) -> Any:
     return np.asarray(np.lib.format.open_memmap(folder / entry, mode="c"))
 
 
-def _made_resource(description: Any, array: Callable[[int], Any]) -> Any:
+def _made_resource(description: dict[str, Any], array: Callable[[int], Any]) -> Any:
     """As `made_resource`, but variables have the memory of large arrays as it is."""
     if description["kind"] != "variable" or "first" in description:
         return made_resource(description, array)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,10 +13,13 @@ from ...engine.common.dtypes import as_dtype, name_of
 from .image_inputs import decoded, is_encoded
 from .signature import TensorInfo
 
+if TYPE_CHECKING:
+    from ..structures import Array
+
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}  # of the wanted dtype: kinds that may be given
 
 
-def as_input(info: TensorInfo, value: Any) -> Any:
+def as_input(info: TensorInfo, value: object) -> Any:
     """`value`, an array, nested lists or images, as an array for an input.
 
     Raises:
@@ -36,7 +39,7 @@ def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
         raise RequestError(400, f"Input {info.name!r}: expected the shape {wanted}, got {tuple(shape)}.")
 
 
-def as_array_of(what: str, dtype: str, value: Any) -> Any:
+def as_array_of(what: str, dtype: str, value: object) -> Any:
     """`value` as an array of a dtype; numbers keep their kind: no text for numbers, no fractions for integers."""
     if dtype == "string":
         return _as_strings(what, value)
@@ -57,7 +60,7 @@ def as_array_of(what: str, dtype: str, value: Any) -> Any:
         return array.astype(wanted)
 
 
-def _check_range(what: str, array: Any, wanted: Any) -> None:
+def _check_range(what: str, array: Array, wanted: np.dtype[Any]) -> None:
     limits = np.iinfo(wanted)
     low, high = int(array.min()), int(array.max())
     if low < limits.min or high > limits.max:
@@ -91,7 +94,7 @@ def _boxed(value: object) -> Any:
     return value
 
 
-def as_text(what: str, value: Any) -> str:
+def as_text(what: str, value: object) -> str:
     """A string, or the string that bytes of UTF-8 hold."""
     if isinstance(value, str):
         return value

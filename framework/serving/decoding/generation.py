@@ -79,15 +79,15 @@ class Generation:
 def make_generation(
     plan: Plan,
     signature: Signature,
-    prompt: Any,
+    prompt: Sequence[int],
     inputs: Mapping[str, Any] | None = None,
     *,
-    max_tokens: Any = None,
-    temperature: Any = 0.0,
-    top_k: Any = None,
-    top_p: Any = None,
-    seed: Any = None,
-    stop: Any = (),
+    max_tokens: int | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    stop: Sequence[int | str] = (),
 ) -> Generation:
     """Make a generation of arguments that are not checked yet.
 
@@ -122,7 +122,7 @@ def make_generation(
     return made
 
 
-def _set_stops(made: Generation, stop: Any, has_texts: bool) -> None:
+def _set_stops(made: Generation, stop: Sequence[int | str], has_texts: bool) -> None:
     if not isinstance(stop, (list, tuple)) or any(not _is_int(each) and not isinstance(each, str) for each in stop):
         raise RequestError(400, f"stop must be a list of tokens and texts; got {stop!r}.")
     made.stop = frozenset(int(each) for each in stop if not isinstance(each, str))

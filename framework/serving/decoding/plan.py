@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from ....layers.core.input_spec import InputSpec
 from ....layers.decoding.steps import CheckedStep, Step, check_at_least
 from ...config import floatx
 from ..signature import OPEN_INFERENCE, Signature, TensorInfo
+
+if TYPE_CHECKING:
+    from ....engine.ops.base import TensorLike
+    from ...structures import Tensors
 
 CHUNK = 64  # how many tokens of a prompt `prefill` takes at once
 TOKENS = "tokens"  # the name of a request's prompt, and of what it gets
@@ -142,7 +146,7 @@ def _sizes(tensor: Tensor) -> tuple[int | None, ...]:
     return tuple(tensor.shape or ())
 
 
-def _row(name: str, spec: Any) -> tuple[tuple[int | None, ...], str]:
+def _row(name: str, spec: object) -> tuple[tuple[int | None, ...], str]:
     """Shape and dtype of one row of an input."""
     if not isinstance(spec, InputSpec) or not spec.shape:
         raise TypeError(
@@ -179,7 +183,7 @@ def _first_states(begin: Callable[..., Any], row_inputs: Mapping[str, Tensor]) -
     return states
 
 
-def _check_rows(step: Step, first: Any) -> None:
+def _check_rows(step: Step, first: Tensors) -> None:
     """Raise a `ValueError` unless the step computes each row for itself."""
     probe = Graph()
     with probe.as_default():
@@ -208,7 +212,7 @@ def _placed(states: list[Variable], slot: Symbol, leaves: Sequence[Tensor]) -> t
     )
 
 
-def _stepped(step: Step, first: Any, states: list[Variable], slots: int) -> tuple[Entry, int]:
+def _stepped(step: Step, first: Tensors, states: list[Variable], slots: int) -> tuple[Entry, int]:
     """The step of all slots, and the size of its vocabulary."""
     tokens = placeholder((slots,), "int32", TOKENS)
     before = [ops.convert_to_tensor(state) for state in states]
@@ -225,7 +229,7 @@ def _stepped(step: Step, first: Any, states: list[Variable], slots: int) -> tupl
     return Entry((tokens.name,), (best.name, found_logits.name), names), checked.vocabulary
 
 
-def _prefilled(prefill: Callable[..., Any], first: Any, states: list[Variable], slot: Symbol) -> dict[str, Entry]:
+def _prefilled(prefill: Callable[..., Any], first: Tensors, states: list[Variable], slot: Symbol) -> dict[str, Entry]:
     """Return entries that take a chunk of one prompt, with states of its own, and put these into a slot."""
     tokens, lengths = placeholder((1, CHUNK), "int32", "chunk"), placeholder((1,), "int32", "lengths")
     apart = [placeholder(_sizes(leaf), leaf.dtype, "row_state") for leaf in flatten(first)]
@@ -253,7 +257,7 @@ def _check_states(caller: str, found: list[Any], wanted: list[Any]) -> None:
             )
 
 
-def _texts(tokenizer: Any, detokenizer: Any) -> dict[str, Entry]:
+def _texts(tokenizer: Callable[..., Tensor] | None, detokenizer: Callable[..., Tensor] | None) -> dict[str, Entry]:
     """Return entries that make tokens of a text, and a text of tokens."""
     entries: dict[str, Entry] = {}
     if tokenizer is not None:
@@ -269,7 +273,7 @@ def _texts(tokenizer: Any, detokenizer: Any) -> dict[str, Entry]:
     return entries
 
 
-def _symbol(value: Any) -> Symbol:
+def _symbol(value: TensorLike) -> Symbol:
     """Give a tensor of the graph that is being built."""
     tensor = ops.convert_to_tensor(value)
     assert isinstance(tensor, Symbol)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from ....engine.session.placeholder import placeholder
 from ....engine.session.programs import make_variants
 from ....layers.decoding.steps import pointed_at
 from .plan import Entry, Plan
+
+if TYPE_CHECKING:
+    from ...structures import Array
 
 
 class Programs:
@@ -46,7 +49,7 @@ class Programs:
         """Give the states of a row that begins, apart from the slots."""
         return list(self._run("first", *inputs, fixed=False))
 
-    def prefill(self, chunk: Any, length: int, states: Sequence[Any]) -> list[Any]:
+    def prefill(self, chunk: Array, length: int, states: Sequence[Array]) -> list[Any]:
         """Give the states of a row after a chunk of its prompt, of which `length` tokens count."""
         return list(self._run("prefill", chunk, np.array([length], "int32"), *states))
 
@@ -54,16 +57,16 @@ class Programs:
         """Set the states of a slot."""
         self._run("place", np.array([slot], "int32"), *states)
 
-    def step(self, tokens: Any) -> tuple[Any, Any]:
+    def step(self, tokens: Array) -> tuple[Array, Array]:
         """Take one step in all slots; give the most probable token of each, and the logits."""
         best, logits = self._run("step", tokens)
         return best, logits
 
-    def draw(self, logits: Any, units: Any, temperatures: Any) -> Any:
+    def draw(self, logits: Array, units: Array, temperatures: Array) -> Any:
         """Draw a token for each slot from all tokens. A row's unit, from 0 to 1, decides."""
         return self._drawing.plain(logits, units, temperatures)
 
-    def draw_of_few(self, logits: Any, units: Any, temperatures: Any, top_k: Any, top_p: Any) -> Any:
+    def draw_of_few(self, logits: Array, units: Array, temperatures: Array, top_k: Array, top_p: Array) -> Any:
         """Draw a token for each slot from its `top_k` most probable ones that have `top_p` together."""
         return self._drawing.of_few(logits, units, temperatures, top_k, top_p)
 
@@ -85,7 +88,7 @@ class Programs:
         (pieces,) = self._run("detokenize", padded, fixed=False)
         return "".join(map(str, np.asarray(pieces).reshape(-1)[:count]))
 
-    def _run(self, name: str, *arrays: Any, fixed: bool = True) -> Any:
+    def _run(self, name: str, *arrays: Array, fixed: bool = True) -> Any:
         variants, fetches = self._entries[name]
         program = self._fixed.get(name) if fixed else None
         if program is None:
@@ -109,19 +112,19 @@ class _Drawing:
         self._slots, self._vocabulary = slots, vocabulary
         self._programs: dict[str, Any] = {}
 
-    def plain(self, *arrays: Any) -> Any:
+    def plain(self, *arrays: Array) -> Array:
         return self._run("plain", arrays)
 
-    def of_few(self, *arrays: Any) -> Any:
+    def of_few(self, *arrays: Array) -> Array:
         return self._run("of_few", arrays)
 
-    def _run(self, kind: str, arrays: Sequence[Any]) -> Any:
+    def _run(self, kind: str, arrays: Sequence[Array]) -> Any:
         program = self._programs.get(kind)
         if program is None:
             program = self._programs[kind] = self._made(kind, arrays)
         return program(*arrays)[0]
 
-    def _made(self, kind: str, arrays: Sequence[Any]) -> Any:
+    def _made(self, kind: str, arrays: Sequence[Array]) -> Any:
         graph = Graph()
         with graph.as_default():
             feeds = [placeholder(array.shape, array.dtype, f"feed_{number}") for number, array in enumerate(arrays)]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .generation import Generation
 from .plan import CHUNK, Plan
 from .programs import Programs
+
+if TYPE_CHECKING:
+    from ...structures import Array
 
 
 class Slots:
@@ -147,7 +150,7 @@ class Slots:
             del self._stepping[slot]
             self._free.append(slot)
 
-    def _chosen(self, best: Any, logits: Any) -> list[int]:
+    def _chosen(self, best: Array, logits: Array) -> list[int]:
         """The next token of each slot."""
         chosen: list[int] = np.asarray(best).tolist()
         drawn = {

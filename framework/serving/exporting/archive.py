@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....engine.graph import Graph, Symbol, Variable
 from ....engine.passes.framework.prune import needed_operations
@@ -26,6 +26,9 @@ from .endpoint import (
 )
 from .model_export import check_version
 from .padding import with_padding
+
+if TYPE_CHECKING:
+    from ...structures import Arrays, InputSpecs
 
 
 class ExportArchive:
@@ -54,7 +57,7 @@ class ExportArchive:
         self._endpoints: dict[str, Endpoint] = {}
         self._warmups: list[Any] = []
 
-    def track(self, resource: Any) -> None:
+    def track(self, resource: object) -> None:
         """Accept a layer or model whose weights the endpoints use.
 
         The graph shows which variables are used, so that nothing has to be tracked; the method is there for Keras's
@@ -67,11 +70,11 @@ class ExportArchive:
         self,
         name: str,
         fn: Callable[..., Any],
-        input_signature: Any = None,
+        input_signature: InputSpecs | None = None,
         *,
         row_wise: bool | None = None,
-        warmup: Any = None,
-        pad: Mapping[str, Any] | None = None,
+        warmup: Arrays | None = None,
+        pad: Mapping[str, object] | None = None,
         images: Mapping[str, Any] | None = None,
     ) -> None:
         """Add a function.
@@ -119,7 +122,7 @@ class ExportArchive:
     def write_out(
         self,
         filepath: str | os.PathLike[str],
-        options: Any = None,
+        options: object = None,
         verbose: bool = True,
         *,
         version: int | None = None,

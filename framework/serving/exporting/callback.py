@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...callbacks.base import Logs
 from ...callbacks.monitor import MonitorCallback
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ...structures import Arrays, InputSpecs
 
 
 class ExportServable(MonitorCallback):
@@ -44,10 +49,10 @@ class ExportServable(MonitorCallback):
         mode: str = "auto",
         *,
         every: int = 1,
-        input_signature: Any = None,
-        warmup: Any = None,
-        pad: Any = None,
-        images: Any = None,
+        input_signature: InputSpecs | None = None,
+        warmup: Arrays | None = None,
+        pad: Mapping[str, object] | None = None,
+        images: Mapping[str, Mapping[str, object]] | None = None,
     ) -> None:
         super().__init__(monitor or "", mode)
         if save_best_only and not monitor:

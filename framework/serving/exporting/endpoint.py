@@ -22,7 +22,9 @@ from ..storage import WarmupRequest
 from ..values import as_input
 
 if TYPE_CHECKING:
+    from ....engine.ops.base import TensorLike
     from ...models.model import Model
+    from ...structures import Arrays, InputSpecs
 
 
 _AUTOMATIC = re.compile(r"(input_layer|keras_tensor|input)(_[0-9]+)?")  # names of inputs to which nobody gave one
@@ -78,7 +80,7 @@ def trace_endpoint(
     return Endpoint(signature, arguments)
 
 
-def arguments_of(model: Model, input_signature: Any) -> list[Any]:
+def arguments_of(model: Model, input_signature: InputSpecs | None) -> list[Any]:
     """The positional arguments of a model's call, structures whose leaves are `InputSpec`s or symbolic inputs.
 
     Raises:
@@ -144,7 +146,7 @@ def feed(graph: Graph, name: str, spec: TensorSpec) -> Symbol:
     return graph.add(Placeholder(spec), (), name).outputs[0]
 
 
-def fetch(output: Any) -> Any:
+def fetch(output: TensorLike) -> Any:
     """An output as a tensor of the graph; an array becomes a constant of it."""
     tensor = ops.convert_to_tensor(output)
     return tensor if isinstance(tensor, Symbol) else pass_on(tensor)
@@ -182,7 +184,7 @@ def check_effects(who: str, operations: Sequence[Operation]) -> None:
                 )
 
 
-def warmup_of(name: str, endpoint: Endpoint, given: Any) -> WarmupRequest:
+def warmup_of(name: str, endpoint: Endpoint, given: Arrays) -> WarmupRequest:
     """Example inputs, in the structure of an endpoint's arguments, by the inputs' names.
 
     Raises:

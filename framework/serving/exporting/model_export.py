@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ....engine.graph import Graph
 from ..image_inputs import image_forms
@@ -16,7 +16,10 @@ from .padding import with_padding
 from .states import trace_sequences
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ...models.model import Model
+    from ...structures import Arrays, InputSpecs
 
 
 FORMATS = ("anabranch",)
@@ -27,11 +30,11 @@ def export_model(
     filepath: str | os.PathLike[str],
     format: str = "anabranch",
     verbose: bool | None = None,
-    input_signature: Any = None,
+    input_signature: InputSpecs | None = None,
     version: int | None = None,
-    warmup: Any = None,
-    pad: Any = None,
-    images: Any = None,
+    warmup: Arrays | None = None,
+    pad: Mapping[str, object] | None = None,
+    images: Mapping[str, Mapping[str, object]] | None = None,
 ) -> int:
     """Write a model's inference as a version of a servable; see `Model.export`."""
     if format not in FORMATS:
@@ -61,7 +64,7 @@ def export_model(
     return written
 
 
-def check_version(caller: str, version: Any) -> None:
+def check_version(caller: str, version: object) -> None:
     """Raise a `ValueError` unless a version is a number from 0 on, or None."""
     if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
         raise ValueError(f"{caller}(version={version!r}): expected an int of at least 0, or None for the next.")

@@ -26,7 +26,7 @@ class _ChangesError(Exception):
 
 
 def with_padding(
-    caller: str, graph: Graph, signature: Signature, pad: Mapping[str, Any], warmup: WarmupRequest | None
+    caller: str, graph: Graph, signature: Signature, pad: Mapping[str, object], warmup: WarmupRequest | None
 ) -> Signature:
     """Return a signature with the inputs whose axis 1 may be filled up, checked on example inputs.
 
@@ -62,7 +62,7 @@ def with_padding(
     return padded
 
 
-def _values(caller: str, signature: Signature, pad: Any) -> dict[str, Any]:
+def _values(caller: str, signature: Signature, pad: Mapping[str, object]) -> dict[str, Any]:
     """Return the values to fill up with, of the inputs' dtypes, by name."""
     if not isinstance(pad, Mapping) or not pad:
         raise TypeError(f'{caller}(pad={pad!r}): expected values by the names of inputs, such as {{"tokens": 0}}.')

@@ -6,7 +6,7 @@ import math
 import struct
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ..image_inputs import decoded
 from ..servable import Servable
 from ..signature import OPEN_INFERENCE, Signature, TensorInfo
 from ..values import as_array_of, as_input, as_text, check_shape
+
+if TYPE_CHECKING:
+    from ...structures import Array
 
 EXTENSIONS = ("binary_tensor_data", "generate", "model_configuration", "model_repository", "statistics")
 PLATFORM = "anabranch"
@@ -83,7 +86,7 @@ def _shape(what: str, shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def _from_bytes(what: str, dtype: str, shape: tuple[int, ...], data: Any) -> Any:
+def _from_bytes(what: str, dtype: str, shape: tuple[int, ...], data: bytes | memoryview) -> Any:
     count = math.prod(shape)
     if dtype == "string":
         texts = [as_text(what, each) for each in _split(what, data)]
@@ -100,7 +103,7 @@ def _from_bytes(what: str, dtype: str, shape: tuple[int, ...], data: Any) -> Any
     return np.frombuffer(data, wanted).reshape(shape)
 
 
-def _split(what: str, data: Any) -> list[bytes]:
+def _split(what: str, data: bytes | memoryview) -> list[bytes]:
     """The elements of BYTES: each has its length in front, four bytes, the lowest first."""
     found, place = [], 0
     while place < len(data):
@@ -115,12 +118,12 @@ def _split(what: str, data: Any) -> list[bytes]:
     return found
 
 
-def as_wire(info: TensorInfo, array: Any, raw: bool) -> WireTensor:
+def as_wire(info: TensorInfo, array: Array, raw: bool) -> WireTensor:
     """An output for the wire; its data are bytes if `raw`, else the array."""
     return WireTensor(info.name, OPEN_INFERENCE[info.dtype], list(array.shape), as_bytes(array) if raw else array)
 
 
-def as_bytes(array: Any) -> bytes:
+def as_bytes(array: Array) -> bytes:
     """The bytes of an array, in C order, the lowest byte of each number first."""
     if array.dtype.kind == "T":
         texts = [text.encode("utf-8") for text in array.reshape(-1).tolist()]

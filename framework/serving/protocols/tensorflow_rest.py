@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....distribute.inference import ModelSpec, RequestError, VersionState
 from ..catalogue import Catalogue, ServedModel
@@ -14,6 +14,9 @@ from ..signature import TENSORFLOW, Signature, TensorInfo
 from ..values import as_input
 from ..web.application import Request, Response, Route
 from .tensorflow_backend import version_states
+
+if TYPE_CHECKING:
+    from ...structures import Array
 
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(/versions/(?P<version>[^/:]+)|/labels/(?P<label>[^/:]+))?"
 
@@ -79,7 +82,7 @@ class TensorFlowRest:
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
-def _columns(signature: Signature, instances: Any) -> dict[str, Any]:
+def _columns(signature: Signature, instances: object) -> dict[str, Any]:
     """Rows as a list for each input. With one input a row may be its value; else it is an object of all."""
     if not isinstance(instances, list) or not instances:
         raise RequestError(400, "'instances' has to be a list of at least one row.")
@@ -119,7 +122,7 @@ def _state(found: VersionState) -> dict[str, Any]:
 # --- answers --------------------------------------------------------------------------------------------------------
 
 
-def _shown(info: TensorInfo, array: Any) -> Any:
+def _shown(info: TensorInfo, array: Array) -> Any:
     found = as_json_array(array)
     return _in_base64(found) if info.dtype == "string" and info.name.endswith("_bytes") else found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .... import __version__
 from ..catalogue import Catalogue
@@ -14,6 +14,9 @@ from ..examples import example_generation, example_instances
 from ..json_text import write_json
 from ..signature import Signature, TensorInfo
 from .application import Request, Response, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222;background:#fff}
@@ -150,7 +153,7 @@ _RESPONSES = {
 }
 
 
-def _operation(name: str, summary: str, schema: Any, gives: str = "application/json") -> dict[str, Any]:
+def _operation(name: str, summary: str, schema: Mapping[str, Any], gives: str = "application/json") -> dict[str, Any]:
     answer = {"description": "The answer", "content": {gives: {"schema": {}}}}
     return {
         "post": {

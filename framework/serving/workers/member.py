@@ -24,7 +24,7 @@ def start_among(tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, Any]) -
     task.add_done_callback(tasks.discard)
 
 
-def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
+def write_message(writer: asyncio.StreamWriter, message: object) -> None:
     """Write a message as a line of JSON, unless the other side has gone."""
     if not writer.is_closing():
         writer.write(json.dumps(message).encode() + b"\n")
@@ -67,11 +67,11 @@ class Member:
         start_among(self._tasks, self._listen(reader, handlers, alone))
         start_among(self._tasks, self._watch(look))
 
-    def announce(self, **facts: Any) -> None:
+    def announce(self, **facts: object) -> None:
         """Notify the supervisor that this process answers requests."""
         self._send({"started": facts})
 
-    async def ask(self, kind: str, value: Any = None) -> list[Any]:
+    async def ask(self, kind: str, value: object = None) -> list[Any]:
         """Ask all processes, this one included.
 
         Returns:
@@ -128,7 +128,7 @@ class Member:
         self._send({"reply": message["do"], "answer": answer})
 
     async def _watch(self, look: Callable[[], tuple[bool, list[str]]]) -> None:
-        said: Any = None
+        said: object = None
         while True:
             ready, stuck = look()
             if (ready, stuck) != said:

@@ -32,7 +32,7 @@ class _Worker:
     def has_started(self) -> bool:
         return self.started.done() and not self.started.cancelled() and self.started.result() is not None
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         write_message(self.writer, message)
 
 
