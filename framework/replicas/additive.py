@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...engine.graph import Graph, Operation, Symbol, Variable
 from ...engine.graph.graph import ReadVariable
@@ -13,8 +13,11 @@ from ...engine.ops.random.keys import noting_keys
 from ..data.adapters import Batch
 from .traced import placeholders
 
+if TYPE_CHECKING:
+    from ..models.model import Model
 
-def can_be_split(model: Any, mode: str, batch: Batch) -> bool:
+
+def can_be_split(model: Model, mode: str, batch: Batch) -> bool:
     """Test whether parts of a pass may be computed apart: a step adds to metrics at most, and draws no numbers.
 
     A state that is no sum, such as a maximum, can't be made of those of parts.

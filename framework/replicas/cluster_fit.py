@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ..training.epochs import Epochs
 from ..training.step_methods import plain as plain_log
 from ..training.steps import compile_step
 from .shares import Shares, check_shareable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Logs = dict[str, Any]
 
@@ -37,7 +40,13 @@ class ClusterFit:
     """
 
     def __init__(
-        self, model: Any, strategy: Strategy, data: Epochs, validate: Any, hooks: CallbackList, verbosity: int
+        self,
+        model: Any,
+        strategy: Strategy,
+        data: Epochs,
+        validate: Callable[[int], Logs] | None,
+        hooks: CallbackList,
+        verbosity: int,
     ) -> None:
         self.check_data(data, strategy)
         self.model = model
@@ -166,7 +175,7 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
-def same(value: Any, known: Any) -> bool:
+def same(value: object, known: object) -> bool:
     """Test whether two arrays have the same bits."""
     value, known = np.asarray(value), np.asarray(known)
     return value.dtype == known.dtype and value.shape == known.shape and value.tobytes() == known.tobytes()

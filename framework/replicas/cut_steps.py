@@ -49,7 +49,9 @@ class CutSteps:
         tasks = getattr(self.strategy, "tasks", None)
         return None if tasks is None else tasks.client
 
-    def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: Any = 1.0) -> list[Any]:
+    def build_sums(
+        self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: float | Tensor = 1.0
+    ) -> list[Any]:
         """Build all parts of a batch; gives what each of the tracer's entries comes to: a tensor, or some rows.
 
         Args:
@@ -60,7 +62,7 @@ class CutSteps:
         raise NotImplementedError
 
     def entries(
-        self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: Any
+        self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: float | Tensor
     ) -> list[tuple[Entry, list[Any]]]:
         """Build all parts of a worker's batch in the scope of `placed`; gives what `StepTracer` gives.
 
@@ -167,7 +169,7 @@ def like_batch(layout: Layout, tensors: list[Tensor]) -> Batch:
     return Batch(layout, leaves, 0)
 
 
-def wide(dtype: Any) -> Any:
+def wide(dtype: np.dtype[Any]) -> Any:
     """A dtype in which sums lose nothing: float32 for half precision, whole numbers for truth values."""
     if dtype.kind == "b":
         return "int32"

@@ -40,7 +40,9 @@ class LocalSteps(CutSteps):
         """Give a function for each replica that makes the scope in which it is built."""
         return [partial(device, name) for name in self.strategy.devices]
 
-    def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: Any = 1.0) -> list[Any]:
+    def build_sums(
+        self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: float | Tensor = 1.0
+    ) -> list[Any]:
         replicas = self.replicas()
         rows = tensors[0].shape[0] if tensors[0].shape else None
         if rows is not None:
@@ -74,18 +76,18 @@ class LocalSteps(CutSteps):
         return self._axes[tracer]
 
 
-def _bounds(rows: Any, part: int, parts: int) -> tuple[Any, Any]:
+def _bounds(rows: int | Tensor, part: int, parts: int) -> tuple[Any, Any]:
     """The first row of a part, and the one behind the last; of a number that may be a tensor."""
     return rows * part // parts, rows * (part + 1) // parts
 
 
-def _share(rows: Any, whole: Any) -> Any:
+def _share(rows: int | Tensor, whole: int | Tensor) -> Any:
     if isinstance(rows, int):
         return rows / max(whole, 1)
     return ops.cast(rows, "float64") / ops.cast(whole, "float64")
 
 
-def _weighted(entry: Entry, given: Sequence[Any], weight: Any) -> list[Any]:
+def _weighted(entry: Entry, given: Sequence[Any], weight: float | Tensor) -> list[Any]:
     """Return what a replica adds to the sum; for rows of a table, the indices before."""
     *indices, value = given
     if not entry.part.has_rows:

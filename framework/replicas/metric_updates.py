@@ -36,7 +36,7 @@ class MetricUpdate:
         tensors: what replicas give.
     """
 
-    metric: Any
+    metric: Metric
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
     masks: dict[int, int]
     tensors: list[Symbol]

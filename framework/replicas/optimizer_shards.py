@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from ...engine.ops.collectives import all_gather, all_reduce, current_group, red
 from ...engine.ops.random.draws import Draw
 from ...optim.clipping import Clipping
 from ...optim.updates import constrain
+
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+    from ...optim import Optimizer
 
 # Those that treat each number by itself: a part of a variable is updated as it would be in the whole.
 _BY_NUMBER = {
@@ -88,7 +92,7 @@ class OptimizerShards:
         """Return how many numbers each worker has; the last one's part may be filled up."""
         return -(-sum(map(_size, variables)) // self._group.size)
 
-    def _like(self, optimizer: Any) -> Any:
+    def _like(self, optimizer: Optimizer) -> Any:
         """An optimizer like another one, for the own parts; it shares what is no state of variables."""
         made = type(optimizer).from_config(optimizer.get_config())
         made.name = optimizer.name
@@ -227,7 +231,7 @@ def _size(variable: Variable) -> int:
     return math.prod(int(size or 0) for size in variable.shape or ())
 
 
-def _flat(gradient: Any, variable: Variable) -> Any:
+def _flat(gradient: Tensor | IndexedSlices, variable: Variable) -> Any:
     """A gradient as a vector, in a dtype whose sums lose nothing."""
     wide = variable.spec.dtype if variable.spec.dtype.itemsize >= 4 else "float32"
     if gradient is None:
@@ -253,7 +257,7 @@ def _replace(holder: Any, old: Any, new: Any) -> None:
             setattr(holder, name, [new if item is old else item for item in value])
 
 
-def _refuse(optimizer: Any) -> None:
+def _refuse(optimizer: Optimizer) -> None:
     kind = type(optimizer)
     if kind not in _BY_NUMBER:
         raise ValueError(

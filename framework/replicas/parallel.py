@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +39,10 @@ from .optimizer_shards import OptimizerShards
 from .shares import Shares
 from .traced import Entry, StepTracer
 from .ways import GroupWay
+
+if TYPE_CHECKING:
+    from ..callbacks.progress import Progress
+    from ..data.adapters import Layout
 
 
 class ParallelFit(ClusterFit):
@@ -233,7 +237,7 @@ class ParallelFit(ClusterFit):
             global_generator().state = np.array(own, "int64")
         return bool(self._axes)
 
-    def _run_epoch(self, shares: Shares | HandedOut, progress: Any) -> int:
+    def _run_epoch(self, shares: Shares | HandedOut, progress: Progress) -> int:
         """Make the steps of an epoch; gives how many there were."""
         hooks, model, is_chief = self.hooks, self.model, self.strategy.is_chief
         watches = self._tell(hooks.wants_batches("train"))
@@ -322,7 +326,7 @@ class ParallelFit(ClusterFit):
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    def _build_step(self, layout: Any, tensors: list[Any]) -> list[Any]:
+    def _build_step(self, layout: Layout, tensors: list[Any]) -> list[Any]:
         *feeds, weight, first, count, total = tensors
         parts: CutSteps | None = None if self.strategy.of is None else self.model._cut_steps
         with nullcontext() if parts is None else parts.placed():

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from ..training.fit_data import without_targets
 from .additive import can_be_split
 from .shares import bounds
 from .ways import PARTS_OF_A_WORKER, GroupWay, TaskWay, Way
+
+if TYPE_CHECKING:
+    from ..structures import Array
 
 _logger = logging.getLogger(__name__)
 _WHOLE = 1 << 20  # bytes of an array that are read whole for a digest; of others some rows are
@@ -207,7 +210,7 @@ def _digest(model: Any, mode: str, data: Epochs, first: Batch) -> bytes:
     return found.digest()
 
 
-def _add(found: Any, array: Any) -> None:
+def _add(found: Any, array: Array) -> None:
     found.update(repr([array.shape, str(array.dtype)]).encode())
     if array.nbytes > _WHOLE:
         array = array[np.unique(np.linspace(0, len(array) - 1, _ROWS).astype("int64"))]

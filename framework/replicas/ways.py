@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from ...engine.graph.scopes import device
 from ...engine.queues.errors import CancelledError
 from ...engine.queues.shared_work import ALONE, DONE, HAND_IN, NONE, SharedWork
 from .cluster_fit import told
+
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
 
 Compute = Callable[[int], list[Any]]  # of a part: its arrays
 PARTS_OF_A_WORKER = 4  # so that workers that are quicker do more
@@ -149,7 +152,7 @@ class WorkPrograms:
         """Give up the connections."""
         self._client.close()
 
-    def ask(self, method: str, *inputs: Any) -> tuple[Any, ...]:
+    def ask(self, method: str, *inputs: TensorLike) -> tuple[Any, ...]:
         """Make a request; see `SharedWorkState`."""
         given = [np.asarray(each, None if isinstance(each, np.ndarray) else "int64") for each in inputs]
         program = self._programs.get(method)
