@@ -213,7 +213,7 @@ class Server:
         self.stop()
 
     def _run(self, listening: socket.socket, started: Future[None]) -> None:
-        with listening, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with listening, asyncio.Runner(loop_factory=loop_factory()) as runner:
             try:
                 runner.run(self._serve(listening, started))
             except BaseException as error:
@@ -343,7 +343,8 @@ def metrics_route(catalogue: Catalogue, member: Member | None = None) -> Route:
     return Route("GET", re.compile("/metrics|/monitoring/prometheus/metrics"), answer)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return what makes the event loop of a server."""
     if sys.platform == "win32":
         return asyncio.new_event_loop
     import uvloop

@@ -1,4 +1,4 @@
-"""Connections whose requests are answered at once, without a task: what comes behind such an answer, and their end."""
+"""Connections whose requests are answered without a task, at once or later: order, end, slow clients."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ pytest.importorskip("uvicorn")
 PATIENCE = 60
 
 
-def post(path: str, *headers: str) -> bytes:
-    return ("\r\n".join([f"POST {path} HTTP/1.1", "Host: x", "Content-Length: 0", *headers]) + "\r\n\r\n").encode()
+def post(path: str, *headers: str, length: int = 0) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {length}", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the event loop turn until a condition holds."""
+    while not condition():
+        await asyncio.sleep(0)
 
 
 def serve(
@@ -26,10 +33,11 @@ def serve(
     talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter, Any], Awaitable[Any]],
 ) -> Any:
     """Serve one connection, and give what `talk` gives, which gets its streams and the server."""
+    from anabranch.framework.serving.server import loop_factory
     from anabranch.framework.serving.web.connections import HttpServer
 
     async def run() -> Any:
-        route = Route("POST", re.compile("/(?P<name>[a-z]+)"), handle, begins_at_once=True)
+        route = Route("POST", re.compile("/(?P<name>[a-z0-9]+)"), handle, begins_at_once=True)
         server = HttpServer(Application([route], 100), drain_seconds=5.0)
         with socket.create_server(("127.0.0.1", 0)) as listening:
             serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -43,7 +51,193 @@ def serve(
                 server.should_exit = True
                 await serving
 
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(run())
+
+
+class Doors:
+    """A handler that answers with the name of the path, once the door of that name is open: others are open."""
+
+    def __init__(self, *closed: str) -> None:
+        self.closed = closed
+        self.open: dict[str, asyncio.Event] = {}
+        self.begun: list[str] = []
+        self.left: list[str] = []
+
+    async def __call__(self, request: Request) -> Response:
+        name = request.parts["name"]
+        self.begun.append(name)
+        if name in self.closed:
+            try:
+                await self.open.setdefault(name, asyncio.Event()).wait()
+            except asyncio.CancelledError:
+                self.left.append(name)
+                raise
+        return Response(f"<{name} {request.body.decode()}>".encode())
+
+
+async def answers(reader: asyncio.StreamReader, count: int) -> list[str]:
+    """Return the statuses and bodies of so many answers."""
+    found: list[str] = []
+    for _ in range(count):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        body = await reader.readexactly(int(re.findall(r"content-length: (\d+)", head)[0]))
+        found.append(f"{head.split()[1]} {body.decode()}{' closes' if 'connection: close' in head else ''}")
+    return found
+
+
+def test_answers_that_wait_come_without_a_task() -> None:
+    async def handle(request: Request) -> Response:
+        for waiting in (None, asyncio.sleep(0), asyncio.get_running_loop().run_in_executor(None, int)):
+            if waiting is not None:
+                await waiting
+            assert asyncio.current_task() is None
+        return Response(b"all")
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        writer.write(post("/a"))
+        found = await answers(reader, 1)
+        assert not server.server_state.tasks
+        return found
+
+    assert serve(handle, talk) == ["200 all"]
+
+
+def test_requests_behind_one_that_waits_are_answered_after_it() -> None:
+    doors = Doors("b", "d")
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        writer.write(post("/a") + post("/b") + post("/c") + b"HEAD /x HTTP/1.1\r\nHost: x\r\n\r\n" + post("/d"))
+        await until(lambda: "b" in doors.open)
+        writer.write(post("/e", "Connection: close", length=4) + b"body")
+        found = await answers(reader, 1)
+        assert doors.begun == ["a", "b"]
+        doors.open["b"].set()
+        found += await answers(reader, 2)
+        found.append((await reader.readuntil(b"\r\n\r\n")).decode().split()[1])  # of HEAD, with no body
+        await until(lambda: "d" in doors.open)
+        doors.open["d"].set()
+        found += await answers(reader, 2)
+        assert await reader.read() == b""
+        return found
+
+    assert serve(doors, talk) == ["200 <a >", "200 <b >", "200 <c >", "405", "200 <d >", "200 <e body> closes"]
+
+
+def test_connections_stay_open_behind_answers_that_waited() -> None:
+    doors = Doors("b")
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        found: list[str] = []
+        for _ in range(3):
+            writer.write(post("/b"))
+            await until(lambda: "b" in doors.open)
+            doors.open.pop("b").set()
+            found += await answers(reader, 1)
+            (connection,) = server.server_state.connections
+            assert connection.timeout_keep_alive_task is not None
+        writer.write(post("/a") + post("/b", "Connection: close"))
+        await until(lambda: "b" in doors.open)
+        assert connection.timeout_keep_alive_task is None
+        doors.open["b"].set()
+        found += await answers(reader, 2)
+        assert await reader.read() == b""
+        return found
+
+    assert serve(doors, talk) == ["200 <b >"] * 3 + ["200 <a >", "200 <b > closes"]
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_bodies_in_chunks_and_those_that_are_waited_for(name: str) -> None:
+    doors = Doors("b")
+    chunked = f"POST /{name} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        found: list[str] = []
+        for request, expects in ((chunked, False), (post(f"/{name}", "Expect: 100-continue", length=4), True)):
+            writer.write(request)
+            if expects:
+                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"body" if expects else b"2\r\nbo\r\n2\r\ndy\r\n0\r\n\r\n")
+            if name == "b":
+                await until(lambda: "b" in doors.open)
+                doors.open.pop("b").set()
+            found += await answers(reader, 1)
+        return found
+
+    assert serve(doors, talk) == [f"200 <{name} body>"] * 2
+
+
+@pytest.mark.parametrize("behind", [b"", post("/c")])
+def test_clients_that_leave_harm_nobody(behind: bytes) -> None:
+    """The request of one is cancelled, unless another one behind it keeps the connection from being read."""
+    doors = Doors("b")
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        writer.write(post("/b") + behind)
+        await until(lambda: "b" in doors.open)
+        address = writer.get_extra_info("peername")
+        writer.transport.abort()
+        if behind:
+            doors.open["b"].set()
+        await until(lambda: not server.server_state.connections)
+        await until(lambda: behind or doors.left)
+        other, to_other = await asyncio.open_connection(*address)
+        to_other.write(post("/a"))
+        found = await answers(other, 1)
+        to_other.close()
+        await to_other.wait_closed()
+        return found
+
+    assert serve(doors, talk) == ["200 <a >"]
+    assert doors.left == ([] if behind else ["b"])
+
+
+@pytest.mark.parametrize("names", ["b", "bcd"])
+def test_the_end_of_the_server_waits_for_answers(names: str) -> None:
+    doors = Doors("b")
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        writer.write(b"".join(post(f"/{name}") for name in names))
+        await until(lambda: "b" in doors.open)
+        (connection,) = server.server_state.connections
+        server.should_exit = True
+        await until(lambda: not connection.cycle.keep_alive)
+        doors.open["b"].set()
+        found = await answers(reader, len(names))
+        assert await reader.read() == b""
+        return found
+
+    assert serve(doors, talk) == [f"200 <{name} >" for name in names[:-1]] + [f"200 <{names[-1]} > closes"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_no_more_is_computed_for_a_client_that_does_not_read(waits: bool) -> None:
+    count, size, begun = 64, 1 << 20, 0
+
+    async def handle(request: Request) -> Response:
+        nonlocal begun
+        begun += 1
+        if waits:
+            await asyncio.sleep(0)
+        return Response(b"x" * size, "image/png")
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> int:
+        await until(lambda: server.server_state.connections)
+        (connection,) = server.server_state.connections
+        transport: Any = writer.transport
+        transport.pause_reading()
+        writer.write(b"".join(post(f"/{number}") for number in range(count)))
+        await until(lambda: connection.flow.write_paused)
+        for _ in range(100):  # turns, in which all could begin
+            await asyncio.sleep(0)
+        early = begun
+        transport.resume_reading()
+        assert await answers(reader, count) == [f"200 {'x' * size}"] * count
+        return early
+
+    assert serve(handle, talk) < count // 2
+    assert begun == count
 
 
 def test_a_request_behind_another_one_may_take_longer_than_connections_are_kept() -> None:

@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context, copy_context
 from functools import lru_cache, partial
-from types import coroutine
 from typing import Any, NamedTuple
 
 from ....distribute.inference import RequestError, authorization
@@ -66,8 +65,8 @@ class Route(NamedTuple):
     """A path, as a regular expression with named parts, its handler, and the form of its errors.
 
     Attributes:
-        begins_at_once: whether the handler may begin outside of a task. Such a one does not use the current task before
-            it waits for the first time, and does not watch whether the client has gone.
+        begins_at_once: whether the handler may run outside of a task. Such a one does not use the current task, waits
+            for futures alone, and does not watch whether the client has gone.
     """
 
     method: str
@@ -182,7 +181,7 @@ class Application:
     def begin(self, path: str, headers: Mapping[str, str], body: bytes, scheme: str) -> Response | Begun:
         """Answer a POST, for which `begins_at_once` holds, without a task as far as nothing has to be waited for.
 
-        Most calls of small models end here. What is left of others goes on as an ASGI application: see `resume`.
+        Most calls of small models end here. The caller resumes the others when what they wait for is done.
         """
         handling = self._finished("POST", path, headers, self._handled(path, headers, body, scheme))
         context = copy_context()
@@ -198,13 +197,6 @@ class Application:
         if encoding:
             body = await plain(body, encoding, self._max_body_bytes)
         return await self._handle(route, Request(parts, headers, body, _unwatched, None, scheme))
-
-    async def resume(self, begun: Begun, scope: Any, receive: Any, send: Any) -> None:
-        """Send an answer that was not there at once, as an ASGI application."""
-        try:
-            await self._send(await _going_on(begun), receive, send)
-        except asyncio.CancelledError:
-            _log.info(_UNREAD)
 
     def _refusal(self, path: str, error: RequestError) -> Response:
         """Return the answer for what a handler raised, in the form that its path has for errors."""
@@ -297,23 +289,6 @@ def _headers_of(scope: Any) -> dict[str, str]:
 def texts_of(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return headers, which came as bytes, by name."""
     return {name.decode("latin-1"): text.decode("latin-1") for name, text in headers}
-
-
-@coroutine
-def _going_on(begun: Begun) -> Generator[Any, Any, Response]:
-    """Run the rest of an answer in the task that waits for this."""
-    handling, waits_for, context = begun
-    while True:
-        try:
-            given = yield waits_for
-        except BaseException as error:
-            step = partial(handling.throw, error)
-        else:
-            step = partial(handling.send, given)
-        try:
-            waits_for = context.run(step)
-        except StopIteration as end:
-            return end.value
 
 
 async def _unwatched() -> None:

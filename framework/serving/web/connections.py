@@ -11,13 +11,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ..json_text import write_json
-from .application import Application, Begun, fields_of, texts_of
+from .application import Application, Begun, Response, fields_of, texts_of
 
 _MOST_HEAD_BYTES = 1 << 16  # of a request: its line and headers
 _NOT_PLAIN = frozenset(b"%?#")  # with one of them, an address is more than a path, or a path is to be decoded
@@ -91,19 +91,64 @@ class Joining:
         self._transport.close()
 
 
+class _Waiting:
+    """A request that has come whole and waits for its answer: stands where uvicorn has the cycle of a request.
+
+    It resumes the coroutine that gives the answer when that can go on, as a task would, which takes longer.
+
+    Args:
+        begun: what has begun to answer it.
+        keep_alive: whether the connection stays open behind the answer.
+        write: writes the answer.
+
+    """
+
+    __slots__ = ("_context", "_handling", "_waits_for", "_write", "keep_alive")
+    response_complete = False  # which uvicorn reads
+
+    def __init__(self, begun: Begun, keep_alive: bool, write: Callable[[Response], None]) -> None:
+        self.keep_alive, self._write = keep_alive, write
+        self._handling, waits_for, self._context = begun
+        self._wait_for(waits_for)
+
+    def _wait_for(self, future: Any) -> None:
+        """Go on when a future is done, or in the next turn of the event loop if that is None."""
+        self._waits_for = future
+        if future is None:
+            asyncio.get_running_loop().call_soon(self._go_on, context=self._context)
+        else:
+            future.add_done_callback(self._go_on, context=self._context)
+
+    def _go_on(self, done: object = None) -> None:
+        try:
+            waits_for = self._handling.send(None)
+        except StopIteration as end:
+            self._write(end.value)
+        else:
+            self._wait_for(waits_for)
+
+    def cancel(self) -> None:
+        """Have the coroutine fail where it waits, as if its task was cancelled."""
+        if self._waits_for is not None:
+            self._waits_for.cancel()
+
+
 class _Connection(HttpToolsProtocol):
     """A connection whose requests have to come within a time, with heads of a bounded size.
 
-    There is a timer only while a part of a request is missing, which is rare: most come whole.
+    There is a timer only while a part of a request is missing, which is rare: most come whole. Requests that come whole
+    are answered without a task (`_Waiting`), those behind one that is not answered yet by uvicorn.
     """
 
     application: Application
+    cycle: Any  # of uvicorn, or what stands there
     read_seconds: float | None = None
     _timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _is_head_missing = True  # of a request that has begun, or of the first one
     _is_body_missing = False
     _whole: bytes | None = None  # what has come of a body that is waited for before its request begins
+    _waiting: _Waiting | None = None  # the request that waits for its answer
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -111,7 +156,14 @@ class _Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_timer()
+        self.cancel()
+        self._forget_waiting()
         super().connection_lost(exc)
+
+    def cancel(self) -> None:
+        """Have the request that waits for its answer fail."""
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     def data_received(self, data: bytes) -> None:
         if not self._is_body_missing and (self.cycle is None or self.cycle.response_complete):
@@ -136,7 +188,7 @@ class _Connection(HttpToolsProtocol):
         """Have the application answer in a task, which reads the body as it comes."""
         self._unset_keepalive_if_required()  # an answer in front of this request may have begun that time just now
         super().on_headers_complete()
-        cycle: Any = self.cycle
+        cycle = self.cycle
         if cycle is not None and not isinstance(cycle.transport, Joining):
             cycle.transport = joining = Joining(self.transport)
             cycle.on_response = partial(self._end_answer, joining)
@@ -180,25 +232,39 @@ class _Connection(HttpToolsProtocol):
             self._answer_whole(self._whole)
 
     def _answer_whole(self, body: bytes) -> None:
-        """Answer a request that has come whole; in a task only if the answer has to be waited for."""
+        """Answer a request that has come whole, now or when its answer is there."""
         self._whole = None
+        parser: Any = self.parser
+        keep_alive = parser.should_keep_alive()
         found = self.application.begin(self.url.decode(), texts_of(self.headers), body, self.scheme or "http")
         if isinstance(found, Begun):
-            before, self.app = self.app, partial(self.application.resume, found)
-            self._begin_cycle()
-            self.app = before
-            super().on_message_complete()
-            return
-        parser: Any = self.parser
-        keeps, says_end = parser.should_keep_alive(), found.headers.get("connection") == "close"
-        pieces = [STATUS_LINE[found.status]]
+            self._unset_keepalive_if_required()  # an answer in front may have begun that time just now
+            self._waiting = _Waiting(found, keep_alive, self._end_waiting)
+            self.cycle = self._waiting
+        else:
+            self._write_answer(found, keep_alive)
+
+    def _end_waiting(self, response: Response) -> None:
+        waiting = self._forget_waiting()
+        if waiting is not None and not self.transport.is_closing():
+            self._write_answer(response, waiting.keep_alive)
+
+    def _forget_waiting(self) -> _Waiting | None:
+        waiting, self._waiting = self._waiting, None
+        if self.cycle is waiting:  # otherwise it is that of a request behind it
+            self.cycle = None
+        return waiting
+
+    def _write_answer(self, response: Response, keep_alive: bool) -> None:
+        says_end = response.headers.get("connection") == "close"
+        pieces = [STATUS_LINE[response.status]]
         for name, value in self.server_state.default_headers:
             pieces += (name, b": ", value, b"\r\n")
-        texts = [f"{name}: {text}\r\n" for name, text in fields_of(found)]
-        end = b"\r\n" if keeps or says_end else b"connection: close\r\n\r\n"
-        pieces += ("".join(texts).encode("latin-1"), end, found.body)
+        texts = [f"{name}: {text}\r\n" for name, text in fields_of(response)]
+        end = b"\r\n" if keep_alive or says_end else b"connection: close\r\n\r\n"
+        pieces += ("".join(texts).encode("latin-1"), end, response.body)
         self.transport.write(b"".join(pieces))
-        if says_end or not keeps:
+        if says_end or not keep_alive:
             self.transport.close()
         self.on_response_complete()
 
@@ -296,6 +362,8 @@ class HttpServer(uvicorn.Server):
         await asyncio.sleep(_TURN_SECONDS)
         for task in list(self.server_state.tasks):
             task.cancel()
+        for connection in list(self.server_state.connections):
+            cast(_Connection, connection).cancel()
         await asyncio.sleep(10 * _TURN_SECONDS)
         self._abort(lambda connection: True)
 
