@@ -89,7 +89,7 @@ def test_a_quantised_model_is_close_and_saved(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-@pytest.mark.parametrize("quantize", [None, "int8"])
+@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
 def test_a_decoder_gives_the_greedy_continuation(name: str, quantize: str | None):
     model = pretrained.load(GOLDEN / name, quantize=quantize)
     decoder = pretrained.decoder(model, end_token=0, max_length=12, slots=2)
@@ -99,6 +99,16 @@ def test_a_decoder_gives_the_greedy_continuation(name: str, quantize: str | None
         while len(tokens) < 12 and (len(tokens) == len(prompt) or tokens[-1] != 0):
             tokens.append(int(model(np.array([tokens], "int32")).numpy()[0, -1].argmax()))
         assert found.tolist() == tokens[len(prompt) :]
+
+
+def test_a_slot_may_be_idle_when_its_sequence_has_filled_the_cache():
+    ab.utils.set_random_seed(2)
+    decoder = pretrained.decoder(pretrained.build(SMALL), end_token=0, max_length=8, slots=3)
+    prompts = [[3, 4, 5, 6, 7], [1], [2, 3]]  # all but the last token of each are read at once
+    expected = [found.tolist() for found in decoder.generate(prompts)]
+    assert [len(found) for found in expected] == [3, 7, 6]
+    for number, prompt in enumerate(prompts):
+        assert decoder.generate([prompt])[0].tolist() == expected[number]
 
 
 @pytest.mark.kernels

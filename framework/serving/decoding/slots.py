@@ -31,7 +31,8 @@ class Slots:
         self._stepping: dict[int, Generation] = {}  # by slot
         self._filling: deque[tuple[int, Generation]] = deque()  # whose prompts are taken by chunks
         self._free = list(range(plan.slots - 1, -1, -1))
-        self._age = [0] * plan.slots  # steps since the states of a slot were set
+        # The tokens that a slot's states have taken; what others have left there may have as many as a sequence.
+        self._age = [plan.max_length] * plan.slots
         self._units = np.zeros(plan.slots)
         self._temperatures = np.ones(plan.slots)
         self._top_k = np.full(plan.slots, plan.vocabulary, "int32")
@@ -67,7 +68,7 @@ class Slots:
         self._start(slot, generation)
 
     def _start(self, slot: int, generation: Generation) -> None:
-        self._age[slot] = 0
+        self._age[slot] = generation.place
         self._tokens[slot] = generation.prompt[generation.place]
         self._stepping[slot] = generation
         self._temperatures[slot] = generation.temperature or 1.0
