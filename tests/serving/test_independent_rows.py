@@ -13,6 +13,7 @@ from shared.servable_models import EACH_ROW, inputs_of
 
 import anabranch as ab
 from anabranch import ops
+from anabranch.engine.ops.neural.quantized import quantized_matmul
 from anabranch.engine.passes.loops.independent_rows import why_rows_depend
 
 
@@ -28,6 +29,20 @@ def test_rows_of_models_are_independent_and_computed_alike(name: str, tmp_path: 
         alone = servable.run([array[row : row + 1] for array in inputs])
         for one, many in zip(alone, together, strict=True):
             np.testing.assert_allclose(one[0], many[row], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("how", [{"mode": "int8"}, {"mode": "int4"}, {"mode": "int8", "include": "all"}], ids=str)
+def test_rows_of_quantised_models_are_independent(how: dict[str, Any], tmp_path: Any) -> None:
+    layers = [ab.layers.Dense(16, "relu"), ab.layers.GRU(6, return_sequences=True), ab.layers.Dense(4)]
+    model = ab.Sequential([ab.Input((5, 8), name="x"), *layers])
+    model.quantize(**how)
+    model.export(tmp_path, verbose=False)
+    servable = ab.serving.load(tmp_path)
+    assert servable.why_alone() is None
+    x = np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32")
+    (together,) = servable.run([x])
+    for row in range(3):
+        np.testing.assert_allclose(servable.run([x[row : row + 1]])[0][0], together[row], rtol=2e-5, atol=2e-6)
 
 
 def reason(build: Callable[[Any], Any], *shape: int | None) -> str | None:
@@ -54,6 +69,7 @@ def loop_that_shifts(x: Any) -> Any:
         (lambda x: ops.cumsum(x, axis=0), "cum_sum"),
         (lambda x: ops.argsort(x, axis=0), "arg_sort"),
         (lambda x: ops.matmul(ops.matmul(x, ops.transpose(x)), x), "matmul"),
+        (lambda x: quantized_matmul(x, np.ones((4, 4), "int8"), ops.max(x, axis=0)), "max"),
         (lambda x: x[::-1], "get_item"),
         (lambda x: x - x[:1], "get_item"),
         (lambda x: ops.concatenate([x, x], axis=0), "concatenate"),

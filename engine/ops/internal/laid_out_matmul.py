@@ -13,6 +13,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.axis_maps import AxisMap, Follows
 from ...graph.op import Cost, Effect
 from ...graph.spec import TensorSpec
 from ...graph.state.initial_values import Later
@@ -186,6 +187,9 @@ class LaidOutMatMul(QuantizedMatMul):
     def infer(self, *inputs: Any) -> TensorSpec:
         assert self.panels is not None
         return TensorSpec((inputs[0].shape[0], self.panels.columns), inputs[0].dtype)
+
+    def axis_map(self, *inputs: Any) -> AxisMap | None:
+        return ((Follows(0, 0),),)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         assert self.panels is not None

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
+from ...graph.axis_maps import AxisMap, Follows
 from ...graph.spec import shape_text
 from ..arrays.shaping import expand_dims
 from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, cast, convert_to_tensor
@@ -72,6 +73,9 @@ class QuantizedMatMul(Op):
                 f"{shape_text(scale.shape)}."
             )
         return TensorSpec((rows, columns), x.dtype)
+
+    def axis_map(self, *inputs: Any) -> AxisMap | None:
+        return (Follows(0, 0),), (Follows(1, 0 if self.transpose else 1),)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, kernel, kernel_scale = inputs[:3]
