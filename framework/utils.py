@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,8 @@ from .training.named_values import Config
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import ArrayLike
+
     from .structures import Rows
 
 Array = NDArray[Any]
@@ -87,7 +89,15 @@ def clear_session(free_memory: bool = True) -> None:
         gc.collect()
 
 
-def to_categorical(x: TensorLike, num_classes: int | None = None) -> Any:
+@overload
+def to_categorical(x: Tensor, num_classes: int | None = None) -> Tensor: ...
+
+
+@overload
+def to_categorical(x: ArrayLike, num_classes: int | None = None) -> Array: ...
+
+
+def to_categorical(x: TensorLike, num_classes: int | None = None) -> Tensor | Array:
     """Integer labels as one-hot rows.
 
     Args:
@@ -118,7 +128,15 @@ def to_categorical(x: TensorLike, num_classes: int | None = None) -> Any:
     return np.eye(classes, dtype="float32")[labels]
 
 
-def normalize(x: TensorLike, axis: int = -1, order: float = 2) -> Any:
+@overload
+def normalize(x: Tensor, axis: int = -1, order: float = 2) -> Tensor: ...
+
+
+@overload
+def normalize(x: ArrayLike, axis: int = -1, order: float = 2) -> Array: ...
+
+
+def normalize(x: TensorLike, axis: int = -1, order: float = 2) -> Tensor | Array:
     """Vectors divided by their norms; zeros stay zeros.
 
     Args:

@@ -108,7 +108,7 @@ class Options:
                 f"{self.classifier_activation!r}. Apply others to the output of a model without a top."
             )
 
-    def pooled(self, x: TensorLike, names: tuple[str | None, str | None] = ("avg_pool", "max_pool")) -> Any:
+    def pooled(self, x: Tensor, names: tuple[str | None, str | None] = ("avg_pool", "max_pool")) -> Tensor:
         """The features of a model without a top, pooled over height and width as `pooling` says."""
         if self.pooling == "avg":
             return GlobalAveragePooling2D(name=names[0])(x)
@@ -119,7 +119,7 @@ class Options:
         self.check_activation()
         return Dense(self.classes, activation=self.classifier_activation, name=name, **options)(x)
 
-    def topped(self, x: TensorLike) -> Any:
+    def topped(self, x: Tensor) -> Tensor:
         """The usual end: mean features and the classes' scores, or pooled features."""
         return self.classified(GlobalAveragePooling2D(name="avg_pool")(x)) if self.include_top else self.pooled(x)
 
@@ -165,12 +165,12 @@ def _sources(tensor: Symbol) -> Any:
     return found[0] if len(found) == 1 else found
 
 
-def normalized(x: Tensor, name: str | None, epsilon: float = 1.001e-5, momentum: float = 0.99) -> Any:
+def normalized(x: Tensor, name: str | None, epsilon: float = 1.001e-5, momentum: float = 0.99) -> Tensor:
     """The features, normalised over the batch."""
     return BatchNormalization(epsilon=epsilon, momentum=momentum, name=name)(x)
 
 
-def activated(x: Tensor, name: str, activation: ActivationLike = "relu") -> Any:
+def activated(x: Tensor, name: str, activation: ActivationLike = "relu") -> Tensor:
     """The features behind an activation."""
     return Activation(activation, name=name)(x)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
@@ -190,7 +190,7 @@ def _convnext(kind: str, options: Options, include_preprocessing: bool) -> Funct
     return options.model(images, _topped(x, options), "convnext", file, file_hash)
 
 
-def _smaller(x: Tensor, filters: int, stage: int, name: str) -> Any:
+def _smaller(x: Tensor, filters: int, stage: int, name: str) -> Tensor:
     """The features at a quarter (first) or half of the size."""
     if stage == 0:
         convolution = Conv2D(filters, 4, strides=4, name=f"{name}_stem_conv")
@@ -205,7 +205,7 @@ def _normalization(name: str | None = None) -> LayerNormalization:
     return LayerNormalization(epsilon=_EPSILON, name=name)
 
 
-def _block(inputs: Tensor, filters: int, name: str) -> Any:
+def _block(inputs: Tensor, filters: int, name: str) -> Tensor:
     """Convolved feature by feature, then mixed at each place, and added."""
     x = convolved(inputs, filters, 7, f"{name}_depthwise_conv", padding="same", groups=filters)
     x = _normalization(f"{name}_layernorm")(x)
@@ -216,7 +216,7 @@ def _block(inputs: Tensor, filters: int, name: str) -> Any:
     return inputs + Activation("linear", name=f"{name}_identity")(x)
 
 
-def _topped(x: Tensor, options: Options) -> Any:
+def _topped(x: Tensor, options: Options) -> Tensor:
     if not options.include_top:
         return _normalization()(options.pooled(x, (None, None)))
     x = GlobalAveragePooling2D(name=f"{options.name}_head_gap")(x)

@@ -122,7 +122,7 @@ def _densenet(kind: str, options: Options) -> Functional:
     return options.model(images, options.topped(x), "densenet", KERAS_FILE.format(kind, ending), file_hash)
 
 
-def _step(x: Tensor, name: str) -> Any:
+def _step(x: Tensor, name: str) -> Tensor:
     """The features, and `_GROWTH` new ones."""
     new = activated(normalized(x, f"{name}_0_bn"), f"{name}_0_relu")
     new = convolved(new, 4 * _GROWTH, 1, f"{name}_1_conv", use_bias=False)

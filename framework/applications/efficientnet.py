@@ -234,11 +234,11 @@ def _efficientnet(kind: str, options: Options) -> Functional:
     return options.model(images, topped(x, options, network.dropout), "", file, file_hash, _STORE + file)
 
 
-def _normalized(x: Tensor, name: str) -> Any:
+def _normalized(x: Tensor, name: str) -> Tensor:
     return normalized(x, name, 1e-3)
 
 
-def _block(inputs: Tensor, filters: int, stage: _Stage, dropout: float, name: str) -> Any:
+def _block(inputs: Tensor, filters: int, stage: _Stage, dropout: float, name: str) -> Tensor:
     """Widened, convolved feature by feature, and narrowed again; its input is added where that fits."""
     x, before = inputs, channels_of(inputs)
     if stage.expansion != 1:

@@ -251,7 +251,7 @@ def _efficientnet(kind: str, options: Options, include_preprocessing: bool) -> F
     return options.model(images, topped(x, options), "efficientnet_v2", file, file_hash)
 
 
-def _prepared(x: Tensor, kind: str, channels: int | None) -> Any:
+def _prepared(x: Tensor, kind: str, channels: int | None) -> Tensor:
     """Images of 0 to 255 as the model was trained on them."""
     if not kind.startswith("b") or channels != 3:
         return Rescaling(1 / 128, -1)(x)
@@ -264,7 +264,7 @@ def _filters(filters: int, network: _Network) -> int:
     return max(8, int(filters * network.width + 4) // 8 * 8)
 
 
-def convolution(x: TensorLike, filters: int, size: int, name: str, **options: Any) -> Any:
+def convolution(x: TensorLike, filters: int, size: int, name: str, **options: Any) -> Tensor:
     """Return the features behind a convolution that keeps the size, without a bias, unless `options` say otherwise."""
     options = {"padding": "same", "use_bias": False, "kernel_initializer": initializer(), **options}
     return convolved(x, filters, size, name, **options)
@@ -275,16 +275,16 @@ def initializer() -> VarianceScaling:
     return VarianceScaling(2.0, "fan_out", "truncated_normal")
 
 
-def _normalized(x: Tensor, name: str) -> Any:
+def _normalized(x: Tensor, name: str) -> Tensor:
     return normalized(x, name, 1e-3, 0.9)
 
 
-def swished(x: Tensor, name: str) -> Any:
+def swished(x: Tensor, name: str) -> Tensor:
     """Return the features behind Swish."""
     return activated(x, name, "swish")
 
 
-def _block(inputs: Tensor, filters: int, stage: _Stage, dropout: float, name: str) -> Any:
+def _block(inputs: Tensor, filters: int, stage: _Stage, dropout: float, name: str) -> Tensor:
     """Widened, convolved and narrowed again; its input is added where that fits."""
     before = channels_of(inputs)
     x = (_fused if stage.is_fused else _apart)(inputs, before * stage.expansion, filters, stage, name)
@@ -295,7 +295,7 @@ def _block(inputs: Tensor, filters: int, stage: _Stage, dropout: float, name: st
     return Add(name=f"{name}add")([x, inputs])
 
 
-def _fused(x: Tensor, inside: int, filters: int, stage: _Stage, name: str) -> Any:
+def _fused(x: Tensor, inside: int, filters: int, stage: _Stage, name: str) -> Tensor:
     """The inside of a block that widens and convolves in one."""
     if stage.expansion == 1:
         x = convolution(x, filters, 3, f"{name}project_conv", strides=stage.stride)
@@ -305,7 +305,7 @@ def _fused(x: Tensor, inside: int, filters: int, stage: _Stage, name: str) -> An
     return _normalized(convolution(x, filters, 1, f"{name}project_conv"), f"{name}project_bn")
 
 
-def _apart(x: Tensor, inside: int, filters: int, stage: _Stage, name: str) -> Any:
+def _apart(x: Tensor, inside: int, filters: int, stage: _Stage, name: str) -> Tensor:
     """The inside of a block that convolves feature by feature, with squeeze and excitation."""
     narrow = max(1, int(channels_of(x) * stage.squeeze))
     x = convolution(x, inside, 1, f"{name}expand_conv")
@@ -316,7 +316,7 @@ def _apart(x: Tensor, inside: int, filters: int, stage: _Stage, name: str) -> An
     return _normalized(convolution(x, filters, 1, f"{name}project_conv"), f"{name}project_bn")
 
 
-def squeezed(x: Tensor, narrow: int, name: str) -> Any:
+def squeezed(x: Tensor, narrow: int, name: str) -> Tensor:
     """Return features weighed by what the whole image has of them (Hu, Shen and Sun, 2018).
 
     Args:
@@ -331,7 +331,7 @@ def squeezed(x: Tensor, narrow: int, name: str) -> Any:
     return Multiply(name=f"{name}se_excite")([x, weights])
 
 
-def topped(x: Tensor, options: Options, dropout: float = _DROPOUT) -> Any:
+def topped(x: Tensor, options: Options, dropout: float = _DROPOUT) -> Tensor:
     """Return the classes' scores, or pooled features."""
     if not options.include_top:
         return options.pooled(x)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike
@@ -113,7 +113,7 @@ def InceptionResNetV2(
     return topped("inception_resnet_v2", _HASHES, options, images, x)
 
 
-def _residual(x: Tensor, branches: Sequence[Branch], scale: float, name: str) -> Any:
+def _residual(x: Tensor, branches: Sequence[Branch], scale: float, name: str) -> Tensor:
     """Return the features, and what the branches make of them added, scaled."""
     sides = Concatenate(name=f"{name}_mixed")([followed(x, branch) for branch in branches])
     sides = convolved(sides, channels_of(x), 1, f"{name}_conv", padding="same")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
@@ -151,12 +151,12 @@ def topped(kind: str, hashes: tuple[str, str], options: Options, images: TensorL
     return options.model(images, x, kind, KERAS_FILE.format(kind, ending), file_hash)
 
 
-def mixed(x: Tensor, branches: Sequence[Branch], name: str) -> Any:
+def mixed(x: Tensor, branches: Sequence[Branch], name: str) -> Tensor:
     """Return the features of all branches."""
     return Concatenate(name=name)([followed(x, branch) for branch in branches])
 
 
-def followed(x: Tensor, branch: Branch) -> Any:
+def followed(x: Tensor, branch: Branch) -> Tensor:
     """Return the features behind the steps of a branch."""
     for step in branch:
         if isinstance(step, Conv):
@@ -168,7 +168,7 @@ def followed(x: Tensor, branch: Branch) -> Any:
     return x
 
 
-def normal_convolution(x: Tensor, step: Conv, name: str | None = None) -> Any:
+def normal_convolution(x: Tensor, step: Conv, name: str | None = None) -> Tensor:
     """Return the features behind a convolution, its normalisation and a ReLU, whose names begin alike."""
     size = (step.height, step.width)
     x = Conv2D(step.filters, size, step.stride, step.padding, use_bias=False, name=name)(x)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
@@ -88,7 +87,7 @@ def _check_trained(alpha: float, depth_multiplier: int) -> None:
         )
 
 
-def _features(images: TensorLike, alpha: float, depth_multiplier: int) -> Any:
+def _features(images: TensorLike, alpha: float, depth_multiplier: int) -> Tensor:
     x = convolved(images, int(32 * alpha), 3, "conv1", strides=2, padding="same", use_bias=False)
     x = _normalized(x, "conv1")
     for number, (filters, stride) in enumerate(_BLOCKS, 1):
@@ -102,11 +101,11 @@ def _features(images: TensorLike, alpha: float, depth_multiplier: int) -> Any:
     return x
 
 
-def _normalized(x: Tensor, name: str) -> Any:
+def _normalized(x: Tensor, name: str) -> Tensor:
     return ReLU(6.0, name=f"{name}_relu")(normalized(x, f"{name}_bn", 1e-3))
 
 
-def _classified(x: Tensor, dropout: float, options: Options) -> Any:
+def _classified(x: Tensor, dropout: float, options: Options) -> Tensor:
     options.check_activation()
     x = Dropout(dropout, name="dropout")(GlobalAveragePooling2D(keepdims=True)(x))
     x = convolved(x, options.classes, 1, "conv_preds", padding="same")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
@@ -82,7 +81,7 @@ def MobileNetV2(
     return options.model(images, _topped(_features(images, alpha), options), "mobilenet_v2", file, None)
 
 
-def _features(images: TensorLike, alpha: float) -> Any:
+def _features(images: TensorLike, alpha: float) -> Tensor:
     x = convolved(images, divisible(32 * alpha), 3, "Conv1", strides=2, padding="same", use_bias=False)
     x = _normalized(x, "bn_Conv1", "Conv1_relu")
     number = 0
@@ -95,12 +94,12 @@ def _features(images: TensorLike, alpha: float) -> Any:
     return _normalized(x, "Conv_1_bn", "out_relu")
 
 
-def _normalized(x: Tensor, name: str, activation_name: str | None = None) -> Any:
+def _normalized(x: Tensor, name: str, activation_name: str | None = None) -> Tensor:
     x = normalized(x, name, 1e-3, 0.999)
     return x if activation_name is None else ReLU(6.0, name=activation_name)(x)
 
 
-def _block(inputs: Tensor, filters: int, stride: int, number: int) -> Any:
+def _block(inputs: Tensor, filters: int, stride: int, number: int) -> Tensor:
     """Widened, convolved feature by feature, and narrowed again."""
     x, before = inputs, channels_of(inputs)
     prefix = f"block_{number}_" if number else "expanded_conv_"
@@ -117,7 +116,7 @@ def _block(inputs: Tensor, filters: int, stride: int, number: int) -> Any:
     return Add(name=f"{prefix}add")([inputs, x]) if before == filters and stride == 1 else x
 
 
-def _topped(x: Tensor, options: Options) -> Any:
+def _topped(x: Tensor, options: Options) -> Tensor:
     if options.include_top:
         return options.classified(GlobalAveragePooling2D()(x))
     return options.pooled(x, (None, None))

@@ -173,7 +173,7 @@ def _mobilenet_v3(variant: _Variant, options: Options) -> Functional:
     blocks, last = _MODELS[variant.kind]
     for number, block in enumerate(blocks):
         x = _block(x, block, variant, number)
-    x = convolved(x, divisible(x.shape[-1] * 6), 1, "conv_1", padding="same", use_bias=False)
+    x = convolved(x, divisible(channels_of(x) * 6), 1, "conv_1", padding="same", use_bias=False)
     x = _activated(_normalized(x, "conv_1"), variant)
     if options.include_top:
         x = _classified(x, divisible(last * variant.alpha) if variant.alpha > 1 else last, variant, options)
@@ -200,15 +200,15 @@ def _shape(variant: _Variant, options: Options) -> tuple[int | None, ...]:
     return shape
 
 
-def _normalized(x: Tensor, name: str) -> Any:
+def _normalized(x: Tensor, name: str) -> Tensor:
     return normalized(x, f"{name}_bn", 1e-3, 0.999)
 
 
-def _activated(x: Tensor, variant: _Variant, is_hard_swish: bool = True) -> Any:
+def _activated(x: Tensor, variant: _Variant, is_hard_swish: bool = True) -> Tensor:
     return Activation("hard_swish")(x) if is_hard_swish and not variant.is_minimalistic else ReLU()(x)
 
 
-def _block(inputs: Tensor, block: _Block, variant: _Variant, number: int) -> Any:
+def _block(inputs: Tensor, block: _Block, variant: _Variant, number: int) -> Tensor:
     """Widened, convolved feature by feature, and narrowed again."""
     x, before = inputs, channels_of(inputs)
     filters, inside = divisible(block.filters * variant.alpha), divisible(before * block.expansion)
@@ -229,7 +229,7 @@ def _block(inputs: Tensor, block: _Block, variant: _Variant, number: int) -> Any
     return Add(name=f"{prefix}add")([inputs, x]) if block.stride == 1 and before == filters else x
 
 
-def _squeezed(inputs: Tensor, filters: int, name: str) -> Any:
+def _squeezed(inputs: Tensor, filters: int, name: str) -> Tensor:
     """Features weighed by what the whole image has of them (Hu, Shen and Sun, 2018)."""
     x = GlobalAveragePooling2D(keepdims=True, name=f"{name}_avg_pool")(inputs)
     x = convolved(x, divisible(filters / 4), 1, f"{name}_conv", padding="same")
@@ -239,7 +239,7 @@ def _squeezed(inputs: Tensor, filters: int, name: str) -> Any:
     return Multiply(name=f"{name}_mul")([inputs, x])
 
 
-def _classified(x: Tensor, filters: int, variant: _Variant, options: Options) -> Any:
+def _classified(x: Tensor, filters: int, variant: _Variant, options: Options) -> Tensor:
     x = GlobalAveragePooling2D(keepdims=True)(x)
     x = _activated(convolved(x, filters, 1, "conv_2", padding="same"), variant)
     if variant.dropout_rate > 0:

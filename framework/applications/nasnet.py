@@ -122,17 +122,17 @@ def _shape(default: int, options: Options) -> tuple[int | None, ...]:
     return shape
 
 
-def _normalized(x: Tensor, name: str) -> Any:
+def _normalized(x: Tensor, name: str) -> Tensor:
     return normalized(x, name, 1e-3, 0.9997)
 
 
-def _squeezed(x: Tensor, filters: int, convolution: str, normalization: str) -> Any:
+def _squeezed(x: Tensor, filters: int, convolution: str, normalization: str) -> Tensor:
     """So many features, made of those of each place."""
     x = convolved(Activation("relu")(x), filters, 1, convolution, padding="same", use_bias=False)
     return _normalized(x, normalization)
 
 
-def _fitting(before: Tensor, x: Tensor, filters: int, name: str) -> Any:
+def _fitting(before: Tensor, x: Tensor, filters: int, name: str) -> Tensor:
     """The features of the cell before the last one, in the size and number of those of the last one."""
     if before is x:
         return x
@@ -150,7 +150,7 @@ def _fitting(before: Tensor, x: Tensor, filters: int, name: str) -> Any:
     return _normalized(Concatenate()(halves), f"adjust_bn_{name}")
 
 
-def _separable(x: Tensor, filters: int, size: int, name: str, stride: int = 1) -> Any:
+def _separable(x: Tensor, filters: int, size: int, name: str, stride: int = 1) -> Tensor:
     """Two separable convolutions, the first one with the stride."""
     x = Activation("relu")(x)
     if stride == 2:
@@ -162,11 +162,11 @@ def _separable(x: Tensor, filters: int, size: int, name: str, stride: int = 1) -
     return _normalized(x, f"separable_conv_2_bn_{name}")
 
 
-def _mean(x: Tensor, name: str) -> Any:
+def _mean(x: Tensor, name: str) -> Tensor:
     return AveragePooling2D(3, strides=1, padding="same", name=name)(x)
 
 
-def _normal_cell(x: Tensor, before: Tensor, filters: int, name: str) -> Any:
+def _normal_cell(x: Tensor, before: Tensor, filters: int, name: str) -> Tensor:
     """The cell that keeps the size: figure 4 of the paper, on the left."""
     old = _fitting(before, x, filters, name)
     new = _squeezed(x, filters, f"normal_conv_1_{name}", f"normal_bn_1_{name}")
@@ -187,13 +187,13 @@ def _normal_cell(x: Tensor, before: Tensor, filters: int, name: str) -> Any:
     return Concatenate(name=f"normal_concat_{name}")([old, *sums])
 
 
-def _reduction_cell(x: Tensor, before: Tensor, filters: int, name: str) -> Any:
+def _reduction_cell(x: Tensor, before: Tensor, filters: int, name: str) -> Tensor:
     """The cell that halves the size: figure 4 of the paper, on the right."""
     old = _fitting(before, x, filters, name)
     new = _squeezed(x, filters, f"reduction_conv_1_{name}", f"reduction_bn_1_{name}")
     padded = ZeroPadding2D(halving_margins(new, 3), name=f"reduction_pad_1_{name}")(new)
 
-    def halved(x: Tensor, size: int, side: str) -> Any:
+    def halved(x: Tensor, size: int, side: str) -> Tensor:
         return _separable(x, filters, size, f"reduction_{side}_{name}", 2)
 
     first = Add(name=f"reduction_add_1_{name}")([halved(new, 5, "left1"), halved(old, 7, "right1")])

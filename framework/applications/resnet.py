@@ -137,7 +137,7 @@ def _with_weights(kind: str, hashes: Sequence[str], options: Options, images: Te
     return options.model(images, options.topped(x), "resnet", KERAS_FILE.format(kind, ending), file_hash)
 
 
-def _stem(images: TensorLike, is_normalized: bool) -> Any:
+def _stem(images: TensorLike, is_normalized: bool) -> Tensor:
     """The first convolution and pooling, to a quarter of the size."""
     x = convolved(ZeroPadding2D(3, name="conv1_pad")(images), 64, 7, "conv1_conv", strides=2)
     if is_normalized:
@@ -146,7 +146,7 @@ def _stem(images: TensorLike, is_normalized: bool) -> Any:
     return MaxPooling2D(3, strides=2, name="pool1_pool")(x)
 
 
-def _stages_v1(x: Tensor, depths: Sequence[int]) -> Any:
+def _stages_v1(x: Tensor, depths: Sequence[int]) -> Tensor:
     for stage, depth in enumerate(depths):
         for block in range(depth):
             stride = 2 if stage > 0 and block == 0 else 1
@@ -154,7 +154,7 @@ def _stages_v1(x: Tensor, depths: Sequence[int]) -> Any:
     return x
 
 
-def _block_v1(x: Tensor, filters: int, stride: int, is_first: bool, name: str) -> Any:
+def _block_v1(x: Tensor, filters: int, stride: int, is_first: bool, name: str) -> Tensor:
     """A bottleneck: convolutions of size 1, 3 and 1, and their input added."""
     shortcut = x
     if is_first:
@@ -167,7 +167,7 @@ def _block_v1(x: Tensor, filters: int, stride: int, is_first: bool, name: str) -
     return activated(Add(name=f"{name}_add")([shortcut, x]), f"{name}_out")
 
 
-def _stages_v2(x: Tensor, depths: Sequence[int]) -> Any:
+def _stages_v2(x: Tensor, depths: Sequence[int]) -> Tensor:
     for stage, depth in enumerate(depths):
         for block in range(depth):
             # Other than in version 1 the last block of a stage halves the size, and the last stage does not.
@@ -176,7 +176,7 @@ def _stages_v2(x: Tensor, depths: Sequence[int]) -> Any:
     return x
 
 
-def _block_v2(x: Tensor, filters: int, stride: int, is_first: bool, name: str) -> Any:
+def _block_v2(x: Tensor, filters: int, stride: int, is_first: bool, name: str) -> Tensor:
     """A bottleneck whose input is normalised, and added as it came."""
     active = activated(normalized(x, f"{name}_preact_bn"), f"{name}_preact_relu")
     if is_first:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
@@ -67,7 +66,7 @@ def vgg(kind: str, options: Options) -> Functional:
     return options.model(images, _topped(x, options), kind, KERAS_FILE.format(kind, ending), file_hash)
 
 
-def _topped(x: Tensor, options: Options) -> Any:
+def _topped(x: Tensor, options: Options) -> Tensor:
     if not options.include_top:
         return options.pooled(x, (None, None))
     x = Flatten(name="flatten")(x)

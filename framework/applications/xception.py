@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
@@ -67,15 +66,15 @@ def Xception(
     return options.model(images, x, "xception", KERAS_FILE.format("xception", ending), file_hash)
 
 
-def _normalized(x: Tensor, name: str | None) -> Any:
+def _normalized(x: Tensor, name: str | None) -> Tensor:
     return normalized(x, None if name is None else f"{name}_bn", 1e-3)
 
 
-def _separable(x: Tensor, filters: int, name: str) -> Any:
+def _separable(x: Tensor, filters: int, name: str) -> Tensor:
     return _normalized(SeparableConv2D(filters, 3, padding="same", use_bias=False, name=name)(x), name)
 
 
-def _block(inputs: Tensor, widths: Sequence[int], number: int) -> Any:
+def _block(inputs: Tensor, widths: Sequence[int], number: int) -> Tensor:
     """Separable convolutions behind activations, and their input added; some blocks halve the size."""
     x, shortcut = inputs, inputs
     if number in _HALVING:

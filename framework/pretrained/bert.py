@@ -48,7 +48,7 @@ class _Bert(PretrainedModel):
     def _dense(self, units: int, name: str) -> Dense:
         return Dense(units, kernel_initializer=self.initializer(), name=name, dtype=self.dtype_policy)
 
-    def encode(self, inputs: Tensors) -> Any:
+    def encode(self, inputs: Tensors) -> Tensor:
         """The last hidden states, (batch, steps, features)."""
         tokens, mask = tokens_and_mask(inputs)
         places = ops.arange(ops.shape(tokens)[1], dtype="int32")
@@ -57,7 +57,7 @@ class _Bert(PretrainedModel):
             x = block(x, mask=mask)
         return x
 
-    def pooled(self, states: Tensor) -> Any:
+    def pooled(self, states: Tensor) -> Tensor:
         """Return the pooled state of the first place, (batch, features)."""
         return ops.tanh(self.pooler(states[:, 0]))
 

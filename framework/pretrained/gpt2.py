@@ -108,7 +108,7 @@ class GPT2LMHeadModel(PretrainedModel):
             x = block(x, mask=mask)
         return self.tokens(self.norm(x), reverse=True)
 
-    def embed(self, tokens: Tensor) -> Any:
+    def embed(self, tokens: Tensor) -> Tensor:
         """The vectors of tokens and of their places."""
         return self.tokens(tokens) + self.positions(ops.arange(ops.shape(tokens)[1], dtype="int32"))
 

@@ -80,7 +80,7 @@ def _activation(name: str) -> Any:
     return activation({"hidden_act": name}, "hidden_act", name)
 
 
-def padded(images: Tensor, margin: int, value: float = 0.0) -> Any:
+def padded(images: Tensor, margin: int, value: float = 0.0) -> Tensor:
     """Images with a margin of one value on all sides."""
     if margin == 0:
         return images

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Color = Sequence[int]
 
 
-def batch_of_images(images: ArrayLike, data_format: str | None, what: str) -> Any:
+def batch_of_images(images: ArrayLike, data_format: str | None, what: str) -> Array:
     """Images as a NumPy array with the channels last.
 
     Raises:
@@ -41,7 +41,7 @@ def draw_bounding_boxes(
     text_thickness: int | None = 1,
     font_scale: float = 1.0,
     data_format: str | None = None,
-) -> Any:
+) -> Array:
     """Draw boxes on images, with the names of their classes.
 
     Args:
@@ -114,7 +114,7 @@ def draw_segmentation_masks(
     blend: bool = True,
     ignore_index: int = -1,
     data_format: str | None = None,
-) -> Any:
+) -> Array:
     """Colour the pixels of images by their class.
 
     Args:

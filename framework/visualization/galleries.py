@@ -36,7 +36,7 @@ def plot_image_gallery(
     dpi: int = 60,
     legend_handles: Sequence[tuple[str, Color]] | None = None,
     data_format: str | None = None,
-) -> Any:
+) -> Image:
     """Put images into rows and columns, with labels above them.
 
     Args:
@@ -101,7 +101,7 @@ def _shape(count: int, rows: int | None, cols: int | None) -> tuple[int, int]:
     return rows, cols or max(math.ceil(count / rows), 1)
 
 
-def _as_bytes(images: Array, value_range: tuple[float, float]) -> Any:
+def _as_bytes(images: Array, value_range: tuple[float, float]) -> Array:
     low, high = value_range
     scaled = (images.astype("float32") - low) * (255 / (high - low))
     return np.clip(scaled, 0, 255).round().astype("uint8")
@@ -147,7 +147,7 @@ def plot_bounding_box_gallery(
     cols: int | None = None,
     data_format: str | None = None,
     **kwargs: Any,
-) -> Any:
+) -> Image:
     """Put images with the boxes that are true and those that are predicted into rows and columns.
 
     Args:
@@ -200,7 +200,7 @@ def plot_segmentation_mask_gallery(
     ignore_index: int = -1,
     data_format: str | None = None,
     **kwargs: Any,
-) -> Any:
+) -> Image:
     """Put each image into a row, beside it with the mask that is true and with the one that is predicted.
 
     Args:

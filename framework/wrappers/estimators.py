@@ -87,12 +87,12 @@ class _Estimator(BaseEstimator):
             made.compile_from_config(config)
         return made
 
-    def _targets(self, y: Array) -> Any:
+    def _targets(self, y: Array) -> Array:
         """Return the targets as columns, as the model is to predict them."""
         self._is_column = y.ndim == 1
         return y.reshape(-1, 1) if self._is_column else y
 
-    def _outputs(self, X: Any) -> Any:
+    def _outputs(self, X: Any) -> Array:
         check_is_fitted(self, "model_")
         return self.model_.predict(validate_data(self, X, reset=False), verbose=0)
 
@@ -131,7 +131,7 @@ class SKLearnClassifier(ClassifierMixin, _Estimator):
         tags.classifier_tags.poor_score = True
         return tags
 
-    def _targets(self, y: Array) -> Any:
+    def _targets(self, y: Array) -> Array:
         y = column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
         check_classification_targets(y)
         kind = type_of_target(y)
@@ -144,17 +144,17 @@ class SKLearnClassifier(ClassifierMixin, _Estimator):
             raise ValueError("Classifier can't train when only one class is present.")
         return np.eye(len(self.classes_), dtype="float32")[places]
 
-    def predict(self, X: ArrayLike) -> Any:
+    def predict(self, X: ArrayLike) -> Array:
         """Return the class of each row of `X`."""
         outputs = self._outputs(X)
         return self.classes_[np.argmax(outputs, axis=-1)]
 
-    def decision_function(self, X: ArrayLike) -> Any:
+    def decision_function(self, X: ArrayLike) -> Array:
         """Return the model's outputs ``[samples, classes]``; of two classes the second less the first, as of others."""
         outputs = self._outputs(X)
         return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
 
-    def predict_proba(self, X: ArrayLike) -> Any:
+    def predict_proba(self, X: ArrayLike) -> Array:
         """Return the model's outputs ``[samples, classes]``, which are probabilities if it ends with a softmax."""
         return self._outputs(X)
 
@@ -189,7 +189,7 @@ class SKLearnRegressor(RegressorMixin, _Estimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def predict(self, X: ArrayLike) -> Any:
+    def predict(self, X: ArrayLike) -> Array:
         """Return the model's outputs: ``[samples]`` or ``[samples, outputs]``, as the targets were."""
         outputs = self._outputs(X).astype("float64")  # as scikit-learn's own
         return outputs[:, 0] if self._is_column and outputs.ndim == 2 and outputs.shape[1] == 1 else outputs
@@ -225,6 +225,6 @@ class SKLearnTransformer(TransformerMixin, _Estimator):
         tags.transformer_tags.preserves_dtype = []
         return tags
 
-    def transform(self, X: ArrayLike) -> Any:
+    def transform(self, X: ArrayLike) -> Array:
         """Return the model's outputs for `X`."""
         return self._outputs(X)
