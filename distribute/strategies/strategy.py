@@ -255,11 +255,16 @@ class ParameterServer(Strategy):
         """
         return self.count()
 
-    def connect(self) -> Client:
-        """Connect to this process's own task, which is the master of its steps."""
+    def connect(self, task: str | None = None) -> Client:
+        """Connect to a task, which is the master of the client's steps.
+
+        Args:
+            task: its name; None for this process's own.
+        """
         from ..tasks.client import connect
 
-        return connect(self._server.target)
+        own = self._server.target
+        return connect(own if task is None or self.cluster is None else f"grpc://{self.cluster.address(task)}")
 
     @property
     def _server(self) -> Any:

@@ -13,6 +13,11 @@ from .programs import ReplicaPrograms
 class Applier:
     """A thread of the chief that has the set of each step applied.
 
+    Ps task 0 is the master of that: so steps do not wait for a chief that is slow with its own share.
+
+    Args:
+        programs: those of the chief.
+
     Attributes:
         between_steps: held while a set is applied.
         error: what went wrong in the thread.
@@ -21,7 +26,7 @@ class Applier:
     def __init__(self, programs: ReplicaPrograms) -> None:
         self.between_steps = threading.Lock()
         self.error: Exception | None = None
-        self._programs = programs
+        self._programs = ReplicaPrograms(programs.plan, programs.token, by_ps=True)
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="anabranch applies steps", daemon=True)
         self._thread.start()
@@ -48,6 +53,7 @@ class Applier:
         with contextlib.suppress(TaskFailedError, StateLostError):  # then nobody waits for a set any more
             self._programs.end_choosing()
         self._thread.join()
+        self._programs.close()
 
 
 __all__ = ["Applier"]

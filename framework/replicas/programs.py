@@ -43,14 +43,16 @@ class ReplicaPrograms:
     Args:
         plan: the devices of state.
         token: with which this worker led before.
+        by_ps: whether ps task 0 is the master of the steps, and not this worker's own task. The own one is busy while
+            an operation of it runs, however long that takes.
 
     Attributes:
         token: the fencing token with which this worker leads; 0 where it does not.
     """
 
-    def __init__(self, plan: ReplicaPlan, token: int = 0) -> None:
+    def __init__(self, plan: ReplicaPlan, token: int = 0, by_ps: bool = False) -> None:
         self.plan = plan
-        self.client = plan.strategy.connect()
+        self.client = plan.strategy.connect(plan.strategy.ps[0] if by_ps else None)
         self.client.places = plan.places
         self._worker = plan.strategy.task_index
         self._incarnation = plan.strategy.incarnation

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +18,11 @@ import numpy as np
 import pytest
 from shared.tasks import PATIENCE
 
+import anabranch as ab
 from anabranch.distribute.commands.launch import Launch
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_with_a_pause.py")
+SLOW = str(Path(__file__).parent / "scripts" / "train_with_a_slow_chief.py")
 RESTORING = str(Path(__file__).parent / "scripts" / "train_and_restore.py")
 pytestmark = [
     pytest.mark.xdist_group("tasks"),
@@ -114,6 +117,22 @@ def test_a_backup_makes_up_for_a_worker_that_is_stopped(run: Launch, folder: Pat
     receipts = results[2]["statistics"]["receipts"]
     # Two of three shares of each step; an epoch that begins when the worker has been taken for dead has one.
     assert sum(receipts[worker]["taken"] for worker in "012") in (28, 21, 14)
+
+
+def test_a_backup_makes_up_for_a_chief_that_is_slow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are applied while an operation of the chief's own share takes any time."""
+    with Launch(3, 1, [SLOW, str(folder)]) as run:
+        monkeypatch.setenv("ANABRANCH_TOKEN", run._environment["ANABRANCH_TOKEN"])
+        assert (folder / "reached").read_text() == "slow"
+        target, waited = f"grpc://{run.cluster['ps'][0]}", threading.Event()
+        for _ in range(int(PATIENCE / 0.1)):
+            (training,) = ab.distribute.status(target).training
+            if training["step"] == 10:
+                break
+            waited.wait(0.1)
+        (folder / "go").write_text("go")
+        assert training["step"] == 10
+        assert run.wait() == 0
 
 
 @pytest.mark.slow
