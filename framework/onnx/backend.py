@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ...engine.ops.base import TensorLike
     from ..structures import Array, Arrays
+    from .importing.reading import OnnxSource
 
 
 def _not_supposed(message: str) -> Exception:
@@ -63,12 +64,12 @@ class Prepared:
         return dict(zip(names, listed, strict=True))
 
 
-def is_compatible(model: ModelProto, device: str = "CPU", **kwargs: object) -> bool:
+def is_compatible(model: OnnxSource, device: str = "CPU", **kwargs: object) -> bool:
     """Return whether each operator of a model has a rule here, or a definition by others."""
     return supports_device(device) and not missing_ops(read_model(model)[0])
 
 
-def prepare(model: ModelProto, device: str = "CPU", **kwargs: object) -> Prepared:
+def prepare(model: OnnxSource, device: str = "CPU", **kwargs: object) -> Prepared:
     """Return a model that is ready to be run.
 
     Args:
@@ -95,7 +96,7 @@ def prepare(model: ModelProto, device: str = "CPU", **kwargs: object) -> Prepare
     return Prepared(proto, beside)
 
 
-def run_model(model: ModelProto, inputs: Arrays, device: str = "CPU", **kwargs: object) -> tuple[Any, ...]:
+def run_model(model: OnnxSource, inputs: Arrays, device: str = "CPU", **kwargs: object) -> tuple[Any, ...]:
     """Return a model's outputs; see `prepare`."""
     return prepare(model, device).run(inputs)
 

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from enum import Enum
 
+    from ...engine.ops.base import TensorLike
     from ..structures import Arrays, Nest
 
 
-Sources: TypeAlias = "Nest[Tensor | Variable | ShardedVariable]"
+Sources: TypeAlias = "Nest[TensorLike | ShardedVariable | None]"
 
 
 class GradientTape:
@@ -172,7 +173,7 @@ class GradientTape:
 
     def jacobian(
         self,
-        target: Tensor | Variable,
+        target: TensorLike,
         sources: Sources,
         unconnected_gradients: str | Enum = "none",
         parallel_iterations: int | None = None,
@@ -187,8 +188,8 @@ class GradientTape:
 
     def batch_jacobian(
         self,
-        target: Tensor | Variable,
-        source: Tensor | Variable,
+        target: TensorLike,
+        source: TensorLike,
         unconnected_gradients: str | Enum = "none",
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,

@@ -57,10 +57,8 @@ class Trainer(PassMethods):
 
     def _init_trainer(self) -> None:
         self.optimizer: Any = None
-        self.loss: Losses = None
-        self._given_loss: Losses = (
-            None  # the last argument of `compile`, where `loss` may be an attribute of a subclass
-        )
+        self.loss: Any = None
+        self._given_loss: Losses = None  # the last argument of `compile`; `loss` may be a subclass's own
         self.distribute_strategy: Strategy | None = None
         self.compiled = False
         self.stop_training = self.stop_evaluating = self.stop_predicting = False

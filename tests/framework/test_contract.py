@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ RNG = np.random.default_rng(2)
 X = RNG.normal(size=(8, 3)).astype("float32")
 
 
-def model(loss: object, units: int = 2, activation: str | None = None) -> ab.Sequential:
+def model(loss: Any, units: int = 2, activation: str | None = None) -> ab.Sequential:
     made = ab.Sequential([ab.Input((3,)), layers.Dense(units, activation, name="out")])
     made.compile("sgd", loss)
     return made
@@ -96,14 +97,14 @@ def test_labels_that_are_no_probabilities() -> None:
         (ab.losses.BinaryCrossentropy(from_logits=True), "sigmoid", np.eye(2)[np.arange(8) % 2]),
     ],
 )
-def test_an_activation_that_the_loss_would_apply_again(loss: object, activation: str, y: np.ndarray) -> None:
+def test_an_activation_that_the_loss_would_apply_again(loss: Any, activation: str, y: np.ndarray) -> None:
     with pytest.warns(UserWarning, match=rf"output 'out' ends in a {activation}, which .*\(from_logits=True\) applies"):
         model(loss, 2, activation).fit(X, y, verbose=0)
     model(loss, 2).fit(X, y, verbose=0)
     model(type(loss)(), 2, activation).fit(X, y, verbose=0)
 
 
-def _focal(y_true: object, y_pred: object, from_logits: bool = False) -> object:
+def _focal(y_true: ab.Tensor, y_pred: ab.Tensor, from_logits: bool = False) -> ab.Tensor:
     return ab.losses.binary_crossentropy(y_true, y_pred)
 
 

@@ -318,8 +318,9 @@ def test_an_input_that_is_not_given_is_named() -> None:
 
 
 def test_inputs_must_be_symbolic() -> None:
+    array: Any = np.ones((2, 2))
     with pytest.raises(ValueError, match="inputs must be symbolic tensors"):
-        ab.Model(inputs=np.ones((2, 2)), outputs=ab.Input((2,)))
+        ab.Model(inputs=array, outputs=ab.Input((2,)))
     plain = ab.placeholder((None, 2))
     with pytest.raises(ValueError, match=r"Start the model from ab.Input"):
         ab.Model(plain, plain + 1.0)

@@ -392,8 +392,9 @@ def test_what_there_is_nothing_to_show_of():
         model.explain(kind="predict")
     with pytest.raises(ValueError, match="no compiled train step yet"):
         model.explain(passes=True)
+    nothing: Any = None
     with pytest.raises(ValueError, match=r"profile\(\) runs steps of model 'classifier': give it data"):
-        model.profile(None)
+        model.profile(nothing)
     with pytest.raises(ValueError, match="runs=0; expected at least 1"):
         model.profile(X, Y, runs=0)
     with pytest.raises(TypeError, match=r"runs=1\.5"):

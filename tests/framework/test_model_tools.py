@@ -29,7 +29,7 @@ def branching(**options: Any) -> ab.Model:
 # --- clone_model ----------------------------------------------------------------------------------------------------
 
 
-def assert_computes_the_same(clone: ab.Model, model: ab.Model, x: object) -> None:
+def assert_computes_the_same(clone: ab.Model, model: ab.Model, x: Any) -> None:
     assert all(old is not new for old, new in zip(model.weights, clone.weights, strict=True))
     clone.set_weights(model.get_weights())
     found, expected = clone.predict_on_batch(x), model.predict_on_batch(x)
@@ -93,8 +93,9 @@ def test_a_clone_function_chooses_layers() -> None:
     ]
     shared = ab.models.clone_model(model, clone_function=lambda layer: layer)
     assert shared.weights == model.weights
+    nothing: Any = lambda layer: None  # noqa: E731
     with pytest.raises(TypeError, match="clone_function must return a layer; for layer 'wide' it gave None"):
-        ab.models.clone_model(model, clone_function=lambda layer: None)
+        ab.models.clone_model(model, clone_function=nothing)
 
 
 def test_a_call_function_may_add_layers() -> None:

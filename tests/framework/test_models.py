@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -93,8 +95,9 @@ def test_sequential_is_built_by_data_by_build_and_again_after_add() -> None:
 
 
 def test_sequential_refuses_what_is_no_layer() -> None:
+    classes: list[Any] = [layers.Dense]
     with pytest.raises(TypeError, match=r"with parentheses: Dense\(3\)"):
-        ab.Sequential([layers.Dense])
+        ab.Sequential(classes)
     with pytest.raises(ValueError, match="has a layer called 'twice' already"):
         ab.Sequential([layers.Dense(1, name="twice"), layers.Dense(1, name="twice")])
     with pytest.raises(ValueError, match="an Input must come first"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -314,7 +315,8 @@ def test_labels_out_of_range_are_refused() -> None:
 
 def test_metrics_in_the_place_of_loss_weights_are_noticed() -> None:
     model = regression()
-    model.compile("sgd", "mse", ["accuracy"])
+    metrics: Any = ["accuracy"]
+    model.compile("sgd", "mse", metrics)
     with pytest.raises(ValueError, match=r"pass them by name: metrics="):
         model.fit(*rows(8), verbose=0)
 

@@ -40,7 +40,7 @@ def errors(model: ab.Model) -> list[np.ndarray]:
         ("dict", {"a": "mse"}, None, (0, 1)),
     ],
 )
-def test_losses_of_outputs_and_their_weights(form: str, loss: object, loss_weights: object, factors: tuple) -> None:
+def test_losses_of_outputs_and_their_weights(form: str, loss: Any, loss_weights: Any, factors: tuple) -> None:
     model = two_heads(form)
     model.compile("sgd", loss, loss_weights=loss_weights)
     y = {"b": YS[0], "a": YS[1]} if form == "dict" else YS

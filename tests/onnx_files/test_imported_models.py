@@ -237,8 +237,9 @@ def test_bytes_that_are_no_model(content: bytes) -> None:
 def test_wrong_sources(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="There is no file"):
         ab.onnx.load(tmp_path / "none.onnx")
+    number: Any = 3
     with pytest.raises(TypeError, match="got int"):
-        ab.onnx.load(3)
+        ab.onnx.load(number)
     model = small_model()
     model.opset_import[0].version = 6
     with pytest.raises(ab.onnx.OnnxError, match="opset 6"):

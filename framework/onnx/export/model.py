@@ -63,8 +63,8 @@ def checked_opset(opset_version: object) -> int:
 
 def export_graph(
     filepath: str | os.PathLike[str],
-    inputs: Mapping[str, Symbol],
-    outputs: Mapping[str, Symbol],
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
     *,
     opset_version: int | None = None,
     external_data: bool = False,
@@ -119,8 +119,8 @@ def open_dimensions(name: str, spec: Any, batch: str | None = None) -> list[int 
 
 
 def build_model(
-    inputs: Mapping[str, Symbol],
-    outputs: Mapping[str, Symbol],
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
     dims: Mapping[str, Any],
     opset: int,
     name: str,

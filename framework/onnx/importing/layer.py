@@ -22,12 +22,11 @@ from .reading import initializer_array, read_model
 from .values import Optional, plain, tensor
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from onnx import GraphProto, ModelProto, TensorProto
 
     from ....engine.graph import Variable
     from ...structures import Array
+    from .reading import OnnxSource
 
 # Inputs, by operator and position, that have to be known when the model is called: they are no weights.
 _KNOWN = {
@@ -38,9 +37,7 @@ _RUNNING = {("BatchNormalization", 3), ("BatchNormalization", 4)}  # weights tha
 _LOOPS = {"Loop", "Scan", "RNN", "GRU", "LSTM"}
 
 
-def load(
-    source: str | PathLike[str] | bytes | ModelProto, *, trainable: bool = False, name: str | None = None
-) -> OnnxLayer:
+def load(source: OnnxSource, *, trainable: bool = False, name: str | None = None) -> OnnxLayer:
     """Make a layer of an ONNX model.
 
     Args:

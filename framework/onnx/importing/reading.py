@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _LOWEST_OPSET = 7
 _MOST_DEPTH = 64  # of graphs in graphs
 _MOST_BYTES = 2**31  # of a message; protobuf reads no more
+
+
+OnnxSource: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
+"""A path, the bytes of a file, or a message of ONNX."""
 
 
 def read_model(source: Any, given: Iterable[str] = ()) -> tuple[ModelProto, dict[str, Array]]:
