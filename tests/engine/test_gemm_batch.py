@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch import ops
+from anabranch.engine.codegen.host.refits import refits
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.llvm.registers import Registers
 from anabranch.engine.codegen.matmul import gemm_batch_bind
@@ -42,7 +43,7 @@ def computed(op: Op, *arrays: Any) -> Any:
     if kernel is None:
         return None
     (kernel.entry,) = library.get([kernel.spec])
-    result = np.full_like(op.run(np, *map(np.zeros_like, arrays)), np.nan)
+    result = np.full(op.run(np, *map(np.zeros_like, arrays)).shape, np.nan, arrays[0].dtype)
     if kernel.entry(kernel.table, *map(id, arrays), id(result)):
         kernel.refit(arrays, (result,))
     return result
@@ -55,6 +56,14 @@ def check(op: Op, *arrays: Any) -> None:
     wanted = op.run(np, *[array.astype("float64") for array in arrays])
     terms = max(array.size for array in arrays) ** 0.5
     np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCES[arrays[0].dtype.name] * terms)
+
+
+def check_in_place(op: Op, *arrays: Any) -> None:
+    """The same, of operands that are not contiguous, and are not copied."""
+    assert not all(array.flags.c_contiguous for array in arrays)
+    before = refits.count
+    check(op, *arrays)
+    assert refits.count == before
 
 
 def source_of(fetches: list[Any], feeds: list[Any], **options: Any) -> str:
@@ -92,6 +101,85 @@ def test_values_for_any_sizes(
     b = draw(*batch[1], *((columns, terms) if form[1] else (terms, columns)), dtype=dtype, seed=1)
     if computed(BatchMatMul(*form), a, b) is not None:
         check(BatchMatMul(*form), a, b)
+
+
+CONTRACTIONS = [("btnh", "bsnh", "bnts"), ("bnts", "bsnh", "btnh"), ("bnts", "btnh", "bsnh")]
+SIZES = {"b": 2, "n": 3, "t": 19, "s": 21, "h": 16}
+
+
+def columns_of_wider(axes: str, seed: int = 0) -> Any:
+    """An array whose rows are some columns of a wider matrix, as the parts of a projection are."""
+    *outer, heads, size = [SIZES[axis] for axis in axes]
+    wide = draw(*outer, 3 * heads * size, seed=seed)
+    return wide[..., heads * size : 2 * heads * size].reshape(*outer, heads, size)
+
+
+@needs_kernels
+@pytest.mark.parametrize(("a", "b", "out"), CONTRACTIONS)
+@pytest.mark.parametrize("which", ["first", "second", "both"])
+def test_columns_of_a_wider_matrix_are_read_in_place(a: str, b: str, out: str, which: str):
+    shapes = [[SIZES[axis] for axis in axes] for axes in (a, b)]
+    first = columns_of_wider(a) if which != "second" else draw(*shapes[0])
+    second = columns_of_wider(b, seed=1) if which != "first" else draw(*shapes[1], seed=1)
+    check_in_place(Contraction(a, b, out), first, second)
+
+
+@needs_kernels
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_stacks_whose_axes_were_exchanged_are_read_in_place(form: tuple[bool, bool], dtype: str):
+    a = draw(4, *((20, 6, 18) if form[0] else (18, 6, 20)), dtype=dtype).swapaxes(1, 2)
+    b = draw(4, *((24, 6, 20) if form[1] else (20, 6, 24)), dtype=dtype, seed=1).swapaxes(1, 2)
+    check_in_place(BatchMatMul(*form), a, b)
+
+
+@needs_kernels
+def test_large_products_read_views_in_place():
+    a, b = draw(2, 300, 3, 64).swapaxes(1, 2), draw(2, 64, 3, 1100, seed=1).swapaxes(1, 2)
+    check_in_place(BatchMatMul(False, False), a, b)
+    check_in_place(BatchMatMul(True, False), b.swapaxes(2, 3)[..., :64].swapaxes(2, 3), b)
+
+
+@needs_kernels
+@pytest.mark.parametrize("place", ["every other", "backward", "repeated", "no axis in one piece"])
+def test_views_that_no_kernel_reads_are_copied(place: str):
+    b = draw(4, 20, 24, seed=1)
+    a = {
+        "every other": lambda: draw(4, 18, 40)[..., ::2],
+        "backward": lambda: draw(4, 18, 20)[..., ::-1],
+        "repeated": lambda: np.broadcast_to(draw(18, 20), (4, 18, 20)),
+        "no axis in one piece": lambda: draw(18, 20, 4).transpose(2, 0, 1),
+    }[place]()
+    before = refits.count
+    check(BatchMatMul(False, False), a, b)
+    assert refits.count > before
+
+
+@needs_kernels
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.permutations(range(4)), st.permutations(range(4)), st.sampled_from(CONTRACTIONS), st.integers(0, 3))
+def test_values_for_views_of_any_order(
+    order: list[int], other: list[int], labels: tuple[str, str, str], wider: int
+) -> None:
+    def view(axes: str, order: list[int], seed: int) -> Any:
+        shape = [SIZES[axes[place]] for place in order]
+        shape[wider] += 3
+        return draw(*shape, seed=seed)[tuple(slice(SIZES[axes[place]]) for place in order)].transpose(np.argsort(order))
+
+    check(Contraction(*labels), view(labels[0], order, 0), view(labels[1], other, 1))
+
+
+@needs_kernels
+def test_attention_of_parts_of_a_projection_copies_nothing():
+    with ab.Graph().as_default() as graph:
+        x, w = ab.placeholder((2, 64, 24)), ab.placeholder((24, 96))
+        q, k, v = [ops.reshape(part, (2, 64, 2, 16)) for part in ops.split(x @ w, 3, axis=-1)]
+        y = ops.dot_product_attention(q, k, v)
+        program = Program(graph, [symbol_of(y)], [x, w])
+    assert program.source.count("contraction") > 1
+    before = refits.count
+    program(draw(2, 64, 24), draw(24, 96, seed=1))
+    assert refits.count == before
 
 
 @needs_kernels

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from ...common.dtypes import name_of
 from ...common.machine_profile import machine_profile
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
-from ...graph.op import Op
+from ...graph.op import Op, is_plain_array
 from ...graph.spec import TensorSpec
 from ...ops.linear_algebra.einsum import Contraction
 from ...ops.linear_algebra.linalg import BatchMatMul
 from ..elementwise.bound import BoundKernel
+from ..elementwise.open_sizes import BoundedCache, Shape
 from ..llvm.entry import Operand, PrintedKernel
 from ..llvm.library import library
 from ..llvm.registers import registers_of
@@ -29,6 +33,62 @@ _MOST_SINGLE_B_BYTES = 1 << 15  # where there are few products
 _FEW_PRODUCTS = 4  # for which large products are split, and not dealt out
 
 
+class BoundBatch(BoundKernel):
+    """The kernel of a stack of products; operands that are not contiguous have further ones, which read them in place.
+
+    Args:
+        op: what it computes.
+        specs: of the operands and of the result.
+        plan: the address of the function for the products, and its numbers.
+        strides: those of the operands, in bytes, if either is not contiguous.
+    """
+
+    def __init__(self, op: Op, specs: Sequence[TensorSpec], plan: _Plan, strides: Sequence[Shape] = ()) -> None:
+        super().__init__(plan.kernel(specs, bool(strides)), specs[:2], specs[2:], plan.numbers, strides)
+        self._op = op
+        self._specs = specs
+        self._apart = BoundedCache[tuple[Shape, ...], BoundKernel | None](self._bind_apart)
+
+    def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        """Call again with operands that were refused as they are: in place where a kernel does that, else copied."""
+        strides = tuple([value.strides for value in operands if is_plain_array(value)])
+        kernel = self._apart[strides]
+        if kernel is None or kernel.entry(kernel.table, *map(id, operands), *map(id, outputs)):
+            super().refit(operands, outputs)
+
+    def _bind_apart(self, strides: tuple[Shape, ...]) -> BoundKernel | None:
+        """The kernel for operands of some strides; None where they are read better as contiguous copies."""
+        size = int(self._specs[0].dtype.itemsize)
+        if len(strides) < 2 or any(step <= 0 or step % size for each in strides for step in each):
+            return None
+        steps = [[step // size for step in each] for each in strides]
+        plan = _plan(self._op, self._specs, steps)
+        if plan is None:
+            return None
+        kernel = BoundBatch(self._op, self._specs, plan, strides)
+        (kernel.entry,) = library.get([kernel.spec])
+        return kernel
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A way to compute a stack of products.
+
+    Attributes:
+        numbers: the address of the function for the products, and its numbers.
+        is_swapped: whether A is the second operand, and B the first.
+    """
+
+    numbers: list[int]
+    is_swapped: bool
+
+    def kernel(self, specs: Sequence[TensorSpec], lies_apart: bool) -> PrintedKernel:
+        """Return the kernel for operands and a result of some specs, whose operands may have strides of their own."""
+        ranks = [len(spec.shape or ()) for spec in specs]
+        element = gemm.ELEMENTS[name_of(specs[0].dtype)]
+        return _kernel(element, (ranks[0], ranks[1], ranks[2]), self.is_swapped, len(self.numbers), lies_apart)
+
+
 def bind_batch(operation: Operation) -> BoundKernel | None:
     """The kernel of a `BatchMatMul` or `Contraction`, where it is not slower than NumPy."""
     op = operation.op
@@ -36,20 +96,28 @@ def bind_batch(operation: Operation) -> BoundKernel | None:
     known = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.is_static]
     if len(known) < len(specs) or not gemm.is_available() or name_of(known[0].dtype) not in gemm.ELEMENTS:
         return None
-    product = product_of(op, known)
+    plan = _plan(op, known)
+    return None if plan is None else BoundBatch(op, known, plan)
+
+
+def _plan(op: Op, specs: Sequence[TensorSpec], steps: Sequence[Sequence[int]] = ()) -> _Plan | None:
+    """The way to compute an operation with inputs and output of these specs; None where NumPy is as fast."""
+    product = product_of(op, specs, steps)
     if product is None or len(product.axes) > _MOST_AXES or product.count * product.work < machine_profile().batch_work:
         return None
-    dtype = name_of(known[0].dtype)
-    plan = (_large(product, dtype) if _is_large(product, dtype) else None) or _small(product, dtype)
-    if plan is None:
-        return None
-    ranks = [len(spec.shape or ()) for spec in known]
-    kernel = _kernel(gemm.ELEMENTS[dtype], (ranks[0], ranks[1], ranks[2]), product.is_swapped, len(plan))
-    return BoundKernel(kernel, known[:2], known[2:], plan)
+    dtype = name_of(specs[0].dtype)
+    numbers = (_large(product, dtype) if _is_large(product, dtype) else None) or _small(product, dtype)
+    return None if numbers is None else _Plan(numbers, product.is_swapped)
 
 
-def product_of(op: Op, specs: list[TensorSpec]) -> StridedProduct | None:
-    """Return the product that an operation with inputs and output of these specs computes; None for empty ones."""
+def product_of(op: Op, specs: Sequence[TensorSpec], steps: Sequence[Sequence[int]] = ()) -> StridedProduct | None:
+    """Return the product that an operation with inputs and output of these specs computes; None for empty ones.
+
+    Args:
+        op: a `BatchMatMul` or `Contraction`.
+        specs: of its inputs and its output.
+        steps: those of the inputs along their axes, in elements, unless they are contiguous.
+    """
     shapes = [tuple(int(dim or 0) for dim in spec.shape or ()) for spec in specs]
     if any(0 in shape for shape in shapes):
         return None
@@ -58,7 +126,7 @@ def product_of(op: Op, specs: list[TensorSpec]) -> StridedProduct | None:
     else:
         assert isinstance(op, Contraction)
         labels = (op.a, op.b, op.out)
-    return strided_product(labels, (shapes[0], shapes[1], shapes[2]))
+    return strided_product(labels, (shapes[0], shapes[1], shapes[2]), steps)
 
 
 def _is_large(product: StridedProduct, dtype: str) -> bool:
@@ -121,7 +189,9 @@ def _address(form: BatchForm) -> int:
     return engine.get_function_address(name)
 
 
-def _kernel(element: str, ranks: tuple[int, int, int], is_swapped: bool, numbers: int) -> PrintedKernel:
+def _kernel(
+    element: str, ranks: tuple[int, int, int], is_swapped: bool, numbers: int, lies_apart: bool
+) -> PrintedKernel:
     """A kernel that calls the function whose address is its first number."""
     first, second = ("%d1", "%d0") if is_swapped else ("%d0", "%d1")
     text = (
@@ -132,7 +202,8 @@ def _kernel(element: str, ranks: tuple[int, int, int], is_swapped: bool, numbers
         f"  call void %function(ptr {first}, ptr {second}, ptr %d2, ptr %rest)\n"
         "  ret void\n}\n"
     )
-    operands = tuple([Operand(element, rank, (), place == 2) for place, rank in enumerate(ranks)])
+    *taken, made = ranks
+    operands = (*[Operand(element, rank, lies_apart=lies_apart) for rank in taken], Operand(element, made, (), True))
     return PrintedKernel(operands, numbers, text)
 
 

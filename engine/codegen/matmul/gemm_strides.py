@@ -66,15 +66,19 @@ def labels_of_matmul(rank_a: int, rank_b: int, transpose_a: bool, transpose_b: b
 
 
 def strided_product(
-    labels: tuple[str, str, str], shapes: tuple[Sequence[int], Sequence[int], Sequence[int]]
+    labels: tuple[str, str, str],
+    shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    steps: Sequence[Sequence[int]] = (),
 ) -> StridedProduct | None:
-    """The products that give ``einsum("a,b->out")`` of arrays that are contiguous; None where there are none so.
+    """The products that give ``einsum("a,b->out")``; None where there are none so.
 
     Args:
         labels: of the axes of the operands and of the result.
         shapes: of these; no size is 0.
+        steps: from element to element along the axes of each operand, in elements, more than 0; by default, and of the
+            result, those of arrays that are contiguous.
     """
-    axes = _labelled(labels, shapes)
+    axes = _labelled(labels, shapes, [*steps, *map(_contiguous, shapes[len(steps) :])])
     batch = [axis for axis in axes.values() if axis.a and axis.b and axis.c]
     rows = [axis for axis in axes.values() if axis.a and not axis.b]
     columns = [axis for axis in axes.values() if axis.b and not axis.a]
@@ -94,23 +98,35 @@ def strided_product(
     others = [axis for axis in (*rows, *columns) if axis is not row and axis is not column]
     if column.size > 1 and term.size > 1 and 1 not in (column.b, term.b):
         return None
+    if row.size > 1 and term.size > 1 and 1 not in (row.a, term.a):
+        return None  # each element would be in a cache line of its own
     return StridedProduct(row, column, term, tuple(_joined([*batch, *others])), is_swapped)
 
 
-def _labelled(labels: tuple[str, str, str], shapes: Sequence[Sequence[int]]) -> dict[str, Axis]:
+def _contiguous(shape: Sequence[int]) -> list[int]:
+    """The steps along the axes of a contiguous array."""
+    steps: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        steps.insert(0, step)
+        step *= size
+    return steps
+
+
+def _labelled(
+    labels: tuple[str, str, str], shapes: Sequence[Sequence[int]], steps: Sequence[Sequence[int]]
+) -> dict[str, Axis]:
     """The axes by their labels, without those of size 1."""
     sizes: dict[str, int] = {}
-    steps: list[dict[str, int]] = []
-    for own_labels, shape in zip(labels, shapes, strict=True):
+    by_label: list[dict[str, int]] = []
+    for own_labels, shape, along in zip(labels, shapes, steps, strict=True):
         own: dict[str, int] = {}
-        step = 1
-        for label, size in reversed(list(zip(own_labels, shape, strict=True))):
+        for label, size, step in reversed(list(zip(own_labels, shape, along, strict=True))):
             if size != 1:
                 own[label] = step
                 sizes[label] = size
-            step *= size
-        steps.append(own)
-    return {label: Axis(size, *[own.get(label, 0) for own in steps]) for label, size in sizes.items()}
+        by_label.append(own)
+    return {label: Axis(size, *[own.get(label, 0) for own in by_label]) for label, size in sizes.items()}
 
 
 def _swapped(axis: Axis) -> Axis:
