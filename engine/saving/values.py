@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import math
 import sys
+import weakref
 from collections.abc import Callable
 from enum import Enum
 from types import EllipsisType
@@ -39,8 +40,18 @@ class SavedGraphError(ValueError):
 # --- attributes -----------------------------------------------------------------------------------------------------
 
 
+_field_names: weakref.WeakKeyDictionary[type[Op], list[str]] = weakref.WeakKeyDictionary()
+
+
 def field_names(cls: type[Op]) -> list[str]:
     """The attributes from which an op is made again: the fields of a dataclass, else the constructor's parameters."""
+    found = _field_names.get(cls)
+    if found is None:
+        found = _field_names[cls] = _found_field_names(cls)
+    return found
+
+
+def _found_field_names(cls: type[Op]) -> list[str]:
     if dataclasses.is_dataclass(cls):
         return [field.name for field in dataclasses.fields(cls) if field.init]
     if cls.__init__ is object.__init__:
