@@ -35,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--connect-timeout", type=float, default=30.0, metavar="SECONDS", help="to wait for other tasks"
     )
     parser.add_argument(
+        "--heartbeat-interval",
+        type=float,
+        default=ServerConfig.heartbeat_interval,
+        metavar="SECONDS",
+        help="between questions to other tasks whether they are there (default: %(default)s)",
+    )
+    parser.add_argument(
         "--heartbeat-timeout",
         type=float,
         default=ServerConfig.heartbeat_timeout,
@@ -73,6 +80,7 @@ def run(options: argparse.Namespace) -> int:
             {"cpu": options.cpus},
             ServerConfig(
                 options.connect_timeout,
+                heartbeat_interval=options.heartbeat_interval,
                 heartbeat_timeout=options.heartbeat_timeout,
                 kernel_timeout=options.kernel_timeout,
                 plane=options.plane,

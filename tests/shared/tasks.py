@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any
 
 PATIENCE = 60.0  # seconds
@@ -81,19 +81,27 @@ Running = dict[str, TaskProcess]
 
 
 @contextlib.contextmanager
-def tasks(*options: str, ps: int = 1, workers: int = 1, all_with: tuple[str, ...] = ()) -> Generator[Running]:
+def tasks(
+    *options: str,
+    ps: int = 1,
+    workers: int = 1,
+    all_with: tuple[str, ...] = (),
+    by_task: Mapping[str, tuple[str, ...]] | None = None,
+) -> Generator[Running]:
     """Workers and ps tasks, by name; clients address the first worker, which has the addresses of the others.
 
     Args:
         options: of the first worker.
         ps, workers: how many of these there are.
         all_with: options of all tasks.
+        by_task: further options of some tasks, by their names.
     """
     with contextlib.ExitStack() as stack:
         found: dict[str, TaskProcess] = {}
 
         def start(cluster: dict[str, list[str]], job: str, index: int, *options: str) -> str:
-            made = TaskProcess(cluster, job, index, *all_with, *options)
+            own = (by_task or {}).get(f"/job:{job}/task:{index}", ())
+            made = TaskProcess(cluster, job, index, *all_with, *own, *options)
             stack.callback(made.end)
             found[made.name] = made
             return made.address
