@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from ...distribute.inference import RequestError
+from .statistics import Statistics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 LOADED_BYTES = "anabranch_loaded_bytes"
@@ -74,10 +75,10 @@ class ModelMetrics:
 class _Request:
     """Counts a request, which the block computes."""
 
-    __slots__ = ("_began", "_counts", "_rows")
+    __slots__ = ("_began", "_counts", "_rows", "_statistics")
 
-    def __init__(self, counts: ModelMetrics, rows: int) -> None:
-        self._counts, self._rows = counts, rows
+    def __init__(self, counts: ModelMetrics, rows: int, statistics: Statistics) -> None:
+        self._counts, self._rows, self._statistics = counts, rows, statistics
 
     def __enter__(self) -> None:
         self._counts.under_way += 1
@@ -86,7 +87,9 @@ class _Request:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         counts = self._counts
         counts.under_way -= 1
-        counts.seconds.add(time.perf_counter() - self._began)
+        seconds = time.perf_counter() - self._began
+        counts.seconds.add(seconds)
+        self._statistics.answered(error is not None, seconds)
         if error is None:
             counts.rows += self._rows
         counts.answered["200" if error is None else _status_of(error)] += 1
@@ -182,9 +185,9 @@ class Metrics:
             found = self._models[model] = ModelMetrics()
         return found
 
-    def request(self, model: str, rows: int) -> AbstractContextManager[None]:
-        """Count a request of so many rows, which the block computes."""
-        return _Request(self.of_model(model), rows)
+    def request(self, model: str, rows: int, statistics: Statistics) -> AbstractContextManager[None]:
+        """Count a request of so many rows, which the block computes, here and in the statistics of its version."""
+        return _Request(self.of_model(model), rows, statistics)
 
     def text(self) -> bytes:
         """All of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -61,8 +61,10 @@ class ServedModel:
             return read()
         return await asyncio.get_running_loop().run_in_executor(self._images, read)
 
-    async def run(self, arrays: Sequence[Any], signature: str = "", step: Step | None = None) -> list[Any]:
-        """The outputs, in order, for arrays that fit the inputs.
+    def run(
+        self, arrays: Sequence[Any], signature: str = "", step: Step | None = None
+    ) -> Coroutine[Any, Any, list[Any]]:
+        """Return what gives the outputs, in order, for arrays that fit the inputs.
 
         Args:
             arrays: the inputs.
@@ -73,7 +75,7 @@ class ServedModel:
             RequestError: the model can't compute them, or too many requests wait for it.
         """
         if self.sequences is None:
-            return await self._run(arrays, signature)
+            return self._run(arrays, signature)
         if step is None:
             raise RequestError(
                 400,
@@ -82,11 +84,11 @@ class ServedModel:
             )
         if arrays and len(arrays[0]) != 1:
             raise RequestError(400, f"A request of a sequence has one row; got {len(arrays[0])}.")
-        return await self.sequences.run(step, lambda states: self._run([*arrays, *states], signature))
+        return self.sequences.run(step, lambda states: self._run([*arrays, *states], signature))
 
     async def _run(self, arrays: Sequence[Any], signature: str) -> list[Any]:
         rows = len(arrays[0]) if arrays and arrays[0].ndim else 1
-        with self._metrics.request(self.name, rows), self.statistics.request():
+        with self._metrics.request(self.name, rows, self.statistics):
             self.servable.check_rows(arrays, signature)
             if rows > self._max_rows:
                 raise RequestError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 _PARTS: tuple[str, ...] = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
@@ -17,21 +16,6 @@ class BatchObserver(Protocol):
     def batch(self, rows: int, queue_seconds: Sequence[float], compute_seconds: float) -> None:
         """Note how many rows of requests it had, how long each request waited, and how long the batch took."""
         ...
-
-
-class _Request:
-    """Counts a request, which the block computes."""
-
-    __slots__ = ("_began", "_statistics")
-
-    def __init__(self, statistics: Statistics) -> None:
-        self._statistics = statistics
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter_ns()
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._statistics.answered(error is not None, time.perf_counter_ns() - self._began)
 
 
 class Statistics:
@@ -49,23 +33,19 @@ class Statistics:
         self._rows = 0
         self._last_milliseconds = 0
 
-    def request(self) -> AbstractContextManager[None]:
-        """Count a request, which the block computes."""
-        return _Request(self)
-
-    def answered(self, has_failed: bool, nanoseconds: int) -> None:
+    def answered(self, has_failed: bool, seconds: float) -> None:
         """Count a request that took so long."""
         if not has_failed:
             self._last_milliseconds = time.time_ns() // 1_000_000
-        self._add("fail" if has_failed else "success", 1, nanoseconds)
+        self._add("fail" if has_failed else "success", 1, round(seconds * 1e9))
 
     def batch(self, rows: int, queue_seconds: Sequence[float], compute_seconds: float) -> None:
         """Count a batch."""
-        nanoseconds = round(compute_seconds * 1e9)
+        nanoseconds, rows_or_one = round(compute_seconds * 1e9), rows or 1
         self._add("queue", len(queue_seconds), round(sum(queue_seconds) * 1e9))
         self._add("compute_infer", len(queue_seconds), nanoseconds)
-        self._rows += max(rows, 1)
-        found = self._batches[max(rows, 1)]
+        self._rows += rows_or_one
+        found = self._batches[rows_or_one]
         found[0], found[1] = found[0] + 1, found[1] + nanoseconds
         for each in self._others:
             each.batch(rows, queue_seconds, compute_seconds)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.distribute.inference import RequestError
+from anabranch.distribute.inference import RequestError, authorization
 from anabranch.framework.serving.web.application import Application, Request, Response, Route
 
 pytest.importorskip("uvicorn")
@@ -135,16 +135,56 @@ def test_connections_stay_open_behind_answers_that_waited() -> None:
             doors.open.pop("b").set()
             found += await answers(reader, 1)
             (connection,) = server.server_state.connections
-            assert connection.timeout_keep_alive_task is not None
+            assert connection.idle_since is not None
         writer.write(post("/a") + post("/b", "Connection: close"))
         await until(lambda: "b" in doors.open)
-        assert connection.timeout_keep_alive_task is None
+        assert connection.idle_since is None
         doors.open["b"].set()
         found += await answers(reader, 2)
         assert await reader.read() == b""
         return found
 
     assert serve(doors, talk) == ["200 <b >"] * 3 + ["200 <a >", "200 <b > closes"]
+
+
+def test_connections_without_requests_for_long_enough_are_closed() -> None:
+    doors = Doors("b")
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        writer.write(post("/a"))
+        found = await answers(reader, 1)
+        (connection,) = server.server_state.connections
+        first = connection.timeout_keep_alive_task
+        first.cancel()
+        connection.timeout_keep_alive_handler()  # too early: the last answer was given just now
+        assert connection.timeout_keep_alive_task not in (None, first)
+        writer.write(post("/b"))
+        await until(lambda: "b" in doors.open)
+        connection.timeout_keep_alive_task.cancel()
+        connection.timeout_keep_alive = 0
+        connection.timeout_keep_alive_handler()  # a request waits
+        assert connection.timeout_keep_alive_task is None
+        doors.open["b"].set()
+        found += await answers(reader, 1)
+        assert await reader.read() == b""
+        return found
+
+    assert serve(doors, talk) == ["200 <a >", "200 <b >"]
+
+
+def test_each_request_has_its_own_path_and_headers() -> None:
+    async def handle(request: Request) -> Response:
+        return Response(f"{request.parts['name']} {authorization.get()} {request.headers.get('x-y')}".encode())
+
+    asked = [("a", "1", "2"), ("a", "1", "2"), ("a", "3", "2"), ("b", "3", "2"), ("b", "3", "4"), ("a", "1", "2")]
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        for name, key, other in asked:
+            writer.write(post(f"/{name}", f"Authorization: {key}", f"X-Y: {other}"))
+        writer.write(post("/a"))
+        return await answers(reader, len(asked) + 1)
+
+    assert serve(handle, talk) == [f"200 {' '.join(each)}" for each in asked] + ["200 a  None"]
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
@@ -256,7 +296,7 @@ def test_a_request_behind_another_one_may_take_longer_than_connections_are_kept(
         await begun.wait()
         first = await reader.readuntil(b"quick")
         (connection,) = server.server_state.connections
-        is_timed = connection.timeout_keep_alive_task is not None
+        is_timed = connection.idle_since is not None
         end.set()
         return is_timed, first, await reader.readuntil(b"slow")
 

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from anabranch.distribute.inference import RequestError
 from anabranch.framework.serving.metrics import Metrics
+from anabranch.framework.serving.statistics import Statistics
 
 
 def samples(metrics: Metrics) -> dict[Any, float]:
@@ -59,9 +60,10 @@ def test_histograms_are_those_of_prometheus() -> None:
     ],
 )
 def test_requests_count_by_their_status(error: BaseException | None, status: str) -> None:
-    metrics = Metrics()
+    metrics, statistics = Metrics(), Statistics()
     under_way = ("anabranch_requests_under_way", ("model", "m"))
-    with contextlib.nullcontext() if error is None else pytest.raises(type(error)), metrics.request("m", 3):
+    raises = contextlib.nullcontext() if error is None else pytest.raises(type(error))
+    with raises, metrics.request("m", 3, statistics):
         assert samples(metrics)[under_way] == 1
         if error is not None:
             raise error
@@ -71,3 +73,5 @@ def test_requests_count_by_their_status(error: BaseException | None, status: str
     assert found[("anabranch_request_seconds_count", ("model", "m"))] == 1
     statuses = {name[2][1]: value for name, value in found.items() if name[0] == "anabranch_requests_total"}
     assert statuses == {status: 1}
+    times = statistics.to_json("m", "1")["inference_stats"]
+    assert (times["success"]["count"], times["fail"]["count"]) == ((1, 0) if error is None else (0, 1))

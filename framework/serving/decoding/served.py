@@ -61,7 +61,7 @@ class ServedDecoder:
         Raises:
             RequestError: too many sequences wait, or the decoder fails.
         """
-        with self._metrics.request(self.name, 1), self.statistics.request():
+        with self._metrics.request(self.name, 1, self.statistics):
             self._check_queue()
             loop, news = asyncio.get_running_loop(), asyncio.Event()
 

@@ -183,20 +183,24 @@ class Application:
 
         Most calls of small models end here. The caller resumes the others when what they wait for is done.
         """
-        handling = self._finished("POST", path, headers, self._handled(path, headers, body, scheme))
+        route, parts = self._matching(path)[0]
+        encoding = headers.get("content-encoding")
+        if encoding:
+            answering = self._handled(route, Request(parts, headers, body, _unwatched, None, scheme), encoding)
+        else:
+            answering = route.handle(Request(parts, headers, body, _unwatched, None, scheme))
+        handling = self._finished("POST", path, headers, answering)
         context = copy_context()
         try:
+            context.run(authorization.set, headers.get("authorization", ""))
             waits_for = context.run(handling.send, None)
         except StopIteration as end:
             return end.value
         return Begun(handling, waits_for, context)
 
-    async def _handled(self, path: str, headers: Mapping[str, str], body: bytes, scheme: str) -> Response:
-        route, parts = self._matching(path)[0]
-        encoding = headers.get("content-encoding")
-        if encoding:
-            body = await plain(body, encoding, self._max_body_bytes)
-        return await self._handle(route, Request(parts, headers, body, _unwatched, None, scheme))
+    async def _handled(self, route: Route, request: Request, encoding: str) -> Response:
+        body = await plain(request.body, encoding, self._max_body_bytes)
+        return await route.handle(request._replace(body=body))
 
     def _refusal(self, path: str, error: RequestError) -> Response:
         """Return the answer for what a handler raised, in the form that its path has for errors."""

@@ -149,6 +149,9 @@ class _Connection(HttpToolsProtocol):
     _is_body_missing = False
     _whole: bytes | None = None  # what has come of a body that is waited for before its request begins
     _waiting: _Waiting | None = None  # the request that waits for its answer
+    idle_since: float | None = None  # when the last answer was given, as long as nothing came since
+    _last_head: tuple[bytes, list[tuple[bytes, bytes]]] | None = None  # of the latest request that came whole
+    _path, _texts = "", dict[str, str]()  # what that head holds: clients send the same one again and again
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -156,6 +159,8 @@ class _Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_timer()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         self.cancel()
         self._forget_waiting()
         super().connection_lost(exc)
@@ -210,9 +215,15 @@ class _Connection(HttpToolsProtocol):
             or parser.get_http_version() != "1.1"
         ):
             return False
+        head = self.url, self.headers
+        if head == self._last_head:
+            return True
         url = self.url
         is_path = url.isascii() and _NOT_PLAIN.isdisjoint(url)
-        return is_path and self.application.begins_at_once(url.decode(), self.headers)
+        if not is_path or not self.application.begins_at_once(url.decode(), self.headers):
+            return False
+        self._last_head, self._path, self._texts = head, url.decode(), texts_of(self.headers)
+        return True
 
     def on_body(self, body: bytes) -> None:
         if self._whole is None:
@@ -236,7 +247,7 @@ class _Connection(HttpToolsProtocol):
         self._whole = None
         parser: Any = self.parser
         keep_alive = parser.should_keep_alive()
-        found = self.application.begin(self.url.decode(), texts_of(self.headers), body, self.scheme or "http")
+        found = self.application.begin(self._path, self._texts, body, self.scheme or "http")
         if isinstance(found, Begun):
             self._unset_keepalive_if_required()  # an answer in front may have begun that time just now
             self._waiting = _Waiting(found, keep_alive, self._end_waiting)
@@ -267,6 +278,36 @@ class _Connection(HttpToolsProtocol):
         if says_end or not keep_alive:
             self.transport.close()
         self.on_response_complete()
+
+    def _unset_keepalive_if_required(self) -> None:
+        self.idle_since = None
+
+    def on_response_complete(self) -> None:
+        """Begin the next request, or the time without requests. As uvicorn's, with one timer for many requests."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self.idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._time_idleness(self.timeout_keep_alive)
+
+    def _time_idleness(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if nothing came for long enough; else look again when it may be so."""
+        self.timeout_keep_alive_task = None
+        if self.idle_since is None or self.transport.is_closing():
+            return
+        left = self.idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._time_idleness(left)
+        else:
+            self.transport.close()
 
     def _set_timer(self) -> None:
         """Have a timer as long as something is missing."""
