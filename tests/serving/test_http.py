@@ -63,11 +63,22 @@ def test_half_a_body_harms_nobody(served: Any) -> None:
     assert ask(served.server.rest_url, "/v2/health/live").status == 200
 
 
-def test_what_is_no_http_harms_nobody(served: Any) -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00\xff" * 100 + b"\r\n\r\n",
+        b"POST /v1/models/letters:predict HTTP/1.1\r\nContent-Length: -3\r\n\r\n",
+        b"POST /v1/models/letters:predict HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_and_harms_nobody(served: Any, sent: bytes) -> None:
     parts = urlsplit(served.server.rest_url)
     with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) as stream:
-        stream.sendall(b"\x00\xff" * 100 + b"\r\n\r\n")
-        assert stream.recv(100).startswith(b"HTTP/1.1 400")
+        stream.sendall(sent)
+        head, _, body = b"".join(iter(lambda: stream.recv(1000), b"")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert b"content-type: application/json" in head
+    assert "HTTP" in json.loads(body)["error"]
     assert ask(served.server.rest_url, "/v2/health/live").status == 200
 
 

@@ -333,6 +333,10 @@ class _Connection(HttpToolsProtocol):
             limit = f"{self.read_seconds:g} s, which is the limit (read_seconds)"
             self._refuse(b"408 Request Timeout", f"The body did not come within {limit}.")
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, in the form of all errors."""
+        self._refuse(b"400 Bad Request", msg)
+
     def _refuse(self, status: bytes, message: str) -> None:
         transport: Any = self.transport
         if transport is None or transport.is_closing():
