@@ -18,7 +18,7 @@ from .layer_graph import LayerGraph, layer_graph_between
 
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
-    from ...engine.objects.identifiers import Config, RegularizerLike
+    from ...engine.objects.identifiers import RegularizerLike
     from ...layers.quantizers.configs import QuantizationConfig
     from ...layers.quantizers.whole_models import Filters
     from ..saving.api import PathLike
@@ -342,11 +342,11 @@ class Model(Trainer, NestedState, Layer):
     def quantize(  # pyright: ignore[reportIncompatibleMethodOverride] - as in Keras
         self,
         mode: str | None = None,
-        config: str | QuantizationConfig | Config | None = None,
+        config: str | QuantizationConfig | None = None,
         filters: Filters = None,
         *,
         include: str = "keras",
-        calibration: Mapping[str, object] | None = None,
+        calibration: Mapping[str, tuple[float, int]] | None = None,
         type_check: bool = True,
     ) -> dict[str, str]:
         """Replace weights by integers of few bits, for inference that is quicker and takes less memory.
