@@ -139,3 +139,21 @@ def test_integers_at_their_limits_are_multiplied_exactly(tmp_path: Path):
     (found,) = run_file(tmp_path / "model.onnx", {"x": rows})
     exact = (rows * 127).astype("int64") @ kernel.astype("int64")
     np.testing.assert_allclose(found, exact / (127 * 127), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [("int8", "MatMulIntegerToFloat"), ("int4", "MatMulNBits")])
+def test_onnxruntime_computes_by_integers_where_a_bias_follows(mode: str, wanted: str, tmp_path: Path):
+    import onnx
+    import onnxruntime
+
+    rows = np.random.default_rng(0).normal(size=(3, 256)).astype("float32")
+    model = ab.Sequential([ab.Input((256,), name="x"), layers.Dense(64, "relu", name="first"), layers.Dense(8)])
+    scales = quantizers.calibrate(model, rows) if mode == "int8" else None
+    model.quantize(mode, calibration=scales)
+    assert_exported(model, tmp_path, None, [rows])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), options)
+    found = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node]
+    assert found.count(wanted) == 2, found

@@ -9,7 +9,7 @@ import numpy as np
 from ....engine.common import dtypes
 from ....engine.graph.graph import Operation
 from .registry import attribute, exports
-from .writer import BOOL, INT, Writer
+from .writer import BOOL, FLOAT, INT, Writer
 
 # Ops that are one operator of ONNX, with the same meaning.
 _SAME = {
@@ -80,7 +80,18 @@ def _add(w: Writer, node: Operation, x: str, y: str) -> str:
         return w.add("StringConcat", x, y)
     if w.dtypes[x] == BOOL:
         return w.add("Or", x, y)
+    if w.dtypes[x] == FLOAT and (_is_of_integers(w, x) or _is_of_integers(w, y)):
+        return w.add("Sum", x, y)
     return w.add("Add", x, y)
+
+
+def _is_of_integers(w: Writer, name: str) -> bool:
+    """Test whether a value is a product by a matrix that comes from integers.
+
+    onnxruntime makes a `Gemm` of that and an `Add`, and multiplies floats then.
+    """
+    product = w.producer_of(name, "MatMul")
+    return product is not None and w.producer_of(product.input[1], "DequantizeLinear") is not None
 
 
 @exports("identity", "stop_gradient", "check_numerics")

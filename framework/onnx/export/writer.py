@@ -210,11 +210,16 @@ class Writer:
         known = self.known(name)
         if known is not None:
             return self.once(("transpose", name, *axes), lambda: self._turned(name, np.transpose(known, axes)))
-        producer = self._producers.get(name)
-        if producer is not None and producer.op_type == "Transpose":
+        producer = self.producer_of(name, "Transpose")
+        if producer is not None:
             inner = list(producer.attribute[0].ints)
             return self.transpose(producer.input[0], [inner[axis] for axis in axes])
         return self.once(("transpose", name, *axes), lambda: self.add("Transpose", name, perm=axes))
+
+    def producer_of(self, name: str, op_type: str) -> Any:
+        """Return the node of a type that gives a value; None where none of that type does."""
+        found = self._producers.get(name)
+        return found if found is not None and found.op_type == op_type else None
 
     def _turned(self, name: str, array: NDArray[Any]) -> str:
         if name not in self.weights:
