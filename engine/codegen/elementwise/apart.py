@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
+
+import numpy as np
 
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
@@ -11,6 +14,8 @@ from ..expression.llvm import KernelSpec
 from ..llvm.library import library
 from .bound import BoundKernel, kernel_spec, loop_numbers
 from .open_sizes import BoundedCache, Shape, Shapes, pattern_of
+
+_COPIED = ("float32", "float64", "int32", "int64")  # dtypes of which kernels keep all bits
 
 
 class KernelsApart:
@@ -58,6 +63,29 @@ class KernelsApart:
         kernel = BoundKernel(spec, inputs, outputs, numbers, strides)
         kernel.entry = entry
         return kernel
+
+
+@cache
+def _copies(dtype: Any) -> KernelsApart:
+    return KernelsApart(Fused(1, (), (0,)), [dtype], [dtype])
+
+
+def copied_by_rows(value: Any, dtype: Any) -> Any:
+    """A contiguous copy of an array whose rows are equally far apart, which threads share; None of any other.
+
+    Args:
+        value: an array of that very dtype.
+        dtype: native; others than `_COPIED` are left to NumPy.
+    """
+    shape = value.shape
+    if len(shape) < 2 or not value.flags.aligned or dtype.name not in _COPIED:
+        return None
+    try:
+        rows = np.reshape(value, (-1, shape[-1]), copy=False)
+    except ValueError:  # the rows are not equally far apart
+        return None
+    made = np.empty(shape, dtype)
+    return made if _copies(dtype).run((rows.shape,), (rows,), (made.reshape(rows.shape),)) else None
 
 
 def _lies_apart(spec: TensorSpec, strides: Shape, shape: Shape) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from ...common.cached import cached_property
 from ...common.descriptions import describe_value
 from ...common.logs import DEBUG, is_logged, log
+from ...common.machine_profile import machine_profile
 from ...graph.op import Op, is_plain_array
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
@@ -140,6 +141,12 @@ def fitted(value: Any, dtype: np.dtype[Any]) -> Any:
     """An array as kernels take it."""
     if fits(value, dtype):
         return value
+    if is_plain_array(value) and value.dtype is dtype and value.size >= machine_profile().parallel_elements:
+        from .apart import copied_by_rows  # which makes kernels by this module
+
+        made = copied_by_rows(value, dtype)
+        if made is not None:
+            return made
     made = np.empty(np.shape(value), dtype)
     made[...] = value
     return made
