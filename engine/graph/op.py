@@ -14,6 +14,7 @@ import numpy as np
 from ..common.dtypes import string
 from ..common.nest import is_tuple
 from .axis_maps import AxisMap, broadcast_map, leading_map
+from .row_states import State, state_by_axes
 
 if TYPE_CHECKING:
     from .axis_maps import ResultSizes, SizesOfTensors
@@ -108,6 +109,7 @@ class Op:
         cost: how much a run computes.
         serial_nanoseconds: the time for each element of the largest input, of ops for which NumPy uses one core.
         reads_rows: whether a run reads only those rows of the first input that it returns.
+        gives_part: whether the result is a part of the first input: of a variable on another task only that is sent.
         writes_rows: whether a run writes only some rows of variables, which are the first inputs.
         repeats_values: whether the result has the values of an input more than once, so that it takes more room.
         linear_in: the positions of inputs in each of which the result is linear, where the others stay the same.
@@ -135,6 +137,7 @@ class Op:
     cost: ClassVar[Cost] = Cost.ELEMENTS
     serial_nanoseconds: ClassVar[float | None] = None
     reads_rows: ClassVar[bool] = False
+    gives_part: ClassVar[bool] = False
     writes_rows: ClassVar[bool] = False
     repeats_values: ClassVar[bool] = False
     linear_in: ClassVar[tuple[int, ...]] = ()
@@ -205,6 +208,15 @@ class Op:
             sizes: those of its inputs.
         """
         return None
+
+    def row_state(self, node: Operation, given: Sequence[State]) -> State:
+        """Return how the results depend on the rows of a batch; by default as `axis_map` says.
+
+        Args:
+            node: the operation.
+            given: the states of its inputs: none is `Mixed`, and not all are None.
+        """
+        return state_by_axes(node, given)
 
     def kernel_steps(self, inputs: Sequence[Any], output: Any) -> Sequence[tuple[Op, tuple[int, ...]]]:
         """Return the op as steps of a kernel, which are elementwise or have a `kernel_role`; none where it has no such.

@@ -16,10 +16,7 @@ from ..graph.device import DeviceName
 from ..graph.graph import Operation
 from ..graph.operation import ReadVariable
 from ..graph.spec import Spec, StoreSpec, TensorSpec
-from ..ops.arrays.gathering import Take
-from ..ops.arrays.indexing import GetItem
-from ..ops.arrays.scattering import GatherNd
-from ..ops.containers.tensor_stores import StoreContains, StoreGather, StoreNew, StoreRead, StoreSize, StoreWrite
+from ..ops.containers.tensor_stores import StoreNew, StoreOp, StoreRead, StoreWrite
 from ..passes.framework.estimates import bytes_of
 from ..passes.framework.prune import all_operations
 from .nodes import Machine, Node, Value, frame_of, spec_of
@@ -37,13 +34,6 @@ STORE_KINDS = frozenset(
     }
 )
 _MOVING = frozenset({"identity", "switch", "switch_n", "merge", "enter", "exit", "next_iteration"})
-_PARTS = (Take, GetItem, GatherNd)  # of a variable
-_READING: dict[type, str] = {
-    StoreRead: "store_read",
-    StoreContains: "store_contains",
-    StoreSize: "store_size",
-    StoreGather: "store_gather",
-}
 
 
 def holds_store_access(operation: Operation) -> bool:
@@ -92,13 +82,18 @@ def _read_of(node: Node) -> Value | None:
     if node.kind != "op" or len(node.operations) != 1:
         return None
     operation = node.operations[0]
-    if type(operation.op) in _READING:
+    if _kind_of_look(operation):
         return next(value for value in node.inputs if _is_store(value))
-    if not isinstance(operation.op, _PARTS):
+    if not operation.op.gives_part:
         return None
     given = dict(zip(node.taken, node.inputs, strict=True)).get(operation.inputs[0])
     is_variable = given is not None and _is(given.node, ReadVariable)
     return given if is_variable and _is_smaller(operation.outputs[0].spec, operation.inputs[0].spec) else None
+
+
+def _kind_of_look(operation: Operation) -> str:
+    """The kind of node that looks at keys of a store alone; "" for operations that do something else."""
+    return operation.op.look_kind if isinstance(operation.op, StoreOp) else ""
 
 
 def _is_smaller(part: Spec, whole: Spec) -> bool:
@@ -229,10 +224,10 @@ class _Narrowing:
         return found
 
     def _narrow_use(self, node: Node, deferred: set[Value]) -> None:
-        kind = _READING.get(type(node.operations[0].op)) if node.kind == "op" and len(node.operations) == 1 else None
+        kind = _kind_of_look(node.operations[0]) if node.kind == "op" and len(node.operations) == 1 else ""
         if kind == "store_gather" and self.has_own_memory(str(node.device)):
-            kind = None  # its kernel has to stack the elements
-        if kind is not None:
+            kind = ""  # its kernel has to stack the elements
+        if kind:
             values = dict(zip(node.taken, node.inputs, strict=True))
             node.inputs = [values[tensor] for tensor in node.operations[0].inputs]
             node.kind = kind

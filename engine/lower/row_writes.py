@@ -14,13 +14,9 @@ from ..common.identity import is_among, place_among
 from ..graph.graph import Operation, ReadVariable
 from ..graph.state.variable import Assign, Variable
 from ..graph.tensor import Symbol
-from ..ops.arrays.gathering import Take
-from ..ops.arrays.scattering import GatherNd
 from ..ops.containers.indexed_slices import AssignRows
 from .cluster import take_instead
 from .nodes import Machine, Node, Value
-
-_PARTS = (Take, GatherNd)  # copies of rows of their first input
 
 
 def writes_of_current_values(block: Sequence[Operation]) -> set[Operation]:
@@ -106,7 +102,7 @@ def _is_read(node: Node) -> bool:
 
 def _takes_part(node: Node, read: Node) -> bool:
     """Test whether a node takes some rows of what a node has read, beside it, and nothing else of that."""
-    if node.kind != "op" or len(node.operations) != 1 or not isinstance(node.operations[0].op, _PARTS):
+    if node.kind != "op" or len(node.operations) != 1 or not node.operations[0].op.reads_rows:
         return False
     whole, *others = node.operations[0].inputs
     given = dict(zip(node.taken, node.inputs, strict=True))

@@ -16,6 +16,7 @@ from ..graph.context import graph_context
 from ..graph.graph import Graph, Operation, get_default_graph, graph_for
 from ..graph.op import Cost, ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.provenance import user_stacklevel
+from ..graph.row_states import State
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, as_shape, broadcast_shapes
 from ..graph.state.readable import Readable
@@ -456,6 +457,9 @@ class Cast(Op):
     takes_slices: ClassVar[bool] = True
     grows_with: ClassVar[tuple[int, ...]] = (1,)
     batchable: ClassVar[bool] = True
+
+    def row_state(self, node: Operation, given: Sequence[State]) -> State:
+        return given[0]
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_castable(inputs[0].dtype, self.dtype)

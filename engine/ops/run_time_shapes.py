@@ -15,6 +15,7 @@ from ..graph.kernel_roles import KernelRole
 from ..graph.op import Op, Sample, as_scalar_or_array
 from ..graph.spec import Shape, TensorSpec
 from ..graph.tensor import Symbol, Tensor
+from . import row_rules
 from .base import apply, make_constant, scalar
 
 
@@ -24,6 +25,7 @@ class ShapeOf(Op):
 
     never_fails: ClassVar[bool] = True
     kept_on_host: ClassVar[bool] = True
+    row_state = row_rules.shape
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((inputs[0].rank,), dtypes.int32)
@@ -113,6 +115,7 @@ class BroadcastToShape(Op):
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     grows_with: ClassVar[tuple[int, ...]] = (1,)
     batchable: ClassVar[bool] = True
+    row_state = row_rules.spread
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)
@@ -156,6 +159,7 @@ class ZerosOfShape(Op):
     never_fails: ClassVar[bool] = True
     shape_input: ClassVar[int | None] = 0
     repeats_values: ClassVar[bool] = True
+    row_state = row_rules.spread
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, self.dtype)
@@ -197,6 +201,7 @@ class ReshapeToShape(Op):
     kernel_role: ClassVar[KernelRole | None] = KernelRole.RESHAPE
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     grows_with: ClassVar[tuple[int, ...]] = (1,)
+    row_state = row_rules.reshaped
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

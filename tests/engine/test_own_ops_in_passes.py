@@ -9,12 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from shared.machine_figures import assume
+from shared.parts import Parts, devices_of
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.common.dtypes import as_dtype
 from anabranch.engine.control_flow.vectorized_map import batched_map
 from anabranch.engine.graph.axis_maps import AxisMap, same_axes_map
 from anabranch.engine.graph.kernel_roles import KernelRole
+from anabranch.engine.graph.row_states import Count, Rows, State, mixed
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.ops.base import apply
 from anabranch.engine.ops.math.elementwise import Multiply
@@ -22,6 +25,7 @@ from anabranch.engine.ops.math.reduced import Sum
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.sizes import KnownSizes
+from anabranch.engine.passes.loops.independent_rows import why_rows_depend
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.testing.kernel_checks import check_kernels
@@ -155,6 +159,31 @@ class Centred(_Toy):
         return (apply(Centred(), cotangents[0]),)
 
 
+@dataclass(frozen=True)
+class Height(_Toy):
+    """The size of the first axis, which depends on how many rows there are, and on nothing that they hold."""
+
+    no_samples: ClassVar[str] = "test_the_rows_of_a_batch_are_followed_through_sizes"
+    reference = staticmethod(lambda x: np.int32(x.shape[0]))
+
+    def infer(self, *inputs: Any) -> Any:
+        return TensorSpec((), as_dtype("int32"))
+
+    def row_state(self, node: Any, given: Any) -> State:
+        return Count() if given[0] == Rows(0) else mixed(node)
+
+
+@dataclass(frozen=True)
+class Head(_Toy):
+    """A part: the first row."""
+
+    no_samples: ClassVar[str] = "test_of_a_variable_on_another_task_only_the_part_is_sent"
+    reference = staticmethod(lambda x: x[:1])
+
+    def infer(self, *inputs: Any) -> Any:
+        return TensorSpec((1, *inputs[0].shape[1:]), inputs[0].dtype)
+
+
 def _with_one_column(spec: Any) -> TensorSpec:
     return TensorSpec(None if spec.shape is None else (*spec.shape[:-1], 1), spec.dtype)
 
@@ -216,6 +245,25 @@ def test_unknown_sizes_are_those_of_the_input(graph: Any, kind: Any):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_several_requests_may_be_computed_together(graph: Any, kind: Any):
+    x = ab.placeholder((None, 3, UNITS), "float32")
+    y: Any = make(kind, x)
+    assert why_rows_depend(graph, [x], [y]) is None
+    turned: Any = ops.transpose(make(kind, ops.transpose(x, (1, 2, 0))), (2, 0, 1))
+    reason = why_rows_depend(graph, [x], [turned])
+    assert (reason is None) == (kind in (Cube, Reshaped)), reason
+
+
+def test_the_rows_of_a_batch_are_followed_through_sizes(graph: Any, monkeypatch: pytest.MonkeyPatch):
+    x = ab.placeholder((None, UNITS), "float32")
+    y: Any = x + ops.ones((apply(Height(), x), UNITS))
+    assert why_rows_depend(graph, [x], [y]) is None
+    np.testing.assert_array_equal(Program(graph, [y], [x])(X[0])[0], X[0] + 1)
+    monkeypatch.delattr(Height, "row_state")
+    assert "'height' (height) is not known to compute each row for itself" in str(why_rows_depend(graph, [x], [y]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_loop_over_sequences_computes_the_rows_that_are_not_finished(graph: Any, kind: Any, no_compiler: None):
     x, mask = ab.placeholder((ROWS, STEPS, UNITS), "float64"), ab.placeholder((ROWS, STEPS), "bool")
     w = ab.placeholder((UNITS, UNITS), "float64")
@@ -233,6 +281,22 @@ def test_a_loop_over_sequences_computes_the_rows_that_are_not_finished(graph: An
     expected = Interpreter().run(graph, fetches, dict(zip((x, mask, w), values, strict=True)))
     for result, wanted in zip(Program(graph, fetches, [x, mask, w])(*values), expected, strict=True):
         np.testing.assert_allclose(result, wanted, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("gives_part", [False, True])
+def test_of_a_variable_on_another_task_only_the_part_is_sent(
+    graph: Any, gives_part: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Head, "gives_part", gives_part)
+    with ab.device("/job:ps/task:0"):
+        w = ab.Variable(np.ones((100, UNITS), "float32"), name="w")
+    with ab.device("/job:worker/task:0"):
+        y = apply(Head(), ab.convert_to_tensor(w)) * 2.0
+    parts = Parts(graph, [y], [], devices_of(2))
+    received: list[Any] = [node for node in parts.programs[0].machine.nodes if node.kind == "recv"]
+    shapes = [node.specs[0].shape for node in received]
+    assert ((100, UNITS) in shapes, (1, UNITS) in shapes) == (not gives_part, gives_part)
+    np.testing.assert_array_equal(parts.run([], seed=0)[0], np.full((1, UNITS), 2.0))
 
 
 @pytest.mark.parametrize("batchable", [False, True])

@@ -74,6 +74,7 @@ def loop_that_shifts(x: Any) -> Any:
         (lambda x: x - x[:1], "get_item"),
         (lambda x: ops.concatenate([x, x], axis=0), "concatenate"),
         (lambda x: ops.reshape(x, (4, -1)), "reshape"),
+        (lambda x: ops.reshape(x, ops.shape(x)[0] * np.array([2, 1], "int32")), "multiply"),
         (lambda x: ops.reshape(ops.transpose(x), (-1, 4)), "reshape"),
         (lambda x: x * ops.cast(ops.shape(x)[0], "float32"), "multiply"),
         (lambda x: x + ops.cast(ops.arange(ops.shape(x)[0]), "float32")[:, None], "range"),

@@ -16,6 +16,7 @@ from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec
 from ...graph.tensor import Tensor
+from .. import row_rules
 from ..base import TensorLike, apply, convert_to_tensor, make_constant, normalize_axis, promote
 from ..run_time_shapes import ZerosOfShape, broadcast_like, runtime_shape, sum_like
 from .shape_arguments import ShapeLike, fill_shape
@@ -38,6 +39,7 @@ class Fill(Op):
 
     shape: tuple[int | None, ...]
     repeats_values: ClassVar[bool] = True
+    row_state = row_rules.spread
 
     def infer(self, *inputs: Any) -> TensorSpec:
         if inputs[0].shape not in (None, ()):

@@ -108,6 +108,7 @@ class Take(Op):
     wrap: bool = True
     takes_slices: ClassVar[bool] = True
     reads_rows: ClassVar[bool] = True
+    gives_part: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x, indices = inputs

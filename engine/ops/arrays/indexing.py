@@ -18,6 +18,7 @@ from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec, broadcast_shapes, shape_text
 from ...graph.state.variable import Variable
 from ...graph.tensor import Tensor
+from .. import row_rules
 from ..base import TensorLike, apply, convert_to_tensor, make_constant
 from ..containers.cotangent import Contribution
 from ..run_time_shapes import runtime_shape
@@ -352,6 +353,8 @@ class GetItem(_Indexing):
     """The first input indexed by integers, slices and new axes; further inputs fill the places in `items`."""
 
     view: ClassVar[bool] = True
+    gives_part: ClassVar[bool] = True
+    row_state = row_rules.item
 
     def axis_map(self, *inputs: Any) -> AxisMap:
         found: list[tuple[Follows, ...]] = []

@@ -17,6 +17,7 @@ from ...graph.op import ErrorSample, Op, Sample, is_array
 from ...graph.slices import IndexedSlices
 from ...graph.spec import Shape, TensorSpec, meet_shapes, shape_text
 from ...graph.tensor import Tensor
+from .. import row_rules
 from ..base import TensorLike, apply, apply_multi, convert_to_tensor, normalize_axis, promote
 from ..run_time_shapes import zeros_of
 from .axes import atleast_1d, atleast_2d, moveaxis
@@ -60,6 +61,7 @@ class Concatenate(Op):
     never_fails: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.JOIN
     batchable: ClassVar[bool] = True
+    row_state = row_rules.joined
 
     def infer(self, *inputs: Any) -> TensorSpec:
         dtype = inputs[0].dtype
@@ -329,6 +331,7 @@ class Stack(Op):
     never_fails: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.JOIN
     batchable: ClassVar[bool] = True
+    row_state = row_rules.stacked
 
     def infer(self, *inputs: Any) -> TensorSpec:
         shape: Shape = None

@@ -66,6 +66,7 @@ class GatherNd(Op):
 
     needs_known: ClassVar[Mapping[int, str]] = {1: "last axis"}
     reads_rows: ClassVar[bool] = True
+    gives_part: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x, indices = inputs

@@ -17,6 +17,7 @@ from ...graph.kernel_roles import KernelRole
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec, as_shape, shape_text
 from ...graph.tensor import Symbol, Tensor
+from .. import row_rules
 from ..base import TensorLike, apply, convert_to_tensor, known_array, normalize_axis
 from ..run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, reshape_like, runtime_shape, sum_like
 from .shape_arguments import ShapeLike, fill_shape, split_shape
@@ -74,6 +75,7 @@ class DimOf(Op):
     axis: int
     never_fails: ClassVar[bool] = True
     kept_on_host: ClassVar[bool] = True
+    row_state = row_rules.dim
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((), dtypes.int32)
@@ -193,6 +195,7 @@ class Reshape(Op):
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     grows_with: ClassVar[tuple[int, ...]] = (1,)
     batchable: ClassVar[bool] = True
+    row_state = row_rules.reshaped
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(_reshaped(inputs[0], self.shape), inputs[0].dtype)
@@ -521,6 +524,7 @@ class BroadcastTo(Op):
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     grows_with: ClassVar[tuple[int, ...]] = (1,)
     batchable: ClassVar[bool] = True
+    row_state = row_rules.spread
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x = inputs[0]

@@ -15,6 +15,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.spec import ArraySpec, FrameSpec, Shape, Spec, TensorSpec, shape_text
+from .. import row_rules
 from ..base import Op, Operation, Sample, Tensor, apply, as_scalar_or_array
 from ..run_time_shapes import runtime_shape
 from .array_value import ArrayValue
@@ -102,6 +103,7 @@ class ArrayWrite(ArrayOp):
     """Inputs: array, index, value. A new array with the value at the index."""
 
     dynamic_size: bool = False
+    row_state = row_rules.with_element
 
     def infer(self, *inputs: Any) -> Spec:
         array, _, value = inputs
@@ -130,6 +132,7 @@ class ArrayRead(ArrayOp):
     """Inputs: array, index. The element at the index."""
 
     view: ClassVar[bool] = True
+    row_state = row_rules.element
 
     def infer(self, *inputs: Any) -> Spec:
         return inputs[0].element
@@ -257,6 +260,7 @@ class ArrayStack(ArrayOp):
 
     element: TensorSpec
     view: ClassVar[bool] = True
+    row_state = row_rules.stack_of_elements
 
     def infer(self, *inputs: Any) -> Spec:
         shape = self.element.shape
@@ -280,6 +284,7 @@ class ArrayUnstack(ArrayOp):
     """The rows of a tensor as the elements of an array."""
 
     view: ClassVar[bool] = True
+    row_state = row_rules.array_of_rows
 
     def infer(self, *inputs: Any) -> Spec:
         (x,) = inputs

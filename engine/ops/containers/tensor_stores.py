@@ -28,8 +28,13 @@ def store_spec(tensor: Tensor) -> StoreSpec:
 
 
 class StoreOp(Op):
-    """Base: ops that take or give TensorStores."""
+    """Base: ops that take or give TensorStores.
 
+    Attributes:
+        look_kind: the kind of node that does the same on a machine where writes of other keys are still to come.
+    """
+
+    look_kind: ClassVar[str] = ""
     no_samples: ClassVar[str] = "takes TensorStores: test_tensor_stores"
 
 
@@ -83,6 +88,7 @@ class StoreWrite(StoreOp):
 class StoreRead(StoreOp):
     """Inputs: store, key. The element under the key."""
 
+    look_kind: ClassVar[str] = "store_read"
     view: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> Spec:
@@ -107,6 +113,7 @@ class StoreRead(StoreOp):
 class StoreContains(StoreOp):
     """Inputs: store, key. Whether the store has the key."""
 
+    look_kind: ClassVar[str] = "store_contains"
     kept_on_host: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> Spec:
@@ -125,6 +132,7 @@ class StoreContains(StoreOp):
 class StoreSize(StoreOp):
     """The number of keys, int32."""
 
+    look_kind: ClassVar[str] = "store_size"
     kept_on_host: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> Spec:
@@ -142,6 +150,7 @@ class StoreGather(StoreOp):
     """Inputs: store, keys along the first axis. The elements under the keys, stacked."""
 
     element: TensorSpec
+    look_kind: ClassVar[str] = "store_gather"
 
     def infer(self, *inputs: Any) -> Spec:
         store, keys = inputs

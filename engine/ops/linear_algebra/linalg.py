@@ -20,6 +20,7 @@ from ...graph.axis_maps import AxisMap, Follows, broadcast_map
 from ...graph.op import Cost
 from ...graph.spec import Dim, Shape, broadcast_shapes, shape_text
 from ...graph.state.readable import Readable
+from .. import row_rules
 from ..arrays.axes import moveaxis
 from ..arrays.creation import diagonal, zeros_like
 from ..arrays.joining import concatenate, stack
@@ -234,6 +235,7 @@ class FlattenRows(Op):
     never_fails: ClassVar[bool] = True
     linear_in: ClassVar[tuple[int, ...]] = (0,)
     batchable: ClassVar[bool] = True
+    row_state = row_rules.flattened
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -271,6 +273,7 @@ class UnflattenRows(Op):
 
     leading: Shape
     view: ClassVar[bool] = True
+    row_state = row_rules.unflattened
 
     def infer(self, *inputs: Any) -> TensorSpec:
         rows = inputs[0]

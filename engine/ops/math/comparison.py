@@ -10,6 +10,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
+from .. import row_rules
 from ..base import (
     ErrorSample,
     Operation,
@@ -291,6 +292,7 @@ class _Extremum(ElementwiseOp):
 class Maximum(_Extremum):
     source = "np.maximum({0}, {1})"
     ufunc = "maximum"
+    row_state = row_rules.at_least
 
     def expression(self, e: Any, *inputs: Any) -> Any:
         return e.maximum(*inputs)

@@ -15,6 +15,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
+from .. import row_rules
 from ..base import (
     ErrorSample,
     Op,
@@ -134,6 +135,7 @@ class Add(ElementwiseOp):
     """The sum; of strings, one behind the other."""
 
     grows_with: ClassVar[tuple[int, ...]] = (1, 1)
+    row_state = row_rules.moved
 
     source = "{0} + {1}"
     ufunc = "add"
@@ -162,6 +164,7 @@ class Add(ElementwiseOp):
 @dataclass(frozen=True)
 class Subtract(ElementwiseOp):
     grows_with: ClassVar[tuple[int, ...]] = (1, -1)
+    row_state = row_rules.moved
 
     source = "{0} - {1}"
     ufunc = "subtract"
@@ -192,6 +195,7 @@ class Subtract(ElementwiseOp):
 @dataclass(frozen=True)
 class Multiply(ElementwiseOp):
     linear_in: ClassVar[tuple[int, ...]] = (0, 1)
+    row_state = row_rules.multiplied
 
     source = "{0} * {1}"
     ufunc = "multiply"

@@ -17,6 +17,7 @@ from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows
 from ...graph.op import Cost
 from ...graph.spec import Dim, Shape, shape_text
+from .. import row_rules
 from ..arrays.shaping import DimLike, dim, reshape
 from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, convert_to_tensor, promote
 from ..math.comparison import maximum
@@ -225,6 +226,7 @@ class ConvInputGrad(_Convolution):
 
     shape: Shape
     cost: ClassVar[Cost] = Cost.CONVOLUTION
+    row_state = row_rules.transposed_windows
 
     def infer(self, *inputs: Any) -> TensorSpec:
         dy, kernel, _ = inputs

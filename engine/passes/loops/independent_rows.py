@@ -2,8 +2,8 @@
 
 A dataflow analysis in program order. The state of a tensor says how it depends on the rows that are fed: not at all
 (None), row by row along an axis (`Rows`), on their number alone (`Count`, `Sizes`), or in a way that mixes rows
-(`Mixed`). Each op has a rule (`row_rules.py`); an op without one, of anything but None, mixes rows. So the answer may
-be too careful, and never too bold.
+(`Mixed`). Each op says it (`Op.row_state`); by default it mixes rows unless its axis map says otherwise. So the answer
+may be too careful, and never too bold.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ...control_flow.cond import Branch
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation
 from ...graph.region import Region
+from ...graph.row_states import Elements, Mixed, Rows, State, mixed
 from ...graph.tensor import Symbol
 from ...ops.containers.tensor_arrays import ArrayNew, ArrayUnstack
 from ..framework.prune import needed_operations
-from .row_rules import Elements, Mixed, Rows, State, mixed, rule_of
 
 
 def why_rows_depend(graph: Graph, inputs: Iterable[Symbol], outputs: Iterable[Symbol]) -> str | None:
@@ -72,7 +72,7 @@ def _apply(operation: Operation, given: Sequence[State]) -> Sequence[State]:
     spoilt = next((state for state in given if isinstance(state, Mixed)), None)
     if spoilt is not None:
         return [spoilt] * count
-    return [rule_of(operation)(operation, given)] * count
+    return [operation.op.row_state(operation, given)] * count
 
 
 # --- loops, branches --------------------------------------------------------------------------------------------------
