@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..layers.core.input_spec import InputSpec
     from ..layers.core.layer import Layer
     from ..optim import Optimizer
+    from .callbacks.base import History
     from .data.adapters import PyDataset
     from .data.prefetch import Prefetch
     from .losses.api import LossLike
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
     class ModelOfSomeClass(Model):
         """A model of a class that type checkers can't find: it may have any attribute beside those of every model."""
+
+        history: History  # there is one while callbacks are called
+        distribute_strategy: Any
 
         def __getattr__(self, name: str) -> Any: ...
 
