@@ -120,7 +120,7 @@ class PartSteps(LocalSteps):
         stack.enter_context(placed_layers(self._places_of_experts(number)))
         return stack
 
-    def _cut(self, replica: int, weight: ShardedVariable) -> Cut | None:
+    def _cut(self, replica: int, weight: Variable | ShardedVariable) -> Cut | None:
         found = self.strategy.parts_of(weight, replica)
         return None if found is None else Cut(*found)
 

@@ -120,14 +120,14 @@ class Cut:
 
 class _Active(threading.local):
     def __init__(self) -> None:
-        self.find: Callable[[Variable], Cut | None] | None = None
+        self.find: Callable[[Variable | ShardedVariable], Cut | None] | None = None
 
 
 _active = _Active()
 
 
 @contextmanager
-def cut_weights(find: Callable[[Variable], Cut | None]) -> Generator[None]:
+def cut_weights(find: Callable[[Variable | ShardedVariable], Cut | None]) -> Generator[None]:
     """Let layers that are called inside compute in parts.
 
     Args:
@@ -140,7 +140,7 @@ def cut_weights(find: Callable[[Variable], Cut | None]) -> Generator[None]:
         _active.find = before
 
 
-def cut_of(weight: Variable) -> Cut | None:
+def cut_of(weight: Variable | ShardedVariable) -> Cut | None:
     """Return the cut of a weight where a layer is called now; None for whole weights."""
     is_weight = isinstance(weight, (Variable, ShardedVariable))
     return _active.find(weight) if _active.find is not None and is_weight else None
