@@ -467,12 +467,21 @@ def test_an_interrupt_leaves_nothing(to_all: bool, tmp_path: Path) -> None:
     script.write_text("import os, signal\nprint(os.getpid(), os.getppid(), flush=True)\nsignal.pause()\n")
     command = [sys.executable, "-m", "anabranch", "launch", "-n", "2", str(script)]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as launcher:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have background jobs ignore it
+    try:
+        launcher = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
         lines = [launcher.stdout.readline() for _ in range(2)]  # type: ignore[union-attr]
         known = [int(line.split()[-2]) for line in lines]
         assert {int(line.split()[-1]) for line in lines} == {launcher.pid}
         (os.killpg if to_all else os.kill)(launcher.pid, signal.SIGINT)
         _, errors = launcher.communicate(timeout=PATIENCE)
+    except BaseException:
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.communicate()
+        raise
     assert launcher.returncode == 130
     assert "anabranch launch: interrupted.\n" in errors
     for pid in known:
