@@ -98,7 +98,7 @@ class ElementDataset(Transformations):
         """Take the elements that a generator function yields.
 
         Args:
-            generator: returns an iterable, anew for each pass.
+            generator: returns an iterable, a new one for each pass.
             output_types: the dtypes of the elements, in their structure; by default those of what is yielded.
             output_shapes: accepted for TensorFlow's sake: shapes are those of what is yielded.
             args: arguments of `generator`.
@@ -138,7 +138,7 @@ class ElementDataset(Transformations):
 
         Args:
             file_pattern: with `*`, `?` and `[...]` as in a shell.
-            shuffle: draw the order anew for each pass; None means True, as in TensorFlow. Names are sorted otherwise.
+            shuffle: draw a new order for each pass; None means True, as in TensorFlow. Names are sorted otherwise.
             seed: of the order.
             name: accepted for TensorFlow's sake.
 
@@ -217,7 +217,7 @@ class ElementDataset(Transformations):
             weights: the probability of each dataset, up to a common factor; equal by default.
             seed: of the draws; by default from the generator that `utils.set_random_seed` seeds.
             stop_on_empty_dataset: end with the first dataset without a further element; else go on with the others.
-            rerandomize_each_iteration: draw anew in each pass; None means True.
+            rerandomize_each_iteration: make other draws in each pass; None means True.
 
         Raises:
             ValueError: there is not one weight, of at least 0, for each dataset.

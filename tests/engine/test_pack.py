@@ -163,6 +163,17 @@ def test_products_outside_of_loops_stay():
     assert not of_type(list(all_operations(step.operations)), Pack)
 
 
+@pytest.mark.parametrize("device", ["cpu:0", "/job:ps/task:0"])
+def test_only_weights_that_stay_on_a_task_are_packed_for_scheduled_functions(device: str):
+    x, w = ab.placeholder((4, 8), "float32"), ab.Variable(np.eye(8, dtype="float32"))
+
+    def body(i: Any, h: Any) -> Any:
+        return i + 1, ab.dynamic_schedule(lambda rows: rows @ w, h, devices=[device])
+
+    step = prepared([ab.while_loop(lambda i, h: i < 3, body, (0, x))[1]], [x])
+    assert bool(of_type(step.operations, Pack)) == (device == "cpu:0")  # another task keeps the value of the variable
+
+
 def test_weight_that_the_loop_assigns_is_not_packed():
     w = ab.Variable(draw(4, 4))
     (h, h_value) = feed(2, 4)

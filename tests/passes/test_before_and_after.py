@@ -12,6 +12,7 @@ The names of passes are those of `PIPELINE`, and "specialise" for what comes bef
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ from anabranch.engine.runtime.program import fusion_rule_of
 FOLDER = Path(__file__).parent
 FILES = sorted(FOLDER.glob("*/*.txt"))
 _FEWEST = 3  # files of each folder
+_PANELS = re.compile(r"(?<=float32\[)\d+(?=\] = pack)|(?<=panel=)\d+")  # whose size is that of the host's registers
 _COPYING = ("simplify", "cse", "fold")  # what is noted while the step is copied
 
 
@@ -68,7 +70,7 @@ def written(name: str, program: str) -> str:
         prepare(graph, targets, feeds, None, rule, not exact, placed, scope.get("budget"))
     before, after = around(name, [("graph", graph_text), *stages])
     what = "left alone" if before == after else "after"
-    shown = "" if before == after else after
+    shown = "" if before == after else _PANELS.sub("*", after)
     return f"{program}\n\n--- before\n{before}--- {what}\n{shown}--- notes\n{notes_of(name, log)}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .writing_rows import give_back
 
@@ -28,8 +28,9 @@ def _free() -> None:
         held = vars(variable).get("_held")
         if held is not None and not held.is_mine:
             give_back(variable, held)
-        if not variable.lock._is_owned():  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-            variable.lock._at_fork_reinit()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+        lock: Any = variable.lock  # with methods that Python's modules use for this, and types leave out
+        if not lock._is_owned():
+            lock._at_fork_reinit()
 
 
 if hasattr(os, "register_at_fork"):

@@ -20,6 +20,7 @@ from ...common.identity import is_among
 from ...common.quick_dataclass import dataclass
 from ...control_flow.cond import Branch
 from ...control_flow.region_op import RegionOp
+from ...control_flow.scheduling import Scheduled
 from ...control_flow.while_loop import While
 from ...graph.device import DeviceName
 from ...graph.graph import Graph, Operation
@@ -126,6 +127,8 @@ class _Packing:
         weight = forms[len(around) - outermost]
         if weight.operation.device != product.device or not is_on_host(product):
             return False
+        if any(_may_be_sent(weight, inside.holder) for inside in around[outermost:]):
+            return False
         packed = self._packed_form(weight, Pack(layout, product.op.transpose_b), around[outermost].holder, product)
         packed = self._captures.inside(around[outermost:], packed)
         note_change("pack", product, f"takes {weight.name!r} packed, once before the loop")
@@ -212,6 +215,13 @@ def is_static(tensor: Symbol) -> bool:
 def is_on_host(operation: Operation) -> bool:
     """Test whether an operation is on a CPU, or not placed."""
     return not operation.device or DeviceName.parse(operation.device).kind == "CPU"
+
+
+def _may_be_sent(weight: Symbol, holder: Operation) -> bool:
+    """Test whether a weight may be taken to other tasks, which keep values of variables, but no packed ones."""
+    if not isinstance(holder.op, Scheduled):
+        return False
+    return any(DeviceName.parse(name).job for name in (weight.operation.device, *holder.op.devices) if name)
 
 
 def _can_be_added(other: Symbol, result: Symbol) -> bool:
