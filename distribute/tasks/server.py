@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.common.deadlines import deadline, waits
 from ...engine.graph.device import DeviceName
 from ...engine.place.devices import make_devices
 from ..cluster import ClusterSpec, is_loopback, joined_address, resolved, split_address
@@ -24,6 +23,7 @@ from ..transport.connections import Identity
 from ..transport.dialing import listen_here
 from ..transport.planes import Plane
 from ..transport.slabs import IS_AVAILABLE
+from .ending import Ending
 from .front import Front, TaskInfo
 from .system import System
 from .task import Task
@@ -105,7 +105,7 @@ class Server:
             System(tls),
         )
         self._thread = threading.Thread(target=self._run, name=f"anabranch {self.name}", daemon=True)
-        self._ended = threading.Event()
+        self._ended = Ending()
         self._is_stopped = False
         self._lock = threading.Lock()
         if start:
@@ -133,11 +133,7 @@ class Server:
             timeout: how many seconds to wait at most; None for any time.
         """
         # Not by joining the thread: an interrupt of that has Python 3.11 take the thread for ended.
-        with deadline(timeout):
-            for seconds in waits():
-                if self._thread.ident is None or self._ended.wait(seconds):
-                    return True
-        return False
+        return self._thread.ident is None or self._ended.wait(timeout)
 
     def stop(self) -> None:
         """End the task: connections are closed, steps fail elsewhere, state is given up, the ports are free."""
