@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from anabranch.distribute.inference import RequestError, authorization
+from anabranch.framework.serving.web import application
 from anabranch.framework.serving.web.application import Application, Request, Response, Route
 
 pytest.importorskip("uvicorn")
@@ -231,6 +232,54 @@ def test_clients_that_leave_harm_nobody(behind: bytes) -> None:
 
     assert serve(doors, talk) == ["200 <a >"]
     assert doors.left == ([] if behind else ["b"])
+
+
+def test_clients_that_leave_while_their_answer_is_compressed_harm_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, left, errors = asyncio.Event(), asyncio.Event(), list[Any]()
+
+    async def compress(body: bytes, encoding: str) -> bytes:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+        return body
+
+    async def handle(request: Request) -> Response:
+        await asyncio.sleep(0)
+        return Response(b"x" * 2000)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+        writer.write(post("/a", "Accept-Encoding: gzip"))
+        await begun.wait()
+        writer.transport.abort()
+        await left.wait()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(application, "compressed", compress)
+    serve(handle, talk)
+    assert errors == []
+
+
+def test_an_answer_that_fails_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = list[Any]()
+
+    async def compress(body: bytes, encoding: str) -> bytes:
+        await asyncio.sleep(0)
+        raise MemoryError
+
+    async def handle(request: Request) -> Response:
+        return Response(b"x" * 2000)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> bytes:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context["exception"]))
+        writer.write(post("/a", "Accept-Encoding: gzip") + post("/b"))
+        return await reader.read()
+
+    monkeypatch.setattr(application, "compressed", compress)
+    assert serve(handle, talk) == b""
+    assert [type(error) for error in errors] == [MemoryError]
 
 
 @pytest.mark.parametrize("names", ["b", "bcd"])

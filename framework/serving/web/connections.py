@@ -99,15 +99,14 @@ class _Waiting:
     Args:
         begun: what has begun to answer it.
         keep_alive: whether the connection stays open behind the answer.
-        write: writes the answer.
-
+        end: writes the answer; None where none comes.
     """
 
-    __slots__ = ("_context", "_handling", "_waits_for", "_write", "keep_alive")
+    __slots__ = ("_context", "_end", "_handling", "_waits_for", "keep_alive")
     response_complete = False  # which uvicorn reads
 
-    def __init__(self, begun: Begun, keep_alive: bool, write: Callable[[Response], None]) -> None:
-        self.keep_alive, self._write = keep_alive, write
+    def __init__(self, begun: Begun, keep_alive: bool, end: Callable[[Response | None], None]) -> None:
+        self.keep_alive, self._end = keep_alive, end
         self._handling, waits_for, self._context = begun
         self._wait_for(waits_for)
 
@@ -123,7 +122,12 @@ class _Waiting:
         try:
             waits_for = self._handling.send(None)
         except StopIteration as end:
-            self._write(end.value)
+            self._end(end.value)
+        except asyncio.CancelledError:  # while the answer was compressed
+            self._end(None)
+        except BaseException:  # which the event loop logs
+            self._end(None)
+            raise
         else:
             self._wait_for(waits_for)
 
@@ -255,9 +259,11 @@ class _Connection(HttpToolsProtocol):
         else:
             self._write_answer(found, keep_alive)
 
-    def _end_waiting(self, response: Response) -> None:
+    def _end_waiting(self, response: Response | None) -> None:
         waiting = self._forget_waiting()
-        if waiting is not None and not self.transport.is_closing():
+        if response is None:
+            self.transport.close()
+        elif waiting is not None and not self.transport.is_closing():
             self._write_answer(response, waiting.keep_alive)
 
     def _forget_waiting(self) -> _Waiting | None:
