@@ -140,8 +140,9 @@ thread.join()
 step(8, 5.0)
 """
 
-# Another thread computes the first value of a variable, or writes rows of one, when the process is forked.
+# As the process is forked, other threads compute a variable's first value, write rows of one, and copy one to do so.
 _VARIABLES = """
+from anabranch.engine.graph.state import writing_rows
 from anabranch.engine.graph.state.initial_values import Given
 from anabranch.engine.graph.state.writing_rows import memory_of, write_in_memory
 
@@ -162,6 +163,14 @@ def write():
     memory_of(table)[0] = 5.0
     pause(writing)
 
+class SlowCopies:
+    ndarray = np.ndarray
+
+    @staticmethod
+    def array(array, order):
+        pause(copying)
+        return np.array(array, order=order)
+
 def check(first, table):
     assert first.numpy().tolist() == [2.0, 2.0]
     first.assign_add([1.0, 2.0])
@@ -170,20 +179,31 @@ def check(first, table):
     write_in_memory([table], lambda: memory_of(table).fill(7.0))
     assert table.numpy().tolist() == [7.0, 7.0]
 
-computing, writing = threading.Event(), threading.Event()
+def check_in_child():
+    check(first, table)
+    assert shared.numpy().tolist() == [1.0, 1.0]
+    mine.lock.release()
+    mine.assign_add(1.0)
+
+computing, writing, copying = threading.Event(), threading.Event(), threading.Event()
 first, table = ab.Variable(Late(np.full(2, 2.0, "float32"))), ab.Variable([1.0, 1.0])
+shared = ab.Variable([1.0, 1.0])
+shown = shared._value
+writing_rows.np = SlowCopies
 threads = [threading.Thread(target=first.numpy), threading.Thread(target=write_in_memory, args=([table], write))]
+threads.append(threading.Thread(target=write_in_memory, args=([shared], lambda: memory_of(shared).fill(5.0))))
 for thread in threads:
     thread.daemon = True
     thread.start()
-computing.wait(), writing.wait()
+computing.wait(), writing.wait(), copying.wait()
 mine = ab.Variable(3.0)
 with mine.lock:  # this thread goes on in the child
-    forked(lambda: (check(first, table), mine.lock.release(), mine.assign_add(1.0)))
+    forked(check_in_child)
 go.set()
 for thread in threads:
     thread.join()
 check(first, table)
+assert shared.numpy().tolist() == [5.0, 5.0]
 """
 
 

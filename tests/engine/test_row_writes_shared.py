@@ -6,6 +6,7 @@ import copy
 import random
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from shared.waiting import PATIENCE, Waiting
 
 import anabranch as ab
 from anabranch.engine.graph import IndexedSlices
+from anabranch.engine.graph.state import writing_rows
 from anabranch.engine.graph.state.initial_values import Given
 from anabranch.engine.graph.state.writing_rows import row_writes, write_in_memory
 from anabranch.engine.graph.tensor import symbol_of
@@ -60,6 +62,18 @@ def machine(targets: list[Any], feeds: list[Any] | None = None, **options: Any) 
     made = MachineProgram(ab.get_default_graph(), targets, feeds or [], assign=as_asked(), **options)
     assert len(made.machine.devices) > 1
     return made
+
+
+def test_a_variable_keeps_its_value_where_there_is_no_memory_for_a_copy(monkeypatch: pytest.MonkeyPatch):
+    def array(*args: object, **options: object) -> None:
+        raise MemoryError
+
+    v = table()
+    held = v.read_value()
+    monkeypatch.setattr(writing_rows, "np", SimpleNamespace(array=array, ndarray=np.ndarray))
+    with pytest.raises(MemoryError):
+        write_in_memory([v], lambda: None)
+    assert v.read_value() is held
 
 
 # --- one step -------------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def _hold(variable: Variable) -> Held:
     try:
         if "_value" not in fields:
             variable.read_value()  # which computes the first one
-        array, references = _taken(fields)
+        array, references = _taken(fields, own)
         if references > _ALONE or not _is_plain(array):
             array = np.array(array, order="C")
             row_writes.copies += 1
@@ -146,9 +146,13 @@ def give_back(variable: Variable, held: Held) -> None:
     held.end()
 
 
-def _taken(fields: dict[str, Any]) -> tuple[Any, int]:
-    """Take the array out of a variable; give it, and the count of its references."""
-    array = fields.pop("_value")
+def _taken(fields: dict[str, Any], held: Held) -> tuple[Any, int]:
+    """Take the array out of a variable; give it, and the count of its references.
+
+    It is never nowhere: there may be no memory for a copy, or another thread forks the process.
+    """
+    held.array = fields["_value"]
+    held.array = array = fields.pop("_value")  # another one, if that was assigned just now
     return array, sys.getrefcount(array)
 
 
@@ -157,6 +161,6 @@ def _is_plain(array: Any) -> bool:
     return type(array) is np.ndarray and array.base is None and array.flags.c_contiguous and array.flags.writeable
 
 
-_, _ALONE = _taken({"_value": np.zeros(1)})  # Python versions count differently
+_, _ALONE = _taken({"_value": np.zeros(1)}, Held())  # Python versions count differently
 
 __all__ = ["Held", "give_back", "hold_if_free", "lending", "let_go", "memory_of", "row_writes", "write_in_memory"]
