@@ -205,6 +205,9 @@ class ReplicaStepsState(ReplicaFencing):
                 self._drop(worker)
             if self._beginner == (task, incarnation):  # it had given up when it was chosen
                 self._beginner = None
+            for each in [each for each in self._enrolments if each[1] == worker]:  # it has given up, or is gone
+                self._enrolments.remove(each)
+                each[0].fail(StateLostError(f"worker {worker} has asked again to take part"))
             self._enrolments.append((attempt, worker, task, incarnation, after))
             self._is_awaited = self._is_awaited and not (is_late and self._is_free)
             self._settle()

@@ -370,6 +370,19 @@ def test_where_all_workers_enrol_the_lowest_begins_anew():
     assert first.outcome() == (token,)
 
 
+def test_a_worker_that_enrols_again_counts_once():
+    """It was started again before the loss of the process before was noticed."""
+    state = ReplicaStepsState(1, workers=2)
+    before = state.enrol(1, "task 1", 101, 7)
+    again = state.enrol(1, "task 1", 201, 0)
+    with pytest.raises(StateLostError, match="worker 1 has asked again"):
+        before.outcome()
+    state.lost("task 1", 101)
+    assert not again.is_done, "worker 0 may lead again"
+    late = state.enrol(1, "task 1", 201, 0, is_late=True)
+    assert late.outcome() == (LEAD,), "not the attempt that it has given up"
+
+
 def test_a_worker_that_is_back_alone_goes_on_where_state_is_whole():
     state = ReplicaStepsState(1, workers=1)
     token = state.lead(0, "task 0", 100)
