@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engine.common.nest import flatten, map_structure
+from ...engine.common.nest import flatten, is_mapping, is_nested, is_sequence, map_structure, sorted_keys
 
 if TYPE_CHECKING:
     from ..structures import Arrays, Nest, ShapeLike
@@ -54,9 +54,9 @@ def _shapes(shapes: Any, count: int) -> list[Any]:
 
 def _each_shape(shapes: Any) -> Any:
     """Yield the shapes of a structure; a list or tuple of sizes is one."""
-    if isinstance(shapes, dict):
-        for part in cast(dict[str, Any], shapes).values():
-            yield from _each_shape(part)
+    if is_mapping(shapes):
+        for key in sorted_keys(shapes):  # as `flatten` opens elements
+            yield from _each_shape(shapes[key])
     elif isinstance(shapes, (list, tuple)) and any(isinstance(part, (list, tuple, dict)) for part in cast(Any, shapes)):
         for part in cast(Sequence[Any], shapes):
             yield from _each_shape(part)
@@ -65,14 +65,24 @@ def _each_shape(shapes: Any) -> Any:
 
 
 def _values(values: Any, count: int) -> list[Any]:
-    if values is None:
-        return [None] * count
-    found: list[Any] = flatten(values)
-    if len(found) == 1:
+    found = list(_each_value(values))
+    if not is_nested(values):
         return found * count
     if len(found) != count:
         raise ValueError(f"padding_values must be one, or one for each of {count} arrays; got {len(found)}.")
     return found
+
+
+def _each_value(values: Any) -> Any:
+    """Yield the values of a structure; None is one."""
+    if is_mapping(values):
+        for key in sorted_keys(values):
+            yield from _each_value(values[key])
+    elif is_sequence(values):
+        for part in values:
+            yield from _each_value(part)
+    else:
+        yield values
 
 
 def _padded(arrays: list[Array], wanted: Any, value: Any, longest: int | None) -> Array:

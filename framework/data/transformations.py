@@ -157,9 +157,7 @@ class Transformations(ABC):
         def elements() -> Iterator[Any]:
             seen: set[Hashable] = set()
             for item in self.as_numpy_iterator():
-                key = tuple(
-                    (array.shape, str(array.dtype), array.tobytes()) for array in map(np.asarray, flatten(item))
-                )
+                key = tuple(map(_content, flatten(item)))
                 if key not in seen:
                     seen.add(key)
                     yield item
@@ -170,7 +168,7 @@ class Transformations(ABC):
         self,
         buffer_size: int,
         seed: int | None = None,
-        reshuffle_each_iteration: bool = True,
+        reshuffle_each_iteration: bool | None = True,
         name: str | None = None,
     ) -> ElementDataset:
         """Draw each element from the next `buffer_size` that are left.
@@ -178,8 +176,8 @@ class Transformations(ABC):
         Args:
             buffer_size: the number of elements to draw from; the number of all gives each order the same chance.
             seed: of the orders; by default from the generator that `utils.set_random_seed` seeds.
-            reshuffle_each_iteration: draw a new order for each pass. False keeps the parts apart into which `take` and
-                `skip` divide a shuffled dataset.
+            reshuffle_each_iteration: draw a new order for each pass; None means True. False keeps the parts apart into
+                which `take` and `skip` divide a shuffled dataset.
             name: accepted for TensorFlow's sake.
 
         Raises:
@@ -191,7 +189,8 @@ class Transformations(ABC):
         kept = np.random.default_rng(entropy)
 
         def elements() -> Iterator[Any]:
-            random = kept if reshuffle_each_iteration else np.random.default_rng(entropy)
+            is_new = reshuffle_each_iteration is None or reshuffle_each_iteration
+            random = kept if is_new else np.random.default_rng(entropy)
             source = self.as_numpy_iterator()
             buffer = list(islice(source, buffer_size))
             while buffer:
@@ -454,6 +453,13 @@ def on_elements(function: Callable[..., Any]) -> Callable[[Any], Any]:
 
 def _called(function: Callable[..., Any], item: Any) -> Any:
     return function(*item) if isinstance(item, tuple) else function(item)
+
+
+def _content(part: Any) -> Hashable:
+    """Return what equal arrays have in common."""
+    array = np.asarray(part)
+    is_text = array.dtype.kind in "OTU"  # whose memory refers to the characters
+    return array.shape, str(array.dtype), tuple(array.ravel().tolist()) if is_text else array.tobytes()
 
 
 def _pass(function: Callable[..., Transformations], item: Any) -> Iterator[Any]:

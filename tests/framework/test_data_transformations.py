@@ -137,6 +137,25 @@ def test_batches_are_padded_to_their_longest_element_or_to_a_shape():
     assert listed(ragged(1, 1, 1).padded_batch(2, drop_remainder=True)) == [[[1], [1]]]
 
 
+def test_shapes_and_values_of_padding_belong_to_the_arrays_of_their_names():
+    named = Dataset.from_generator(lambda: ({"b": [n] * n, "a": [0.5] * n} for n in (1, 2)))
+    (batch,) = list(named.padded_batch(2, {"b": [2], "a": [3]}, {"b": -1, "a": None}))
+    assert batch["a"].tolist() == [[0.5, 0, 0], [0.5, 0.5, 0]]
+    assert batch["b"].tolist() == [[1, -1], [2, 2]]
+    pairs = Dataset.from_generator(lambda: (([n] * n, ["x"] * n) for n in (1, 2)))
+    (batch,) = list(pairs.padded_batch(2, padding_values=(None, "?")))
+    assert [part.tolist() for part in batch] == [[[1, 0], [2, 2]], [["x", "?"], ["x", "x"]]]
+    with pytest.raises(ValueError, match="padding_values must be one, or one for each of 2 arrays; got 1"):
+        list(pairs.padded_batch(2, padding_values=(0,)))
+
+
+def test_texts_are_unique_by_their_characters():
+    texts = [letter * 40 for letter in "abab"]  # too long to be in the memory of an array itself
+    for dataset in (Dataset.from_tensor_slices(texts), Dataset.from_generator(lambda: (text for text in texts))):
+        assert listed(dataset.unique()) == texts[:2]
+        assert listed(dataset.batch(2).unique()) == [texts[:2]]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -198,6 +217,8 @@ def test_a_shuffled_dataset_may_keep_its_order():
     for _ in range(5):  # a part to train on and a part to validate with have nothing in common
         assert sorted(listed(fixed.take(5)) + listed(fixed.skip(5))) == list(range(7))
     assert sorted(listed(NUMBERS.shuffle(7))) == list(range(7))
+    default = NUMBERS.shuffle(7, seed=2, reshuffle_each_iteration=None)  # for TensorFlow, too
+    assert listed(default) != listed(default)
 
 
 def test_the_first_whole_pass_is_cached():
