@@ -33,12 +33,14 @@ def _own_graph() -> Any:
 class Case:
     """A product of rows and a variable, by scales that are fixed or not."""
 
-    def __init__(self, terms: int, columns: int, is_fixed: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self, terms: int, columns: int, is_fixed: bool = False, seed: int = 0, rows: int | None = None
+    ) -> None:
         rng = np.random.default_rng(seed)
         self.kernel = rng.choice(np.array([-128, -127, -1, 0, 1, 3, 127], "int8"), (terms, columns))
         self.scale = rng.uniform(0.5, 300, columns).astype("float32")
         self.fixed = np.float32(20) if is_fixed else None
-        self.x: Any = ab.placeholder((None, terms), "float32")
+        self.x: Any = ab.placeholder((rows, terms), "float32")
         constant = None if self.fixed is None else ab.constant(self.fixed)
         self.product = quantized_matmul(self.x, ab.Variable(self.kernel), ab.constant(self.scale), constant)
 
@@ -154,6 +156,20 @@ def test_the_bits_of_operations_by_themselves(name: str):
             np.testing.assert_array_equal(found, ab.Session().run(result, feeds))
         single = ab.Session().run(result, {case.x: case.rows(3), column: draw(1, 1)})  # one row for all
         assert single.shape == (3, 90)
+
+
+@pytest.mark.parametrize("count", [None, 5])
+def test_views_do_not_leave_the_kernel(count: int | None, monkeypatch: pytest.MonkeyPatch):
+    """Rows, and what is added, are copied where they are not contiguous: NumPy would take many times as long."""
+    case = Case(70, 90, rows=count)
+    other: Any = ab.placeholder((count, 90), "float32")
+    result: Any = ops.gelu(case.product + other)
+    assert len(joined([result], [case.x, other])) == 1
+    session, x, values = ab.Session(), case.rows(5), draw(5, 90)
+    expected = session.run(result, {case.x: x, other: values})
+    monkeypatch.setattr(QuantizedMatMul, "run", lambda *_: pytest.fail("NumPy computes the product"))
+    for rows, added in ((np.asfortranarray(x), values), (x, np.repeat(values, 2, axis=1)[:, ::2])):
+        np.testing.assert_array_equal(session.run(result, {case.x: rows, other: added}), expected)
 
 
 def test_more_rows_of_an_operand_than_of_the_product():

@@ -45,7 +45,6 @@ from .dot_products import (
     print_tile_shapes,
     print_tiles,
 )
-from .gemm_bind import ProductKernel
 
 _FEW_ROWS = 2  # of a tile for rows that are left over
 _LAID_OUT_BLOCK = 1024  # terms that are taken at once of panels that are laid out, where there are many rows
@@ -135,7 +134,7 @@ class OpenQuantizedProduct:
             return self._op.run(np, x, *others)
         result = np.empty((len(x), self._columns), np.float32)
         if kernel.entry(kernel.table, id(x), *map(id, others), id(result)):
-            return self._op.run(np, x, *others)
+            kernel.refit((x, *others), (result,))
         return result
 
     def _bind(self, sizes: tuple[Any, ...]) -> BoundKernel | None:
@@ -244,7 +243,7 @@ def _bound(op: QuantizedMatMul | ProductThen, inputs: list[TensorSpec]) -> Bound
     line = bytes_of_row(terms * itemsize)
     pieces = scratch_pieces([rows * line, rows * 4, rows * 4, rows * PANEL * 4])
     numbers = [rows, terms, columns, parts_of(rows, terms, columns), *pieces, line // itemsize]
-    return ProductKernel(op, kernel, inputs, [result], numbers)
+    return BoundKernel(kernel, inputs, [result], numbers)
 
 
 def bytes_of_row(size: int) -> int:
