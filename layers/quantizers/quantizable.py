@@ -86,7 +86,7 @@ class QuantizableLayer(AdaptableLayer):
                 f"Invalid quantization mode. {type(self).__name__} has the modes {self.modes}. Received: "
                 f"quantization_mode={found.mode!r}"
             )
-        self._int4_block_size = getattr(found, "block_size", None) if found.mode == "int4" else None
+        self._int4_block_size = _terms_of(getattr(found, "block_size", None)) if found.mode == "int4" else None
         self.replace_weights(found.mode, self._quantized_values(found.mode, found), found)
 
     def replace_weights(self, mode: str, values: dict[str, Array], config: QuantizationConfig | None = None) -> None:
@@ -158,7 +158,7 @@ class QuantizableLayer(AdaptableLayer):
         """The terms that share a scale, of a layer of int4; None where all do."""
         found = getattr(self.quantization_config, "block_size", None)
         found = getattr(self.dtype_policy, "block_size", found) if found is None else found
-        return None if found in (None, -1) else found
+        return _terms_of(found)
 
     def _activation_quantizer(self, default: Quantizer | None) -> Quantizer | None:
         config = self.quantization_config
@@ -192,3 +192,8 @@ class QuantizableLayer(AdaptableLayer):
         if self.quantization_config is None:
             return super().get_config()
         return {**super().get_config(), "quantization_config": serialize_keras_object(self.quantization_config)}
+
+
+def _terms_of(block_size: int | None) -> int | None:
+    """Return the terms that share a scale; None where all do, for which a config may have -1."""
+    return None if block_size == -1 else block_size

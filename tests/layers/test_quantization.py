@@ -375,3 +375,17 @@ def test_all_names_of_keras_are_there():
     assert len({*quantizers.__all__} - {"calibrate", "report"}) == 19
     for name in quantizers.__all__:
         assert getattr(quantizers, name) is not None
+
+
+@pytest.mark.parametrize("make", [lambda: layers.Dense(7), lambda: layers.Embedding(8, 6)])
+def test_a_block_size_of_minus_one_is_none(make: Any, tmp_path: Path):
+    x = np.arange(8)[None] if isinstance(make(), layers.Embedding) else normal(3, 8)
+    weights, found = ab.Sequential([ab.Input((8,)), make()]).get_weights(), list[Any]()
+    for block_size in (-1, None):
+        model = ab.Sequential([ab.Input((8,)), make()])
+        model.set_weights(weights)
+        model.quantize("int4", config=quantizers.Int4QuantizationConfig(block_size=block_size))
+        model.save(tmp_path / "model.keras", overwrite=True)
+        found += [model.predict(x, verbose=0), ab.models.load_model(tmp_path / "model.keras").predict(x, verbose=0)]
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
