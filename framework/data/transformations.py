@@ -458,7 +458,7 @@ def _called(function: Callable[..., Any], item: Any) -> Any:
 def _content(part: Any) -> Hashable:
     """Return what equal arrays have in common."""
     array = np.asarray(part)
-    is_text = array.dtype.kind in "OTU"  # whose memory refers to the characters
+    is_text = array.dtype.kind in ("O", "T", "U")  # whose memory refers to the characters
     return array.shape, str(array.dtype), tuple(array.ravel().tolist()) if is_text else array.tobytes()
 
 
