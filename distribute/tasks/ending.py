@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import queue
+import time
 
-from ...engine.common.deadlines import deadline, waits
+_LONGEST_WAIT = 0.1  # seconds: an interrupt may have lost what wakes up who waits
 
 
 class Ending:
@@ -34,14 +35,15 @@ class Ending:
         Args:
             timeout: how many seconds to wait at most; None for any time.
         """
-        with deadline(timeout):
-            for seconds in waits():
-                if self._is_set:
-                    return True
-                try:
-                    self._signals.get(timeout=seconds)
-                except queue.Empty:
-                    continue
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._is_set:
+            left = _LONGEST_WAIT if until is None else max(min(until - time.monotonic(), _LONGEST_WAIT), 0.0)
+            try:
+                self._signals.get(timeout=left)
+            except queue.Empty:
+                if until is not None and time.monotonic() >= until:
+                    break
+            else:
                 self._signals.put(None)  # for others that wait
         return self._is_set
 
