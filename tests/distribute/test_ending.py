@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -17,11 +18,14 @@ class Interruption(BaseException):
     """An exception that the handler of a signal raises."""
 
 
-def interrupted_at(instruction: int, call: Any) -> bool:
-    """Run a function, and raise an exception before the given instruction of Python; gives whether there was one."""
-    left = instruction
+def interrupted_at(instruction: int, call: Callable[[], object]) -> bool:
+    """Run a function, and raise an exception before the given instruction of Python; gives whether there was one.
 
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+    It has a thread of its own: an exception in the middle of an `except` clause leaves Python with the one before.
+    """
+    left, was_interrupted = instruction, False
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal left
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -30,15 +34,20 @@ def interrupted_at(instruction: int, call: Any) -> bool:
                 raise Interruption
         return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except Interruption:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
+    def run() -> None:
+        nonlocal was_interrupted
+        sys.settrace(trace)
+        try:
+            call()
+        except Interruption:
+            was_interrupted = True
+        finally:
+            sys.settrace(None)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return was_interrupted
 
 
 @pytest.mark.parametrize("is_set", [False, True])
