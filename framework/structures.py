@@ -70,7 +70,7 @@ class SparseMatrix(Protocol):
 
 
 InputSpecs: TypeAlias = "Nest[InputSpec | Tensor]"
-"""What `export` takes as signature: an `InputSpec`, or a symbolic input, for each argument."""
+"""A signature that `export` takes: an `InputSpec`, or a symbolic input, for each argument."""
 
 Masks: TypeAlias = "list[Tensor | None] | tuple[Tensor | None, ...] | None"
 """A mask for each tensor, None for one without."""
@@ -79,10 +79,10 @@ OptimizerLike: TypeAlias = "str | Optimizer | type[Optimizer] | Config | None"
 """A name such as "adam", an `Optimizer` or its class, or a config."""
 
 Losses: TypeAlias = "Nest[LossLike | None] | None"
-"""What `compile` takes as loss: one for all outputs, or a list or dict with one for each."""
+"""Losses that `compile` takes: one for all outputs, or a list or dict with one for each."""
 
 Metrics: TypeAlias = "Nest[MetricLike | None] | None"
-"""What `compile` takes as metrics: a list of them; for several outputs a list or dict of such lists."""
+"""Metrics that `compile` takes: a list of them; for several outputs a list or dict of such lists."""
 
 
 class Batches(Protocol):
@@ -97,4 +97,4 @@ Rows: TypeAlias = "Nest[TensorLike | SparseMatrix]"
 """Inputs, targets or weights as arrays, whose first axis is that of the rows."""
 
 ModelData: TypeAlias = "Rows | Iterable[Rows] | Batches | PyDataset | Prefetch"
-"""What `fit`, `evaluate` and `predict` take: arrays, batches one by one, or a dataset."""
+"""Data that `fit`, `evaluate` and `predict` take: arrays, batches one by one, or a dataset."""

@@ -263,7 +263,7 @@ class Transformations(ABC):
     ) -> ElementDataset:
         """Make windows: datasets of `size` elements, `stride` apart; each begins `shift` (`size`) after the one before.
 
-        Of elements that are structures a window is the structure of a dataset for each array.
+        If elements are structures, a window is a structure with a dataset for each array.
 
         >>> from anabranch import tf
         >>> windows = tf.data.Dataset.range(5).window(3, shift=1, drop_remainder=True)

@@ -16,7 +16,7 @@ _construction_graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
 
 
 Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
-"""Of a call: those by position, and those by name."""
+"""The arguments of a call: those by position, and those by name."""
 
 
 class History(NamedTuple):

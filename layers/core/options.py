@@ -14,7 +14,7 @@ ShapeLike: TypeAlias = int | Sequence[int | None] | None
 """The shape of a weight: its sizes, or one of them; None for a scalar."""
 
 WeightSettings: TypeAlias = "tuple[bool, Regularizer | None, Constraint | None, str | None, bool]"
-"""Of a weight: whether it is trainable, regularizer, constraint, aggregation, autocast."""
+"""Options of a weight: whether it is trainable, its regularizer, constraint, aggregation and autocast."""
 
 
 class InputShapeOptions(TypedDict, total=False):

@@ -34,7 +34,7 @@ StateSizes: TypeAlias = "int | Sequence[StateSizes]"
 """The length of a cell's state, or lengths (or shapes), one for each state; nested for cells made of cells."""
 
 Masks: TypeAlias = Tensor | list[Tensor] | None
-"""What dropout leaves: for all gates, or for each of them; None for all of it."""
+"""Masks of dropout: one for all gates, or one for each; None without dropout."""
 
 
 class Cell(Protocol):

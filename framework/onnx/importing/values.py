@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...structures import Array
 
 NodeValue: TypeAlias = "TensorLike | Dims | FourBits | Optional | Sequence[NodeValue] | None"
-"""What flows between nodes; None where an optional input is left out."""
+"""A value that a node takes or gives; None where an optional input is left out."""
 
 LONG = np.dtype("int64")
 INT4, UINT4 = four_bit_dtypes()
