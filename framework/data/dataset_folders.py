@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engine.ops.random.keys import global_generator
+from ...engine.ops.random.keys import drawn_entropy
 
 _MODES = ("int", "binary", "categorical")
 
@@ -127,7 +127,7 @@ def _labelled(
 
 def _shuffled(listing: Listing, seed: int | None) -> Listing:
     if seed is None:
-        seed = int(np.random.default_rng([abs(int(part)) for part in global_generator().next()]).integers(10**6))
+        seed = int(np.random.default_rng(drawn_entropy()).integers(10**6))
     order = np.arange(len(listing.paths))
     np.random.RandomState(seed).shuffle(order)  # Keras's order, so that a split is the same
     labels = None if listing.labels is None else listing.labels[order]

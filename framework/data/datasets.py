@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...engine.common.dtypes import string
 from ...engine.common.nest import map_structure
 from ...engine.ops.base import as_array
-from ...engine.ops.random.keys import global_generator
+from ...engine.ops.random.keys import drawn_entropy
 from .adapters import PyDataset
 from .dataset_folders import Listing, check_folder_arguments, encode_labels, list_folder, split_listing
 from .images import _pillow, img_to_array, load_img, resizer
@@ -71,7 +71,7 @@ class Dataset(Transformations, PyDataset):
         self._make = make
         self._batch_size = batch_size
         self._shuffle = shuffle
-        entropy = [abs(int(part)) for part in global_generator().next()] if shuffle and seed is None else seed
+        entropy = drawn_entropy() if shuffle and seed is None else seed
         self._random = np.random.default_rng(entropy)
         self._order = np.arange(count)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...engine.common.dtypes import as_dtype
 from ...engine.common.nest import flatten, map_structure
-from ...engine.ops.random.keys import global_generator
+from ...engine.ops.random.keys import drawn_entropy
 from .transformations import UNKNOWN_CARDINALITY, Transformations, arrays_of, on_elements
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class ElementDataset(Transformations):
             raise ValueError(
                 f"sample_from_datasets: weights must be {len(datasets)} numbers from 0 up, not all 0; got {weights}."
             )
-        entropy = [abs(int(part)) for part in global_generator().next()] if seed is None else seed
+        entropy = drawn_entropy() if seed is None else seed
         kept = np.random.default_rng(entropy)
 
         def elements() -> Iterator[Any]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...engine.common.nest import flatten, map_structure
 from ...engine.ops.base import as_array, constant
-from ...engine.ops.random.keys import global_generator
+from ...engine.ops.random.keys import drawn_entropy
 from ...engine.session.function import Function
 from .padding import padded_rows
 
@@ -185,7 +185,7 @@ class Transformations(ABC):
         """
         if buffer_size < 1:
             raise ValueError(f"shuffle: buffer_size must be at least 1, got {buffer_size}.")
-        entropy = [abs(int(part)) for part in global_generator().next()] if seed is None else seed
+        entropy = drawn_entropy() if seed is None else seed
         kept = np.random.default_rng(entropy)
 
         def elements() -> Iterator[Any]:

@@ -107,6 +107,11 @@ def global_generator() -> SeedGenerator:
         return _global_generator
 
 
+def drawn_entropy() -> list[int]:
+    """Draw a key of the global generator, as numbers that seed a generator of NumPy: those are not negative."""
+    return [abs(int(part)) for part in global_generator().next()]
+
+
 def set_global_seed(seed: int) -> None:
     """Start the global generator again from `seed`, and with it all generators made later without a seed."""
     generator = global_generator()
