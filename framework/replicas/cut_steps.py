@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.common.nest import flatten
 from ...engine.graph import Graph, IndexedSlices, Tensor, eagerly
 from ..data.adapters import Batch, Layout
-from .traced import Entry, StepTracer, placeholders
+from .traced import Entry, StepTracer, losses_without_mean, placeholders
 
 
 class CutSteps:
@@ -152,15 +151,12 @@ class CutSteps:
                 f"{kind}: the layers {synchronized} of model {model.name!r} are synchronized, but each {part} is "
                 "computed by itself here, with statistics of its own. Use synchronized=False."
             )
-        for loss in flatten(model._given_loss):
-            reduction = getattr(loss, "reduction", "sum_over_batch_size")
-            if reduction not in ("sum_over_batch_size", "mean", "auto"):
-                raise ValueError(
-                    f"{kind}: loss {getattr(loss, 'name', loss)!r} of model {model.name!r} has "
-                    f"reduction={reduction!r}. The gradient of a batch is the mean of those of its parts, weighted by "
-                    "rows, which is right for losses that are means over rows: use reduction='sum_over_batch_size', "
-                    "with another learning rate if need be."
-                )
+        for loss, reduction in losses_without_mean(model):
+            raise ValueError(
+                f"{kind}: loss {loss!r} of model {model.name!r} has reduction={reduction!r}. The gradient of a batch "
+                "is the mean of those of its parts, weighted by rows, which is right for losses that are means over "
+                "rows: use reduction='sum_over_batch_size', with another learning rate if need be."
+            )
 
 
 def like_batch(layout: Layout, tensors: list[Tensor]) -> Batch:

@@ -8,7 +8,7 @@ once. Metrics begin each step with their first values, and what they have added 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -421,14 +421,20 @@ def _refuse_stateful(model: Any) -> None:
 
 def _refuse_sums(model: Any) -> None:
     """Refuse losses that are no means over rows: the mean of gradients would not be the gradient of the whole."""
+    for loss, reduction in losses_without_mean(model):
+        raise ValueError(
+            f"Loss {loss!r} of model {model.name!r} has reduction={reduction!r}. Replicas take the mean of their "
+            "gradients, weighted by rows, which is right for losses that are means over rows: use "
+            "reduction='sum_over_batch_size', with another learning rate if need be."
+        )
+
+
+def losses_without_mean(model: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the compiled losses that are no means over rows: the name of each, or itself, and its reduction."""
     for loss in flatten(model._given_loss):
         reduction = getattr(loss, "reduction", "sum_over_batch_size")
         if reduction not in ("sum_over_batch_size", "mean", "auto"):
-            raise ValueError(
-                f"Loss {getattr(loss, 'name', loss)!r} of model {model.name!r} has reduction={reduction!r}. Replicas "
-                "take the mean of their gradients, weighted by rows, which is right for losses that are means over "
-                "rows: use reduction='sum_over_batch_size', with another learning rate if need be."
-            )
+            yield getattr(loss, "name", loss), reduction
 
 
 def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variable, Any]) -> None:
@@ -512,4 +518,4 @@ def _name_of(value: Any) -> str:
     return TensorSpec((), value.dtype).dtype.name
 
 
-__all__ = ["Entry", "StepTracer", "TracedStep", "placeholders"]
+__all__ = ["Entry", "StepTracer", "TracedStep", "losses_without_mean", "placeholders"]

@@ -256,6 +256,7 @@ def _key_of(numbers: Any) -> Tensor:
 
 __all__ = [
     "SeedGenerator",
+    "drawn_entropy",
     "global_generator",
     "like",
     "noting_keys",
