@@ -24,6 +24,7 @@ from ...engine.ops.text.numbers import as_strings
 from ..config import floatx
 from .lazy_arrays import LazyArray, SparseRows, is_lazy, is_sparse_matrix, part_of
 from .prefetch import Prefetch, in_order, iterate_ahead
+from .transformations import Transformations
 
 if TYPE_CHECKING:
     from ..structures import Batches, Nest, Rows
@@ -377,7 +378,8 @@ class IterableData(Data):
         self.weigh = weigh
 
     def epoch(self) -> Iterator[Batch]:
-        for item in self.source:
+        source = self.source.as_numpy_iterator() if isinstance(self.source, Transformations) else self.source
+        for item in source:
             yield _weighed_batch(item, self.weigh)
 
 
