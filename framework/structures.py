@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..engine.common.nest import Nest
 from ..engine.graph import Tensor
 from ..engine.ops.base import TensorLike
 
@@ -38,11 +39,6 @@ if TYPE_CHECKING:
 
         def __setattr__(self, name: str, value: object) -> None: ...
 
-
-T = TypeVar("T")
-
-Nest: TypeAlias = "T | Sequence[Nest[T]] | Mapping[str, Nest[T]]"
-"""A leaf, or lists, tuples and dicts of leaves, nested as deep as need be."""
 
 Array: TypeAlias = NDArray[Any]
 """An array of any dtype."""

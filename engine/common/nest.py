@@ -10,8 +10,8 @@ import numpy as np
 
 Leaf = TypeVar("Leaf")
 
-Nest: TypeAlias = "Leaf | Sequence[Nest[Leaf]] | Mapping[str, Nest[Leaf]] | None"
-"""A leaf, None, or a list, tuple or dict of nests."""
+Nest: TypeAlias = "Leaf | Sequence[Nest[Leaf]] | Mapping[str, Nest[Leaf]]"
+"""A leaf, or lists, tuples and dicts of leaves, nested as deep as need be."""
 
 
 def is_sequence(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:

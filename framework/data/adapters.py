@@ -27,7 +27,8 @@ from .prefetch import Prefetch, in_order, iterate_ahead
 from .transformations import Transformations
 
 if TYPE_CHECKING:
-    from ..structures import Batches, Nest, Rows
+    from ...engine.common.nest import Nest
+    from ..structures import Batches, Rows
 
 Array = NDArray[Any]
 LabelForm = str  # "indices", "one_hot" or "guess": what the labels under a class_weight look like

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ...engine.common.nest import flatten, is_mapping, is_nested, is_sequence, map_structure, sorted_keys
 
 if TYPE_CHECKING:
-    from ..structures import Arrays, Nest, ShapeLike
+    from ...engine.common.nest import Nest
+    from ..structures import Arrays, ShapeLike
 
 Array = NDArray[Any]
 

@@ -18,7 +18,8 @@ from ...engine.session.function import Function
 from .padding import padded_rows
 
 if TYPE_CHECKING:
-    from ..structures import Arrays, Nest, ShapeLike
+    from ...engine.common.nest import Nest
+    from ..structures import Arrays, ShapeLike
     from .element_dataset import ElementDataset
 
 UNKNOWN_CARDINALITY = -2

@@ -12,9 +12,9 @@ from . import functions
 from .base import LossFunctionWrapper
 
 if TYPE_CHECKING:
+    from ...engine.common.nest import Nest
     from ...engine.graph import Tensor
     from ..models.model import Model
-    from ..structures import Nest
     from .api import LossLike
 
 # Losses that compare probabilities, and the function that makes probabilities of their logits.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from .functional import Functional
 
 if TYPE_CHECKING:
-    from ..structures import Arrays, Nest, ShapeLike, Tensors
+    from ...engine.common.nest import Nest
+    from ..structures import Arrays, ShapeLike, Tensors
     from .layer_graph import AnyLayer
 
 

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from enum import Enum
 
+    from ...engine.common.nest import Nest
     from ...engine.ops.base import TensorLike
-    from ..structures import Arrays, Nest
+    from ..structures import Arrays
 
 
 Sources: TypeAlias = "Nest[TensorLike | ShardedVariable | None]"

@@ -18,9 +18,10 @@ from ..metrics import api as metrics_module
 from .contract import check_not_applied_twice
 
 if TYPE_CHECKING:
+    from ...engine.common.nest import Nest
     from ..metrics.api import Mean
     from ..metrics.base import Metric
-    from ..structures import Losses, Metrics, Nest, Tensors
+    from ..structures import Losses, Metrics, Tensors
 
 
 Names = Sequence[str]

@@ -45,7 +45,8 @@ from .objectives import CompiledLoss, CompiledMetrics, check_names, object_name
 from .passes import PassMethods, packed
 
 if TYPE_CHECKING:
-    from ..structures import Array, Losses, Metrics, ModelData, Nest, OptimizerLike, Rows
+    from ...engine.common.nest import Nest
+    from ..structures import Array, Losses, Metrics, ModelData, OptimizerLike, Rows
     from .step_methods import CutSteps
 
 Logs = dict[str, Any]

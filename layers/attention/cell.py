@@ -139,7 +139,7 @@ class AttentionCell(Layer):
             yield
 
     def call(
-        self, inputs: Tensor, states: Nest[Tensor], memory: Memory | None = None, training: bool | None = False
+        self, inputs: Tensor, states: Nest[Tensor | None], memory: Memory | None = None, training: bool | None = False
     ) -> tuple[Tensor, list[Tensor]]:
         memory = self._memory if memory is None else memory
         if memory is None:
@@ -199,7 +199,7 @@ class AttentionRNN(RNN):
         self,
         sequences: Tensor,
         memory: Tensor,
-        initial_state: Nest[Tensor] = None,
+        initial_state: Nest[Tensor | None] = None,
         mask: TensorLike | None = None,
         memory_mask: TensorLike | None = None,
         training: bool | None = False,

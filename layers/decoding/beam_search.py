@@ -50,7 +50,7 @@ class _History(NamedTuple):
 @compiled_on_values
 def beam_search(
     step: Step,
-    states: Nest[TensorLike],
+    states: Nest[TensorLike | None],
     *,
     start_token: TensorLike,
     end_token: int,
@@ -153,7 +153,7 @@ class _Search:
         self.divisors = ops.constant(divisors, self.dtype)
         self.best_divisors = ops.constant(np.append(best_from[1:], best_from[-1]), self.dtype)  # of what is longer
 
-    def run(self, starts: Tensor, states: Nest[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def run(self, starts: Tensor, states: Nest[Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
         batch = ops.shape(starts)[0]
         logs = np.full(self.width, -np.inf)
         logs[0] = 0.0  # beams that are all alike would stay alike
@@ -185,7 +185,7 @@ class _Search:
         self,
         length: int,
         beams: _Beams,
-        states: Nest[Tensor],
+        states: Nest[Tensor | None],
         found: _Best,
         history: _History,
         totals: Sequence[Tensor],
@@ -286,12 +286,12 @@ class _Search:
         shape = (batch, self.paths)
         return ops.reshape(sequences, (*shape, self.max_length)), best.scores, ops.reshape(lengths, shape)
 
-    def _untouched(self, states: Nest[Tensor], new_states: Nest[Tensor]) -> list[Tensor]:
+    def _untouched(self, states: Nest[Tensor | None], new_states: Nest[Tensor | None]) -> list[Tensor]:
         """Return the states that the step returned just as they were given. Each is the same for all beams of a row."""
         pairs = zip(flatten(states), flatten(new_states), strict=True)
         return [old for old, new in pairs if new is old]
 
-    def _of_rows(self, states: Nest[Tensor], new_states: Nest[Tensor], rows: Tensor) -> list[Tensor]:
+    def _of_rows(self, states: Nest[Tensor | None], new_states: Nest[Tensor | None], rows: Tensor) -> list[Tensor]:
         """Return what is untouched, of some of the rows."""
         places = self._places(rows)
         return [ops.take(x, places, axis=0) for x in self._untouched(states, new_states)]
@@ -301,7 +301,9 @@ class _Search:
         places = ops.expand_dims(rows * self.width, 1) + ops.arange(self.width, dtype="int32")
         return ops.reshape(places, (-1,))
 
-    def _moved(self, states: Nest[Tensor], new_states: Nest[Tensor], untouched: list[Tensor], sources: Tensor) -> Any:
+    def _moved(
+        self, states: Nest[Tensor | None], new_states: Nest[Tensor | None], untouched: list[Tensor], sources: Tensor
+    ) -> Any:
         """The states of the beams `sources`; what is untouched is there already."""
         remaining = iter(untouched)
 

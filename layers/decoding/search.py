@@ -32,7 +32,7 @@ __all__ = ["beam_search", "greedy_search", "sample", "scheduled_sampling"]
 
 @compiled_on_values
 def greedy_search(
-    step: Step, states: Nest[TensorLike], *, start_token: TensorLike, end_token: int, max_length: int
+    step: Step, states: Nest[TensorLike | None], *, start_token: TensorLike, end_token: int, max_length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Take the most probable token at each step, the first of equals, until all rows have ended.
 
@@ -73,7 +73,7 @@ def greedy_search(
 @compiled_on_values
 def sample(
     step: Step,
-    states: Nest[TensorLike],
+    states: Nest[TensorLike | None],
     *,
     start_token: TensorLike,
     end_token: int,
@@ -170,7 +170,7 @@ def _decode(
     caller: str,
     choose: Callable[[Tensor, Tensor], Tensor],
     step: Step,
-    states: Nest[TensorLike],
+    states: Nest[TensorLike | None],
     start_token: TensorLike,
     end_token: int,
     max_length: int,
@@ -185,7 +185,7 @@ def _decode(
     def body(
         position: Tensor,
         live: _Live,
-        states: Nest[Tensor],
+        states: Nest[Tensor | None],
         found: _Found,
         written: tuple[TensorArray, TensorArray],
         totals: Sequence[Tensor],
@@ -239,7 +239,7 @@ def _decode(
 @compiled_on_values
 def scheduled_sampling(
     step: Step,
-    states: Nest[TensorLike],
+    states: Nest[TensorLike | None],
     tokens: TensorLike,
     probability: TensorLike,
     *,
@@ -294,7 +294,7 @@ def scheduled_sampling(
     checked = CheckedStep("scheduled_sampling", step, own, states)
 
     def body(
-        position: Tensor, own: Tensor, outputs: TensorArray, states: Nest[Tensor], totals: Sequence[Tensor]
+        position: Tensor, own: Tensor, outputs: TensorArray, states: Nest[Tensor | None], totals: Sequence[Tensor]
     ) -> Any:
         takes_own = ops.logical_and(random.uniform((batch,), seed=generator) < probability, position > 0)
         logits, states, totals = checked(ops.where(takes_own, own, given.read(position)), states, totals)

@@ -35,13 +35,15 @@ def check_at_least(caller: str, smallest: int, **numbers: object) -> None:
             raise ValueError(f"{caller}: {name} must be an int of at least {smallest}, got {value!r}.")
 
 
-def first_values(caller: str, start_token: TensorLike, states: Nest[TensorLike]) -> tuple[Tensor, Nest[Tensor]]:
+def first_values(
+    caller: str, start_token: TensorLike, states: Nest[TensorLike | None]
+) -> tuple[Tensor, Nest[Tensor | None]]:
     """The start token of each row, int32 ``(batch,)``, and the states as tensors.
 
     Raises:
         ValueError: nothing gives the size of the batch, or the start tokens have more than one axis.
     """
-    tensors: Nest[Tensor] = map_structure(ops.convert_to_tensor, states)
+    tensors: Nest[Tensor | None] = map_structure(ops.convert_to_tensor, states)
     tokens = ops.cast(ops.convert_to_tensor(start_token), "int32")
     rank = len(tokens.shape or ())
     if rank == 1:
@@ -86,7 +88,7 @@ class CheckedStep:
         TypeError, ValueError: the step returns something else.
     """
 
-    def __init__(self, caller: str, step: Step, tokens: Tensor, states: Nest[Tensor]) -> None:
+    def __init__(self, caller: str, step: Step, tokens: Tensor, states: Nest[Tensor | None]) -> None:
         self.caller = caller
         self._step = step
         region = Region(get_default_graph() if in_explicit_graph() else Graph(), "probe")  # thrown away
@@ -106,7 +108,7 @@ class CheckedStep:
         self.dtype: str = logits.dtype.name if wide else "float32"
 
     def __call__(
-        self, tokens: Tensor, states: Nest[Tensor], totals: Sequence[Tensor], rows: Tensor | None = None
+        self, tokens: Tensor, states: Nest[Tensor | None], totals: Sequence[Tensor], rows: Tensor | None = None
     ) -> tuple[Tensor, Any, list[Tensor]]:
         """Logits, in a dtype in which probabilities can be added up, the new states, and the new totals of `sums`.
 
@@ -120,7 +122,7 @@ class CheckedStep:
         return ops.cast(logits, self.dtype), states, sums.added(totals, rows)
 
     def of_some_rows(
-        self, tokens: Tensor, states: Nest[Tensor], totals: Sequence[Tensor], rows: Tensor
+        self, tokens: Tensor, states: Nest[Tensor | None], totals: Sequence[Tensor], rows: Tensor
     ) -> tuple[Tensor, Any, list[Tensor]]:
         """The same in a search that leaves out the rows that are done.
 
@@ -137,7 +139,7 @@ class CheckedStep:
                 )
         return logits, new_states, totals
 
-    def _called(self, tokens: Tensor, states: Nest[Tensor]) -> tuple[Tensor, Any]:
+    def _called(self, tokens: Tensor, states: Nest[Tensor | None]) -> tuple[Tensor, Any]:
         with rows_live(None, other_rows=True):  # of a step around the search, if there is one
             result = self._step(tokens, states)
         if not isinstance(result, tuple) or len(result) != 2:

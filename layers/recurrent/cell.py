@@ -134,7 +134,7 @@ def dropout_scope(cell: Cell, batch_size: DimLike | None, training: bool | None)
     return cell.dropout_masks(batch_size, training) if isinstance(cell, DrawsMasks) else nullcontext()
 
 
-def call_cell(cell: Cell, x: Nest[TensorLike], states: Nest[TensorLike], training: bool | None) -> Any:
+def call_cell(cell: Cell, x: Nest[TensorLike | None], states: Nest[TensorLike | None], training: bool | None) -> Any:
     """One step of a cell that is a `Layer`, or any object with a `call`."""
     function = cell if isinstance(cell, Layer) else cell.call
     takes_training = signature_of(type(cell).call).takes("training")

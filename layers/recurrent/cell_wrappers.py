@@ -69,11 +69,11 @@ class CellWrapper(Layer):
     def build(self, input_shape: Sequence[int | None]) -> None:
         build_cell(self.cell, input_shape)
 
-    def call(self, inputs: Tensor, states: Nest[Tensor], training: bool | None = False) -> tuple[Tensor, Any]:
+    def call(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False) -> tuple[Tensor, Any]:
         output, new, _ = self._advance(inputs, states, training)
         return output, new
 
-    def _advance(self, inputs: Tensor, states: Nest[Tensor], training: bool | None) -> tuple[Tensor, Any, Any]:
+    def _advance(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None) -> tuple[Tensor, Any, Any]:
         """One step of the cell: the output, and new and old states in one structure."""
         old = pack_as(state_form(self.cell), flatten(states))
         output, new = call_cell(self.cell, inputs, old, training)
@@ -117,7 +117,7 @@ class ZoneoutCell(CellWrapper):
         super().build(input_shape)
         _rates(self, "rate", self.rate)
 
-    def call(self, inputs: Tensor, states: Nest[Tensor], training: bool | None = False) -> tuple[Tensor, Any]:
+    def call(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False) -> tuple[Tensor, Any]:
         output, new, old = self._advance(inputs, states, training)
         rates = _rates(self, "rate", self.rate)
         given = flatten(new)
@@ -213,7 +213,7 @@ class DropoutCell(CellWrapper):
             return None
         return random.dropout(ops.ones((batch, *shape), self.compute_dtype), rate, seed=self.seed_generator)
 
-    def call(self, inputs: Tensor, states: Nest[Tensor], training: bool | None = False) -> tuple[Tensor, Any]:
+    def call(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False) -> tuple[Tensor, Any]:
         if not training:
             return super().call(inputs, states, training)
         input_mask, output_mask, state_masks = self._masks or self._draw(ops.shape(inputs)[0])
@@ -248,7 +248,7 @@ class ResidualCell(CellWrapper):
                 f"shape, got {tuple(input_shape[1:])} and {output}. Give the cell as many units as there are features."
             )
 
-    def call(self, inputs: Tensor, states: Nest[Tensor], training: bool | None = False) -> tuple[Tensor, Any]:
+    def call(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False) -> tuple[Tensor, Any]:
         output, new = super().call(inputs, states, training)
         return inputs + output, new
 
@@ -272,7 +272,7 @@ class DeviceCell(CellWrapper):
         super().__init__(cell, **kwargs)
         self.device = device
 
-    def call(self, inputs: Tensor, states: Nest[Tensor], training: bool | None = False) -> tuple[Tensor, Any]:
+    def call(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False) -> tuple[Tensor, Any]:
         with device(self.device):
             return super().call(inputs, states, training)
 

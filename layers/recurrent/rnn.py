@@ -160,7 +160,9 @@ class RNN(Layer):
         for variable in flatten(self.states):
             variable.write_value(np.zeros_like(variable.read_value()))
 
-    def reset_states(self, states: Nest[ArrayLike] = None, rows: int | Sequence[int] | ArrayLike | None = None) -> None:
+    def reset_states(
+        self, states: Nest[ArrayLike | None] = None, rows: int | Sequence[int] | ArrayLike | None = None
+    ) -> None:
         """Set the states of a stateful layer, at once; `reset` in a call does so within a step.
 
         Args:
@@ -201,8 +203,8 @@ class RNN(Layer):
 
     def call(
         self,
-        sequences: Nest[Tensor],
-        initial_state: Nest[TensorLike] = None,
+        sequences: Nest[Tensor | None],
+        initial_state: Nest[TensorLike | None] = None,
         mask: TensorLike | None = None,
         training: bool | None = False,
         sequence_length: TensorLike | None = None,
@@ -221,7 +223,7 @@ class RNN(Layer):
                 variable.assign(state)
         return (output, *final) if self.return_state else output
 
-    def _sizes(self, sequences: Nest[Tensor]) -> tuple[DimLike, DimLike]:
+    def _sizes(self, sequences: Nest[Tensor | None]) -> tuple[DimLike, DimLike]:
         """The sizes of batch and steps."""
         first, second = ops.shape(flatten(sequences)[0])[:2]
         return (second, first) if self.time_major else (first, second)
@@ -258,7 +260,7 @@ class RNN(Layer):
             raise ValueError(f"{what}, of which there are {batch}; got shape ({size},).")
         return given
 
-    def _begun_anew(self, reset: TensorLike, states: Nest[Tensor], batch: DimLike) -> Any:
+    def _begun_anew(self, reset: TensorLike, states: Nest[Tensor | None], batch: DimLike) -> Any:
         """The states, with first ones for the rows of `reset`."""
         rows = ops.convert_to_tensor(reset)
         if not self.stateful:
@@ -275,7 +277,7 @@ class RNN(Layer):
         first = [ops.cast(new, self.compute_dtype) for new in flatten(self.get_initial_state(batch))]
         return pack_as(states, [_choose(rows, new, old) for new, old in zip(first, flatten(states), strict=True)])
 
-    def _first_states(self, initial_state: Nest[TensorLike], batch: DimLike) -> list[Any]:
+    def _first_states(self, initial_state: Nest[TensorLike | None], batch: DimLike) -> list[Any]:
         if self.stateful and isinstance(batch, int) and batch != flatten(self.states)[0].shape[0]:
             raise ValueError(
                 f"Layer {self.name!r} is stateful with states for batches of {flatten(self.states)[0].shape[0]}, got a "
@@ -294,7 +296,7 @@ class RNN(Layer):
             )
         return pack_as(form, [ops.convert_to_tensor(state, self.compute_dtype) for state in given])
 
-    def step(self, x: Nest[Tensor], states: Nest[Tensor], training: bool | None) -> tuple[Tensor, Any]:
+    def step(self, x: Nest[Tensor | None], states: Nest[Tensor | None], training: bool | None) -> tuple[Tensor, Any]:
         """One step of the cell; the new states come back in the form of the old ones.
 
         Raises:
@@ -338,8 +340,8 @@ class _Loop:
     def __init__(
         self,
         rnn: RNN,
-        sequences: Nest[Tensor],
-        states: Nest[Tensor],
+        sequences: Nest[Tensor | None],
+        states: Nest[Tensor | None],
         mask: TensorLike | None,
         lengths: Tensor | None,
         steps: DimLike,
@@ -406,7 +408,9 @@ class _Loop:
             return False
         return not self.rnn.return_sequences or self.mask is not None
 
-    def _body(self, index: Tensor, states: Nest[Tensor], carried: dict[str, Any]) -> tuple[Tensor, Any, dict[str, Any]]:
+    def _body(
+        self, index: Tensor, states: Nest[Tensor | None], carried: dict[str, Any]
+    ) -> tuple[Tensor, Any, dict[str, Any]]:
         place = self.live_steps - 1 - index if self.rnn.go_backwards else index
         keep = None if self.mask is None else self.mask.read(place)
         with collect_step_sums() as sums, rows_live(keep):
@@ -422,12 +426,17 @@ class _Loop:
             updated["last"] = output
         return index + 1, new, updated
 
-    def _step(self, place: Tensor, states: Nest[Tensor]) -> tuple[Tensor, Any]:
+    def _step(self, place: Tensor, states: Nest[Tensor | None]) -> tuple[Tensor, Any]:
         read = [array.read(place) for array in self.inputs]
         return self.rnn.step(_packed_like(self.sequences, read), states, self.training)
 
     def _masked(
-        self, keep: Tensor, output: Tensor, new: Nest[Tensor], states: Nest[Tensor], carried: dict[str, Any]
+        self,
+        keep: Tensor,
+        output: Tensor,
+        new: Nest[Tensor | None],
+        states: Nest[Tensor | None],
+        carried: dict[str, Any],
     ) -> tuple[Tensor, Any]:
         """Output and states of a step, with those of the step before where the mask is False."""
         kept = [_choose(keep, n, o) for n, o in zip(flatten(new), flatten(states), strict=True)]
@@ -459,7 +468,7 @@ class _Loop:
         return TensorSpec(output.shape, output.dtype), positions[0] if positions else None, sums
 
 
-def _packed_like(sequences: Nest[Tensor], read: Sequence[Tensor]) -> Any:
+def _packed_like(sequences: Nest[Tensor | None], read: Sequence[Tensor]) -> Any:
     return pack_as(sequences, list(read)) if isinstance(sequences, (list, tuple, dict)) else read[0]
 
 
