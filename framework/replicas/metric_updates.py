@@ -1,12 +1,13 @@
 """`MetricUpdates`: updates of metrics whose state is no sum, such as a maximum. The rows of all replicas make one.
 
 Contributions of replicas to a sum can be added up. For other states there is no rule: so replicas give the arguments of
-`update_state`, and it is called once, on the rows of the whole batch in their order, as in one process.
+`update_state`, and it is called once, on the rows of the whole batch in their order, as in one process. So it is where
+the argument is a mean over rows, such as the loss, and the metric counts how often it was called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,7 @@ class MetricUpdates:
             ValueError: an argument is a whole number, as that of rows is, of which each replica has another.
         """
         if id(metric) not in self._adds:
-            self._adds[id(metric)] = metric, only_adds(metric, args, kwargs)
+            self._adds[id(metric)] = metric, can_be_summed(metric, args, kwargs)
         if self._adds[id(metric)][1]:
             return False
         tensors: list[Symbol] = []
@@ -133,46 +134,67 @@ def _place_in(tensors: list[Symbol], leaf: object) -> Any:
     return _Place(len(tensors) - 1)
 
 
-def only_adds(metric: Metric, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Test whether an update adds numbers to the variables of a metric that do not depend on these, and no more.
+def can_be_summed(metric: Metric, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Test whether what replicas' updates add to a metric can be summed.
+
+    They have to add numbers to the metric's variables that do not depend on these, and no more. What is updated with
+    numbers of the whole batch alone, and adds a number that does not depend on them, counts steps, not replicas.
 
     Args:
         metric: one that has its variables.
         args, kwargs: what it is updated with. Nothing but shapes and dtypes of tensors is used.
     """
+    given: list[Symbol] = []
     with Graph().as_default() as graph, handing_updates(None):
 
         def placeholder(value: Any) -> Any:
             if not isinstance(value, Symbol | Variable):
                 return value
             found = graph.add(Placeholder(TensorSpec(value.shape, value.dtype)), (), "given").outputs[0]
+            given.append(found)
             mask = mask_of(value)
             if mask is not None:
                 found.annotations["mask"] = placeholder(mask)
             return found
 
-        state = [placeholder(variable) for variable in metric.variables]
         args, kwargs = map_structure(placeholder, (args, kwargs))
+        arguments = set(given)
+        state = [placeholder(variable) for variable in metric.variables]
         results = metric.stateless_update_state(state, *args, **kwargs)
-    dependent: set[Symbol] = set(state)
+    if any(operation.writes for operation in graph.operations):
+        return False
+    dependent = _dependent(graph, state)
+    added = [_added(value, old, dependent) for value, old in zip(results, state, strict=True)]
+    if None in added:
+        return False
+    has_rows = any(each.shape != () or not each.spec.differentiable for each in arguments)
+    if has_rows or not arguments or any(isinstance(leaf, int | float | np.number) for leaf in flatten((args, kwargs))):
+        return True
+    of_arguments = _dependent(graph, arguments)
+    return all(each in of_arguments for terms in added if terms is not None for each in terms)
+
+
+def _dependent(graph: Graph, tensors: Iterable[Symbol]) -> set[Symbol]:
+    """Return tensors, and those that are computed of them."""
+    found = set(tensors)
     for operation in graph.operations:
-        if operation.writes:
-            return False
-        if any(each in dependent for each in operation.inputs):
-            dependent.update(operation.outputs)
-    return all(_has_added(value, old, dependent) for value, old in zip(results, state, strict=True))
+        if any(each in found for each in operation.inputs):
+            found.update(operation.outputs)
+    return found
 
 
-def _has_added(value: object, old: Symbol, dependent: set[Symbol]) -> bool:
-    """Test whether a value is an old one and numbers that don't depend on state."""
+def _added(value: object, old: Symbol, dependent: set[Symbol]) -> list[Symbol] | None:
+    """Return the terms that a value is more than an old one; None if it is no such sum, or a term depends on state."""
+    terms: list[Symbol] = []
     while value is not old:
         if not isinstance(value, Symbol) or not isinstance(value.operation.op, Add):
-            return False
+            return None
         one, other = value.operation.inputs
         if (one in dependent) == (other in dependent):
-            return False
-        value = one if one in dependent else other
-    return True
+            return None
+        value, term = (one, other) if one in dependent else (other, one)
+        terms.append(term)
+    return terms
 
 
-__all__ = ["MetricUpdate", "MetricUpdates", "only_adds"]
+__all__ = ["MetricUpdate", "MetricUpdates", "can_be_summed"]

@@ -12,7 +12,7 @@ import pytest
 import anabranch as ab
 from anabranch import layers, ops
 from anabranch.distribute import DataParallel, Pipeline
-from anabranch.framework.replicas.metric_updates import only_adds
+from anabranch.framework.replicas.metric_updates import can_be_summed
 
 X, Y = np.random.default_rng(3).normal(size=(2, 11, 2))
 WEIGHTS = np.linspace(0.5, 2.0, 11)
@@ -162,7 +162,48 @@ def test_states_that_are_sums_are_added_up(metric: Any, adds: bool) -> None:
     given = np.ones((3, 2)), np.ones((3, 2)) / 4
     metric.update_state(*given)  # makes variables
     with ab.Graph().as_default():
-        assert only_adds(metric, tuple(map(ops.convert_to_tensor, given)), {"sample_weight": None}) is adds
+        assert can_be_summed(metric, tuple(map(ops.convert_to_tensor, given)), {"sample_weight": None}) is adds
+
+
+class OwnLoss(ab.Sequential):
+    """A step that keeps its loss, as guides of Keras write it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.tracker = ab.metrics.Mean(name="loss")
+        self.squares = ab.metrics.Sum(name="squares")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.tracker, self.squares]
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with ab.GradientTape() as tape:
+            errors = ops.square(self(x, training=True) - y)
+            loss = ops.mean(errors)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        self.tracker.update_state(loss)
+        self.squares.update_state(ops.sum(errors))
+        return {each.name: each.result() for each in self.metrics}
+
+
+def own_losses(strategy: Any) -> dict[str, Any]:
+    ab.utils.set_random_seed(1)
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        model = OwnLoss([ab.Input((2,)), layers.Dense(3), layers.Dense(2)])
+        model.compile("sgd")
+    return model.fit(X, Y, batch_size=4, epochs=2, verbose=0).history
+
+
+def test_a_mean_of_losses_counts_steps_and_not_replicas() -> None:
+    """Three replicas have unequal parts of the batches of 4 rows; the last batch has 3."""
+    ab.config.set_devices(cpu=3)
+    strategies = [DataParallel(devices=["cpu:0", "cpu:1", "cpu:2"]), Pipeline(2, microbatches=3)]
+    expected, *found = [own_losses(each) for each in (None, *strategies)]
+    for each in found:
+        for name in ("loss", "squares"):
+            np.testing.assert_allclose(each[name], expected[name], 1e-10, err_msg=name)
 
 
 class OfCounts(Largest):
