@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from ..cluster import is_loopback, joined_address, resolved, split_address
 from ..collectives.links import shake_hands
@@ -270,15 +269,13 @@ class HostLaunch(Launch):
         if self._has_reported:
             return
         assert self._socket is not None
-        processes: list[tuple[str, int, Any]] = [("ps", n, each) for n, each in enumerate(self.ps)]
-        processes += [("worker", n, each) for n, each in enumerate(self.workers)]
-        for job, number, process in processes:
-            if process.poll():
+        for job, number, process in self._in_order_of_end():
+            if process.returncode:
                 name = f"{job} {self._first[job] + number}"
                 report = {"failed": name, "status": process.returncode, "round": self._round}
                 break
         else:
-            if any(worker.poll() is None for worker in self.workers):
+            if any(worker not in self._ended for worker in self.workers):
                 return
             report = {"ended": self._round}
         self._has_reported = True

@@ -1,7 +1,7 @@
 """The command ``python -m anabranch launch``: a script in several processes of this machine, and ps tasks for it.
 
 Each worker runs the same script; worker 0 is the chief, whose output is shown as it is. Lines of the others begin with
-their task. The exit status is the chief's.
+their task. The exit status is 0 if the chief's is, else that of the task that failed first.
 
 With ``--max-restarts`` a task that fails is started again. A worker takes part in the training that goes on. When a ps
 task is lost, workers that make backups wait for it, and go on from the last one. When the chief is killed, another
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the script; gives the chief's exit status."""
+    """Run the script; gives the exit status (see `Launch.wait`)."""
     if options.workers < 1 or options.ps < 0:
         print("anabranch launch: -n must be at least 1, and --ps at least 0.", file=sys.stderr)
         return 2
@@ -135,15 +135,16 @@ class Launch:
         self._script = [sys.executable, *script]
         self._environment = {**os.environ, "ANABRANCH_TOKEN": secrets.token_hex(16)}
         self._environment["ANABRANCH_MAX_RESTARTS"] = str(max_restarts)
-        threads = str(max((os.cpu_count() or 1) // workers, 1))
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        threads = self._environment.get("OMP_NUM_THREADS") or str(max((os.cpu_count() or 1) // workers, 1))
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # OpenBLAS takes its own before the other
             self._environment.setdefault(name, threads)
         self._folder = tempfile.TemporaryDirectory(prefix="anabranch-launch-")
         self._chief_file = Path(self._folder.name, "chief")
         self._environment["ANABRANCH_CHIEF_FILE"] = str(self._chief_file)
         self.ps: list[subprocess.Popen[str]] = []
         self.workers: list[subprocess.Popen[str]] = []
-        self._readers: list[threading.Thread] = []
+        self._ended: list[subprocess.Popen[str]] = []  # in the order in which they ended
+        self._threads: list[threading.Thread] = []  # that read lines, and that wait for ends
 
     def __enter__(self) -> Launch:
         self._handler = signal.signal(signal.SIGTERM, _interrupt)
@@ -178,7 +179,7 @@ class Launch:
         if index > 0:
             return self._started(self._script, environment, f"worker {index}", is_quiet=False)
         if sys.stdout.isatty():  # its progress bar needs the terminal itself
-            return subprocess.Popen(self._script, env=environment, text=True)
+            return self._watched(subprocess.Popen(self._script, env=environment, text=True))
         return self._started(self._script, environment, "", is_quiet=False)
 
     def _started(self, command: Sequence[str], environment: Any, name: str, is_quiet: bool) -> subprocess.Popen[str]:
@@ -192,23 +193,35 @@ class Launch:
             errors="replace",
         )
         assert process.stdout is not None
-        reader = threading.Thread(target=_show, args=(process.stdout, name, is_quiet), daemon=True)
-        reader.start()
-        self._readers.append(reader)
+        self._start_thread(_show, process.stdout, name, is_quiet)
+        return self._watched(process)
+
+    def _watched(self, process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+        """Have a thread note when the process ends: of several that end at about the same time the first is named."""
+        self._start_thread(self._note_end, process)
         return process
+
+    def _note_end(self, process: subprocess.Popen[str]) -> None:
+        process.wait()
+        self._ended.append(process)
+
+    def _start_thread(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def wait(self) -> int:
         """Wait for the chief's script, then for the other workers'; gives the exit status.
 
-        It is that of the chief: of worker 0, or of the one that took over from it. The first task that failed and was
-        not started again is named.
+        It is 0 if that of the chief is: of worker 0, or of the one that took over from it. Else it is that of the first
+        task that failed and was not started again, which is named.
         """
         first = None
         try:
             while True:
                 if not self._restart_failed():
                     first = first or next(self._failed(), None)
-                running = [worker for worker in self._awaited() if worker.poll() is None]
+                running = [worker for worker in self._awaited() if worker not in self._ended]
                 if running:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         running[0].wait(_POLL_SECONDS)
@@ -220,7 +233,7 @@ class Launch:
         first = first or next(self._failed(), None)
         if first is not None:
             print(f"anabranch launch: {_what_ended(*first)}.", file=sys.stderr)
-        return _status(self._chief.returncode)
+        return 0 if first is None or not self._chief.returncode else _status(first[1])
 
     @property
     def _chief_index(self) -> int:
@@ -238,12 +251,17 @@ class Launch:
         return self.workers if status == 0 or is_lost else [self._chief]
 
     def _failed(self) -> Iterator[tuple[str, int]]:
-        """Names and exit statuses of the tasks that failed; ps tasks, while they are needed, and the chief first."""
-        named = [(f"ps {n}", each) for n, each in enumerate(self.ps) if self._chief.poll() != 0]
-        named += [(f"worker {n}", each) for n, each in enumerate(self.workers)]
-        for name, process in named:
-            if process.poll():
-                yield name, process.returncode
+        """Names and exit statuses of tasks that failed, in the order of their ends; ps tasks while they are needed."""
+        for job, number, process in self._in_order_of_end():
+            if process.returncode and (job != "ps" or self._chief.poll() != 0):
+                yield f"{job} {number}", process.returncode
+
+    def _in_order_of_end(self) -> Iterator[tuple[str, int, subprocess.Popen[str]]]:
+        """Job, number on this host and process of each that has ended and was not started again."""
+        for process in list(self._ended):
+            for job, processes in (("ps", self.ps), ("worker", self.workers)):
+                if process in processes:
+                    yield job, processes.index(process), process
 
     def _restart_failed(self) -> bool:
         """Start again what has failed; gives whether anything was."""
@@ -284,11 +302,10 @@ class Launch:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for reader in self._readers:
-            reader.join()
-        self.workers.clear()
-        self.ps.clear()
-        self._readers.clear()
+        for thread in self._threads:
+            thread.join()
+        for each in (self.workers, self.ps, self._threads, self._ended):
+            each.clear()
 
 
 def _what_ended(name: str, status: int) -> str:

@@ -443,6 +443,39 @@ def test_the_launcher_gives_the_chiefs_status_and_names_who_failed_first(tmp_pat
     assert launched("-n", "0", str(script)).returncode == 2
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the script waits for another process by Linux's pidfd")
+def test_the_launcher_gives_the_status_of_who_failed_first_if_the_chief_fails_behind_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, select, sys\n"
+        "if '\"index\": 0' in os.environ['TF_CONFIG']:\n"
+        "    with open(sys.argv[1]) as file:\n"
+        "        ended = select.poll()\n"
+        "        ended.register(os.pidfd_open(int(file.read())))\n"
+        "        ended.poll()\n"
+        "        sys.exit(int(sys.argv[2]))\n"
+        "with open(sys.argv[1], 'w') as file:\n"
+        "    file.write(str(os.getpid()))\n"
+        "    file.flush()\n"
+        "    os.kill(os.getpid(), 9) if sys.argv[3] == '9' else sys.exit(int(sys.argv[3]))\n"
+    )
+    os.mkfifo(tmp_path / "pipe")
+    for chief, worker, expected, named in ((1, 5, 5, "5"), (1, 9, 137, "-9"), (0, 5, 0, "5")):
+        done = launched("-n", "2", "--ps", "0", str(script), str(tmp_path / "pipe"), str(chief), str(worker))
+        assert done.returncode == expected
+        assert done.stderr == f"anabranch launch: worker 1 ended with exit status {named}.\n"
+
+
+def test_the_launcher_gives_the_threads_that_are_asked_for_to_all_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['OPENBLAS_NUM_THREADS'])\n")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert launched("--ps", "0", str(script)).stdout == "7 7\n"
+
+
 def test_the_launcher_gives_up_after_so_many_restarts(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
