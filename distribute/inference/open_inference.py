@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Container, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -107,6 +107,19 @@ class OpenInference:
             await answers.put(made(error_message=str(error) or type(error).__name__, infer_response=failed))
 
 
+def check_parameters(name: str, parameters: Container[str], is_output: bool) -> None:
+    """Check that a tensor asks for nothing by its parameters that is not offered.
+
+    Raises:
+        RequestError: it asks for shared memory, or for the classes that an output stands for.
+    """
+    if "shared_memory_region" in parameters:
+        what = f"Output {name!r} is wanted" if is_output else f"Input {name!r} is"
+        raise RequestError(400, f"{what} in shared memory, which this server does not read or write.")
+    if is_output and "classification" in parameters:
+        raise RequestError(400, f"Output {name!r}: classes are not offered; leave 'classification' out.")
+
+
 def _check_no_parameters(request: Any) -> None:
     if request.parameters:
         raise RequestError(
@@ -115,6 +128,9 @@ def _check_no_parameters(request: Any) -> None:
 
 
 def _asked(request: Any) -> InferRequest:
+    for output in request.outputs:
+        if output.parameters:
+            check_parameters(output.name, output.parameters, is_output=True)
     return InferRequest(
         request.model_name,
         request.model_version,
@@ -155,8 +171,8 @@ def _tensors(request: Any) -> list[WireTensor]:
             400, f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs. Send one for each."
         )
     for each in request.inputs:
-        if each.parameters and any(name.startswith("shared_memory") for name in each.parameters):
-            raise RequestError(400, f"Input {each.name!r} is in shared memory, which this server does not read.")
+        if each.parameters:
+            check_parameters(each.name, each.parameters, is_output=False)
     return [
         WireTensor(each.name, each.datatype, each.shape, raw[place] if raw else _typed(each))
         for place, each in enumerate(request.inputs)

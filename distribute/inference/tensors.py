@@ -25,6 +25,7 @@ _FIELDS = {
     "float64": "double_val",
     "string": "string_val",
 }
+_MOST_AXES = 64  # of NumPy
 _ENUMERATION = pool().FindEnumTypeByName("tensorflow.DataType")
 _NUMBERS = {name: value.number for name, value in _ENUMERATION.values_by_name.items()}
 _DTYPES = {_NUMBERS[name]: dtype for dtype, name in TENSORFLOW.items()}
@@ -48,8 +49,10 @@ def array_of(name: str, tensor: Any, most_bytes: int) -> TypedArray:
     shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
     if tensor.tensor_shape.unknown_rank or any(size < 0 for size in shape):
         raise RequestError(400, f"{what}: expected a shape with known sizes, got {list(shape)}.")
-    count, size = math.prod(shape), 1 if dtype == "string" else as_dtype(dtype).itemsize
-    if count * size > most_bytes:
+    if len(shape) > _MOST_AXES:
+        raise RequestError(400, f"{what}: the shape has {len(shape)} axes; at most {_MOST_AXES} are taken.")
+    count, size = math.prod(shape), as_dtype(dtype).itemsize
+    if math.prod(each or 1 for each in shape) * size > most_bytes:  # without elements, too: a model may make some
         raise RequestError(413, f"{what}: the shape {list(shape)} of {dtype} is more than {most_bytes:,} bytes.")
     if tensor.tensor_content:
         return TypedArray(dtype, _from_content(what, dtype, shape, tensor.tensor_content))
@@ -71,6 +74,8 @@ def _from_content(what: str, dtype: str, shape: tuple[int, ...], content: bytes)
     needed = math.prod(shape) * wanted.itemsize
     if len(content) != needed:
         raise RequestError(400, f"{what}: the shape {list(shape)} of {dtype} needs {needed} bytes, got {len(content)}.")
+    if wanted.kind == "b":  # any byte but 0 is true
+        return (np.frombuffer(content, np.uint8) != 0).reshape(shape)
     return np.frombuffer(content, wanted.newbyteorder("<")).astype(wanted, copy=False).reshape(shape)
 
 
@@ -81,7 +86,9 @@ def _values(dtype: str, given: Any) -> Any:
         return found
     if _FIELDS[dtype] == "half_val":
         return (np.array(given, "int64") & 0xFFFF).astype("uint16").view(as_dtype(dtype))
-    return np.array(given, "int64" if dtype.startswith("int") else None).astype(as_dtype(dtype))
+    if _FIELDS[dtype] == "int_val":  # wide, so that what is out of the dtype's range can be refused
+        return np.array(given, "int64")
+    return np.array(given, as_dtype(dtype))
 
 
 def tensor_of(dtype: str, array: Any) -> Any:

@@ -46,18 +46,34 @@ def as_array_of(what: str, dtype: str, value: object) -> Any:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
-        raise RequestError(400, f"{what}: expected an array of {dtype}, got unequal lists: {error}.") from None
+        raise RequestError(400, f"{what}: expected an array of {dtype}, got unequal lists: {_said(error)}.") from None
     wanted = as_dtype(dtype)
+    if wanted.kind in "iu" and array.dtype.kind in ("f", "O") and array is not value:
+        array = _exact(value, array)
     if array.dtype == wanted or array.size == 0:
         return array.astype(wanted, copy=False)
-    given = array.dtype.kind
+    given = "i" if array.dtype == object and _are_integers(array) else array.dtype.kind
     if given not in _KINDS[wanted.kind] and given != wanted.kind:
-        found = {"O": "others"}.get(given, "text" if given in "UST" else name_of(array.dtype))
+        found = {"O": "null or mixed values"}.get(given, "text" if given in "UST" else name_of(array.dtype))
         raise RequestError(400, f"{what}: expected values of {dtype}, got {found}.")
     if wanted.kind in "iu":
         _check_range(what, array, wanted)
     with np.errstate(over="ignore"):  # a large float64 is infinite in float32, as in NumPy
         return array.astype(wanted)
+
+
+def _exact(value: object, array: Array) -> Any:
+    """Return an array of integers as objects, where NumPy made floats of those that share no dtype; else `array`."""
+    exact = np.array(value, object)
+    return exact if exact.shape == array.shape and _are_integers(exact) else array
+
+
+def _are_integers(array: Array) -> bool:
+    return all(type(each) is int for each in array.flat)
+
+
+def _said(error: Exception) -> str:
+    return str(error).rstrip(".")
 
 
 def _check_range(what: str, array: Array, wanted: np.dtype[Any]) -> None:
@@ -79,7 +95,7 @@ def _as_strings(what: str, value: object) -> Any:
             flat, shape = nested.reshape(-1).tolist(), nested.shape
         return np.array([as_text(what, each) for each in flat], as_dtype("string")).reshape(shape)
     except ValueError as error:
-        raise RequestError(400, f"{what}: expected an array of text, got unequal lists: {error}.") from None
+        raise RequestError(400, f"{what}: expected an array of text, got unequal lists: {_said(error)}.") from None
 
 
 def _boxed(value: object) -> Any:

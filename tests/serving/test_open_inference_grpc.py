@@ -77,6 +77,34 @@ def test_typed_contents_and_requested_outputs(served: Any) -> None:
             "INVALID_ARGUMENT",
             "'FP16' has no typed contents",
         ),
+        (
+            {"model_name": "letters", "inputs": [an_input("x", "INT64", [0, 1 << 62])], "raw_input_contents": [b""]},
+            "INVALID_ARGUMENT",
+            "expected sizes that are whole numbers",
+        ),
+        (
+            {"model_name": "letters", "inputs": [an_input("x", "INT64", [0, 1 << 61])], "raw_input_contents": [b""]},
+            "INVALID_ARGUMENT",
+            "is too large",
+        ),
+        (
+            {
+                "model_name": "letters",
+                "inputs": [an_input("x", "INT64", [1, 1], int64_contents=[1])],
+                "outputs": [{"name": "output_0", "parameters": {"shared_memory_region": {"string_param": "r"}}}],
+            },
+            "INVALID_ARGUMENT",
+            "Output 'output_0' is wanted in shared memory",
+        ),
+        (
+            {
+                "model_name": "letters",
+                "inputs": [an_input("x", "INT64", [1, 1], int64_contents=[1])],
+                "outputs": [{"name": "output_0", "parameters": {"classification": {"int64_param": 1}}}],
+            },
+            "INVALID_ARGUMENT",
+            "Output 'output_0': classes are not offered",
+        ),
     ],
 )
 def test_errors(served: Any, request_: Any, code: str, message: str) -> None:

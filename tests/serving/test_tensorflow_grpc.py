@@ -79,6 +79,22 @@ def test_the_last_value_fills_a_shape() -> None:
     with pytest.raises(RequestError, match="more than 1,048,576 bytes") as caught:
         values_of(made(dtype=1, tensor_shape=huge, float_val=[1]))
     assert caught.value.status == 413
+    empty = {"dim": [{"size": 0}, {"size": 1 << 62}, {"size": 1 << 62}]}
+    with pytest.raises(RequestError, match="more than 1,048,576 bytes"):
+        values_of(made(dtype=1, tensor_shape=empty))
+    with pytest.raises(RequestError, match="has 65 axes"):
+        values_of(made(dtype=1, tensor_shape={"dim": [{"size": 1}] * 65}, float_val=[1]))
+
+
+def test_integers_keep_their_values() -> None:
+    made = message_class("tensorflow.TensorProto")
+    shape, largest = {"dim": [{"size": 2}]}, 2**64 - 1
+    found = values_of(made(dtype=number_of("uint64"), tensor_shape=shape, uint64_val=[largest, 1]))
+    assert found.tolist() == [largest, 1]
+    flags = values_of(made(dtype=number_of("bool"), tensor_shape=shape, tensor_content=b"\x02\x00"))
+    assert flags.view("uint8").tolist() == [1, 0]
+    wide = values_of(made(dtype=number_of("int8"), tensor_shape=shape, int_val=[300, 1]))
+    assert wide.tolist() == [300, 1]  # for the backend, which refuses what is out of range
 
 
 def test_metadata(served: Any) -> None:

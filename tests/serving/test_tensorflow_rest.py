@@ -9,6 +9,10 @@ import pytest
 from shared.served_models import some_text
 from shared.serving_clients import Reply, ask
 
+from anabranch.distribute.inference import RequestError
+from anabranch.framework.serving.signature import TensorInfo
+from anabranch.framework.serving.values import as_input
+
 
 def predict(served: Any, model: str, body: Any) -> Reply:
     return ask(served.server.rest_url, f"/v1/models/{model}:predict", body)
@@ -90,7 +94,7 @@ def test_status_and_metadata(served: Any, version: str) -> None:
         ("letters", {"instances": [[1, 2], [3]]}, 400, "Input 'x': expected an array of int64, got unequal lists"),
         ("letters", {"instances": [[0.5]]}, 400, "Input 'x': expected values of int64, got float64"),
         ("letters", {"instances": [["a"]]}, 400, "Input 'x': expected values of int64, got text"),
-        ("letters", {"instances": [[None]]}, 400, "Input 'x': expected values of int64, got others"),
+        ("letters", {"instances": [[None]]}, 400, "Input 'x': expected values of int64, got null or mixed values"),
         ("letters", {"instances": [[2**70]]}, 400, "Input 'x': expected values of int64"),
         ("letters", {"inputs": {"y": [[1]]}}, 400, "Expected the inputs 'x'; missing: 'x'"),
         ("pairs", {"inputs": [[1]]}, 400, "an object of the inputs ['a', 'b']"),
@@ -109,3 +113,11 @@ def test_errors(served: Any, model: str, body: Any, status: int, message: str) -
     first, _, last = message.partition(".*")
     assert first in reply.json["error"]
     assert last in reply.json["error"]
+
+
+def test_large_unsigned_integers_stand_beside_small_ones() -> None:
+    info = TensorInfo("i", "uint64", (None,), "i:0")
+    assert as_input(info, [2**64 - 1, 1]).tolist() == [2**64 - 1, 1]
+    for values, got in (([2**63, -1], "-1, which is out of its range"), ([2**63, 0.5], "float64"), ([1, None], "null")):
+        with pytest.raises(RequestError, match=f"expected values of uint64, got {got}"):
+            as_input(info, values)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EXTENSIONS = ("binary_tensor_data", "generate", "model_configuration", "model_repository", "statistics")
 PLATFORM = "anabranch"
 RAW_ONLY = ("FP16", "BF16")
+_MOST_WITHOUT_ELEMENTS = 1 << 30  # sizes multiplied, but for zeros: what a model makes of them may have elements
 _IS_LITTLE = sys.byteorder == "little"
 _LENGTH = struct.Struct("<I")
 
@@ -83,6 +84,8 @@ def _shape(what: str, shape: Any) -> tuple[int, ...]:
     for size in sizes:
         if type(size) is not int or not 0 <= size < 2**62:
             raise RequestError(400, f"{what}: expected sizes that are whole numbers from 0 on, got {list(sizes)}.")
+    if 0 in sizes and math.prod(size or 1 for size in sizes) > _MOST_WITHOUT_ELEMENTS:
+        raise RequestError(400, f"{what}: the shape {list(sizes)} is too large, though it has no elements.")
     return sizes
 
 
@@ -98,6 +101,8 @@ def _from_bytes(what: str, dtype: str, shape: tuple[int, ...], data: bytes | mem
         raise RequestError(
             400, f"{what}: the shape {shape} of {dtype} needs {count * wanted.itemsize} bytes, got {len(data)}."
         )
+    if wanted.kind == "b":  # any byte but 0 is true
+        return (np.frombuffer(data, np.uint8) != 0).reshape(shape)
     if not _IS_LITTLE:
         return np.frombuffer(data, wanted.newbyteorder("<")).astype(wanted).reshape(shape)
     return np.frombuffer(data, wanted).reshape(shape)

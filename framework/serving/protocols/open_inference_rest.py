@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....distribute.inference import InferenceBackend, InferRequest, RequestError, WireTensor
+from ....distribute.inference.open_inference import check_parameters
 from ..json_text import as_json_array, read_object, write_json
 from ..web.application import Request, Response, Route
 from .open_inference import RAW_ONLY, as_bytes
@@ -98,7 +99,10 @@ def _inputs(document: Mapping[str, Any], rest: memoryview) -> list[WireTensor]:
     for entry in given:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             raise RequestError(400, "Each of 'inputs' has to be an object with 'name', 'datatype', 'shape' and 'data'.")
-        size = _parameters(entry, f"Input {entry['name']!r}").get("binary_data_size")
+        parameters = _parameters(entry, f"Input {entry['name']!r}")
+        if parameters:
+            check_parameters(entry["name"], parameters, is_output=False)
+        size = parameters.get("binary_data_size")
         if size is None:
             if "data" not in entry:
                 raise RequestError(400, f"Input {entry['name']!r} has neither 'data' nor 'binary_data_size'.")
@@ -125,7 +129,9 @@ def _requested(document: Mapping[str, Any], binary: bool) -> dict[str, bool]:
     for entry in outputs:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             raise RequestError(400, "Each of 'outputs' has to be an object with a 'name'.")
-        found[entry["name"]] = bool(_parameters(entry, f"Output {entry['name']!r}").get("binary_data", binary))
+        parameters = _parameters(entry, f"Output {entry['name']!r}")
+        check_parameters(entry["name"], parameters, is_output=True)
+        found[entry["name"]] = bool(parameters.get("binary_data", binary))
     return found
 
 
