@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import logging
 import os
 import queue
 import signal
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .workers.member import Member
 
 _NEEDED = ("uvicorn", "httptools", "orjson", "prometheus_client", *(() if sys.platform == "win32" else ("uvloop",)))
+_log = logging.getLogger("anabranch.serving")
 _PATIENCE = 5.0  # seconds beyond those for requests under way
 _RELOAD: int = getattr(signal, "SIGHUP", 0)
 
@@ -102,11 +104,15 @@ def _add_batching(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until the process is terminated or interrupted; requests under way end. A second signal ends at once."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        return _fail(f"{', '.join(missing)} must be installed for this: pip install 'anabranch[serve]'")
-    if options.workers != 1 and options.worker is None:
-        return _supervise(options)
+    with logging_to_stderr(options.log_format):
+        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        if missing:
+            return _fail(f"{', '.join(missing)} must be installed for this: pip install 'anabranch[serve]'")
+        return _serve(options) if options.workers == 1 or options.worker is not None else _supervise(options)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    """Serve by this process."""
     from .storage import ServableError
 
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # whose put() may be called by a signal's handler
@@ -119,17 +125,16 @@ def run(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, *([_RELOAD] if _RELOAD and options.config else [])):
         signal.signal(number, note)
     try:
-        with logging_to_stderr(options.log_format):
-            server = _server(options)
-            server.when_alone = lambda: signals.put(signal.SIGTERM)
-            with server:
-                if options.worker is None:
-                    print(*_facts(server), sep="\n", flush=True)
-                else:
-                    server.announce(_facts(server))
-                while signals.get() == _RELOAD:
-                    _reconfigure(server, options.config)
-                _end_after(server.drain_seconds + _PATIENCE)
+        server = _server(options)
+        server.when_alone = lambda: signals.put(signal.SIGTERM)
+        with server:
+            if options.worker is None:
+                print(*_facts(server), sep="\n", flush=True)
+            else:
+                server.announce(_facts(server))
+            while signals.get() == _RELOAD:
+                _reconfigure(server, options.config)
+            _end_after(server.drain_seconds + _PATIENCE)
     except (ServableError, ValueError, OSError) as error:
         return _fail(str(error))
     return 0
@@ -155,8 +160,7 @@ def _supervise(options: argparse.Namespace) -> int:
         )
     except OSError as error:
         return _fail(str(error))
-    with logging_to_stderr(options.log_format):
-        return supervisor.run()
+    return supervisor.run()
 
 
 def _facts(server: Server) -> list[str]:
@@ -188,7 +192,7 @@ def _end_after(seconds: float) -> None:
     """End the process after a time, should a step of a model not end."""
 
     def end() -> None:
-        print("anabranch serve: a request does not end; the process ends.", file=sys.stderr, flush=True)
+        _log.error("a request does not end; the process ends")
         os._exit(1)
 
     timer = threading.Timer(seconds, end)
@@ -231,13 +235,13 @@ def _reconfigure(server: Server, path: str) -> None:
     try:
         server.configure(path)
     except (ServableError, ValueError) as error:
-        print(f"anabranch serve: {error} Nothing was changed.", file=sys.stderr, flush=True)
+        _log.error("%s Nothing was changed.", error)
     else:
         print(f"configured again: {', '.join(server.models)}", flush=True)
 
 
 def _fail(message: str) -> int:
-    print(f"anabranch serve: {message}", file=sys.stderr)
+    _log.error("%s", message)
     return 2
 
 

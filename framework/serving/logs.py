@@ -30,19 +30,19 @@ class JsonLines(logging.Formatter):
 
 @contextlib.contextmanager
 def logging_to_stderr(format: str) -> Generator[None]:
-    """Let the loggers of the server write to standard error, as long as the block runs.
+    """Let loggers write to standard error, as long as the block runs: the server's, and warnings of all others.
 
     Args:
         format: one of `FORMATS`.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if format == "json" else logging.Formatter("%(levelname)s %(message)s"))
-    logger = logging.getLogger("anabranch.serving")
+    root, logger = logging.getLogger(), logging.getLogger("anabranch.serving")
     level = logger.level
-    logger.addHandler(handler)
+    root.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        root.removeHandler(handler)
         logger.setLevel(level)

@@ -104,6 +104,46 @@ def test_answers_that_wait_come_without_a_task() -> None:
     assert serve(handle, talk) == ["200 all"]
 
 
+def test_an_answer_that_can_not_be_made_is_an_error_of_the_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(request: Request) -> Response:
+        return Response(request.parts["name"].encode())
+
+    def is_worthwhile(body: bytes, content_type: str) -> bool:
+        return body == b"bad" and bool(1 / 0)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        writer.write(post("/bad") + post("/good"))
+        return await answers(reader, 2)
+
+    monkeypatch.setattr(application, "is_worthwhile", is_worthwhile)
+    found = serve(handle, talk)
+    assert found == ['500 {"error":"The server failed: ZeroDivisionError: division by zero"}', "200 good"]
+    assert [record.getMessage() for record in caplog.records] == ["POST /bad"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_answer_that_can_not_be_written_is_an_error_of_the_server(
+    waits: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(request: Request) -> Response:
+        if waits:
+            await asyncio.sleep(0)
+        return Response(b"", headers={"x": "\N{SNOWMAN}"} if request.parts["name"] == "bad" else {})
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        writer.write(post("/bad") + post("/good"))
+        return await answers(reader, 2)
+
+    first, second = serve(handle, talk)
+    assert first.startswith("500 ")
+    assert "The server failed: UnicodeEncodeError" in first
+    assert second == "200 "
+    assert [record.getMessage() for record in caplog.records] == ["POST /bad"]
+    assert caplog.records[0].exc_info is not None
+
+
 def test_requests_behind_one_that_waits_are_answered_after_it() -> None:
     doors = Doors("b", "d")
 
@@ -265,9 +305,12 @@ def test_clients_that_leave_while_their_answer_is_compressed_harm_nobody(monkeyp
 def test_an_answer_that_fails_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = list[Any]()
 
+    class Odd(BaseException):
+        pass
+
     async def compress(body: bytes, encoding: str) -> bytes:
         await asyncio.sleep(0)
-        raise MemoryError
+        raise Odd
 
     async def handle(request: Request) -> Response:
         return Response(b"x" * 2000)
@@ -279,7 +322,7 @@ def test_an_answer_that_fails_ends_its_connection(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(application, "compressed", compress)
     assert serve(handle, talk) == b""
-    assert [type(error) for error in errors] == [MemoryError]
+    assert [type(error) for error in errors] == [Odd]
 
 
 @pytest.mark.parametrize("names", ["b", "bcd"])

@@ -95,10 +95,29 @@ def test_a_configuration_is_read_again_on_sighup(start: Callable[..., Any], mode
     path.write_text("{")
     process.send_signal(signal.SIGHUP)
     said = next(line for line in process.stderr if not line.startswith("INFO"))
-    assert re.fullmatch(r"anabranch serve: The configuration .*: .* Nothing was changed\.\n", said)
+    assert re.fullmatch(r"ERROR The configuration .*: .* Nothing was changed\.\n", said)
     assert ask(url, "/v1/models/again").status == 200
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
+
+
+def test_all_that_is_said_is_json_where_that_is_asked_for(start: Callable[..., Any], models: Path) -> None:
+    process, url, _, _ = start("letters", "--model", f"letters={models / 'letters'}", "--log-format", "json")
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    lines = [json.loads(line) for line in process.stderr]
+    assert "uvicorn.error" in [line["logger"] for line in lines]  # it warns of the upgrade
+
+
+def test_why_it_can_not_start_is_json_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--model", "m=/nowhere", "--log-format", "json"]) == 2
+    (line,) = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert line["level"] == "error"
+    assert "/nowhere" in line["message"]
 
 
 def test_requests_under_way_end(start: Callable[..., Any], models: Path, tmp_path: Path) -> None:

@@ -301,15 +301,24 @@ def test_wrong_certificates_are_said_so(folder: Path, certificates: Path) -> Non
 def test_logs_are_lines_of_json(capsys: pytest.CaptureFixture[str]) -> None:
     from anabranch.framework.serving.logs import logging_to_stderr
 
-    logger = logging.getLogger("anabranch.serving")
+    logger, level = logging.getLogger("anabranch.serving"), logging.getLogger("anabranch.serving").level
+    held = logging.getLogger().handlers[:]
     with logging_to_stderr("json"):
         try:
             raise ValueError("it broke\nin two lines")
         except ValueError:
             logger.exception("model %r failed", "m")
         logger.info("ready")
-    assert not logger.handlers
-    first, second = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+        for other in ("uvicorn.error", "asyncio"):  # which have a part in the server
+            logging.getLogger(other).warning("said by another")
+        logging.getLogger("uvicorn.error").info("not of use to anyone")
+    assert logging.getLogger().handlers == held
+    assert logger.level == level
+    first, second, *others = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(each["logger"], each["level"]) for each in others] == [
+        ("uvicorn.error", "warning"),
+        ("asyncio", "warning"),
+    ]
     assert (first["level"], first["message"]) == ("error", "model 'm' failed")
     assert first["traceback"].endswith("it broke\nin two lines")
     assert second["message"] == "ready"

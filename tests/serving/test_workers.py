@@ -252,6 +252,6 @@ def test_decoders_and_sequences_are_refused(tmp_path: Path) -> None:
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, "")
     assert "It has stateful layers, whose sequences are in one process: serve it without --workers." in errors
-    assert errors.count("anabranch serve: ") == 1
+    assert errors.count("ERROR ") == 1
     process = serve("--model", f"m={tmp_path}", "--workers", "0")
     assert "expected a number from 1 on" in process.communicate(timeout=60)[1]

@@ -131,24 +131,30 @@ class Application:
     ) -> Response:
         """Wait for an answer; give it compressed where the client takes that, or the answer for what was raised."""
         try:
-            response = await answering
+            try:
+                response = await answering
+            except RequestError as error:
+                response = self._refusal(path, error)
+            except asyncio.CancelledError:
+                response = self._refusal(path, RequestError(503, STOPS))
+            if response.stream is not None or not is_worthwhile(response.body, response.content_type):
+                return response
+            more = {"vary": "accept-encoding", **response.headers}
+            encoding = accepted(headers)
+            if not encoding:
+                return response._replace(headers=more)
+            body = await compressed(response.body, encoding)
+            return response._replace(body=body, headers={**more, "content-encoding": encoding})
         except ConnectionAbortedError:
             raise
-        except RequestError as error:
-            response = self._refusal(path, error)
-        except asyncio.CancelledError:
-            response = self._refusal(path, RequestError(503, STOPS))
         except Exception as error:
-            _log.exception("%s %s", method, path)
-            response = _failure(500, f"The server failed: {type(error).__name__}: {error}")
-        if response.stream is not None or not is_worthwhile(response.body, response.content_type):
-            return response
-        more = {"vary": "accept-encoding", **response.headers}
-        encoding = accepted(headers)
-        if not encoding:
-            return response._replace(headers=more)
-        body = await compressed(response.body, encoding)
-        return response._replace(body=body, headers={**more, "content-encoding": encoding})
+            return self.failure(method, path, error)
+
+    @staticmethod
+    def failure(method: str, path: str, error: Exception) -> Response:
+        """Return the answer for what should not have been raised, and log that."""
+        _log.error("%s %s", method, path, exc_info=error)
+        return _failure(500, f"The server failed: {type(error).__name__}: {error}")
 
     async def _send(self, response: Response, receive: Any, send: Any) -> None:
         body = response.body

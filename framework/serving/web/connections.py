@@ -273,17 +273,24 @@ class _Connection(HttpToolsProtocol):
         return waiting
 
     def _write_answer(self, response: Response, keep_alive: bool) -> None:
-        says_end = response.headers.get("connection") == "close"
+        try:
+            text = self._text_of(response, keep_alive)
+        except Exception as error:  # httptools would take it for an error of the client
+            response = self.application.failure("POST", self._path, error)
+            text = self._text_of(response, keep_alive)
+        self.transport.write(text)
+        if not keep_alive or _says_end(response):
+            self.transport.close()
+        self.on_response_complete()
+
+    def _text_of(self, response: Response, keep_alive: bool) -> bytes:
         pieces = [STATUS_LINE[response.status]]
         for name, value in self.server_state.default_headers:
             pieces += (name, b": ", value, b"\r\n")
         texts = [f"{name}: {text}\r\n" for name, text in fields_of(response)]
-        end = b"\r\n" if keep_alive or says_end else b"connection: close\r\n\r\n"
+        end = b"\r\n" if keep_alive or _says_end(response) else b"connection: close\r\n\r\n"
         pieces += ("".join(texts).encode("latin-1"), end, response.body)
-        self.transport.write(b"".join(pieces))
-        if says_end or not keep_alive:
-            self.transport.close()
-        self.on_response_complete()
+        return b"".join(pieces)
 
     def _unset_keepalive_if_required(self) -> None:
         self.idle_since = None
@@ -351,6 +358,10 @@ class _Connection(HttpToolsProtocol):
         head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         transport.write(head % (status, len(body)) + body)
         transport.close()
+
+
+def _says_end(response: Response) -> bool:
+    return response.headers.get("connection") == "close"
 
 
 class HttpServer(uvicorn.Server):
