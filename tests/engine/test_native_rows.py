@@ -202,3 +202,29 @@ def test_taking_and_putting_rows_along_any_axis(shape: tuple[int, ...], axis: in
             (0, *first[1:], *chosen.shape, *last),
             (0, *shape[1:]),
         ]
+
+
+@needs_kernels
+@pytest.mark.parametrize(("dtype", "index"), [("float32", "int32"), ("float64", "int64")])
+@pytest.mark.parametrize("places", [(0,), (351,), (40, 30)])
+def test_columns_of_parts_of_wider_rows(dtype: str, index: str, places: tuple[int, ...]) -> None:
+    """Sums are taken in the order of the positions: those of NumPy in that order have the same bits."""
+    rng = np.random.default_rng(0)
+    with ab.Graph().as_default() as graph:
+        x, dy = ab.placeholder((None, 90), dtype), ab.placeholder((None, *places), dtype)
+        ids = ab.placeholder(places, index)
+        taken = ab.ops.take(x, ids, axis=1)
+        fetches = [symbol_of(taken), symbol_of(ab.convert_to_tensor(ab.gradients(taken, [x], dy)[0]))]
+    program = Program(graph, fetches, [x, dy, ids])
+    wide = rng.uniform(-1, 1, (96, 100)).astype(dtype)
+    values = rng.uniform(-1, 1, (96, *places[:-1], places[-1] + 7)).astype(dtype)
+    wide[3, 20], values[5, ..., -1] = np.nan, np.inf
+    chosen = rng.integers(-90, 90, places).astype(index)
+    for rows in (slice(None), slice(None, None, 2), slice(None, None, -1), slice(0)):
+        fed, cotangents = wide[rows, 10:], values[rows, ..., 7:]
+        found, gradient = program(fed, cotangents, chosen)
+        np.testing.assert_array_equal(found, fed.take(chosen, 1))
+        expected = np.zeros(fed.shape, dtype)
+        for place, column in zip(chosen.reshape(-1), cotangents.reshape(len(fed), chosen.size).T, strict=True):
+            expected[:, place] += column
+        np.testing.assert_array_equal(gradient, expected)

@@ -30,6 +30,7 @@ from ..llvm.entry import Operand
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
 from ..llvm.tasks import Fields, print_entry, print_parallel, print_share
+from .columns import column_putter, column_taker, has_rows
 from .segments import added_rows, expect_sums
 
 Runner = Callable[..., Any]
@@ -51,12 +52,15 @@ def take_runner(operation: Operation) -> Runner | None:
     width = _row_words(table, axis)
     if not width or not isinstance(ids, TensorSpec) or ids.dtype.name not in ("int32", "int64") or ids.shape == ():
         return None
-    if axis and width < _LINE:
+    is_last = 0 < axis == table.rank - 1
+    if axis and width < _LINE and not is_last:
         return None
     before = (table.shape or ())[:axis]
     few = machine_profile().gather_words
     if ids.shape is not None and math.prod([dim or few for dim in (*before, *ids.shape)]) * width < few:
         return None
+    if is_last:
+        return _columns_runner(op, table, few)
     row = tuple(int(size or 0) for size in (table.shape or ())[axis + 1 :])
     index = np.dtype("int64") if axis else np.dtype(ids.dtype.name)
     kernel = TakeKernel(1 + len(row), table.dtype.itemsize, f"i{8 * index.itemsize}")
@@ -84,6 +88,20 @@ def take_runner(operation: Operation) -> Runner | None:
         return out.reshape((*before, *ids.shape, *row))
 
     return take_later if axis else take
+
+
+def _columns_runner(op: Take, table: TensorSpec, fewest: int) -> Runner:
+    """Runs a `Take` along the last of several axes."""
+    take = column_taker(table.dtype)
+
+    def take_columns(x: Any, ids: Any) -> Any:
+        outer, size = x.shape[:-1], x.shape[-1]
+        if math.prod(outer) * ids.size < fewest or not has_rows(x, table.dtype):
+            return op.run(np, x, ids)
+        positions = _numbered(checked_positions(np, ids, size, op.axis, op.wrap), 1, size)
+        return take(x, positions).reshape((*outer, *ids.shape))
+
+    return take_columns
 
 
 def write_runner(operation: Operation) -> Runner | None:
@@ -147,10 +165,16 @@ def put_runner(operation: Operation) -> Runner | None:
         return None
     run = _function("sum", "i64", "float" if values.dtype.itemsize == 4 else "double")
     axis = op.axis % (values.rank - ids.rank + 1)
+    values_dtype, put_columns = values.dtype, column_putter(values.dtype)
 
     def put_rows(values: Any, ids: Any, shape: Any) -> Any:
         sizes = tuple(int(size) for size in shape)
         before, after = sizes[:axis], sizes[axis + 1 :]
+        if before and not after and values.shape == before + ids.shape and ids.size:
+            rows = values if ids.ndim == 1 else values.reshape((*before, ids.size))
+            if has_rows(rows, values_dtype):
+                positions = _numbered(checked_positions(np, ids, sizes[axis], axis, op.wrap), 1, sizes[axis])
+                return put_columns(rows, positions, sizes[axis])
         if not is_plain(values) or not values.size or values.shape != before + ids.shape + after:
             return op.run(np, values, ids, shape)
         outer, inner = math.prod(before), math.prod(after)
