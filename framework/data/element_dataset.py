@@ -13,7 +13,7 @@ import numpy as np
 from ...engine.common.dtypes import as_dtype
 from ...engine.common.nest import flatten, map_structure
 from ...engine.ops.random.keys import drawn_entropy
-from .transformations import UNKNOWN_CARDINALITY, Transformations, arrays_of, on_elements
+from .transformations import UNKNOWN_CARDINALITY, Transformations, arrays_of, on_elements, owned_arrays_of
 
 if TYPE_CHECKING:
     from ..structures import Arrays
@@ -64,10 +64,12 @@ class ElementDataset(Transformations):
     def from_tensor_slices(cls, tensors: Arrays, name: str | None = None) -> ElementDataset:
         """Make an element of each row of an array, or of the arrays of a tuple or dict.
 
+        Arrays are copied, but for those that are read-only, as ``np.load(path, mmap_mode="r")`` makes them.
+
         Raises:
             ValueError: the arrays have different numbers of rows.
         """
-        structure = arrays_of(tensors)
+        structure = owned_arrays_of(tensors)
         arrays: list[Any] = flatten(structure)
         counts = {len(array) for array in arrays}
         if len(counts) != 1:
@@ -83,7 +85,8 @@ class ElementDataset(Transformations):
     @classmethod
     def from_tensors(cls, tensors: Arrays, name: str | None = None) -> ElementDataset:
         """Make a dataset of one element."""
-        return cls(lambda: iter([arrays_of(tensors)]), 1)
+        structure = owned_arrays_of(tensors)
+        return cls(lambda: iter([structure]), 1)
 
     @classmethod
     def from_generator(
@@ -110,7 +113,8 @@ class ElementDataset(Transformations):
 
         def elements() -> Iterator[Any]:
             for item in generator(*(args or ())):
-                yield arrays_of(item) if dtypes is None else _cast(arrays_of(item), dtypes)
+                arrays = owned_arrays_of(item)  # a generator may use the same ones for its next element
+                yield arrays if dtypes is None else _cast(arrays, dtypes)
 
         return cls(elements)
 

@@ -30,6 +30,7 @@ def padded_rows(
 
     Raises:
         ValueError: an array does not fit into its shape, or there are not as many shapes or values as arrays.
+        TypeError: an array can't hold the value that it would be padded with.
     """
     leaves: list[list[Any]] = [flatten(row) for row in rows]
     count = len(leaves[0])
@@ -97,8 +98,32 @@ def _padded(arrays: list[Array], wanted: Any, value: Any, longest: int | None) -
     if any(most > size for size, most in zip(sizes, largest, strict=True)):
         raise ValueError(f"padded_batch: an element of shape {tuple(largest)} does not fit into {tuple(sizes)}.")
     dtype = np.result_type(*arrays)
-    empty = "" if dtype.kind in "OUTS" else 0
-    result = np.full((len(arrays), *sizes), empty if value is None else value, dtype)
+    result = np.full((len(arrays), *sizes), _filler(value, dtype), dtype)
     for row, array in enumerate(arrays):
         result[(row, *(slice(size) for size in array.shape))] = array
     return result
+
+
+def _filler(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return what an array of a dtype is padded with.
+
+    Raises:
+        TypeError: the array would hold another value: a fraction would be cut off, for example.
+    """
+    is_text = dtype.kind in "OUTS"
+    if value is None:
+        return "" if is_text else 0
+    found = np.asarray(value)
+    if is_text == (found.dtype.kind in "OUTS") and (dtype.kind not in "biu" or _is_kept(found, dtype)):
+        return value
+    name = "string" if is_text else dtype
+    raise TypeError(
+        f"padded_batch: padding_values has {value!r} for an array of {name}, which can't hold it. "
+        "Pad with another value, or cast the elements before."
+    )
+
+
+def _is_kept(number: Array, dtype: np.dtype[Any]) -> bool:
+    """Test whether a number keeps its value as an integer or truth value of a dtype."""
+    with np.errstate(invalid="ignore"):  # of NaN and infinity
+        return bool(number.astype(dtype) == number)

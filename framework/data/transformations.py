@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engine.common.nest import flatten, map_structure
+from ...engine.graph.value import Value
 from ...engine.ops.base import as_array, constant
 from ...engine.ops.random.keys import drawn_entropy
 from ...engine.session.function import Function
@@ -134,7 +135,7 @@ class Transformations(ABC):
             state: Any = arrays_of(initial_state)
             for item in self.as_numpy_iterator():
                 state, made = step(state, item)
-                yield made
+                yield map_structure(_as_numpy, made)
 
         return self._derived(elements, self._known)
 
@@ -338,6 +339,7 @@ class Transformations(ABC):
 
         Raises:
             ValueError: an element is larger than its padded shape, or has another number of axes.
+            TypeError: an array can't hold the padding value, as integers can't hold 0.5.
 
         >>> from anabranch import tf
         >>> ragged = tf.data.Dataset.range(1, 4).map(lambda n: tf.fill((n,), n))
@@ -442,14 +444,38 @@ def arrays_of(structure: object) -> Any:
     return as_array(structure)
 
 
+def owned_arrays_of(structure: object) -> Any:
+    """Return tuples and dicts as `arrays_of`, with read-only arrays, which their giver does not change either.
+
+    What can be written is copied. So a later change of an array does not change the dataset, and elements, which are
+    parts of the arrays, can't be changed by those who iterate: as in TensorFlow.
+    """
+    if isinstance(structure, tuple):
+        return tuple(owned_arrays_of(part) for part in cast(tuple[Any, ...], structure))
+    if isinstance(structure, dict):
+        return {name: owned_arrays_of(part) for name, part in cast(dict[str, Any], structure).items()}
+    array = as_array(structure)
+    if not isinstance(array, np.ndarray):
+        return array  # a scalar
+    is_fresh = isinstance(structure, (list, Value))  # a list's array is new, a value's never changes
+    kept = (array if is_fresh or not array.flags.writeable else array.copy()).view()
+    kept.setflags(write=False)
+    return kept
+
+
+def _as_numpy(part: Any) -> Any:
+    """Return the array of a value; ragged tensors and datasets as they are."""
+    return as_array(np.asarray(part)) if isinstance(part, Value) else part
+
+
 def _as_tensor(part: Any) -> Any:
     return part if isinstance(part, Transformations) else constant(part)  # a window is a dataset
 
 
 def on_elements(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Trace `function`, of ops, for elements: of a tuple it gets the parts as arguments."""
+    """Trace `function`, of ops, for elements: of a tuple it gets the parts as arguments. It returns arrays."""
     traced = Function(function)
-    return lambda item: _called(traced, item)
+    return lambda item: map_structure(_as_numpy, _called(traced, item))
 
 
 def _called(function: Callable[..., Any], item: Any) -> Any:

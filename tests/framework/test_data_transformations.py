@@ -149,6 +149,23 @@ def test_shapes_and_values_of_padding_belong_to_the_arrays_of_their_names():
         list(pairs.padded_batch(2, padding_values=(0,)))
 
 
+@pytest.mark.parametrize("value", [0.5, float("nan"), "a", "3", np.float32(2.5), 2**40])
+def test_padding_that_the_array_cannot_hold_is_refused(value: Any):
+    with pytest.raises(TypeError, match=r"padded_batch: padding_values has .* for an array of int32"):
+        list(ragged(1, 2).map(lambda x: ab.ops.cast(x, "int32")).padded_batch(2, padding_values=value))
+    texts = Dataset.from_generator(lambda: (["a"] * n for n in (1, 2)))
+    with pytest.raises(TypeError, match="padding_values has 0 for an array of string"):
+        list(texts.padded_batch(2, padding_values=0))
+
+
+def test_padding_is_converted_where_that_keeps_its_value():
+    assert listed(ragged(1, 2).padded_batch(2, padding_values=7.0)) == [[[1, 7], [2, 2]]]
+    halves = ragged(1, 2).map(lambda x: ab.ops.cast(x, "float16"))
+    assert listed(halves.padded_batch(2, padding_values=0.1)) == [[[1, float(np.float16(0.1))], [2, 2]]]
+    truths = ragged(1, 2).map(lambda x: x > 1)
+    assert listed(truths.padded_batch(2, padding_values=True)) == [[[False, True], [True, True]]]
+
+
 def test_texts_are_unique_by_their_characters():
     texts = [letter * 40 for letter in "abab"]  # too long to be in the memory of an array itself
     for dataset in (Dataset.from_tensor_slices(texts), Dataset.from_generator(lambda: (text for text in texts))):
@@ -330,6 +347,48 @@ def test_elements_are_tensors_to_who_iterates(tmp_path: Path):
         for number in NUMBERS.take(3):
             loss = loss + v * ab.ops.cast(number, "float32")
     assert tape.gradient(loss, v) == 3.0
+
+
+@pytest.mark.parametrize("make", [Dataset.from_tensor_slices, lambda arrays: Dataset.from_tensors(arrays).unbatch()])
+def test_a_dataset_keeps_its_numbers_when_the_array_changes(make: Any):
+    array = np.arange(6.0).reshape(3, 2)
+    dataset = make((array, array[:, 0]))
+    array[:] = 9
+    assert listed(dataset) == [[[0, 1], 0], [[2, 3], 2], [[4, 5], 4]]
+
+
+def test_the_elements_of_a_dataset_cannot_be_changed():
+    array = np.zeros((3, 2))
+    for dataset in (Dataset.from_tensor_slices(array), Dataset.from_tensors(array)):
+        row = next(dataset.as_numpy_iterator())
+        with pytest.raises(ValueError, match="read-only"):
+            row += 1
+
+
+def test_an_array_that_nobody_can_change_is_not_copied():
+    array = np.zeros((3, 2))
+    array.flags.writeable = False
+    assert np.shares_memory(next(Dataset.from_tensor_slices(array).as_numpy_iterator()), array)
+
+
+def test_a_generator_may_use_one_array_for_all_elements():
+    def count() -> Any:
+        array = np.zeros(2)
+        for _ in range(3):
+            array += 1
+            yield array
+
+    assert listed(Dataset.from_generator(count).batch(3)) == [[[1, 1], [2, 2], [3, 3]]]
+    typed = Dataset.from_generator(count, output_types="float64")
+    assert listed(typed.batch(3)) == [[[1, 1], [2, 2], [3, 3]]]
+
+
+def test_what_a_function_of_ops_returns_is_iterated_as_arrays():
+    dataset = NUMBERS.batch(2).map(lambda x: (x * 2, {"text": ab.ops.strings.as_string(x), "sum": ab.ops.sum(x)}))
+    doubled, rest = next(dataset.as_numpy_iterator())
+    assert type(doubled) is np.ndarray
+    assert type(rest["text"]) is np.ndarray
+    assert isinstance(rest["sum"], np.generic)
 
 
 def test_text_is_standardized_by_a_function_of_string_ops():
