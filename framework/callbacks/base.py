@@ -211,10 +211,10 @@ class CallbackList:
         return known
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        self._call("on_epoch_begin", epoch, logs=_own(logs))
+        self._call("on_epoch_begin", epoch, _own(logs))
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        self._call("on_epoch_end", epoch, logs=_own(logs))
+        self._call("on_epoch_end", epoch, _own(logs))
 
     def begin_batch(self, mode: str, batch: int, logs: Logs | None = None) -> None:
         """``on_train_batch_begin``, ``on_test_batch_begin`` or ``on_predict_batch_begin``."""
@@ -267,15 +267,16 @@ class CallbackList:
 
     def on_begin(self, mode: str, logs: Logs | None = None) -> None:
         """``on_train_begin``, ``on_test_begin`` or ``on_predict_begin``."""
-        self._call(f"on_{mode}_begin", logs=_own(logs))
+        self._call(f"on_{mode}_begin", _own(logs))
 
     def on_end(self, mode: str, logs: Logs | None = None) -> None:
         """``on_train_end``, ``on_test_end`` or ``on_predict_end``."""
-        self._call(f"on_{mode}_end", logs=_own(logs))
+        self._call(f"on_{mode}_end", _own(logs))
 
-    def _call(self, method: str, *args: object, **kwargs: object) -> None:
+    def _call(self, method: str, *args: object) -> None:
+        """Call a method with positional arguments, as Keras does: users' methods name them as they like."""
         for callback in self.callbacks:
-            getattr(callback, method)(*args, **kwargs)
+            getattr(callback, method)(*args)
 
 
 def _flat(callbacks: Callback | Iterable[Callback] | None) -> list[Callback]:

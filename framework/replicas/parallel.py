@@ -239,26 +239,26 @@ class ParallelFit(ClusterFit):
 
     def _run_epoch(self, shares: Shares | HandedOut, progress: Progress) -> int:
         """Make the steps of an epoch; gives how many there were."""
-        hooks, model, is_chief = self.hooks, self.model, self.strategy.is_chief
+        hooks, model = self.hooks, self.model
         watches = self._tell(hooks.wants_batches("train"))
-        reads_logs = is_chief and watches and hooks.reads_batch_logs("train")
+        reads_logs = watches and hooks.reads_batch_logs("train")
         done, together, steps = 0, model.steps_per_execution, self._tell(self.passes.steps)
 
         def end_group() -> None:
             before = self._values()
-            if is_chief:
-                hooks.end_batch("train", done - 1, self._logs() if reads_logs else {})
+            hooks.end_batch("train", done - 1, self._logs() if reads_logs else {})
             self._share_changes(before)
 
         while shares.has(done):
-            if watches and is_chief and done % together == 0:
+            if watches and done % together == 0:
                 hooks.begin_batch("train", done)
             self._step(done, shares)
             done += 1
-            if watches and ends_group(done - 1, together, steps):
-                end_group()
-            if model.stop_training:
-                return done
+            if ends_group(done - 1, together, steps):
+                if watches:
+                    end_group()
+                if model.stop_training:  # as the chief has set it: before, a callback may have in one worker alone
+                    return done
             if time.perf_counter() >= progress.next_redraw:
                 progress.redraw(done)
         if watches and done % together and done != steps:  # data without a length have ended

@@ -47,8 +47,9 @@ class Recorder(Callback):
             return super().__getattribute__(name)
 
         def note(*args: Any, logs: Any = None) -> None:
-            self.calls.append(f"{name[3:]}{list(args) if args else ''}")
-            self.logs.append(dict(logs or {}))
+            numbers = [each for each in args if isinstance(each, int)]
+            self.calls.append(f"{name[3:]}{numbers or ''}")
+            self.logs.append(dict(args[-1] if logs is None else logs))
 
         return note
 
@@ -99,6 +100,24 @@ def test_methods_are_called_in_keras_order() -> None:
     ]
     assert list(recorder.logs[3]) == ["loss"]
     assert list(recorder.logs[-2]) == ["loss", "val_loss"]
+
+
+def test_arguments_are_passed_as_keras_passes_them() -> None:
+    """Give logs by position, but at batches."""
+    seen: list[Any] = []
+
+    def twice(name: str) -> Any:
+        return lambda number, values: seen.append((name, number, sorted(values)))
+
+    def once(name: str) -> Any:
+        return lambda values: seen.append((name, sorted(values)))
+
+    names = ("on_train_begin", "on_train_end")
+    given = LambdaCallback(twice("begin"), twice("end"), **{name: once(name) for name in names})
+    model = ab.Sequential([layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(X, Y, verbose=0, callbacks=[given])
+    assert seen == [("on_train_begin", []), ("begin", 0, []), ("end", 0, ["loss"]), ("on_train_end", ["loss"])]
 
 
 def test_predict_hands_over_the_outputs() -> None:

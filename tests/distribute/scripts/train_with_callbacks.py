@@ -18,6 +18,7 @@ from anabranch import callbacks, layers, optim
 FOLDER = Path(sys.argv[1])
 FAILS = sys.argv[2:] == ["fail"]
 SEEN: list[str] = []
+BATCHES: list[Any] = []  # of the callback that all workers call
 
 
 class Changes(callbacks.Callback):
@@ -74,8 +75,21 @@ class Groups(callbacks.Callback):
         SEEN.append(f"end {batch}")
 
 
+class Stops(callbacks.Callback):
+    """Stops at the beginning of a batch."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.model.stop_training = batch == 2
+
+
 class Everywhere(callbacks.Callback):
     on_all_workers = True
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        BATCHES.append(["begin", batch])
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        BATCHES.append(["end", batch, float(logs["loss"])])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         SEEN.append(f"end of {epoch}: {sorted(logs)}")
@@ -104,6 +118,7 @@ def main() -> None:
     with strategy.scope():
         model.compile(optim.SGD(0.1), "mse", metrics=["mae"], steps_per_execution=2)
     model.fit(x, x[:, :1], batch_size=10, verbose=0, callbacks=[Groups()])
+    stopped = model.fit(x, x[:, :1], batch_size=10, epochs=3, verbose=0, callbacks=[Stops()]).epoch
     batches = [x[:10], x[10:12], x[12:30]]  # one of them has fewer rows than there are workers
     on_batches = [model.train_on_batch(each, each[:, :1]) for each in batches]
 
@@ -132,6 +147,8 @@ def main() -> None:
         "rate": rate,
         "steps": steps,
         "seen": SEEN,
+        "batches": BATCHES,
+        "stopped": stopped,
         "sum": float(ab.distribute.all_reduce(ab.distribute.rank() + 1.0)),
     }
     (FOLDER / f"found-{strategy.task_index}.json").write_text(json.dumps(found))
