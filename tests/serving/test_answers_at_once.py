@@ -104,6 +104,49 @@ def test_answers_that_wait_come_without_a_task() -> None:
     assert serve(handle, talk) == ["200 all"]
 
 
+def test_large_heads_are_refused_in_one_piece_too() -> None:
+    doors = Doors()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        writer.write(post("/a"))
+        assert await answers(reader, 1) == ["200 <a >"]
+        (connection,) = server.server_state.connections
+        connection.data_received(post("/b", *[f"h{number}: {number}" for number in range(9000)]) + post("/c"))
+        return await answers(reader, 1)
+
+    assert serve(doors, talk) == ['431 {"error":"The headers are too large."} closes']
+    assert doors.begun == ["a"]
+
+
+@pytest.mark.parametrize("size", [1, 60, 1000])
+def test_offers_of_another_protocol_are_passed_over(size: int) -> None:
+    async def handle(request: Request) -> Response:
+        return Response(f"<{request.parts['name']} {request.body.decode()} {request.headers.get('x')}>".encode())
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        offer = (
+            "Connection: Upgrade, HTTP2-Settings",
+            "Upgrade: h2c",
+            "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk",
+            "X: y",
+        )
+        sent = post("/java", *offer, length=4) + b"body" + post("/none", *offer) + post("/plain", length=2) + b"hi"
+        sent += post("/last", "Connection: Upgrade, close", "Upgrade: websocket", length=3) + b"end"
+        for start in range(0, len(sent), size):  # the body comes with its head, or behind it
+            writer.write(sent[start : start + size])
+            await asyncio.sleep(0)
+        found = await answers(reader, 4)
+        assert await reader.read() == b""
+        return found
+
+    assert serve(handle, talk) == [
+        "200 <java body y>",
+        "200 <none  y>",
+        "200 <plain hi None>",
+        "200 <last end None> closes",
+    ]
+
+
 def test_an_answer_that_can_not_be_made_is_an_error_of_the_server(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

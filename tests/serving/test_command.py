@@ -105,12 +105,12 @@ def test_all_that_is_said_is_json_where_that_is_asked_for(start: Callable[..., A
     process, url, _, _ = start("letters", "--model", f"letters={models / 'letters'}", "--log-format", "json")
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
-        assert connection.recv(12) == b"HTTP/1.1 200"
+        connection.sendall(b"no HTTP\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 400"
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     lines = [json.loads(line) for line in process.stderr]
-    assert "uvicorn.error" in [line["logger"] for line in lines]  # it warns of the upgrade
+    assert "uvicorn.error" in [line["logger"] for line in lines]  # it warns of that
 
 
 def test_why_it_can_not_start_is_json_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -156,6 +157,7 @@ class _Connection(HttpToolsProtocol):
     idle_since: float | None = None  # when the last answer was given, as long as nothing came since
     _last_head: tuple[bytes, list[tuple[bytes, bytes]]] | None = None  # of the latest request that came whole
     _path, _texts = "", dict[str, str]()  # what that head holds: clients send the same one again and again
+    _offers_upgrade = False  # whether the request that is read offers to go on by another protocol
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -178,14 +180,49 @@ class _Connection(HttpToolsProtocol):
         if not self._is_body_missing and (self.cycle is None or self.cycle.response_complete):
             self._head_bytes += len(data)
             self._is_head_missing = True
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._whole is not None and not self.transport.is_closing():  # the rest of the body comes later
             self._begin_cycle()
         if self._head_bytes > _MOST_HEAD_BYTES:
             self._refuse(b"431 Request Header Fields Too Large", "The headers are too large.")
         self._set_timer()
 
+    def _parse(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                data = self._without_offer() + data[offer.args[0] :]
+            except httptools.HttpParserError:
+                self.logger.warning("Invalid HTTP request received.")
+                self.send_400_response("Invalid HTTP request received.")
+                return
+
+    def _without_offer(self) -> bytes:
+        """Return the head that was read without its offer of another protocol, for another parser.
+
+        Parsers stop at such a head, in front of its body. Java's `HttpClient` offers HTTP/2 with each first request.
+        """
+        self._offers_upgrade = False
+        method, keeps = self.parser.get_method(), self.parser.should_keep_alive()
+        self.parser = httptools.HttpRequestParser(self)
+        if hasattr(self.parser, "set_dangerous_leniencies"):  # as uvicorn does, with httptools 0.6.3 and newer
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        fields = [each for each in self.headers if each[0] not in (b"connection", b"upgrade", b"http2-settings")]
+        fields += [] if keeps else [(b"connection", b"close")]
+        lines = [b"%s %s HTTP/1.1" % (method, self.url), *[b"%s: %s" % field for field in fields], b"", b""]
+        return b"\r\n".join(lines)
+
     def on_headers_complete(self) -> None:
+        parser: Any = self.parser
+        if parser.should_upgrade() and parser.get_method() != b"CONNECT":
+            self._offers_upgrade = True
+            return
+        if self._head_bytes > _MOST_HEAD_BYTES and sum(len(n) + len(v) for n, v in self.headers) > _MOST_HEAD_BYTES:
+            self._refuse(b"431 Request Header Fields Too Large", "The headers are too large.")
+            raise ValueError("The headers are too large.")  # so that the parser stops
         self._end_timer()  # the body has its own time
         self._head_bytes, self._is_head_missing, self._is_body_missing = 0, False, True
         if self._may_come_whole():
@@ -215,7 +252,6 @@ class _Connection(HttpToolsProtocol):
             or (self.cycle is not None and not self.cycle.response_complete)
             or self.flow.write_paused
             or self.transport.is_closing()
-            or parser.should_upgrade()
             or parser.get_http_version() != "1.1"
         ):
             return False
@@ -240,6 +276,8 @@ class _Connection(HttpToolsProtocol):
         self.on_response_complete()
 
     def on_message_complete(self) -> None:
+        if self._offers_upgrade:
+            return
         self._is_body_missing = False
         if self._whole is None:
             super().on_message_complete()
