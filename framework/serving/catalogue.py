@@ -118,7 +118,10 @@ class Catalogue:
 
     def _has_token(self, name: str) -> bool:
         token = self._tokens.get(name)
-        return not token or hmac.compare_digest(authorization.get().encode(), f"Bearer {token}".encode())
+        if not token:
+            return True
+        scheme, _, given = authorization.get().partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
 
     def open_names(self) -> list[str]:
         """The names of all models for which the request bears the token."""

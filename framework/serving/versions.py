@@ -63,6 +63,7 @@ class ModelVersions:
         self.loaded: dict[int, ServedModel | ServedDecoder] = {}
         self.failed: dict[int, str] = {}
         self.is_unloaded = self.is_replacing = False
+        self._labels: dict[str, int] = {}  # the loaded versions of labels: one moves when its next version is loaded
         self._tried: dict[int, Any] = {}  # what the manifest of a version that failed looked like
         self._leaving: set[asyncio.Task[None]] = set()
         self._replaced: list[ServedModel] = []  # versions that answer the sequences that they have, and no others
@@ -71,7 +72,9 @@ class ModelVersions:
         """Give the version of a number or a label, by default the highest; None if it is not loaded."""
         if label:
             number = self.config.labels.get(label)
-            return None if number is None else self.loaded.get(number)
+            if number is None:
+                return None
+            return self.loaded.get(number) or self.loaded.get(self._labels.get(label, number))
         if version:
             return self.loaded.get(int(version)) if version.isdecimal() else None
         return self.loaded[max(self.loaded)] if self.loaded else None
@@ -108,6 +111,10 @@ class ModelVersions:
         for number in wanted:
             if number not in self.loaded:
                 await self._load_or_replace(number, wanted, thread)
+        self._labels = {
+            label: number if number in self.loaded else self._labels.get(label, number)
+            for label, number in self.config.labels.items()
+        }
         self.failed = {number: why for number, why in self.failed.items() if number in wanted}
         if any(number in self.loaded for number in wanted):
             for number in [each for each in self.loaded if each not in wanted]:

@@ -271,6 +271,23 @@ def test_a_configuration_is_json_or_toml_and_a_wrong_one_changes_nothing(tmp_pat
         assert (server.models, answer(server)) == (["m"], 2.0)
 
 
+def test_labels_move_only_to_versions_that_are_loaded(tmp_path: Path) -> None:
+    export(tmp_path, 1.0)
+
+    def config(version: int) -> dict[str, Any]:
+        return {"models": {"m": {"path": str(tmp_path), "versions": {"all": True}, "labels": {"stable": version}}}}
+
+    with ab.serving.Server(config=config(1), poll_seconds=0) as server:
+        server.configure(config(2))
+        assert answer(server, "m/labels/stable") == 1.0
+        export(tmp_path, 2.0)
+        assert answer(server, "m/labels/stable") == 1.0
+        server.refresh()
+        assert answer(server, "m/labels/stable") == 2.0
+        server.configure({"models": {"m": {"path": str(tmp_path), "versions": {"all": True}}}})
+        assert answer(server, "m/labels/stable") == 404
+
+
 def test_requests_bear_the_token_of_a_model(tmp_path: Path) -> None:
     export(tmp_path / "model", 2.0)
     token = tmp_path / "token"
@@ -281,7 +298,9 @@ def test_requests_bear_the_token_of_a_model(tmp_path: Path) -> None:
         for given, status in (
             ({}, 401),
             ({"Authorization": "Bearer other"}, 401),
+            ({"Authorization": "Basic secret"}, 401),
             ({"Authorization": "Bearer secret"}, 200),
+            ({"Authorization": "bearer  secret"}, 200),
         ):
             reply = ask(server.rest_url, "/v1/models/m:predict", BODY, headers=given)
             assert reply.status == status
