@@ -176,6 +176,21 @@ def test_tiles_fit_into_registers(
         assert rows * vectors + vectors + 1 <= registers.count
 
 
+def test_layers_of_other_channels_and_strides_share_a_kernel() -> None:
+    """A cold first step compiles a kernel for each tile, not for each layer."""
+    found: set[Any] = set()
+    with ab.Graph().as_default():
+        for image, channels, stride in ((18, 16, 1), (18, 48, 1), (31, 24, 2)):
+            x, kernel = (
+                ab.placeholder((8, image, image, channels), "float32"),
+                ab.placeholder((5, 5, channels, 64), "float32"),
+            )
+            bound = convolution.bind_convolution(symbol_of(ab.ops.conv(x, kernel, strides=stride)).operation)
+            assert bound is not None
+            found.add(bound.spec)
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize(
     ("shape", "filters"),
     [((16, 1024, 64), 64), ((32, 256, 256), 256), ((1, 1023, 64), 64), ((3, 33, 2048), 16), ((8, 2, 700, 96), 32)],

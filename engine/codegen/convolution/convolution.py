@@ -223,7 +223,6 @@ def _bound(operation: Operation, phases: Sequence[Phase], sizes: Sizes) -> Bound
         registers.lanes,
         pixels,
         vectors,
-        phases[0].windows[2].stride * sizes.groups * sizes.channels,
         not all(window.inside for phase in phases for window in phase.windows),
     )
     numbers = [number for phase in phases for number in correlation_numbers(spec, phase, sizes)]

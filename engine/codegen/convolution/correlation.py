@@ -54,7 +54,6 @@ class CorrelationKernel:
         lanes: elements of a vector.
         pixels: of a tile.
         vectors: filters of a tile, in vectors.
-        pixel_step: elements of x from a pixel of a tile to the next.
         is_padded: whether windows reach out of the input.
     """
 
@@ -64,7 +63,6 @@ class CorrelationKernel:
     lanes: int
     pixels: int
     vectors: int
-    pixel_step: int
     is_padded: bool
 
     effort = Effort.LARGE
@@ -81,10 +79,11 @@ class CorrelationKernel:
 
 
 def _print_tile(kernel: CorrelationKernel, name: str) -> str:
-    """One tile: pixels that are `pixel_step` apart, and the filters of a panel."""
+    """One tile: some pixels of x, one step apart, and the filters of a panel."""
     kind, lanes, vectors = kernel.element, kernel.lanes, kernel.vectors
     vector, width = f"<{lanes} x {kind}>", lanes * vectors
-    sizes = ("plane", "row", "step", "taps_deep", "taps_down", "taps_across", "channels", "out_pixel", "left")
+    taps = [f"taps_{axis}" for axis in AXES]
+    sizes = ("plane", "row", "step", *taps, "channels", "pixel_step", "out_pixel", "left")
     parameters = ["ptr %x", "ptr %panel", "ptr %out"]
     code = FunctionBuilder(f"{name}_tile", [*parameters, *[f"i64 %{size}" for size in sizes]])
     sums = [[code.slot(vector) for _ in range(vectors)] for _ in range(kernel.pixels)]
@@ -92,8 +91,8 @@ def _print_tile(kernel: CorrelationKernel, name: str) -> str:
     code.line(f"store ptr %panel, ptr {weights}")
     for slot in (slot for row in sums for slot in row):
         code.line(f"store {vector} zeroinitializer, ptr {slot}")
-    taps = code.loop(0, "%taps_deep"), code.loop(0, "%taps_down"), code.loop(0, "%taps_across")
-    with taps[0] as deep, taps[1] as down, taps[2] as across:
+    loops = [code.loop(0, f"%{count}") for count in taps]
+    with loops[0] as deep, loops[1] as down, loops[2] as across:
         start = code.add(code.mul(deep, "%plane"), code.mul(down, "%row"), code.mul(across, "%step"))
         cells = code.at(kind, "%x", start)
         with code.loop(0, "%channels") as channel:
@@ -102,7 +101,7 @@ def _print_tile(kernel: CorrelationKernel, name: str) -> str:
             code.line(f"store ptr {code.at(kind, here, width)}, ptr {weights}")
             first = code.at(kind, cells, channel)
             for pixel, row in enumerate(sums):
-                value = code.broadcast(lanes, kind, code.load(kind, first, pixel * kernel.pixel_step))
+                value = code.broadcast(lanes, kind, code.load(kind, first, code.mul("%pixel_step", pixel)))
                 _add_products(code, vector, row, value, loaded)
     _print_tile_result(code, kernel, sums)
     return code.text()
@@ -201,6 +200,7 @@ def _print_task(kernel: CorrelationKernel, name: str) -> str:
         )
         deep, row = lines
         down, across = code.mul(fields["step_down"], row), code.mul(fields["step_across"], fields["pixel"])
+        pixel_step = code.mul(fields["stride_across"], fields["pixel"])
         place = [(image, "image"), (plane, "plane"), (start, "pixel")]
         target = code.at(kind, out, code.add(*[code.mul(number, fields[f"out_{step}"]) for number, step in place]))
         with code.loop(0, fields["panels"]) as panel:
@@ -211,10 +211,10 @@ def _print_task(kernel: CorrelationKernel, name: str) -> str:
             to_group = code.at(kind, target, code.add(code.mul(group, fields["filters"]), done))
             with code.loop(first, last) as line, code.loop(0, tiles) as tile:
                 column = code.least(code.mul(tile, kernel.pixels), code.sub(block_columns, kernel.pixels))
-                cells = code.add(code.mul(code.sub(line, first), stride, row), code.mul(column, kernel.pixel_step))
+                cells = code.add(code.mul(code.sub(line, first), stride, row), code.mul(column, pixel_step))
                 to_line = code.add(code.mul(line, fields["out_row"]), code.mul(column, fields["out_pixel"]))
                 taps = [fields[f"taps_{axis}"] for axis in AXES]
-                sizes = (deep, down, across, *taps, fields["channels"], fields["out_pixel"], left)
+                sizes = (deep, down, across, *taps, fields["channels"], pixel_step, fields["out_pixel"], left)
                 pointers = (code.at(kind, of_group, cells), weights, code.at(kind, to_group, to_line))
                 passed = [f"ptr {pointer}" for pointer in pointers] + [f"i64 {size}" for size in sizes]
                 code.line(f"call void @{name}_tile({', '.join(passed)})")
