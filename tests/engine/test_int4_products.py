@@ -12,6 +12,7 @@ from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.matmul import dot_products, int4
 from anabranch.engine.common.dtypes import as_dtype
 from anabranch.engine.graph.spec import TensorSpec
+from anabranch.engine.ops.internal.int4_matmul import Int4MatMul
 from anabranch.engine.ops.neural.int4 import DequantizeInt4, dequantize_int4
 from anabranch.engine.runtime.program import Program
 
@@ -143,6 +144,28 @@ def test_groups_in_any_order_are_taken():
     arrays[4] = arrays[4][::-1].copy()
     expected = arrays[0] @ DequantizeInt4(24).run(np, *arrays[1:])
     np.testing.assert_allclose(compiled(arrays, 24), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_a_call_while_another_looks_at_its_groups_gives_its_own_product(monkeypatch: pytest.MonkeyPatch):
+    first, second = case(2, 64, 24, 16), case(2, 64, 24, 32)
+    second[2], second[3] = (np.concatenate([each, each]) for each in second[2:4])  # of which two groups are not used
+    specs = [TensorSpec(each.shape, as_dtype(each.dtype)) for each in first]
+    product = int4.OpenInt4Product(Int4MatMul(DequantizeInt4(24)), specs)
+    np.testing.assert_array_equal(product(*first), by_integers(*first))
+    count, nested = np.count_nonzero, list[Any]()
+
+    def counted(array: Any) -> Any:
+        if not nested:
+            nested.append(None)  # as another thread would come in between
+            nested.append(product(*second))
+        return count(array)
+
+    monkeypatch.setattr(np, "count_nonzero", counted)
+    found = product(*second)
+    x, packed, scale, zero, group = second
+    expected = by_integers(x, packed, scale[:2], zero[:2], group)
+    np.testing.assert_array_equal(nested[1], expected)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_rows_of_zeros_nan_and_none():

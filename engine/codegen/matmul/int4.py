@@ -89,8 +89,7 @@ class OpenInt4Product:
     def __init__(self, op: Int4MatMul, inputs: list[TensorSpec]) -> None:
         self._op, self._inputs = op, inputs
         self._known = BoundedCache[tuple[int, int], BoundKernel](self._bind)
-        self._groups: Any = None  # of the terms, as they were last
-        self._block = 0
+        self._last: tuple[Any, int] = (None, 0)  # the groups of the terms, and what was found of them
         self._most_rows = most_rows(dot_product_of(library.host), inputs)
         library.expect(Int4Kernel(dot_product_of(library.host)))
 
@@ -106,13 +105,14 @@ class OpenInt4Product:
 
     def _block_of(self, group: Any) -> int:
         """The terms of a group; 0 where groups are not of one size and in order, or too large or odd for kernels."""
-        if self._groups is None or not np.array_equal(group, self._groups):
-            self._groups = group.copy()
+        groups, block = self._last
+        if groups is None or not np.array_equal(group, groups):
             size = int(np.count_nonzero(group == 0))
             is_in_order = size and np.array_equal(group, np.arange(len(group)) // size)
             fits = size <= BLOCK and (size % 4 == 0 or size == len(group))
-            self._block = size if is_in_order and fits else 0
-        return self._block
+            block = size if is_in_order and fits else 0
+            self._last = group.copy(), block  # both at once: other threads read them meanwhile
+        return block
 
     def _bind(self, sizes: tuple[int, int]) -> BoundKernel:
         rows, block = sizes
