@@ -269,10 +269,12 @@ class Data:
     Attributes:
         batches: the number of batches in an epoch; None if it is not known beforehand.
         restartable: whether `epoch()` can be called again and yields data again.
+        draws_order: whether its source draws the order of a pass by itself, so that another process has another one.
     """
 
     batches: int | None = None
     restartable: bool = True
+    draws_order: bool = False
 
     def epoch(self) -> Iterator[Batch]:
         """The batches of one pass over the data."""
@@ -376,6 +378,7 @@ class IterableData(Data):
         self.source = source
         self.restartable = not isinstance(source, Iterator)
         self.batches = _length_of(source)
+        self.draws_order = isinstance(source, Transformations) and source.draws_order
         self.weigh = weigh
 
     def epoch(self) -> Iterator[Batch]:
@@ -398,8 +401,7 @@ class PrefetchedData(Data):
     def __init__(self, data: Data, max_queue_size: int) -> None:
         self._data = data
         self._max_queue_size = max_queue_size
-        self.batches = data.batches
-        self.restartable = data.restartable
+        self.batches, self.restartable, self.draws_order = data.batches, data.restartable, data.draws_order
 
     def epoch(self) -> Iterator[Batch]:
         return iterate_ahead(self._data.epoch(), self._max_queue_size)
@@ -424,6 +426,7 @@ class PyDatasetData(Data):
     def __init__(self, source: PyDataset | Batches, shuffle: bool | str = False, weigh: Weigh | None = None) -> None:
         self.source = source
         self.shuffle = shuffle
+        self.draws_order = isinstance(source, Transformations) and source.draws_order
         self.weigh = weigh
 
     @property
@@ -433,18 +436,15 @@ class PyDatasetData(Data):
 
     def epoch(self) -> Iterator[Batch]:
         self.begin_pass()
-        count = self.batches
-        if count is None:
-            order: Iterable[int] = iter(range(2**62))
-        else:
-            order = (int(i) for i in _permutation(count)) if self.shuffle else range(count)
-        return self._in_order(order)
+        count = 2**62 if self.batches is None else self.batches
+        is_shuffled = self.shuffle and self.batches is not None
+        return self._in_order(map(int, _permutation(count)) if is_shuffled else range(count))
 
     def begin_pass(self) -> None:
         _call_hook(self.source, "on_epoch_begin")
 
     def part(self, first: int, stop: int) -> Iterator[Batch] | None:
-        return None if self.shuffle or self.batches is None else self._in_order(range(first, stop))
+        return None if self.shuffle or self.draws_order or self.batches is None else self._in_order(range(first, stop))
 
     def _in_order(self, order: Iterable[int]) -> Iterator[Batch]:
         if not isinstance(self.source, PyDataset) or not self.source.workers:

@@ -70,7 +70,7 @@ class Dataset(Transformations, PyDataset):
         self._count = count
         self._make = make
         self._batch_size = batch_size
-        self._shuffle = shuffle
+        self._shuffle = self.draws_order = shuffle
         entropy = drawn_entropy() if shuffle and seed is None else seed
         self._random = np.random.default_rng(entropy)
         self._order = np.arange(count)
@@ -148,6 +148,7 @@ class _Derived(Dataset):
         self.file_paths = source.file_paths
         self.max_queue_size = source.max_queue_size
         self._source = source
+        self.draws_order = source.draws_order
 
     def _told(self) -> str:
         return f"{len(self)} batches"

@@ -171,7 +171,9 @@ class ElementDataset(Transformations):
                 items = iter(row)
                 yield map_structure(lambda _, items=items: next(items), structure)
 
-        return cls(elements, known)
+        made = cls(elements, known)
+        made.draws_order = any(part.draws_order for part in parts)
+        return made
 
     @classmethod
     def choose_from_datasets(
@@ -247,7 +249,9 @@ class ElementDataset(Transformations):
                 if not item:
                     left[place] = 0
 
-        return cls(elements)
+        made = cls(elements)
+        made.draws_order = True
+        return made
 
     # Transformations of single elements and of parts of the dataset ---------------------------------------------------
 
@@ -260,21 +264,21 @@ class ElementDataset(Transformations):
     ) -> ElementDataset:
         """Apply `map_func`, of ops, to each element; of a tuple it gets the parts as arguments."""
         apply = on_elements(map_func)
-        return ElementDataset(lambda: (apply(item) for item in self.as_numpy_iterator()), self._count)
+        return self._derived(lambda: (apply(item) for item in self.as_numpy_iterator()), self._count)
 
     def take(self, count: int, name: str | None = None) -> ElementDataset:
         """Keep the first `count` elements; -1 for all."""
         if count < 0:
             return self
         known = None if self._count is None else min(count, self._count)
-        return ElementDataset(lambda: itertools.islice(self.as_numpy_iterator(), count), known)
+        return self._derived(lambda: itertools.islice(self.as_numpy_iterator(), count), known)
 
     def skip(self, count: int, name: str | None = None) -> ElementDataset:
         """Drop the first `count` elements; -1 for all."""
         if count < 0:
             return ElementDataset(lambda: iter(()), 0)
         known = None if self._count is None else max(self._count - count, 0)
-        return ElementDataset(lambda: itertools.islice(self.as_numpy_iterator(), count, None), known)
+        return self._derived(lambda: itertools.islice(self.as_numpy_iterator(), count, None), known)
 
     def cache(self, filename: str = "", name: str | None = None) -> ElementDataset:
         """Keep the elements of the first whole pass in memory for the passes that follow."""
@@ -290,7 +294,7 @@ class ElementDataset(Transformations):
                 yield item
             kept[:] = [found]
 
-        return ElementDataset(elements, self._count)
+        return self._derived(elements, self._count)
 
     def prefetch(self, buffer_size: int | None = None, name: str | None = None) -> ElementDataset:
         """Return the dataset itself; give `fit` a `utils.Prefetch` of it where making batches takes time."""

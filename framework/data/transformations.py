@@ -31,7 +31,13 @@ class Transformations(ABC):
 
     Elements are tensors, or tuples, dicts and lists of tensors. Each method returns a new dataset, and a pass over
     that one begins a pass over this one.
+
+    Attributes:
+        draws_order: whether each process draws the order of a pass by itself, so that batches of one number may have
+            other rows in another process.
     """
+
+    draws_order: bool = False
 
     @abstractmethod
     def as_numpy_iterator(self) -> Iterator[Any]:
@@ -44,7 +50,9 @@ class Transformations(ABC):
     def _derived(self, elements: Callable[[], Iterator[Any]], count: int | None = None) -> ElementDataset:
         from .element_dataset import ElementDataset  # which is made of this class
 
-        return ElementDataset(elements, count)
+        made = ElementDataset(elements, count)
+        made.draws_order = self.draws_order
+        return made
 
     @property
     def _known(self) -> int | None:
@@ -95,7 +103,9 @@ class Transformations(ABC):
             yield from self.as_numpy_iterator()
             yield from dataset.as_numpy_iterator()
 
-        return self._derived(elements, None if first is None or second is None else first + second)
+        made = self._derived(elements, None if first is None or second is None else first + second)
+        made.draws_order = self.draws_order or dataset.draws_order
+        return made
 
     def repeat(self, count: int | None = None, name: str | None = None) -> ElementDataset:
         """Repeat the elements `count` times; without end for None and -1."""
@@ -189,9 +199,9 @@ class Transformations(ABC):
             raise ValueError(f"shuffle: buffer_size must be at least 1, got {buffer_size}.")
         entropy = drawn_entropy() if seed is None else seed
         kept = np.random.default_rng(entropy)
+        is_new = reshuffle_each_iteration is None or reshuffle_each_iteration
 
         def elements() -> Iterator[Any]:
-            is_new = reshuffle_each_iteration is None or reshuffle_each_iteration
             random = kept if is_new else np.random.default_rng(entropy)
             source = self.as_numpy_iterator()
             buffer = list(islice(source, buffer_size))
@@ -200,7 +210,9 @@ class Transformations(ABC):
                 yield buffer[place]
                 buffer[place : place + 1] = islice(source, 1)
 
-        return self._derived(elements, self._known)
+        made = self._derived(elements, self._known)
+        made.draws_order = self.draws_order or is_new or seed is None
+        return made
 
     # Datasets of elements ---------------------------------------------------------------------------------------------
 

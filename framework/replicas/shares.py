@@ -32,6 +32,13 @@ def check_shareable(data: Data, may_repeat: bool) -> None:
             "fit() under ParameterServer needs the number of batches of an epoch: give arrays, or an object with a "
             "length. Under DataParallel the chief reads the data, and hands out the rows."
         )
+    if data.draws_order:
+        raise ValueError(
+            "fit() under ParameterServer needs batches that have the same rows in every worker, but this dataset is "
+            "shuffled, and each worker would draw another order. Give arrays, of which fit(shuffle=True) draws one "
+            "order for all, or shuffle with a seed and reshuffle_each_iteration=False. Under DataParallel the chief "
+            "reads the data, and hands out the rows."
+        )
     if may_repeat and not isinstance(data, ArrayData):
         raise ValueError(
             "Backup workers need data whose rows can be found by number, since rows may be handed out again: give "

@@ -227,6 +227,7 @@ def test_what_the_chiefs_callbacks_change_holds_in_all_workers(tmp_path: Path) -
         assert [entry[:2] for entry in each["batches"]] == [entry[:2] for entry in alone["batches"]]
         assert each["batches"] == results[0]["batches"], "the same logs"
         assert each["stopped"] == [0]
+        np.testing.assert_allclose(each["on shuffled"], alone["on shuffled"], 1e-5)
     assert results[0]["seen"][-12:] == ["begin 0", "end 1", "begin 2", "end 3", "begin 4", "end 4"] * 2
     for one, other in zip(results[0]["generated"][0], alone["generated"][0], strict=True):
         assert one.keys() == other.keys()

@@ -203,6 +203,21 @@ def batches() -> Iterator[Any]:
     yield X, Y
 
 
+def shuffled(**options: Any) -> Any:
+    return ab.tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(100, seed=1, **options)
+
+
+SHUFFLED_WINDOWS = ab.utils.timeseries_dataset_from_array(X, Y, 1, batch_size=4, shuffle=True, seed=1)
+
+
+@synchronous
+def test_a_dataset_that_is_shuffled_once_can_be_shared(strategy: ParameterServer) -> None:
+    data = shuffled(reshuffle_each_iteration=False).batch(4)
+    rows = [x.tolist() for x, _ in data]
+    assert rows == [x.tolist() for x, _ in data]
+    assert compiled(strategy).fit(data, verbose=0).history["loss"]
+
+
 @pytest.mark.parametrize(
     ("data", "options", "match"),
     [
@@ -211,6 +226,12 @@ def batches() -> Iterator[Any]:
             {},
             "needs data that every worker can read.*Under DataParallel the chief reads it",
         ),
+        (
+            (shuffled().batch(4).prefetch(1),),
+            {},
+            "this dataset is shuffled.*Under DataParallel the chief reads the data",
+        ),
+        ((SHUFFLED_WINDOWS.map(lambda x, y: (x, y)),), {}, "this dataset is shuffled"),
         ((X, Y), {"steps_per_epoch": 2}, r"fit\(steps_per_epoch=2\) under ParameterServer: an epoch is one pass over"),
     ],
 )
