@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("uvicorn", "httptools", "orjson", "prometheus_client", *(() if sys.platform == "win32" else ("uvloop",)))
 _log = logging.getLogger("anabranch.serving")
+_LAST_PORT = 65535
 _PATIENCE = 5.0  # seconds beyond those for requests under way
 _RELOAD: int = getattr(signal, "SIGHUP", 0)
 
@@ -46,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_import_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--rest-port", type=int, default=8501, metavar="PORT", help="for HTTP (default: 8501; 0: any)")
-    parser.add_argument("--grpc-port", type=int, default=8500, metavar="PORT", help="for gRPC (default: 8500; 0: any)")
+    parser.add_argument("--rest-port", type=_port, default=8501, metavar="PORT", help="of HTTP (default: 8501; 0: any)")
+    parser.add_argument("--grpc-port", type=_port, default=8500, metavar="PORT", help="of gRPC (default: 8500; 0: any)")
     parser.add_argument(
         "--poll-seconds",
         type=float,
@@ -75,6 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-format", choices=FORMATS, default="text", help="of standard error (default: text)")
     parser.add_argument("--manage", action="store_true", help="let clients load and unload models (Triton's calls)")
     _add_batching(parser)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to {_LAST_PORT}, got {text!r}")
+    return int(text)
 
 
 def _add_batching(parser: argparse.ArgumentParser) -> None:

@@ -141,10 +141,18 @@ def predict(servable: Servable, columns: Mapping[str, Any], signature: str, batc
 
 def _predict_by_shapes(servable: Servable, columns: Mapping[str, Any], signature: str, batch_size: int) -> list[Any]:
     """As `predict`, of rows that have several shapes."""
+    from ...distribute.inference import RequestError
     from .values import as_input
 
     infos = servable.signature(signature).inputs
-    rows = [[as_input(info, [value]) for info, value in zip(infos, row, strict=True)] for row in _rows(infos, columns)]
+    rows: list[list[Any]] = []
+    for number, row in enumerate(_rows(infos, columns), 1):
+        try:
+            rows.append([as_input(info, [value]) for info, value in zip(infos, row, strict=True)])
+        except RequestError as error:
+            raise RequestError(error.status, f"Row {number}: {error}") from None
+    if not rows:
+        raise ValueError("There are no rows to compute.")
     places: dict[Any, list[int]] = {}
     for place, row in enumerate(rows):
         places.setdefault(tuple(array.shape for array in row), []).append(place)

@@ -38,6 +38,7 @@ from .workers.member import Handler, Member
 from .workers.merging import merged_metrics
 
 POLL_SECONDS = 2.0
+_LAST_PORT = 65535
 T = TypeVar("T")
 _log = logging.getLogger("anabranch.serving")
 
@@ -94,6 +95,9 @@ class Server:
         self._member = member
         self._config = _config(models, config, batching)
         self._host = host
+        for name, port in (("rest_port", rest_port), ("grpc_port", grpc_port)):
+            if not 0 <= port <= _LAST_PORT:
+                raise ValueError(f"Server: {name} must be from 0 to {_LAST_PORT}; got {port}.")
         self._ports = rest_port, grpc_port
         self._poll_seconds = poll_seconds
         self._may_manage = may_manage

@@ -120,6 +120,19 @@ def test_why_it_can_not_start_is_json_where_that_is_asked_for(capsys: pytest.Cap
     assert "/nowhere" in line["message"]
 
 
+@pytest.mark.parametrize("option", ["--rest-port", "--grpc-port"])
+@pytest.mark.parametrize("port", ["65536", "-1", "x"])
+def test_what_is_no_port_is_refused(option: str, port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--model", "m=m", f"{option}={port}"])
+    assert f"{option}: expected a port from 0 to 65535, got '{port}'" in capsys.readouterr().err
+    if port != "x":
+        name = option[2:].replace("-", "_")
+        given: Any = {name: int(port)}
+        with pytest.raises(ValueError, match=f"{name} must be from 0 to 65535; got {port}"):
+            ab.serving.Server({"m": "m"}, **given)
+
+
 def test_requests_under_way_end(start: Callable[..., Any], models: Path, tmp_path: Path) -> None:
     path = tmp_path / "serve.json"  # they take a second, or a minute where other work has the processor
     limits = {"drain_seconds": 600}

@@ -105,7 +105,11 @@ def test_rows_of_several_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("rows.csv", "", "is empty; expected a header"),
         ("rows.jsonl", '{"number": 1}\n', "line 1: expected an object of the inputs number, word"),
         ("rows.jsonl", '{"number": 1, "word": "a"}\n{', "line 2: "),
-        ("rows.jsonl", '{"number": 1.5, "word": "a"}\n', "Input 'number': expected values of int32"),
+        (
+            "rows.jsonl",
+            '{"number": 1, "word": "a"}\n{"number": 1.5, "word": "a"}\n',
+            "Row 2: Input 'number': expected values of int32",
+        ),
         ("rows.txt", "", "must end in .npz, .jsonl, .csv"),
         ("none.csv", None, "No such file"),
     ],
@@ -122,6 +126,13 @@ def test_wrong_files_are_refused_and_nothing_is_written(
     assert error.startswith("anabranch predict: ")
     assert message in error
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_file_without_rows_is_refused(features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n")
+    assert main(["predict", str(features), "--input", str(rows), "--output", str(tmp_path / "found.jsonl")]) == 2
+    assert capsys.readouterr().err == "anabranch predict: There are no rows to compute.\n"
 
 
 def test_outputs_that_have_no_form_in_csv_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
