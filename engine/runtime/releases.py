@@ -45,11 +45,13 @@ def _find(block: Sequence[Operation], outliving: set[Symbol], found: set[Operati
         inner = list(inner_blocks(operation))
         if isinstance(operation.op, While):
             inside, kept = inner[1]
-            for outer, parameter in operation.op.body.captures:
-                is_own = isinstance(outer.operation.op, History) and uses.get(outer) == 1 and outer not in outliving
-                read = _only_read(operation.op.body, parameter, inside, kept) if is_own else None
-                if read is not None:
-                    found.add(read)
+            body = operation.op.body
+            own = {
+                parameter
+                for outer, parameter in body.captures
+                if isinstance(outer.operation.op, History) and uses.get(outer) == 1 and outer not in outliving
+            }
+            found |= _only_reads(body, own - kept, inside)
         for operations, kept in inner:
             _find(operations, kept, found)
 
@@ -63,12 +65,14 @@ def _shared(operations: Iterable[Operation]) -> set[Symbol]:
     return {tensor for tensors in histories.values() if len(tensors) > 1 for tensor in tensors}
 
 
-def _only_read(body: Region, array: Symbol, inside: Sequence[Operation], kept: set[Symbol]) -> Operation | None:
-    """The one operation that uses `array` in a body, if that reads another element in each iteration."""
-    users = [operation for operation in inside if is_among(array, operation.inputs)]
-    if len(users) != 1 or array in kept or not isinstance(users[0].op, ArrayRead):
-        return None
-    return users[0] if _counts_down(body, users[0].inputs[1]) else None
+def _only_reads(body: Region, arrays: set[Symbol], inside: Sequence[Operation]) -> set[Operation]:
+    """The only uses of some of `arrays` in a body, where they read another element in each iteration."""
+    users: dict[Symbol, set[Operation]] = {}
+    for operation in inside if arrays else ():
+        for array in arrays.intersection(operation.inputs):
+            users.setdefault(array, set()).add(operation)
+    alone = {operation for using in users.values() if len(using) == 1 for operation in using}
+    return {each for each in alone if isinstance(each.op, ArrayRead) and _counts_down(body, each.inputs[1])}
 
 
 def _counts_down(body: Region, index: Symbol) -> bool:

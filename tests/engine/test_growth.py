@@ -16,7 +16,9 @@ from shared.growing_programs import PROGRAMS, Built
 from shared.sample import first_of
 
 import anabranch as ab
+from anabranch.engine.runtime import program
 from anabranch.engine.runtime.interpreter import Interpreter
+from anabranch.engine.runtime.releases import last_reads
 
 MOST = 2.45  # times the calls for twice the program
 
@@ -32,24 +34,29 @@ SIZES = {
 }
 
 
-def calls_of_preparing(build: Callable[[int], Built], size: int) -> int:
-    """Count the calls of functions, of Python and of C, from a graph to the program of its step."""
+def calls_of(run: Callable[[], Any]) -> int:
+    """Count the calls of functions, of Python and of C, that a call of `run` makes."""
     count = 0
 
     def note(frame: Any, event: str, argument: Any) -> None:
         nonlocal count
         count += event in ("call", "c_call")
 
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def calls_of_preparing(build: Callable[[int], Built], size: int) -> int:
+    """Count the calls from a graph to the program of its step."""
     with ab.Graph().as_default() as graph:
         fetches, x = build(size)
         session = ab.Session(graph)
-        before = sys.getprofile()
-        sys.setprofile(note)
-        try:
-            session.program(fetches, [x])
-        finally:
-            sys.setprofile(before)
-    return count
+        return calls_of(lambda: session.program(fetches, [x]))
 
 
 def twice(name: str) -> int:
@@ -62,6 +69,24 @@ def test_twice_the_program_takes_twice_the_calls(name: str):
     build, size = PROGRAMS[name], SIZES[name]
     calls_of_preparing(build, size)  # what is imported, compiled and cached once
     assert calls_of_preparing(build, twice(name)) < MOST * calls_of_preparing(build, size)
+
+
+def test_last_reads_of_many_histories_are_found_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The body of a backward loop reads as many histories as it has operations."""
+    counts: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        counts[-1] += calls_of(lambda: last_reads(*arguments))
+        return last_reads(*arguments)
+
+    monkeypatch.setattr(program, "last_reads", counted)
+    for size in (100, 200):
+        counts.append(0)
+        with ab.Graph().as_default() as graph:
+            fetches, x = PROGRAMS["scalar loop"](size)
+            ab.Session(graph).program(fetches, [x])
+    small, large = counts
+    assert 0 < large < MOST * small
 
 
 def _compiled(graph: ab.Graph, fetches: list[Any], feeds: dict[Any, Any]) -> Any:
