@@ -263,7 +263,7 @@ class Client:
         sends = self._graph_to_send(*described[:2])
         if sends is not None:
             channel.send(Kind.GRAPH, *sends)
-        channel.send(Kind.PREPARE, document)
+        channel.send(Kind.PREPARE, {**document, "timeout": seconds_left()})
         return channel.receive()
 
     def _describe_state(self, given: tuple[Any, list[Any], list[Any]]) -> None:

@@ -18,6 +18,7 @@ from ..transport.loop import Loop
 from ..transport.values import decode_value, encode_value
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
 from .clocks import ClockReader, Reading
+from .deadlines import Deadlines
 from .front import TaskInfo
 from .links import Costs, PairCosts, written
 from .peers import Address, Link, Peers
@@ -74,6 +75,7 @@ class Master:
         self._sessions: dict[Identity, ClientSession] = {}
         self._programs: dict[int, MasterProgram] = {}
         self._steps: dict[int, MasterStep] = {}
+        self._deadlines = Deadlines(loop, self._steps, self._expire)
         self._infos: dict[str, TaskInfo] = {info.name: info}
         self._seen: set[str] = set()  # tasks that were there once
         self._takes: dict[int, Callable[[Connection, ClientSession, Frame], None]] = {
@@ -158,6 +160,13 @@ class Master:
                 straight = program.straight(self.identity.name, self._infos)
                 connection.send(Kind.PREPARED, {"tasks": program.tasks, "homes": homes, "straight": straight})
 
+        def expire() -> None:
+            if done in program.waiting:
+                program.waiting.remove(done)
+                done(DeadlineExceededError(program.progress()))
+
+        if document.get("timeout") is not None:
+            self._loop.after(float(document["timeout"]), expire)
         self._prepare(program, done)
 
     def _take_run(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
@@ -170,7 +179,7 @@ class Master:
         step = MasterStep(next(self._numbers), program, connection, document)
         self._steps[step.number] = step
         if document["timeout"] is not None:
-            self._loop.after(float(document["timeout"]), lambda: self._expire(step))
+            self._deadlines.add(step, float(document["timeout"]))
 
         def done(error: Exception | None) -> None:
             if step.number not in self._steps:
@@ -264,7 +273,7 @@ class Master:
             self._end_preparing(program, found)
             return
         program.asked = found
-        missing = set(found)
+        missing = program.absent = set(found)
         attempt = program.attempts
 
         def is_stale() -> bool:
@@ -436,7 +445,7 @@ class Master:
             program.note_straight(document["straight"])
         if program.expected > program.ready.keys() or self.identity.name not in program.ready:
             return
-        others = self._unlike(program)
+        others = program.unlike(self.identity.name)
         if others:
             for name in (self.identity.name, others[0]):
                 asked = self._link_to(program.ready[name])
@@ -446,11 +455,6 @@ class Master:
                 asked.send(Kind.TEXT, {"program": program.number})
             return
         self._end_preparing(program, None)
-
-    def _unlike(self, program: MasterProgram) -> list[str]:
-        """The tasks that have lowered a step to another program than this one."""
-        own = program.digests[self.identity.name]
-        return [name for name, digest in program.digests.items() if digest != own]
 
     def _take_text(self, task: Identity, document: dict[str, Any]) -> None:
         """Take from a task the text of a lowered step of which the digests differ."""
@@ -462,7 +466,7 @@ class Master:
             return
         own = self.identity.name
         (other,) = program.texts.keys() - {own}
-        error = RuntimeError(differ(own, self._unlike(program), program.texts[own], program.texts[other]))
+        error = RuntimeError(differ(own, program.unlike(own), program.texts[own], program.texts[other]))
         self._end_preparing(program, error)
         program.ready.clear()
 
@@ -551,13 +555,10 @@ class Master:
 
     def _expire(self, step: MasterStep) -> None:
         """The time that a client gave a step is over: ask what it waits for."""
-        if step.number not in self._steps or step.error is not None:
-            return
-        if not step.waiting:
-            text = "The timeout was over while the step's tasks were being prepared."
-            self._fail(step, DeadlineExceededError(text))
-            return
-        self._gather(step)
+        if step.error is None and not step.waiting:
+            self._fail(step, DeadlineExceededError(step.program.progress()))
+        elif step.error is None:
+            self._gather(step)
 
     def _report_if_all(self, step: MasterStep) -> None:
         if step.reports.keys() >= step.waiting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -100,6 +101,7 @@ class MasterProgram:
         placement: of its operations, in program order; None before it is placed.
         links: what was measured of the ways between its tasks, for a document.
         tasks: those that take part.
+        absent: those of which it is not known yet where they are.
         expected: those that are to say that they are ready.
         ready: those that did.
         straight_feeds: by position, the task that alone takes what is fed there, if that is not the master.
@@ -121,6 +123,7 @@ class MasterProgram:
         self.placement: list[str] | None = None
         self.links: list[list[Any]] = []
         self.tasks: list[str] = []
+        self.absent: set[str] = set()
         self.expected: set[str] = set()
         self.ready: dict[str, Identity] = {}
         self.straight_feeds: dict[int, str] = {}
@@ -161,10 +164,22 @@ class MasterProgram:
         """Forget who was ready."""
         self.is_preparing = True
         self.attempts += 1
+        self.absent.clear()
         self.expected.clear()
         self.ready.clear()
         self.digests.clear()
         self.texts.clear()
+
+    def unlike(self, own: str) -> list[str]:
+        """Return the tasks that have lowered the step to another program than `own`."""
+        return [name for name, digest in self.digests.items() if digest != self.digests[own]]
+
+    def progress(self) -> str:
+        """Say, for whoever waits for it no longer, what its preparing waits for."""
+        lines = ["The timeout was over while the step's tasks were being prepared."]
+        lines += [f"{name} has not answered." for name in sorted(self.absent)]
+        lines += [f"{name} prepares its part." for name in sorted(self.expected - self.ready.keys())]
+        return "\n".join(lines)
 
     def end_preparing(self) -> list[Done]:
         """Give those who waited."""
@@ -185,6 +200,7 @@ class MasterStep:
         traces: by task, what it has recorded, and the arrays among which its own are.
         clocks: of other tasks, before the step.
         error: why it ends, while what tasks have recorded is gathered.
+        deadline: when its time is over, by the master's clock.
     """
 
     def __init__(self, number: int, program: MasterProgram, connection: Connection, document: dict[str, Any]) -> None:
@@ -197,6 +213,7 @@ class MasterStep:
         self.clocks: dict[str, Reading] = {}
         self.reports: dict[str, str] = {}
         self.error: Exception | None = None
+        self.deadline = math.inf
         self._values: dict[int, Any] = {}
         self._sent_by: dict[int, str] = {}
         straight = document.get("straight") or {"run": 0, "ways": {}, "feeds": []}

@@ -366,7 +366,8 @@ def unused_port() -> int:
     "absent at start",
     "worker, ps",
     "Steps that need it wait for `connect_timeout` (30 s), and run if it comes. Others run at once.",
-    "`TaskFailedError` that names it and its address, after `connect_timeout`",
+    "`TaskFailedError` that names it and its address, after `connect_timeout`; `DeadlineExceededError` that names it "
+    "after a shorter `timeout=`",
     "All state of others",
 )
 def test_a_task_is_absent_and_comes(graph: ab.Graph):

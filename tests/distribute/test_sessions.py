@@ -492,6 +492,34 @@ def test_a_task_that_never_came_is_named_after_the_time_for_it(graph: ab.Graph, 
         session.close()
 
 
+def test_a_timeout_ends_the_wait_for_a_task_that_never_came(graph: ab.Graph, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
+    config = ab.distribute.ServerConfig(connect_timeout=10 * PATIENCE)
+    cluster = {"ps": ["localhost:1"], "worker": ["localhost:0"]}
+    with ab.distribute.Server(cluster, "worker", 0, config=config) as server:
+        session = ab.Session(graph, target=server.target)
+        with ab.device(PS):
+            y = ab.constant(1.0) + 1.0
+        with pytest.raises(ab.errors.DeadlineExceededError, match=r"being prepared.\n/job:ps/task:0 has not answered"):
+            session.run(y, timeout=0.2)
+        assert session.run(ab.constant(1.0)) == 1.0
+        session.close()
+
+
+def test_nothing_is_kept_until_its_deadline_of_steps_that_are_over(graph: ab.Graph, monkeypatch: pytest.MonkeyPatch):
+    """Values that were fetched stayed in the master's memory for as long as `timeout=` says."""
+    monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
+    with ab.distribute.Server({"worker": ["localhost:0"]}) as server:
+        session = ab.Session(graph, target=server.target)
+        y = ab.constant(1.0) + 1.0
+        session.run(y, timeout=3600.0)
+        before = len(server.task.loop._timers)  # the only thing that could keep them
+        for number in range(20):
+            session.run(y, timeout=3600.0 + number)
+        assert len(server.task.loop._timers) <= before
+        session.close()
+
+
 def test_a_client_that_is_gone_ends_its_steps_only(running: Running, graph: ab.Graph):
     x = ab.placeholder((3,), "float32", "x")
     forever = loop_over_both(x, ab.constant(2**31 - 1))

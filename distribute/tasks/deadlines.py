@@ -1,0 +1,49 @@
+"""`Deadlines`: the times at which steps of clients are to be done, of which nothing is kept once a step is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from ..transport.loop import Loop
+from .sessions import MasterStep
+
+
+class Deadlines:
+    """Ends steps that are late, with one timer for all: a timer for each step would keep what that has fetched.
+
+    Args:
+        loop: in whose thread everything happens.
+        steps: those under way, by number; whoever ends one removes it.
+        expire: takes a step whose time is over, once.
+    """
+
+    def __init__(self, loop: Loop, steps: Mapping[int, MasterStep], expire: Callable[[MasterStep], None]) -> None:
+        self._loop = loop
+        self._steps = steps
+        self._expire = expire
+        self._next = math.inf  # when steps are looked at
+
+    def add(self, step: MasterStep, seconds: float) -> None:
+        """Give a step some seconds from now."""
+        step.deadline = self._loop.now() + seconds
+        self._look_at(step.deadline)
+
+    def _look_at(self, time: float) -> None:
+        if time < self._next:
+            self._next = time
+            self._loop.after(time - self._loop.now(), lambda: self._look(time))
+
+    def _look(self, time: float) -> None:
+        if time > self._next:
+            return  # an earlier time was asked for behind this one, and has set the next
+        self._next = math.inf
+        # The timer counts, not the clock alone, which may say a little less when it fires.
+        due = max(time, self._loop.now())
+        for step in [each for each in self._steps.values() if each.deadline <= due]:
+            step.deadline = math.inf
+            self._expire(step)
+        self._look_at(min([each.deadline for each in self._steps.values()], default=math.inf))
+
+
+__all__ = ["Deadlines"]
