@@ -14,7 +14,7 @@ import numpy as np
 
 from ..engine.checkpoint.files import MANIFEST, CheckpointReader, is_checkpoint, write_manifest, write_shard
 from ..engine.checkpoint.folders import Folder, folder_of
-from ..engine.checkpoint.ops import assign_restored, checked, save
+from ..engine.checkpoint.ops import assign_restored, checked, save, save_copies
 from ..engine.common.dtypes import string
 from ..engine.control_flow.grouping import group
 from ..engine.graph import Graph, Placeholder, ShardedVariable, TensorSpec, Variable
@@ -44,8 +44,10 @@ class CheckpointManager:
         save_interval_steps: `save` is due at multiples of this.
         save_interval_seconds: and so many seconds after the checkpoint before.
         best_by: a function of a checkpoint's metrics. Those of the largest results are kept, not the latest.
-        save_async: write in a thread, from copies of the values, while training goes on. With a session the step that
-            saves is waited for.
+        save_async: write in a thread, from copies of the values, while training goes on. With a session each task
+            copies what it holds, into memory that it keeps for the next checkpoint.
+        consistent: `save` waits for these copies, so that all values are those between two steps. Without it nothing is
+            waited for and, with a session, nothing copied: values are of any time until the checkpoint is written.
         session: a `Session` of the graph of the variables, such as one with a target.
 
     Raises:
@@ -77,6 +79,7 @@ class CheckpointManager:
         save_interval_seconds: float | None = None,
         best_by: Callable[[Metrics], float] | None = None,
         save_async: bool = True,
+        consistent: bool = True,
         session: Any = None,
     ) -> None:
         if max_to_keep is not None and max_to_keep < 1:
@@ -92,7 +95,8 @@ class CheckpointManager:
         self._best_by = best_by
         self._items = items
         self._session = session
-        self._pool = ThreadPoolExecutor(1, "anabranch saves") if save_async and session is None else None
+        self._pool = ThreadPoolExecutor(1, "anabranch saves") if save_async else None
+        self._consistent = consistent
         self._writing: Future[None] | None = None
         self._saved_at = 0.0
         self._programs: dict[str, tuple[Any, ...]] = {}
@@ -114,7 +118,8 @@ class CheckpointManager:
         Raises:
             OSError: this checkpoint, or the one before it that a thread has written, could not be written.
         """
-        self.wait_until_finished()
+        if self._writing is not None and self._writing.done():
+            self.wait_until_finished()  # what went wrong is raised, also where nothing is due
         if not self._is_due(step):
             return False
         if self._best_by is not None and metrics is None:
@@ -123,27 +128,35 @@ class CheckpointManager:
         noted = {name: float(value) for name, value in (metrics or {}).items()}
         more = {"step": int(step), "time": self._saved_at, "metrics": noted}
         folder = self._folder(step)
-        if self._session is not None:
-            self._run_save(folder, more)
-            self._remove_old()
-            return True
-        values = {name: np.array(_value_of(part)) for name, part in self._parts().items()}
+        write = self._writes(folder, more) if self._session is None else self._writes_on_tasks(folder, more)
         if self._pool is None:
-            self._write(folder, values, more)
+            write()
         else:
-            self._writing = self._pool.submit(self._write, folder, values, more)
+            self._writing = self._pool.submit(write)
         return True
 
     def _is_due(self, step: int) -> bool:
-        latest = self.latest_step()
-        if step % self._interval_steps or (latest is not None and latest >= step):
+        if step % self._interval_steps:
             return False
-        return self._interval_seconds is None or time.time() - self._saved_at >= self._interval_seconds
+        if self._interval_seconds is not None and time.time() - self._saved_at < self._interval_seconds:
+            return False
+        latest = self.latest_step()  # which waits for the checkpoint that is being saved
+        return latest is None or latest < step
 
-    def _write(self, folder: Folder, values: Mapping[str, Any], more: Mapping[str, Any]) -> None:
-        folder.remove(MANIFEST)
-        write_manifest(folder, [write_shard(folder, 0, 1, values)], more)
-        self._remove_old()
+    def _writes(self, folder: Folder, more: Mapping[str, Any]) -> Callable[[], None]:
+        """Return what writes the values of this process."""
+        copied = self._copied() if self._consistent else None
+
+        def write() -> None:
+            values = self._copied() if copied is None else copied
+            folder.remove(MANIFEST)
+            write_manifest(folder, [write_shard(folder, 0, 1, values)], more)
+            self._remove_old()
+
+        return write
+
+    def _copied(self) -> dict[str, Any]:
+        return {name: np.array(_value_of(part)) for name, part in self._parts().items()}
 
     def wait_until_finished(self) -> None:
         """Wait until the checkpoint that is being saved is on the disk.
@@ -292,16 +305,29 @@ class CheckpointManager:
             raise TypeError(f"CheckpointManager(session=...) saves variables; {others} are none. Leave them out.")
         return found
 
-    def _run_save(self, folder: Folder, more: Mapping[str, Any]) -> None:
-        folder.remove(MANIFEST)
+    def _writes_on_tasks(self, folder: Folder, more: Mapping[str, Any]) -> Callable[[], None]:
+        """Return what has tasks write, from copies if they are to."""
         if "save" not in self._programs:
             variables = self._variables()
             with self._graph().as_default():
                 where, what = _text("folder"), _text("metadata")
-                done = save(where, list(variables), list(variables.values()), what)
-            self._programs["save"] = done, where, what
-        done, where, what = self._programs["save"]
-        self._session.run(done, {where: folder.absolute(), what: json.dumps(more)})
+                given = where, list(variables), list(variables.values()), what
+                if self._pool is not None and self._consistent:
+                    copied, done = save_copies(self._root.absolute(), *given)
+                else:
+                    copied, done = None, save(*given)
+            self._session.program(done, [where, what])  # here, as the thread must not read a graph that still grows
+            self._programs["save"] = copied, done, where, what
+        copied, done, where, what = self._programs["save"]
+        if copied is not None:
+            self._session.run(copied)
+
+        def write() -> None:
+            folder.remove(MANIFEST)
+            self._session.run(done, {where: folder.absolute(), what: json.dumps(more)})
+            self._remove_old()
+
+        return write
 
     def _run_restore(self, folder: Folder) -> None:
         if "restore" not in self._programs:

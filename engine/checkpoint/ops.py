@@ -15,6 +15,7 @@ import numpy as np
 
 from ..common.dtypes import as_dtype, name_of, string
 from ..common.quick_dataclass import dataclass
+from ..control_flow.grouping import group
 from ..graph.device import DeviceName
 from ..graph.op import Effect, as_scalar_or_array
 from ..graph.scopes import device
@@ -22,6 +23,7 @@ from ..graph.spec import as_shape, shape_accepts, shape_text
 from ..graph.state.sharded import Rows, ShardedVariable
 from ..graph.state.variable import Variable
 from ..ops.base import Op, Operation, Tensor, TensorSpec, apply, apply_effect, apply_multi, convert_to_tensor
+from ..queues.errors import StateLostError
 from .files import CheckpointReader, Part, write_manifest, write_shard
 
 _TEXT = TensorSpec((), string)
@@ -31,6 +33,7 @@ class _FileOp(Op):
     """Base: ops that touch files. They have no gradient."""
 
     host_only: ClassVar[bool] = True
+    takes_long: ClassVar[bool] = True
     no_samples: ClassVar[str] = "touches files: test_checkpoints"
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
@@ -45,12 +48,15 @@ class SaveShard(_FileOp):
     number: int
     count: int
     parts: tuple[tuple[int, ...], ...] = ()  # for each tensor () if it is whole, or first, stop, step, rows of all
+    copies: str = ""  # in place of tensors, those that `CopyParts` has taken under this name
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return _TEXT
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         folder, *tensors = inputs
+        if self.copies:
+            tensors = _copied(self.copies, self.number)
         rows = self.parts or ((),) * len(tensors)
         found = [
             Part(name, value, Rows(*region[:3]), region[3]) if region else Part(name, value, None, 0)
@@ -60,6 +66,43 @@ class SaveShard(_FileOp):
 
     def effects(self) -> Iterable[Effect]:  # shards are written at once
         return (Effect(f"shard {self.number} of a checkpoint", writes=True),)
+
+
+_copies: dict[tuple[str, int], list[Any]] = {}  # by name and number of the shard; kept, to be written over
+
+
+@dataclass(frozen=True)
+class CopyParts(_FileOp):
+    """Copies tensors into memory that is kept, from where `SaveShard` writes them while steps change the originals."""
+
+    name: str
+    number: int
+
+    def infer(self, *inputs: Any) -> Any:
+        return ()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        tensors: list[Any] = [np.asarray(each) for each in inputs]
+        kept = _copies.get((self.name, self.number), [])
+        if [(each.shape, each.dtype) for each in kept] == [(each.shape, each.dtype) for each in tensors]:
+            for copy, tensor in zip(kept, tensors, strict=True):
+                np.copyto(copy, tensor)
+        else:
+            _copies[self.name, self.number] = [tensor.copy() for tensor in tensors]
+        return ()
+
+    def effects(self) -> Iterable[Effect]:
+        return (Effect(f"copies for shard {self.number} of a checkpoint", writes=True),)
+
+
+def _copied(name: str, number: int) -> list[Any]:
+    found = _copies.get((name, number))
+    if found is None:
+        raise StateLostError(
+            f"The copies for shard {number} of a checkpoint are gone: the task that had taken them was started again. "
+            "Restore its variables from a checkpoint before, and save again."
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -150,25 +193,70 @@ def save(prefix: Any, names: Sequence[str], tensors: Sequence[Any], metadata: An
     >>> ab.io.restore("saved", ["b"], [ab.InputSpec(shape=(1,), dtype="float32")])[0].numpy()
     array([0.5], dtype=float32)
     """
+    where = _as_text(prefix)
+    groups = _by_task(names, tensors)
+    shards: list[Tensor] = []
+    for number, (task, parts) in enumerate(groups.items()):
+        with _on(task):
+            given = [convert_to_tensor(part) for _, part, _ in parts]
+            shards.append(apply(_shard(parts, number, len(groups)), where, *given, name=f"save/shard_{number}"))
+    return apply_effect(WriteManifest(), where, _as_text(metadata), *shards, name="save/manifest")
+
+
+def save_copies(
+    copies: str, prefix: Any, names: Sequence[str], variables: Sequence[Any], metadata: Any
+) -> tuple[Operation, Operation]:
+    """Build a `save` in two steps: one copies the variables on their tasks, the other writes the copies.
+
+    Args:
+        copies: a name for the copies, which tasks keep: the next ones under that name take their memory.
+        prefix, names, variables, metadata: as for `save`, in a graph.
+
+    Returns:
+        The operation that copies, and the one that writes the manifest.
+    """
+    where = _as_text(prefix)
+    groups = _by_task(names, variables)
+    taken: list[Operation | None] = []
+    shards: list[Tensor] = []
+    for number, (task, parts) in enumerate(groups.items()):
+        with _on(task):
+            given = [convert_to_tensor(part) for _, part, _ in parts]
+            taken.append(apply_effect(CopyParts(copies, number), *given, name=f"save/copies_{number}"))
+            shard = _shard(parts, number, len(groups), copies)
+            shards.append(apply(shard, where, name=f"save/shard_{number}"))
+    written = apply_effect(WriteManifest(), where, _as_text(metadata), *shards, name="save/manifest")
+    copied = group(*taken)
+    assert written is not None, "a graph is the default one"
+    assert copied is not None, "a graph is the default one"
+    return copied, written
+
+
+_Part = tuple[str, Any, tuple[int, ...]]  # the name of a tensor, what is saved of it, and which rows that is
+
+
+def _by_task(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, list[_Part]]:
+    """Return what each task is to save."""
     names = [str(name) for name in names]
     if len(names) != len(tensors):
         raise ValueError(f"save: {len(names)} names and {len(tensors)} tensors were given; give as many.")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"save: the names {twice} are given more than once; a checkpoint has one tensor of a name.")
-    where = _as_text(prefix)
-    groups: dict[str, list[tuple[str, Any, tuple[int, ...]]]] = {}
+    groups: dict[str, list[_Part]] = {}
     for name, tensor in zip(names, tensors, strict=True):
         for part, region in _parts_of(tensor):
             groups.setdefault(_task_of(part), []).append((name, part, region))
-    shards: list[Tensor] = []
-    for number, (task, parts) in enumerate(groups.items()):
-        regions = tuple([region for _, _, region in parts])
-        op = SaveShard(tuple([name for name, _, _ in parts]), number, len(groups), regions if any(regions) else ())
-        with device(task) if task else contextlib.nullcontext():
-            given = [convert_to_tensor(part) for _, part, _ in parts]
-            shards.append(apply(op, where, *given, name=f"save/shard_{number}"))
-    return apply_effect(WriteManifest(), where, _as_text(metadata), *shards, name="save/manifest")
+    return groups
+
+
+def _on(task: str) -> Any:
+    return device(task) if task else contextlib.nullcontext()
+
+
+def _shard(parts: Sequence[_Part], number: int, count: int, copies: str = "") -> SaveShard:
+    regions = tuple([region for _, _, region in parts])
+    return SaveShard(tuple([name for name, _, _ in parts]), number, count, regions if any(regions) else (), copies)
 
 
 def _parts_of(tensor: Any) -> list[tuple[Any, tuple[int, ...]]]:
@@ -245,4 +333,4 @@ def _spec_of(value: Any) -> TensorSpec:
     return TensorSpec(as_shape(spec.shape), as_dtype(spec.dtype))
 
 
-__all__ = ["assign_restored", "restore", "save"]
+__all__ = ["assign_restored", "restore", "save", "save_copies"]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .op import OUTSIDE_WORLD
 from .provenance import Location
 
 if TYPE_CHECKING:
@@ -233,7 +232,7 @@ def _answer(function: DeviceFunction, made: Any) -> DeviceName:
 def settle_operation(operation: Operation, scope: DeviceScope) -> None:
     """Give a new operation its device: that of the state which it touches, or what the scopes ask for."""
     if not operation.op.regions:
-        touched = [effect.resource for effect in operation.effects if effect.resource is not OUTSIDE_WORLD]
+        touched = [effect.resource for effect in operation.effects if not isinstance(effect.resource, str)]
         if touched:
             operation.device = _device_of_state(touched)
             operation.colocations = ()

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class Effect(NamedTuple):
-    """An access to a resource (a variable, a random state, the outside world), kept in program order."""
+    """An access to a resource (a variable, a random state), kept in program order.
+
+    A resource that is a text, such as the outside world, has no place: what touches it may run on several devices.
+    """
 
     resource: Any
     writes: bool
@@ -121,6 +124,8 @@ class Op:
             for elementwise ops. Fission takes it out of loops, with a product that uses it.
         kept_on_host: whether the result is kept in the memory of the host, whatever device the inputs are on.
         host_only: whether `run` computes with NumPy alone, so that no GPU can run it.
+        takes_long: whether a run takes long whatever its inputs are, as one that writes files. Other steps go on
+            beside it.
         no_samples: why the op has no samples, and which tests it has instead; empty where it has some.
     """
 
@@ -146,6 +151,7 @@ class Op:
     batchable: ClassVar[bool] = False
     kept_on_host: ClassVar[bool] = False
     host_only: ClassVar[bool] = False
+    takes_long: ClassVar[bool] = False
     no_samples: ClassVar[str] = ""
 
     regions: tuple[Region, ...] = ()  # those of a loop or branch

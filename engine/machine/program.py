@@ -177,8 +177,10 @@ class MachineProgram:
         def way(node: Node) -> str:
             if may_wait(node):
                 return "wait"
-            if self._own_memory(node) or (
-                several and (node.seconds > machine_profile().long_seconds or node in self._long)
+            if (
+                self._own_memory(node)
+                or node.operations[0].op.takes_long
+                or (several and (node.seconds > machine_profile().long_seconds or node in self._long))
             ):
                 return "apart"
             return "here"
@@ -503,7 +505,7 @@ def _stands_alone(node: Node, devices: Mapping[str, Device]) -> bool:
 
     So is a read of a history, which may have to come from the host.
     """
-    if may_wait(node):
+    if may_wait(node) or node.operations[0].op.takes_long:
         return True
     if devices[str(node.device)].has_own_memory:
         return isinstance(node.operations[0].op, ArrayRead)

@@ -16,7 +16,6 @@ from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph.device import Colocation, DeviceName, State
 from ..graph.graph import Graph, Operation, Parameter, Placeholder, ReadVariable
-from ..graph.op import OUTSIDE_WORLD
 from ..graph.spec import ArraySpec
 from ..graph.tensor import Symbol
 from ..ops.containers.records import RecordSpec
@@ -147,7 +146,7 @@ class Constraints:
                 if inner in self._parents:
                     self._unite(operation, inner, "a recursive function is not spread over devices")
         for effect in operation.effects:
-            if effect.resource is not OUTSIDE_WORLD and not operation.op.regions:
+            if not isinstance(effect.resource, str) and not operation.op.regions:
                 self._unite_with_resource(operation, effect.resource)
         for held in () if runs_on_host(operation) else operation.colocations:  # the host's memory is near all devices
             if isinstance(held, Colocation) and held.binding:

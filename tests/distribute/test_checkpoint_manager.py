@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -257,14 +258,91 @@ def test_a_folder_that_tasks_do_not_share_is_an_error(tmp_path: Path, monkeypatc
         with ab.Session(graph, target=worker.target) as session:
             manager = CheckpointManager(shared, [a, b], session=session)
             assert manager.save(1)
+            manager.wait_until_finished()
             is_own = True
+            assert manager.save(2)
             with pytest.raises(FileNotFoundError, match=r"has written 'shard-0-of-2.h5' .* that all tasks share"):
-                manager.save(2)
+                manager.save(3)
             assert manager.all_steps() == [1]
             is_own = False
             assert manager.save(3)
             assert manager.restore() == 3
     assert (own / "shard-0-of-2.h5").exists()
+
+
+class Gate:
+    """Holds writing up, so that a test may do something meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, place: Any) -> None:
+        self.opened, self.reached = threading.Event(), threading.Event()
+        monkeypatch.setattr(place, "write_shard", self.write)
+
+    def write(self, *given: Any) -> Any:
+        self.reached.set()
+        assert self.opened.wait(PATIENCE), "nobody has opened it"
+        return write_shard(*given)
+
+
+def test_a_step_between_two_checkpoints_does_not_wait(v: ab.Variable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gate = Gate(monkeypatch, module)
+    with CheckpointManager(tmp_path, [v], save_interval_steps=2) as manager:
+        assert manager.save(2)
+        assert not manager.save(3), "the thread still writes, and nothing is due"
+        gate.opened.set()
+        assert manager.save(4)
+
+
+@pytest.mark.parametrize("consistent", [True, False])
+def test_tasks_write_while_steps_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, consistent: bool):
+    gate = Gate(monkeypatch, ops)
+    monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
+    unknown = {"ps": ["localhost:0"], "worker": ["localhost:0"]}
+    with (
+        ab.distribute.Server(unknown, "ps", 0) as ps,
+        ab.distribute.Server({**unknown, "ps": [ps.target[7:]]}, "worker", 0) as worker,
+        ab.Graph().as_default() as graph,
+    ):
+        with ab.device(PS):
+            a = ab.Variable(np.arange(4.0), name="a")
+        with ab.device(WORKER):
+            b = ab.Variable(np.ones(2, "float32"), name="b")
+        change = [a.assign_add(np.ones(4)), b.assign_add(np.ones(2, "float32"))]
+        with ab.Session(graph, target=worker.target) as session:
+            manager = CheckpointManager(tmp_path, [a, b], consistent=consistent, session=session)
+            for step in (1, 2):  # copies are written over
+                gate.opened.clear()
+                gate.reached.clear()
+                assert manager.save(step)
+                assert gate.reached.wait(PATIENCE)
+                session.run(change)
+                gate.opened.set()
+                manager.wait_until_finished()
+            assert manager.restore(2) == 2
+            values = session.run([a, b])
+            manager.close()
+    # Where nothing is copied, a task may have read what it holds before or behind the change.
+    assert values[0].tolist() in (
+        [[1.0, 2.0, 3.0, 4.0]] if consistent else [[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0]]
+    )
+    assert values[1].tolist() in ([[2.0, 2.0]] if consistent else [[2.0, 2.0], [3.0, 3.0]])
+
+
+def test_copies_that_are_gone_are_an_error(running: Running, tmp_path: Path):
+    with ab.Graph().as_default() as graph, ab.device(PS):
+        a = ab.Variable(np.arange(4.0), name="copied")
+        _, written = ops.save_copies("never taken", str(tmp_path / "step-1"), ["a"], [a], "{}")
+    gone = pytest.raises(ab.errors.StateLostError, match="copies for shard 0 of a checkpoint are gone")
+    with ab.Session(graph, target=running[WORKER].target) as session, gone:
+        session.run(written)
+
+
+def test_what_saves_and_restores_is_where_it_is_asked_for(graph: ab.Graph):
+    """Devices asked for were left out for what has effects on files, so that costs alone decided."""
+    with ab.device(PS):
+        ab.io.save("nowhere", ["a"], [ab.constant([1.0])])
+        (a,) = ab.io.restore("nowhere", ["a"], [ab.InputSpec(shape=(1,), dtype="float32")])
+    assert {each.device for each in graph.operations if "checkpoint" in str(each.effects)} == {PS}
+    assert a.device == PS
 
 
 @pytest.mark.parametrize("seed", range(3))
