@@ -25,11 +25,18 @@ class TaskProcess:
         address: where it listens.
     """
 
-    def __init__(self, cluster: dict[str, list[str]], job: str, index: int = 0, *options: str) -> None:
+    def __init__(
+        self,
+        cluster: dict[str, list[str]],
+        job: str,
+        index: int = 0,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         command = [sys.executable, "-W", "error", "-m", "anabranch", "worker", "--cluster", json.dumps(cluster)]
         command += ["--job-name", job, "--task-index", str(index), *options]
-        environment = {**os.environ, "ANABRANCH_TOKEN": TOKEN}
-        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        variables = {**os.environ, "ANABRANCH_TOKEN": TOKEN, **(environment or {})}
+        self._process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
         line = self._process.stdout.readline() if ready else ""
@@ -87,6 +94,7 @@ def tasks(
     workers: int = 1,
     all_with: tuple[str, ...] = (),
     by_task: Mapping[str, tuple[str, ...]] | None = None,
+    environment_of_ps: Mapping[str, str] | None = None,
 ) -> Generator[Running]:
     """Workers and ps tasks, by name; clients address the first worker, which has the addresses of the others.
 
@@ -95,13 +103,15 @@ def tasks(
         ps, workers: how many of these there are.
         all_with: options of all tasks.
         by_task: further options of some tasks, by their names.
+        environment_of_ps: further variables of the environment of ps tasks.
     """
     with contextlib.ExitStack() as stack:
         found: dict[str, TaskProcess] = {}
 
         def start(cluster: dict[str, list[str]], job: str, index: int, *options: str) -> str:
             own = (by_task or {}).get(f"/job:{job}/task:{index}", ())
-            made = TaskProcess(cluster, job, index, *all_with, *own, *options)
+            variables = environment_of_ps if job == "ps" else None
+            made = TaskProcess(cluster, job, index, *all_with, *own, *options, environment=variables)
             stack.callback(made.end)
             found[made.name] = made
             return made.address
