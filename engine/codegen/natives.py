@@ -40,6 +40,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "conv_input_grad": ("convolution.convolution", "bind_input_gradient"),
     "horizontally_fused": ("elementwise.horizontal_fusion", "bind_horizontally_fused"),
     "int4_matmul": ("matmul.int4", "bind_int4"),
+    "laid_out_int4_mat_mul": ("matmul.int4", "bind_int4"),
     "laid_out_mat_mul": ("matmul.quantized", "bind_quantized"),
     "gather_segments": ("gather.segments", "gather_runner"),
     "log_softmax": ("elementwise.open_rows", "bind_open_rows"),

@@ -13,6 +13,7 @@ from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..ops.internal.fused import Fused
 from ..ops.internal.int4_matmul import Int4MatMul
+from ..ops.internal.laid_out_int4 import Int4Panels
 from ..ops.internal.laid_out_matmul import Panels
 from ..ops.internal.packed import Layout
 from ..ops.internal.product_then import WinogradThen
@@ -80,7 +81,11 @@ class KernelRule(FusionRule):
     def layout(self, rows: int | None, weight: TensorSpec, transpose: bool) -> Layout | None:
         return layout_for(rows, weight, transpose)
 
-    def panels(self, product: Operation) -> Panels | None:
+    def panels(self, product: Operation) -> Panels | Int4Panels | None:
+        if isinstance(product.op, Int4MatMul):
+            from .matmul.int4 import int4_panels_for
+
+            return int4_panels_for(product)
         from .matmul.quantized import panels_for
 
         return panels_for(product)

@@ -30,6 +30,7 @@ _STAYING = (*_MOVING, "native", "epilogues")
 _WITH_MORE = ("product_then", "winograd_then")
 _PRODUCTS = (
     *("matmul", "packed_mat_mul", "batch_matmul", "contraction", "quantized_matmul", "laid_out_mat_mul"),
+    *("int4_matmul", "laid_out_int4_mat_mul"),
     *("conv", "conv_input_grad", "conv_filter_grad", "winograd"),
     *_WITH_MORE,
 )

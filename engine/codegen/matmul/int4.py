@@ -4,12 +4,14 @@ A row is multiplied by a number that makes its largest element 2**22, and rounde
 float32. Each of these integers is three digits of 8 bits with a sign: a row is three rows for the instructions of
 `nibbles` on VNNI and AVX2, elsewhere for those of `dot_products`. Of a group of terms the sums of the three are exact.
 They become one float, which is multiplied by the group's scale, group by group: all instructions give the same bits. In
-the panel integers are 8 too large, which is added to the zero point.
+the panel integers are 8 too large, which is added to the zero point. A variable's matrix is laid out in panels once, as
+a whole (`Int4Panels`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ import numpy as np
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.internal.int4_matmul import Int4MatMul
+from ...ops.internal.laid_out_int4 import Int4Panels, LaidOutInt4MatMul
 from ..elementwise.bound import BoundKernel
 from ..elementwise.open_sizes import BoundedCache
 from ..llvm.builder import BYTES, FunctionBuilder, Size
@@ -41,6 +44,7 @@ from .nibbles import (
 from .quantized import bytes_of_row, float_text, lanes_of, largest_of, parts_of, rounded, total_of
 
 _FEW_ROWS, _MOST_ROWS = 8, 128
+_LARGE_GROUP = 64  # terms from which on kernels of any number of rows take no longer than floats
 _LARGEST, _EPSILON = 1 << 22, 1e-30
 _POINTERS = ("x", "packed", "scale", "zero", "out")
 _NUMBERS = ("rows", "terms", "columns", "block", "parts", "digits", "factors", "totals", "step")
@@ -55,26 +59,27 @@ class Int4Kernel:
 
     Attributes:
         dot: the instruction that adds products.
+        is_laid_out: the matrix is in the layout of panels.
     """
 
     dot: DotProduct
+    is_laid_out: bool = False
     effort = Effort.LARGE
-    operands = (
-        Operand("float", 2),
-        Operand("i8", 2),
-        Operand("float", 2),
-        Operand("i8", 2),
-        Operand("float", 2, (), True),
-    )
     number_count = len(_NUMBERS)
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The rows, the integers, scales, zero points, and the result."""
+        packed = Operand("i8", 1 if self.is_laid_out else 2)
+        return Operand("float", 2), packed, Operand("float", 2), Operand("i8", 2), Operand("float", 2, (), True)
 
     def print_run(self, name: str) -> str:
         if keeps_nibbles(self.dot):
             tiles = [print_nibbles(self.dot, name, rows) for rows in _tiles(self.dot)]
-            functions = [print_pairing(self.dot, name), *tiles]
+            functions = tiles if self.is_laid_out else [print_pairing(self.dot, name), *tiles]
         else:
             functions = [print_packing(self.dot, name, False, four_bits=True), print_tile(self.dot, name, DIGITS)]
-        functions += [_print_digits(self.dot, name), _print_sums(self.dot, name), _print_task(self.dot, name)]
+        functions += [_print_digits(self.dot, name), _print_sums(self.dot, name), _print_task(self, name)]
         return "".join([*functions, _print_run(self.dot, name)])
 
 
@@ -88,20 +93,26 @@ class OpenInt4Product:
 
     def __init__(self, op: Int4MatMul, inputs: list[TensorSpec]) -> None:
         self._op, self._inputs = op, inputs
+        self._spec = Int4Kernel(dot_product_of(library.host), isinstance(op, LaidOutInt4MatMul))
         self._known = BoundedCache[tuple[int, int], BoundKernel](self._bind)
         self._last: tuple[Any, int] = (None, 0)  # the groups of the terms, and what was found of them
-        self._most_rows = most_rows(dot_product_of(library.host), inputs)
-        library.expect(Int4Kernel(dot_product_of(library.host)))
+        self._most_rows = most_rows(self._spec.dot, inputs)
+        library.expect(self._spec)
 
     def __call__(self, x: Any, packed: Any, scale: Any, zero: Any, group: Any) -> Any:
         """The product."""
-        block = self._block_of(group) if 0 < len(x) <= self._most_rows else 0
-        if block:
-            kernel = self._known[len(x), block]
-            result = np.empty((len(x), self._op.matrix.columns), np.float32)
-            if not kernel.entry(kernel.table, *map(id, (x, packed, scale, zero, result))):
-                return result
-        return self._op.run(np, x, packed, scale, zero, group)
+        rows, most = len(x), self._most_rows
+        may_be_many = self._spec.is_laid_out and most >= _LARGE_GROUP  # floats of a layout take longer to make
+        block = self._block_of(group) if rows > 0 and (rows <= most or may_be_many) else 0
+        if not block:
+            return self._op.run(np, x, packed, scale, zero, group)
+        result = np.empty((rows, self._op.matrix.columns), np.float32)
+        for start in range(0, rows, most):
+            own, target = x[start : start + most], result[start : start + most]
+            kernel = self._known[len(own), block]
+            if kernel.entry(kernel.table, *map(id, (own, packed, scale, zero, target))):
+                kernel.refit((own, packed, scale, zero), (target,))
+        return result
 
     def _block_of(self, group: Any) -> int:
         """The terms of a group; 0 where groups are not of one size and in order, or too large or odd for kernels."""
@@ -121,7 +132,7 @@ class OpenInt4Product:
         terms = int(known.shape[1] or 0)
         x = TensorSpec((rows, terms), known.dtype)
         result = self._op.infer(x)
-        spec = Int4Kernel(dot_product_of(library.host))
+        spec = self._spec
         itemsize = BYTES[_element(spec.dot)]
         line = bytes_of_row(terms * itemsize)
         needed = [DIGITS * rows * line, rows * 4, DIGITS * rows * -(-terms // block) * 4]
@@ -138,6 +149,14 @@ def bind_int4(operation: Operation) -> OpenInt4Product | None:
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     assert isinstance(op, Int4MatMul)
     return OpenInt4Product(op, specs) if can_multiply(specs) and op.matrix.columns else None
+
+
+def int4_panels_for(product: Operation) -> Int4Panels | None:
+    """Return the layout in which the kernel of an `Int4MatMul` reads its matrix; None if it has none."""
+    dot, (terms, width) = dot_product_of(library.host), product.inputs[1].shape or (None, None)
+    if not keeps_nibbles(dot) or not terms or not width or bind_int4(product) is None:
+        return None
+    return Int4Panels(terms, width, line_of(dot))
 
 
 def can_multiply(inputs: list[TensorSpec]) -> bool:
@@ -253,9 +272,10 @@ def _print_sums(dot: DotProduct, name: str) -> str:
     pointers = ["ptr %sums", "ptr %scale", "ptr %zero", "ptr %out", "i64 %width", "i64 %is_first"]
     code = FunctionBuilder(f"{name}_sums", [*pointers, *[f"i32 %total{digit}" for digit in range(DIGITS)]])
     is_first = code.compare("ne", "%is_first", 0)
-    whole = code.mul(code.div("%width", 8), 8)
+    most = lanes_of(dot)
+    whole = code.mul(code.div("%width", most), most)
     middle = code.let(f"add i32 {code.let('shl i32 %total1, 8')}, %total0")
-    for lanes, start, stop in ((8, 0, whole), (1, whole, "%width")):
+    for lanes, start, stop in ((most, 0, whole), (1, whole, "%width")):
         integers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
         totals = [code.broadcast(lanes, "i32", total) for total in (middle, "%total2")]
         with code.loop(start, stop, lanes) as column:
@@ -281,8 +301,9 @@ def _print_sums(dot: DotProduct, name: str) -> str:
     return code.text()
 
 
-def _print_task(dot: DotProduct, name: str) -> str:
-    """A part takes some of the panels, group by group of terms."""
+def _print_task(kernel: Int4Kernel, name: str) -> str:
+    """A part takes some of the panels, group by group of terms; those that are laid out one after the other."""
+    dot = kernel.dot
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     fields = Fields(code, "%context", _FIELDS)
     rows, terms, columns, block = (fields[size] for size in ("rows", "terms", "columns", "block"))
@@ -290,9 +311,11 @@ def _print_task(dot: DotProduct, name: str) -> str:
     panels, groups = code.ceil_div(columns, wide), code.ceil_div(terms, block)
     first, end = print_share(code, panels, "%part", fields["parts"])
     sums = code.slot(f"[{tiles[0] * DIGITS * wide} x i32]")
-    most, prepare = (panels_of(dot), _nibbles) if keeps_nibbles(dot) else (1, _laid_out)
+    most, prepare = (panels_of(dot), _nibbles) if keeps_nibbles(dot) else (1, _copied)
+    if kernel.is_laid_out:
+        most, prepare = 1, _in_place
     print_panels = prepare(code, dot, name, fields, (first, end))
-    with code.loop(0, groups) as group, code.loop(first, end, most) as base:
+    with _print_order(code, groups, (first, end, most), kernel.is_laid_out) as (group, base):
         start = code.mul(group, block)
         size, count = code.least(block, code.sub(terms, start)), code.least(most, code.sub(end, base))
         print_rows = print_panels(start, size, base, count)
@@ -316,6 +339,19 @@ def _print_task(dot: DotProduct, name: str) -> str:
         with code.loop(begin, stop) as column:
             code.store("float", code.let(f"fdiv float {code.load('float', out, column)}, {factor}"), out, column)
     return code.text()
+
+
+@contextmanager
+def _print_order(
+    code: FunctionBuilder, groups: Size, panels: tuple[Size, Size, int], is_laid_out: bool
+) -> Generator[tuple[str, str]]:
+    """Loops for groups of terms and for panels, whose bytes are read in the order in which they are in memory."""
+    if is_laid_out:
+        with code.loop(*panels) as base, code.loop(0, groups) as group:
+            yield group, base
+    else:
+        with code.loop(0, groups) as group, code.loop(*panels) as base:
+            yield group, base
 
 
 def _print_scaled(
@@ -344,10 +380,31 @@ def _print_scaled(
     code.call(f"{name}_sums", given)
 
 
-def _laid_out(
+def _in_place(
     code: FunctionBuilder, dot: DotProduct, name: str, fields: Fields, share: tuple[Size, Size]
 ) -> _PrintPanels:
-    """Lay a panel out for the instruction, and multiply by that."""
+    """Multiply by a panel that is laid out."""
+    line = line_of(dot)
+    step = code.mul(code.round_up(fields["terms"], FOUR), line)  # to the next panel
+    packed = fields.address("packed", "i8")
+
+    def print_panels(start: Size, size: Size, base: Size, count: Size) -> _PrintRows:
+        panel = code.at("i8", packed, code.add(code.mul(base, step), code.mul(start, line)))
+        ahead = code.at("i8", panel, code.mul(size, line))
+
+        def print_rows(digits: str, sums: str, number: Size, width: Size, rows: int) -> None:
+            pointers = [("ptr", digits), ("ptr", panel), ("ptr", sums), ("ptr", ahead)]
+            code.call(f"{name}_nibbles{rows}", [*pointers, ("i64", fields["step"]), ("i64", size), ("i64", line)])
+
+        return print_rows
+
+    return print_panels
+
+
+def _copied(
+    code: FunctionBuilder, dot: DotProduct, name: str, fields: Fields, share: tuple[Size, Size]
+) -> _PrintPanels:
+    """Copy a panel for the instruction, and multiply by that."""
     panel_memory = code.slot(f"[{BLOCK * PANEL} x i8]")
     columns = fields["columns"]
     line = code.ceil_div(columns, 2)  # bytes

@@ -20,6 +20,7 @@ from ...graph.state.initial_values import Later
 from ...graph.state.variable import Variable
 from ..base import Op, Operation, Sample, Tensor
 from ..neural.quantized import QuantizedMatMul
+from .laid_out_int4 import Int4Panels
 
 SUB = 16  # columns that are side by side
 _MOST_COMPUTED = 2  # of so many times that a value was needed again, it stays beside the layout
@@ -45,6 +46,11 @@ class Panels:
     granule: int
     subs: int
     is_unsigned: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the matrix as it is stored elsewhere."""
+        return (self.columns, self.terms) if self.transpose else (self.terms, self.columns)
 
     @property
     def padded(self) -> int:
@@ -93,7 +99,7 @@ class LaidOut(Later):
 
     keeps_array = True
 
-    def __init__(self, panels: Panels, array: Any) -> None:
+    def __init__(self, panels: Panels | Int4Panels, array: Any) -> None:
         self.panels = panels
         self.dtype = dtypes.as_dtype("int8")
         self.content = panels.laid_out(np, array)
@@ -102,8 +108,7 @@ class LaidOut(Later):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        sizes = self.panels.terms, self.panels.columns
-        return sizes[::-1] if self.panels.transpose else sizes
+        return self.panels.shape
 
     @property
     def is_rarely_computed(self) -> bool:
@@ -120,7 +125,7 @@ class ReadLaidOut(Op):
     """The bytes of a variable's matrix in a layout.
 
     Args:
-        variable: of int8.
+        variable: of int8; its bytes may hold two integers each.
         panels: the layout.
     """
 
@@ -129,7 +134,7 @@ class ReadLaidOut(Op):
     cost: ClassVar[Cost] = Cost.NOTHING
     view = True  # nobody writes over it
 
-    def __init__(self, variable: Variable, panels: Panels) -> None:
+    def __init__(self, variable: Variable, panels: Panels | Int4Panels) -> None:
         self.variable, self.panels = variable, panels
 
     def infer(self, *inputs: Any) -> TensorSpec:

@@ -13,6 +13,7 @@ from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.state.variable import Assign as AssignVariable
 from ...ops.containers.indexed_slices import AssignRows
+from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.update_rows import UpdateRows
 from ...ops.linear_algebra.linalg import MatMul
 from ...ops.neural.quantized import QuantizedMatMul
@@ -293,6 +294,7 @@ PIPELINE = (
         moves_writes=True,
     ),
     _switched("epilogues", _epilogues, KERNELS, FUSION, ONE_HOST, by_rules=True),
+    _switched("lay_out_int4", _lay_out, KERNELS, ONE_HOST, of=(Int4MatMul,), switch="lay_out"),  # which that has made
     Pass(
         "late_rows",
         "take rows where they are used first",

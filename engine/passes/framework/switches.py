@@ -45,7 +45,7 @@ _TABLE = (
     Switch("row_updates", "add up rows of tables without joining, writing or sorting them first", is_exact=False),
     Switch("materialise_transposes", "copy transposed arrays once whose slices a loop multiplies", is_exact=False),
     Switch("pack", "compute products of few rows by weights that are packed once", is_exact=False),
-    Switch("lay_out", "lay int8 matrices of variables out once, in the order in which kernels read them"),
+    Switch("lay_out", "lay int8 and int4 matrices of variables out once, in the order in which kernels read them"),
     Switch("winograd", "compute convolutions with 3 x 3 taps with fewer multiplications", is_exact=False),
     Switch("fuse", "compute chains of elementwise operations in one kernel", is_exact=False),
     Switch("reductions", "take sums, means and maxima into the kernels of what they reduce", is_exact=False),

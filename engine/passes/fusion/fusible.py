@@ -14,6 +14,7 @@ from ...graph.spec import Spec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.shaping import BroadcastTo, Reshape
 from ...ops.internal.fused import Fused, Part
+from ...ops.internal.laid_out_int4 import Int4Panels
 from ...ops.internal.laid_out_matmul import Panels
 from ...ops.internal.packed import Layout as PackedLayout
 from ...ops.math.reduced import Sum
@@ -75,8 +76,8 @@ class FusionRule:
         """
         return None
 
-    def panels(self, product: Operation) -> Panels | None:
-        """Return the layout in which the kernel of a `QuantizedMatMul` reads its matrix; None if it has none."""
+    def panels(self, product: Operation) -> Panels | Int4Panels | None:
+        """Return the layout in which the kernel of a product reads its matrix of integers; None if it has none."""
         return None
 
 

@@ -1,8 +1,9 @@
-"""Lay out int8 matrices of variables once, as kernels read them: products take the layout in place of the matrix.
+"""Lay out matrices of integers once, as kernels read them: products take the layout in place of a variable's matrix.
 
 A `QuantizedMatMul` of a variable that nothing in the step writes becomes a `LaidOutMatMul` of what `ReadLaidOut` gives,
-in loops and branches too. The variable keeps the layout in place of its value, so that memory holds the matrix once.
-Where the step needs the matrix besides, as gradients do, the product takes it as it is.
+in loops and branches too, and an `Int4MatMul` becomes a `LaidOutInt4MatMul`. The variable keeps the layout in place of
+its value, so that memory holds the matrix once. Where the step needs the matrix besides, as gradients do, the product
+takes it as it is.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import Protocol
 
 from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation, ReadVariable
+from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.state.variable import Variable
 from ...graph.tensor import Symbol
+from ...ops.internal.int4_matmul import Int4MatMul
+from ...ops.internal.laid_out_int4 import Int4Panels, LaidOutInt4MatMul
 from ...ops.internal.laid_out_matmul import LaidOutMatMul, Panels, ReadLaidOut
 from ...ops.neural.quantized import QuantizedMatMul
 from ..framework.log import note_change
@@ -25,8 +29,8 @@ from .pack import Captures, Inside, crossed, forms_of, is_on_host, move_before, 
 class LayoutRule(Protocol):
     """The rule for layouts, by which the runtime describes its kernels."""
 
-    def panels(self, product: Operation) -> Panels | None:
-        """Return the layout in which the kernel of a `QuantizedMatMul` reads its matrix; None if it has none."""
+    def panels(self, product: Operation) -> Panels | Int4Panels | None:
+        """Return the layout in which the kernel of a product reads its matrix of integers; None if it has none."""
         ...
 
 
@@ -49,7 +53,9 @@ class _Found:
         around: the regions in which the product is, from that of the read on.
     """
 
-    def __init__(self, product: Operation, panels: Panels, forms: Sequence[Symbol], around: tuple[Inside, ...]) -> None:
+    def __init__(
+        self, product: Operation, panels: Panels | Int4Panels, forms: Sequence[Symbol], around: tuple[Inside, ...]
+    ) -> None:
         self.product, self.panels, self.forms, self.around = product, panels, forms, around
         self.read = forms[-1].operation
 
@@ -69,7 +75,7 @@ class _LayingOut:
             if isinstance(operation.op, RegionOp):
                 for region in operation.op.regions:
                     self.visit(self._kept.needed_in(region), (*around, Inside(operation, region)))
-            elif type(operation.op) is QuantizedMatMul:
+            elif type(operation.op) in (QuantizedMatMul, Int4MatMul):
                 self._look_at(operation, around)
 
     def _look_at(self, product: Operation, around: tuple[Inside, ...]) -> None:
@@ -127,12 +133,11 @@ class _LayingOut:
         return False
 
     def _change(self, found: _Found) -> None:
-        product, op = found.product, found.product.op
-        assert isinstance(op, QuantizedMatMul)
+        product = found.product
         assert isinstance(found.read.op, ReadVariable)
         flat = self._captures.inside(found.around, self._read(found, found.read.op.variable))
         note_change("lay_out", product, f"takes {found.forms[-1].name!r} as kernels read it, laid out once")
-        product.op = LaidOutMatMul(op.low, op.high, op.epsilon, op.transpose, op.is_fixed, found.panels)
+        product.op = _laid_out(product.op, found.panels)
         product.inputs = (product.inputs[0], flat, *product.inputs[2:])
         for inside, form in zip(reversed(found.around), found.forms, strict=False):
             release(inside, form, self._kept.recorded_in(inside.region))
@@ -145,6 +150,15 @@ class _LayingOut:
             move_before(found.read, operation)
             self._reads[found.read] = operation.outputs[0]
         return self._reads[found.read]
+
+
+def _laid_out(op: Op, panels: Panels | Int4Panels) -> Op:
+    """The product that takes its matrix in a layout."""
+    if isinstance(panels, Int4Panels):
+        assert isinstance(op, Int4MatMul)
+        return LaidOutInt4MatMul(op.matrix, panels)
+    assert isinstance(op, QuantizedMatMul)
+    return LaidOutMatMul(op.low, op.high, op.epsilon, op.transpose, op.is_fixed, panels)
 
 
 __all__ = ["LayoutRule", "lay_out_weights"]
