@@ -193,6 +193,15 @@ class QuantizableLayer(AdaptableLayer):
             return super().get_config()
         return {**super().get_config(), "quantization_config": serialize_keras_object(self.quantization_config)}
 
+    def get_build_config(self) -> dict[str, Any] | None:
+        """The shapes that the layer was built for, and the fixed scale of its inputs, of which Keras has none."""
+        config = super().get_build_config()
+        return config if config is None or self.inputs_scale is None else {**config, "inputs_scale": self.inputs_scale}
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        super().build_from_config(config)
+        self.inputs_scale = config.get("inputs_scale")
+
 
 def _terms_of(block_size: int | None) -> int | None:
     """Return the terms that share a scale; None where all do, for which a config may have -1."""

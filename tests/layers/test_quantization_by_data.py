@@ -1,5 +1,6 @@
 """GPTQ, AWQ, fixed scales and reports: what is found out from data."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -140,18 +141,34 @@ def test_fixed_scales_come_from_data(method: str, tmp_path: Any):
     limit = scales["one"][0] * 127
     most = {"minmax": 40.01, "percentile": 20, "mse": 40.01}[method]
     assert 1 < limit < most
-    copy = two_layers()
-    copy.set_weights(model.get_weights())
-    assert copy.quantize("int8", calibration=scales) == {"one": "int8", "two": "int8"}
+    quantised = two_layers()
+    quantised.set_weights(model.get_weights())
+    assert quantised.quantize("int8", calibration=scales) == {"one": "int8", "two": "int8"}
     expected = model.predict(x, verbose=0)
-    found = copy.predict(x, verbose=0)
+    found = quantised.predict(x, verbose=0)
     assert np.abs(found - expected)[1:].max() < 0.2 * np.abs(expected).max()
-    errors = quantizers.report(model, copy, x[1:])
+    errors = quantizers.report(model, quantised, x[1:])
     assert list(errors) == [model.name, "one", "two"]
     assert errors[model.name] == errors["two"]
     assert 0 < errors["one"] < 0.1
-    alone, together = copy(x[3:4]), copy(x[2:5])
+    alone, together = quantised(x[3:4]), quantised(x[2:5])
     np.testing.assert_array_equal(alone[0], together[1])
+
+
+@pytest.mark.parametrize("has_layers_inside", [False, True])
+def test_fixed_scales_are_kept_by_files_and_copies(has_layers_inside: bool, tmp_path: Any):
+    model, x = two_layers(), np.random.default_rng(0).normal(size=(20, 6)).astype("float32")
+    if has_layers_inside:
+        inputs = ab.Input((6,))
+        model = ab.Model(inputs, model(inputs))
+    scales = quantizers.calibrate(model, x, method="percentile", percentile=60)  # unlike those of rows
+    model.quantize("int8", calibration=scales)
+    expected = model.predict(x, verbose=0)
+    model.save(tmp_path / "model.keras")
+    cloned = ab.models.clone_model(model)
+    cloned.set_weights(model.get_weights())
+    for found in (ab.saving.load_model(tmp_path / "model.keras"), cloned, copy.deepcopy(model)):
+        np.testing.assert_array_equal(found.predict(x, verbose=0), expected)
 
 
 def test_data_may_be_batches_of_inputs_and_targets():
