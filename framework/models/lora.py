@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...layers.attention.positions import ReversibleEmbedding
 from ...layers.convolution.base import Convolution
 from ...layers.core.layer_state import assign_values
 from ...layers.quantizers.adapters import AdaptableLayer
 from ...layers.quantizers.kernels import QuantizableKernel
+from ...layers.quantizers.tables import QuantizableTable
 from ...layers.quantizers.whole_models import Filters, check_filters, is_wanted
 from ..saving.archive import SavedFileError, atomic_write
 from ..saving.safetensors_files import read_safetensors, write_safetensors
@@ -127,6 +129,7 @@ def save(model: Model, folder: str | os.PathLike[str]) -> None:
         "target_modules": names,
         "rank_pattern": {n: one.lora_rank for n, one in zip(names, found, strict=True) if one.lora_rank != rank},
         "alpha_pattern": {n: one.lora_alpha for n, one in zip(names, found, strict=True) if one.lora_alpha != alpha},
+        "ensure_weight_tying": any(_is_tied(layer) for layer in found),
         "inference_mode": True,
     }
     path = Path(folder)
@@ -170,8 +173,8 @@ def load(model: Model, folder: str | os.PathLike[str]) -> list[str]:
 
 
 def _load_adapters(model: Model, path: Path, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> list[str]:
-    """Compare, then enable and assign."""
-    modules, found, differences, used = _modules(model), [], [], set()
+    """Compare, then enable and assign. PEFT writes whole tables, too, beside the adapters of embeddings."""
+    modules, found, tables, differences, used = _modules(model), [], [], [], set()
     for name, layer in modules.items():
         keys = _keys(layer, name)
         if keys[0] not in arrays or keys[1] not in arrays:
@@ -184,14 +187,29 @@ def _load_adapters(model: Model, path: Path, config: Mapping[str, Any], arrays: 
             differences.append(
                 f"{name}: shapes {a.shape} and {b.shape} in the file, expected {shapes[0]} and {shapes[1]}"
             )
+        elif _is_tied(layer) and not config.get("ensure_weight_tying"):
+            differences.append(
+                f"{name}: the model's logits come from this table, too, and would get the adapter, which the file "
+                f"(ensure_weight_tying=False) has for the embedding alone"
+            )
         elif layer.lora_enabled and layer.lora_rank != rank:
             differences.append(f"{name}: rank {rank} in the file, {layer.lora_rank} in the model")
         else:
             found.append((layer, rank, _alpha(config, name), _from_file(layer, a, 0), _from_file(layer, b, 1)))
+        table = f"{_PREFIX}{name}.base_layer.weight"
+        if table in arrays and isinstance(layer, QuantizableTable) and layer.quantization_mode is None:
+            used.add(table)
+            tables.append((layer, np.array(arrays[table])))
+            if tables[-1][1].shape != layer._embeddings.shape:
+                differences.append(
+                    f"{table}: shape {arrays[table].shape} in the file, {layer._embeddings.shape} in the model"
+                )
     differences += [f"unknown: {key}" for key in arrays if key not in used]
     if differences or not found:
         text = "".join(f"\n  {line}" for line in differences[:_SHOWN]) or " it holds no adapters."
         raise SavedFileError(f"{str(path)!r} does not fit model {model.name!r}:{text}")
+    for layer, table in tables:
+        assign_values(layer.name, [layer._embeddings], [table])
     for layer, rank, alpha, a, b in found:
         if not layer.lora_enabled:
             layer.enable_lora(rank, lora_alpha=alpha)
@@ -221,6 +239,11 @@ def _adapted(model: Model) -> list[AdaptableLayer]:
             f"Model {model.name!r} has no adapters of low rank: enable them with ab.lora.enable(model, rank)."
         )
     return found
+
+
+def _is_tied(layer: AdaptableLayer) -> bool:
+    """Test whether the way back of an embedding takes its adapter, too."""
+    return isinstance(layer, ReversibleEmbedding) and layer.tie_weights
 
 
 def _modules(model: Model) -> dict[str, AdaptableLayer]:

@@ -107,6 +107,46 @@ def _plain(model: Any, name: str) -> list[Any]:
     return [layer._embeddings.numpy()] if name == "table" else [layer._kernel.numpy(), layer.bias.numpy()]
 
 
+def test_tables_that_peft_writes_beside_adapters_of_embeddings_are_taken(tmp_path: Path):
+    model, other, x = small(), small(), np.arange(30).reshape(10, 3) % 7
+    other.set_weights(model.get_weights())
+    own = np.random.default_rng(0).normal(size=(7, 4)).astype("float32")
+    model.layers[0].set_weights([own])
+    lora.enable(model, 2, filters=["table", "head"])
+    for weight in model.trainable_weights:
+        weight.assign(np.random.default_rng(1).normal(size=weight.shape))
+    lora.save(model, tmp_path)
+    path, key = tmp_path / "adapter_model.safetensors", "base_model.model.table.base_layer.weight"
+    arrays = {name: np.array(array) for name, array in ab.saving.read_safetensors(path).items()}
+    for table, message in ((np.ones((8, 4), "float32"), "shape"), (own, "")):
+        ab.saving.write_safetensors(path, {**arrays, key: table}, {"format": "pt"})
+        if message:
+            with pytest.raises(ValueError, match=message):
+                lora.load(other, tmp_path)
+        else:
+            lora.load(other, tmp_path)
+    np.testing.assert_array_equal(other.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_adapters_of_the_embedding_alone_are_refused_where_the_head_is_the_same_table(tmp_path: Path):
+    config = json.loads((GOLDEN / "gpt2" / "config.json").read_text())
+    model, other = pretrained.build(config), pretrained.build(config)
+    x = np.arange(6).reshape(2, 3)
+    other.set_weights(model.get_weights())
+    lora.enable(model, 2, filters="tokens")
+    for weight in model.trainable_weights:
+        weight.assign(np.random.default_rng(0).normal(size=weight.shape))
+    lora.save(model, tmp_path)
+    path = tmp_path / "adapter_config.json"
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps({**saved, "ensure_weight_tying": False}))
+    with pytest.raises(ValueError, match="ensure_weight_tying"):
+        lora.load(other, tmp_path)
+    path.write_text(json.dumps(saved))
+    lora.load(other, tmp_path)
+    np.testing.assert_array_equal(other.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
 def test_what_does_not_fit_is_refused_and_leaves_the_model(tmp_path: Path):
     model = small()
     lora.enable(model, 2)
