@@ -32,12 +32,13 @@ def is_int_dtype(dtype: DTypeLike) -> bool:
 
 
 def result_type(*dtypes: DTypeLike | TensorLike) -> str:
-    """The name of the dtype that an op on values of these dtypes has.
+    """The name of the dtype that an op on values of these dtypes has; None is the default float type.
 
-    >>> result_type("int32", "float16")
-    'float16'
+    >>> result_type("int32", "float16"), result_type("int32", None), result_type()
+    ('float16', 'float32', 'float32')
     """
-    return name_of(_result_type(*(as_dtype(dtype) if isinstance(dtype, str) else dtype for dtype in dtypes)))
+    given = [floatx() if dtype is None else dtype for dtype in dtypes or (None,)]
+    return name_of(_result_type(*(as_dtype(dtype) if isinstance(dtype, str) else dtype for dtype in given)))
 
 
 def get_uid(prefix: str = "") -> int:

@@ -193,6 +193,14 @@ class Ftrl(Optimizer):
             raise ValueError(f"initial_accumulator_value must not be negative; got {initial_accumulator_value}.")
         if learning_rate_power > 0:
             raise ValueError(f"learning_rate_power must not be positive; got {learning_rate_power}.")
+        strengths = {
+            "l1_regularization_strength": l1_regularization_strength,
+            "l2_regularization_strength": l2_regularization_strength,
+            "l2_shrinkage_regularization_strength": l2_shrinkage_regularization_strength,
+        }
+        for name, strength in strengths.items():
+            if strength < 0:
+                raise ValueError(f"{name} must not be negative; got {strength}.")
         self.learning_rate_power = learning_rate_power
         self.initial_accumulator_value = initial_accumulator_value
         self.l1_regularization_strength = l1_regularization_strength

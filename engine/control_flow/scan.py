@@ -38,7 +38,7 @@ def scan(
     xs: Any = None,
     length: Any = None,
     reverse: bool = False,
-    unroll: int = 1,
+    unroll: int | bool = 1,
 ) -> tuple[Any, Any]:
     """Carry a state along the first axis of `xs` (``keras.ops.scan``).
 
@@ -62,7 +62,7 @@ def scan(
     >>> ab.Session().run(sums)
     array([1., 3., 6.], dtype=float32)
     """
-    if unroll < 1:
+    if unroll is not False and unroll < 1:
         raise ValueError(f"scan: unroll must be at least 1, got {unroll}.")
     return _scan(f, init, xs, length, reverse, finds_sizes=True)
 

@@ -117,8 +117,11 @@ def circle(
     options: dict[str, Any] = {"remove_diagonal": remove_diagonal, "gamma": gamma, "margin": margin}
     given = (y_true, y_pred, ref_labels, ref_embeddings)
     if is_symbolic(*given):
-        return _circle(*given, **options)
-    return Function(functools.partial(_circle, **options))(*[as_argument(value) for value in given])
+        losses = _circle(*given, **options)
+    else:
+        losses = Function(functools.partial(_circle, **options))(*[as_argument(value) for value in given])
+    losses.annotations["mask"] = losses > 0  # an embedding without another of its class has no loss
+    return losses
 
 
 def _circle(
@@ -143,9 +146,7 @@ def _circle(
     lowest = float("-inf")  # pairs that do not count
     of_same = ops.logsumexp(ops.where(same, nearer, lowest), axis=1)
     of_others = ops.logsumexp(ops.where(other, farther, lowest), axis=1)
-    losses = ops.softplus(of_same + of_others)
-    losses.annotations["mask"] = losses > 0
-    return losses
+    return ops.softplus(of_same + of_others)
 
 
 def _column(labels: TensorLike) -> Tensor:

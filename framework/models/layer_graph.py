@@ -13,10 +13,10 @@ from ...engine import ops
 from ...engine.common.identity import is_among
 from ...engine.graph import Symbol, Tensor, TensorSpec, flatten
 from ...engine.session import placeholder
-from ...layers.core.calling import map_leaves
+from ...layers.core.calling import map_leaves, symbols_in
 from ...layers.core.input_layer import InputLayer
 from ...layers.core.layer import Layer
-from ...layers.core.node import History, Node
+from ...layers.core.node import History, Node, is_construction_graph
 from .raw_ops import RawOp, as_nodes
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ class LayerGraph:
             inputs: tensors in the structure of the inputs; dicts may be keyed by the names of the inputs.
             masks: a mask (or None) for each input, in flat order.
             training: handed to the calls that were recorded without a value of their own.
+
+        As in Keras a list of one output is that output, except where a model is made of this one.
         """
         values = dict(zip(self.inputs, self._standardized(inputs, masks), strict=True))
         for node in self.nodes:
@@ -145,7 +147,9 @@ class LayerGraph:
             args, kwargs = map_leaves(lambda leaf: values.get(leaf, leaf) if _is_symbol(leaf) else leaf, node.arguments)
             outputs = node.layer(*args, **kwargs)
             values.update(zip(node.output_tensors, _tensors(outputs), strict=True))
-        return map_leaves(values.__getitem__, self.outputs_structure)
+        outputs = map_leaves(values.__getitem__, self.outputs_structure)
+        is_single = isinstance(outputs, (list, tuple)) and len(outputs) == 1
+        return outputs[0] if is_single and not _is_of_models(inputs) else outputs
 
     def _standardized(self, inputs: object, masks: Masks) -> list[Tensor | None]:
         """Flat inputs, of the ranks and dtypes that the model was built for."""
@@ -292,6 +296,10 @@ def get_source_inputs(tensor: Tensor) -> list[Tensor]:
     walk = _Walk([])
     walk.visit(tensor)
     return [made for node in walk.nodes if not node.input_tensors for made in node.output_tensors]
+
+
+def _is_of_models(inputs: object) -> bool:
+    return any(is_construction_graph(symbol.graph) for symbol in symbols_in(inputs))
 
 
 def _children(structure: object) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...engine.graph import Tensor, TensorSpec, as_dtype, flatten
+from ...engine.graph.spec import shape_text, shapes_compatible
 from ...engine.objects.registry import (
     custom_object_scope,
     deserialize_keras_object,
@@ -149,14 +150,31 @@ class Sequential(Model):
         return self._layer_graph
 
     def build(self, input_shape: Any = None, **shapes: Any) -> None:
-        """Make the weights for inputs of a shape (with the batch); nothing to do if there was an `Input`."""
-        if self._input_layer is not None or input_shape is None:
+        """Make the weights for inputs of a shape (with the batch); nothing to do if there was an `Input`.
+
+        Raises:
+            ValueError: there are no layers, or the `Input` has another shape.
+        """
+        if input_shape is None:
+            return
+        if self._input_layer is not None:
+            if self._has_own_input:
+                self._check_fits_input(tuple(input_shape))
             return
         if not self._stack:
             raise ValueError(f"Model {self.name!r} has no layers, so there is nothing to build. Add layers first.")
         shape = tuple(input_shape)
         self._note_input(TensorSpec(shape, as_dtype(self._stack[0].input_dtype)))
         assert self.layer_graph is not None
+
+    def _check_fits_input(self, shape: tuple[int | None, ...]) -> None:
+        assert self._input_layer is not None
+        own = self._input_layer.batch_shape
+        if not shapes_compatible(shape, own):
+            raise ValueError(
+                f"Model {self.name!r} has an Input of shape {shape_text(own)}, so it can't be built for "
+                f"{shape_text(shape)}. Leave the shape out, or make the model without an Input."
+            )
 
     def _note_input(self, spec: TensorSpec) -> None:
         """Remember what inputs look like; the symbolic form is made when somebody asks for it."""

@@ -214,7 +214,8 @@ class _Written:
             return self._address(structure)
         if isinstance(structure, dict):
             return {name: self.structure(value) for name, value in structure.items()}
-        return [self.structure(value) for value in structure]
+        found = [self.structure(value) for value in structure]
+        return tuple(found) if isinstance(structure, tuple) else found
 
 
 def _real_where_it_is(value: object) -> Any:
@@ -321,13 +322,15 @@ class _Rebuild:
             return deserialize_keras_object(value)
         return {name: self._fill(item) for name, item in value.items()}
 
-    def structure(self, value: dict[str, Any] | list[Any]) -> Any:
-        """`input_layers` or `output_layers`: an address, or lists or dicts of them."""
+    def structure(self, value: dict[str, Any] | list[Any] | tuple[Any, ...]) -> Any:
+        """`input_layers` or `output_layers`: an address, or lists, tuples or dicts of them."""
         if isinstance(value, dict):
             return {name: self.structure(item) for name, item in value.items()}
         if len(value) == 3 and isinstance(value[0], str) and all(isinstance(part, int) for part in value[1:]):
             return self._tensor(value)
         found = [self.structure(item) for item in value]
+        if isinstance(value, tuple):
+            return tuple(found)
         return found[0] if self.is_old and len(found) == 1 else found
 
     def _tensor(self, address: Sequence[Any]) -> Tensor:

@@ -449,7 +449,8 @@ def _recorded_build(build: Callable[..., None]) -> Callable[..., None]:
             self._is_building = False
         named = list(bound.arguments.items())[1:]
         variadic = {p.name for p in inspect.signature(build).parameters.values() if p.kind in (2, 4)}
-        self._build_shapes = {name: shape for name, shape in named if name not in variadic}
+        shapes = {name: shape for name, shape in named if name not in variadic}
+        self._build_shapes = shapes if shapes or not named else None
         self.built = True
 
     return recorded

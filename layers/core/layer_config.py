@@ -108,7 +108,7 @@ class LayerConfig(LayerState):
 
     def get_build_config(self) -> dict[str, Any] | None:
         """The shapes that the layer was built for; None if it is not built."""
-        if not self._build_shapes:
+        if self._build_shapes is None:
             return None
         if len(self._build_shapes) == 1:
             shapes = {"input_shape": next(iter(self._build_shapes.values()))}

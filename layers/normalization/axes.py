@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...engine.ops.base import normalize_axes
+from ..core.input_spec import InputSpec
 
 if TYPE_CHECKING:
     from ..core.layer import Layer
@@ -22,6 +23,11 @@ def given_axes(layer: str, axis: int | Sequence[int]) -> int | list[int]:
     if isinstance(axis, Sequence) and all(isinstance(each, int) for each in axis):
         return list(axis)
     raise TypeError(f"{layer}: axis must be an int or a list of ints, got {axis!r}.")
+
+
+def sizes_along(axis: int | Sequence[int], shape: Sequence[int | None]) -> InputSpec:
+    """The sizes of `shape` along the axes of a layer, whose inputs may have any number of other axes."""
+    return InputSpec(axes={each: shape[each] for each in (axis if isinstance(axis, Sequence) else [axis])})
 
 
 def axes_of(layer: Layer, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:

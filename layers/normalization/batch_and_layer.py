@@ -17,7 +17,7 @@ from ..core.input_spec import InputSpec, known_shape
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
-from .axes import axes_of, given_axes
+from .axes import axes_of, given_axes, sizes_along
 
 if TYPE_CHECKING:
     from ..core.options import LayerOptions
@@ -83,22 +83,22 @@ class LayerNormalization(Layer):
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         self.build_weights(self.weight_specs(input_shape))
-        self._axes = axes_of(self, self.axis, len(input_shape))
-        self.input_spec = InputSpec(ndim=len(input_shape), axes={axis: input_shape[axis] for axis in self._axes})
+        self.input_spec = sizes_along(self.axis, input_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
         rank = len(known_shape(inputs.shape))
+        axes = axes_of(self, self.axis, rank)
 
         def along_axes(weight: Weight | None) -> Tensor | Weight | None:
-            if weight is None or self._axes == tuple(range(rank - len(self._axes), rank)):
+            if weight is None or axes == tuple(range(rank - len(axes), rank)):
                 return weight
             shape = [1] * rank
-            for axis, size in zip(self._axes, known_shape(weight.shape), strict=True):
+            for axis, size in zip(axes, known_shape(weight.shape), strict=True):
                 shape[axis] = -1 if size is None else size
             return ops.reshape(weight, shape)
 
         outputs = ops.layer_normalization(
-            inputs, along_axes(self.gamma), along_axes(self.beta), axis=self._axes, epsilon=self.epsilon
+            inputs, along_axes(self.gamma), along_axes(self.beta), axis=axes, epsilon=self.epsilon
         )
         return ops.cast(outputs, self.compute_dtype)
 

@@ -13,7 +13,7 @@ from ..core.input_spec import InputSpec, known_shape
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
-from .axes import axes_of, given_axes
+from .axes import axes_of, given_axes, sizes_along
 
 if TYPE_CHECKING:
     from ..core.options import LayerOptions
@@ -154,13 +154,13 @@ class RMSNormalization(Layer):
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         self.build_weights(self.weight_specs(input_shape))
-        self._axes = axes_of(self, self.axis, len(input_shape))
-        self.input_spec = InputSpec(ndim=len(input_shape), axes={axis: input_shape[axis] for axis in self._axes})
+        self.input_spec = sizes_along(self.axis, input_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
-        shape = [size if axis in self._axes else 1 for axis, size in enumerate(known_shape(inputs.shape))]
-        scale = ops.reshape(self.scale, [size or -1 for size in shape])
-        return ops.rms_normalization(inputs, scale, axis=self._axes, epsilon=self.epsilon)
+        sizes = known_shape(inputs.shape)
+        axes = axes_of(self, self.axis, len(sizes))
+        scale = ops.reshape(self.scale, [(size or -1) if axis in axes else 1 for axis, size in enumerate(sizes)])
+        return ops.rms_normalization(inputs, scale, axis=axes, epsilon=self.epsilon)
 
 
 @config_from_signature()

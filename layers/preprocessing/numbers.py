@@ -12,6 +12,7 @@ from ...engine import ops
 from ...engine.graph import Tensor, Variable
 from ...engine.objects.floats import floatx
 from ...engine.ops.base import TensorLike, as_array
+from ..core.calling import is_symbolic
 from ..core.layer_config import config_from_signature
 from .base import ENCODED_MODES, PreprocessingLayer, batches_of, check_mode, encode, encoded_shape
 
@@ -279,16 +280,23 @@ class Discretization(PreprocessingLayer):
         if self.num_bins is not None and self.summary.size:
             self._set_boundaries(_compressed(self.summary, 1.0 / self.num_bins)[0, :-1])
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        if not self._has_boundaries and not is_symbolic(*args, *kwargs.values()):
+            raise self._without_boundaries()
+        return super().__call__(*args, **kwargs)
+
+    def _without_boundaries(self) -> ValueError:
+        return ValueError(
+            f"Layer {self.name!r} has no boundaries yet. Call adapt() on data first, or make it with bin_boundaries."
+        )
+
     def call(self, inputs: TensorLike) -> Tensor:
         values = ops.cast(inputs, floatx())
         if self.output_mode == "int":
             return ops.digitize(values, self._boundaries.value)
         boundaries = self.bin_boundaries
         if boundaries is None:
-            raise ValueError(
-                f"Layer {self.name!r} has no boundaries yet. Call adapt() on data first, or make it with "
-                "bin_boundaries."
-            )
+            raise self._without_boundaries()
         bins = ops.digitize(values, self._boundaries.value)
         return encode(bins, self.output_mode, len(boundaries) + 1, self.compute_dtype)
 

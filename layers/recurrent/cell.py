@@ -155,10 +155,11 @@ class RecurrentCell(Layer):
         dropout: in training, the part of the inputs that is dropped: the same ones at each step.
         recurrent_dropout: the same, of the previous output.
         seed: an integer for the dropout.
-        implementation: 2 drops the same values for all gates; 1, which `recurrent_dropout` implies, others for each.
+        implementation: 2, or Keras 2's 0, drops the same values for all gates; 1, which `recurrent_dropout` implies,
+            others for each.
 
     Raises:
-        ValueError: `units` is not positive, or `implementation` is neither 1 nor 2.
+        ValueError: `units` is not positive, or `implementation` is none of these.
     """
 
     gates = 1
@@ -189,7 +190,7 @@ class RecurrentCell(Layer):
         **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
-        if implementation not in (1, 2):
+        if implementation not in (0, 1, 2):
             raise ValueError(f"{type(self).__name__}: implementation must be 1 or 2, got {implementation!r}.")
         self.units = positive_int(type(self).__name__, "units", units)
         self.activation = activations.get(activation)
@@ -205,7 +206,7 @@ class RecurrentCell(Layer):
         self.bias_constraint = constraints.get(bias_constraint)
         self.dropout = _within_one(dropout)
         self.recurrent_dropout = _within_one(recurrent_dropout)
-        self.implementation = 1 if acts(self.recurrent_dropout) else implementation
+        self.implementation = 1 if acts(self.recurrent_dropout) else implementation or 2
         self.seed = seed
         self.seed_generator = random.SeedGenerator(seed)
         self.state_size: Any = self.units if self.states_count == 1 else [self.units] * self.states_count

@@ -110,10 +110,91 @@ def test_containers_that_hold_themselves_are_walked_once(tmp_path: Any) -> None:
     assert len(layer.weights) == 2
 
 
+def test_a_variable_begins_with_what_an_initializer_of_that_name_gives() -> None:
+    np.testing.assert_array_equal(ab.Variable("ones", shape=(2,), dtype="int32"), [1, 1])
+    np.testing.assert_array_equal(ab.Variable("zeros", (2,)), [0.0, 0.0])
+    assert ab.Variable("ones", shape=(), dtype="string").numpy() == "ones"
+    assert ab.Variable("ones").numpy() == "ones"
+
+
 def test_name_scopes_name_variables() -> None:
     with ab.name_scope("outer"), ab.name_scope("inner"):
         assert ab.Variable(1.0, name="v").path == "outer/inner/v"
     assert ab.Variable(1.0, name="v").path == "v"
+
+
+@pytest.mark.parametrize("layer", [layers.LayerNormalization, layers.RMSNormalization])
+def test_layers_that_normalise_the_last_axis_take_any_rank(layer: Any) -> None:
+    made = layer()
+    made.build((2, 4, 3))
+    x = np.arange(12, dtype="float32").reshape(2, 2, 1, 3)
+    np.testing.assert_allclose(made(x)[0, 0, 0], made(x[0, 0, 0][None])[0], rtol=1e-6)
+    with pytest.raises(ValueError, match="axis -1"):
+        made(x[..., :2])
+
+
+def test_a_discretization_without_boundaries_is_refused() -> None:
+    layer = layers.Discretization(num_bins=3)
+    with pytest.raises(ValueError, match="has no boundaries yet"):
+        layer([[0.1, 0.8]])
+
+
+def test_an_embedding_that_was_built_alone_is_read_with_its_table(tmp_path: Any) -> None:
+    layer = layers.Embedding(4, 2)
+    layer.build()
+    with pytest.warns(UserWarning, match="saved before it is built"):
+        ab.Sequential([layer]).save(tmp_path / "m.keras")
+    np.testing.assert_array_equal(ab.load_model(tmp_path / "m.keras").layers[0].embeddings, layer.embeddings)
+
+
+def test_configs_of_keras_2_say_implementation_0() -> None:
+    config = {**layers.GRU(2, kernel_initializer="ones", recurrent_initializer="ones").get_config()}
+    x = X.reshape(1, 2, 3)
+    expected = layers.GRU.from_config({**config, "implementation": 2})(x)
+    np.testing.assert_array_equal(layers.GRU.from_config({**config, "implementation": 0})(x), expected)
+
+
+# --- ops ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_part_of_a_slice_that_is_left_has_a_size_where_it_is_known() -> None:
+    x = ab.KerasTensor((None, 3))
+    assert ab.ops.slice(x, (1, 1), (-1, -1)).shape == (None, 2)
+    for wrong in (lambda: ab.ops.slice(x, (1, 1, 1), (2, 2)), lambda: ab.ops.slice(x, (1,), (-1, -1))):
+        with pytest.raises(ValueError, match="needs a start with 2 entries"):
+            wrong()
+    with pytest.raises(ValueError, match="needs a start with 2 entries"):
+        ab.ops.slice_update(x, (1, 1, 1), X[:1])
+
+
+@pytest.mark.parametrize(("axis", "sizes"), [(0, (2,)), (1, (3,)), ((0, 1), (2, 3)), ((0, 2), (2, 2))])
+def test_layer_normalization_takes_weights_of_the_sizes_along_its_axes(axis: Any, sizes: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 3, 2)).astype("float32")
+    gamma = np.arange(1, 1 + np.prod(sizes), dtype="float32").reshape(sizes)
+    axes = (axis,) if isinstance(axis, int) else axis
+    broadcast = gamma.reshape([size if each in axes else 1 for each, size in enumerate(x.shape)])
+    plain = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-3)
+    found = ab.ops.layer_normalization(x, gamma, -gamma, axis=axis, epsilon=1e-3)
+    np.testing.assert_allclose(found, plain * broadcast - broadcast, rtol=1e-4, atol=1e-5)
+
+
+def test_a_scalar_is_sorted_as_a_vector_of_one() -> None:
+    np.testing.assert_array_equal(ab.ops.argsort(np.array(7)), [0])
+
+
+def test_a_histogram_has_as_many_counts_as_bins_before_it_is_run() -> None:
+    counts, edges = ab.ops.histogram(ab.KerasTensor((None,)), bins=4)
+    assert (counts.shape, edges.shape) == ((4,), (5,))
+
+
+def test_a_scan_that_is_not_unrolled() -> None:
+    last, sums = ab.ops.scan(lambda s, x: (s + x, s), np.float32(0), X[0], unroll=False)
+    assert float(last) == 3.0
+    np.testing.assert_array_equal(sums, [0.0, 0.0, 1.0])
+
+
+def test_no_dtype_counts_as_the_default_float_type() -> None:
+    assert (ab.backend.result_type(), ab.backend.result_type("int8", None)) == ("float32", "float32")
 
 
 # --- models ---------------------------------------------------------------------------------------------------------
@@ -171,6 +252,33 @@ def test_the_state_tree_is_given_and_set() -> None:
         other.set_state_tree({"weights": {}})
     with pytest.raises(ValueError, match="value_format"):
         other.get_state_tree("jax")
+
+
+def test_a_config_keeps_whether_outputs_are_a_list_or_a_tuple() -> None:
+    inputs = ab.Input((3,))
+    for kind in (list, tuple):
+        model = ab.Model(inputs, kind([layers.Dense(1)(inputs), layers.Dense(2)(inputs)]))
+        assert type(ab.Model.from_config(model.get_config())(X)) is kind
+
+
+def test_a_model_gives_the_output_of_a_list_of_one() -> None:
+    inputs = ab.Input((3,))
+    model = ab.Model(inputs, [layers.Dense(2)(inputs)])
+    assert isinstance(model.predict(X, verbose=0), np.ndarray)
+    assert np.shape(model(X)) == (2, 2)
+    assert isinstance(model(inputs), list)  # Keras's models are made of this one by `model(inputs)[0]`
+    around = ab.Model(inputs, layers.Dense(1)(model(inputs)[0]))
+    np.testing.assert_allclose(around(X), around.layers[-1](model(X)), rtol=1e-6)
+    for loss, targets in (("mse", X[:, :2]), (["mse"], [X[:, :2]])):
+        model.compile("sgd", loss)
+        assert set(model.fit(X, targets, verbose=0).history) == {"loss"}
+
+
+def test_a_sequential_model_with_an_input_is_built_for_no_other_shape() -> None:
+    model = ab.Sequential([ab.Input((2,), batch_size=3), layers.Dense(2)])
+    model.build((3, 2))
+    with pytest.raises(ValueError, match=r"has an Input of shape \[3,2\], so it can't be built for \[3,4\]"):
+        model.build((3, 4))
 
 
 # --- optimizers, callbacks ------------------------------------------------------------------------------------------
@@ -253,7 +361,22 @@ def test_lambda_callbacks_take_methods_of_ones_own() -> None:
     assert callback.mine() == 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
-# --- metrics, initializers, utils -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["l1_regularization", "l2_regularization", "l2_shrinkage_regularization"])
+def test_ftrl_refuses_negative_strengths(name: str) -> None:
+    options: Any = {f"{name}_strength": -0.1}
+    with pytest.raises(ValueError, match=f"{name}_strength must not be negative; got -0.1"):
+        optimizers.Ftrl(**options)
+
+
+# --- losses, metrics, initializers, utils ---------------------------------------------------------------------------
+
+
+def test_the_mean_of_circle_losses_is_over_embeddings_that_have_one() -> None:
+    labels, vectors = [1, 1, 2], np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]], "float32")
+    each = np.asarray(ab.losses.circle(labels, vectors, gamma=2.0))
+    assert each[2] == 0.0  # alone in its class
+    assert float(ab.losses.Circle(gamma=2.0)(labels, vectors)) == pytest.approx(each[:2].mean(), rel=1e-6)
+    assert float(ab.losses.Circle(gamma=2.0, reduction="sum")(labels, vectors)) == pytest.approx(each.sum(), rel=1e-6)
 
 
 def test_metrics_have_their_settings_and_counts_as_attributes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ...common.dtypes import DType, as_dtype
+from ...common.dtypes import DType, as_dtype, is_string
 from ..graph import eagerly
 from ..spec import as_shape
 from ..tensor import operator_functions
@@ -81,6 +81,13 @@ def one_initial_value(initial_value: Any, initializer: Any, name: str | None) ->
     if isinstance(initializer, str):
         return operator_functions["initializer"](initializer)
     return initial_value if initializer is None else initializer
+
+
+def names_initializer(value: Any, shape: Any, dtype: Any) -> bool:
+    """Test whether the first argument of a `Variable` names an initializer, as in Keras, and is no text to be held."""
+    if not isinstance(value, str) or shape is None:
+        return False
+    return as_shape(shape) != () if dtype is None else not is_string(as_dtype(dtype))
 
 
 def call_initializer(initializer: Callable[..., Any], shape: Any, dtype: Any) -> Any:

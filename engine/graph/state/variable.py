@@ -27,7 +27,7 @@ from ..value import Value
 from .container import current_container
 from .forked import free_in_children
 from .home import Home
-from .initial_values import Later, as_later, call_initializer, one_initial_value
+from .initial_values import Later, as_later, call_initializer, names_initializer, one_initial_value
 from .lifting import created, outside
 from .readable import Readable
 from .stateless import in_stateless_scope, keep, substitute
@@ -90,7 +90,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     """A mutable value. It has its first value at once: there is nothing to initialise.
 
     Args:
-        initial_value: an array, a Python number, or a function of `shape` and `dtype` (an initializer).
+        initial_value: an array, a Python number, a function of `shape` and `dtype` (an initializer), or its name.
         shape: needed with a function; otherwise it may leave dimensions open (None) that later values can change.
         dtype: the dtype; by default that of the value, where Python floats are float32 and ints int32.
         trainable: whether optimizers are to update it.
@@ -142,6 +142,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         aggregation: str | None = None,
         synchronization: str | None = None,
     ) -> None:
+        if initializer is None and names_initializer(initial_value, shape, dtype):
+            initial_value, initializer = None, initial_value
         if isinstance(initializer, str) and shape is None:
             raise ValueError(
                 f"Variable {name or ''!r}: an initializer by name needs a shape: initializer={initializer!r}, "

@@ -208,7 +208,7 @@ def sort(x: TensorLike, axis: int | None = -1) -> Tensor:
 def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
     """The int32 positions that sort `x` along `axis` (None: flattened). Equal elements keep their order."""
     tensor = convert_to_tensor(x)
-    if axis is None:
+    if axis is None or tensor.ndim == 0:  # a scalar becomes a vector of one, as in NumPy
         return apply(ArgSort(0), ravel(tensor))
     return apply(ArgSort(axis_attribute(axis, tensor.ndim)), tensor)
 

@@ -310,7 +310,7 @@ def histogram(x: TensorLike, bins: int = 10, range: tuple[Any, Any] | None = Non
     place = where(equal(values, edges[-1]), bins - 1, below_end)
     inside = logical_and(values >= edges[0], values <= edges[-1])
     counts = bincount(where(inside, place, bins), minlength=bins + 1)  # those outside in a bin of their own
-    return counts[:bins], edges
+    return reshape(counts[:bins], (bins,)), edges
 
 
 def _limits(values: Tensor, limits: Any) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ...graph.spec import shape_text
 from ..arrays.axes import flip
-from ..arrays.shaping import reshape
+from ..arrays.shaping import dim, reshape
 from ..arrays.sorting import sort
 from ..base import (
     Operation,
@@ -25,6 +25,7 @@ from ..base import (
     as_floating,
     cast,
     convert_to_tensor,
+    normalize_axes,
 )
 from ..linear_algebra.linalg import norm
 from ..math.comparison import clip, greater, greater_equal, maximum, minimum, where
@@ -377,7 +378,7 @@ def layer_normalization(
     Half precision is widened inside.
 
     Args:
-        gamma, beta: of a shape that broadcasts with `x`, or None.
+        gamma, beta: of the sizes of `x` along `axis`, or of a shape that broadcasts with `x`; or None.
     """
     tensor = as_floating(x)
     wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)
@@ -385,10 +386,18 @@ def layer_normalization(
     variance = mean(deviation * deviation, axis, keepdims=True)
     result = deviation * rsqrt(variance + (EPSILON if epsilon is None else epsilon))
     if gamma is not None:
-        result = result * convert_to_tensor(gamma, result.dtype)
+        result = result * _along_axes(gamma, result, axis)
     if beta is not None:
-        result = result + convert_to_tensor(beta, result.dtype)
+        result = result + _along_axes(beta, result, axis)
     return cast(result, tensor.dtype)
+
+
+def _along_axes(weight: TensorLike, x: Tensor, axis: AxisLike) -> Tensor:
+    """`weight` in the shape that broadcasts with `x`, of which it has the axes `axis` alone."""
+    value, axes = convert_to_tensor(weight, x.dtype), normalize_axes(axis, x.ndim)
+    if axes is None or x.ndim is None or value.ndim == x.ndim or min(axes) == x.ndim - len(axes):
+        return value
+    return reshape(value, [dim(x, each) if each in axes else 1 for each in range(x.ndim)])
 
 
 def rms_normalization(

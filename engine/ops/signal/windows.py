@@ -44,6 +44,11 @@ def _check_window(spec: TensorSpec, sizes: Shape) -> None:
         raise ValueError(f"A slice of shape {shape_text(sizes)} does not fit into {spec}.")
 
 
+def _check_start(start: TensorSpec, sizes: Shape) -> None:
+    if sizes is not None and start.shape is not None and start.shape not in ((len(sizes),), (None,)):
+        raise ValueError(f"A slice of shape {shape_text(sizes)} needs a start with {len(sizes)} entries, got {start}.")
+
+
 @dataclass(frozen=True)
 class Slice(Op):
     """A window. Inputs: the whole, its start as a vector, and what fills the Nones of `sizes`."""
@@ -53,6 +58,7 @@ class Slice(Op):
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_window(inputs[0], self.sizes)
+        _check_start(inputs[1], self.sizes)
         return TensorSpec(self.sizes, inputs[0].dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
@@ -90,6 +96,7 @@ class SliceUpdate(Op):
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_window(inputs[0], inputs[2].shape)
+        _check_start(inputs[1], inputs[2].shape)
         return inputs[0]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
@@ -156,8 +163,10 @@ def slice(inputs: TensorLike, start_indices: Any, shape: ShapeLike) -> Tensor:
             return tensor[tuple(builtins.slice(b, e) for b, e in zip(begins, ends, strict=True))]
     if -1 in sizes:
         given = list(dynamic)
+        begins = starts if known is None else known.tolist()
+        _check_start(starts.spec, sizes)
         filled = [
-            dim(tensor, a) - starts[a] if s == -1 else given.pop(0) if s is None else s for a, s in enumerate(sizes)
+            dim(tensor, a) - begins[a] if s == -1 else given.pop(0) if s is None else s for a, s in enumerate(sizes)
         ]
         sizes, dynamic = resolve_shape(filled)
     return apply(Slice(sizes), tensor, starts, *dynamic)
