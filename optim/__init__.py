@@ -54,7 +54,11 @@ _OPTIMIZERS = modules_by_name(__name__, _OPTIMIZERS_IN)
 _NAMES = {**_OPTIMIZERS, "OptimizerMap": f"{__name__}.multi"}
 _BY_LOWER_NAME = {name.lower(): name for name in _OPTIMIZERS}
 register_builtins_to_come("keras.optimizers", _NAMES)
-_look_up, __dir__ = on_demand(globals(), _NAMES)
+_INSTEAD = {
+    "legacy": "It held the optimizers of Keras 2, and its classes raise an error in Keras 3. "
+    "Use those of the same names in anabranch.optimizers.",
+}
+_look_up, __dir__ = on_demand(globals(), _NAMES, _INSTEAD)
 if not TYPE_CHECKING:  # type checkers would take any name for a public one
     __getattr__ = _look_up
 

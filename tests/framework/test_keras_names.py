@@ -239,6 +239,7 @@ def test_a_variable_takes_an_initializer_by_name(name: str) -> None:
         (layers, "FlaxLayer", "in a Layer of your own"),
         (layers, "TorchModuleWrapper", "torch.onnx.export"),
         (ab.callbacks, "OrbaxCheckpoint", "ab.distribute.CheckpointManager"),
+        (ab.optimizers, "legacy", "same names in anabranch.optimizers"),
     ],
 )
 def test_names_of_other_frameworks_say_what_to_use(module: Any, name: str, remedy: str) -> None:
