@@ -358,9 +358,15 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
             In a graph, the operation that runs when all assignments have; None where it acted at once.
 
         Raises:
-            ValueError: all gradients are None; their number or shapes do not fit; a variable is not known.
+            ValueError: there are no gradients, or all are None; their number or shapes do not fit; a variable is not
+                known.
         """
         given, wanted = list(grads), None if trainable_variables is None else list(trainable_variables)
+        if not given:
+            raise ValueError(
+                "No gradients: the list of gradients is empty. (Were the variables listed before the model had any? "
+                "It has them after build() or its first call.)"
+            )
         if wanted is not None and any(isinstance(variable, ShardedVariable) for variable in wanted):
             given, wanted = _of_shards(given, wanted)
         variables = self._targets(given, wanted)
