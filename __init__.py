@@ -152,10 +152,10 @@ _MODULES: dict[str, str] = {
     "serving": ".framework.serving",
     "summary": ".engine.summaries.public",
     "testing": ".framework.testing",
-    "tf": ".framework.saving.tensorflow_names",
+    "tf": ".framework.tensorflow_names",
     **dict.fromkeys(
         [f"tf.{name}" for name in ("data", "image", "linalg", "math", "nn", "random")],
-        ".framework.saving.tensorflow_names",
+        ".framework.tensorflow_names",
     ),
     "tree": ".framework.tree",
     "utils": ".framework.utils",
@@ -230,6 +230,7 @@ if TYPE_CHECKING:
         wrappers,
     )
     from .framework import public_data as datasets
+    from .framework import tensorflow_names as tf
     from .framework.backend import KerasTensor
     from .framework.callbacks import api as callbacks
     from .framework.losses import api as losses
@@ -241,7 +242,6 @@ if TYPE_CHECKING:
     from .framework.models.api import Input, Model, Sequential, load_model
     from .framework.models.function import Function
     from .framework.saving import api as saving
-    from .framework.saving import tensorflow_names as tf
     from .framework.serving.exporting import public as export
     from .framework.training.gradient_tape import GradientTape
     from .layers import InputSpec, Layer, nn, quantizers

@@ -17,13 +17,15 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent
 # Attributes of modules that are modules of another name, or no modules: type checkers can't list the names of these.
 ALIASES = {
+    "ops.image": ".engine.ops.signal.image",
     "ops.linalg": ".engine.ops",
     "ops.nn": ".engine.ops",
     "ops.numpy": ".engine.ops",
+    "ops.sparse": ".engine.ops.containers.sparse",
+    "ops.strings": ".engine.ops.text.strings",
     "preprocessing.image": ".framework.data.images",
     "preprocessing.sequence": ".framework.utils",
 }
-ANY_NAME = "from typing import Any\n\n\ndef __getattr__(name: str) -> Any: ...\n"
 
 
 def public_modules() -> dict[str, str]:
@@ -47,8 +49,6 @@ def files(modules: Mapping[str, str]) -> dict[str, str]:
 
 
 def _names(name: str, target: str) -> str:
-    if name.startswith("tf."):
-        return ANY_NAME  # namespaces of functions
     parent, _, own = name.partition(".")
     module = ALIASES.get(name) or (f"{target}.{own}" if own else target)
     depth = 2 if own or any(other.startswith(f"{parent}.") for other in public_modules()) else 1

@@ -21,17 +21,20 @@ def modules_by_name(package: str, names_in: Mapping[str, str]) -> dict[str, str]
     return {name: f"{package}.{file}" for file, names in names_in.items() for name in names.split()}
 
 
-def no_attribute(module: str, name: str, instead: Mapping[str, str] | None = None) -> AttributeError:
+def no_attribute(
+    module: str, name: str, instead: Mapping[str, str] | None = None, source: str = "Keras"
+) -> AttributeError:
     """Return the error for a name that a public module does not have.
 
     Args:
         module: its name.
         name: the name that was asked for.
-        instead: names that Keras has and what to use in place of each.
+        instead: names that another framework has and what to use in place of each.
+        source: that framework.
     """
     remedy = (instead or {}).get(name)
     if remedy is not None:
-        return AttributeError(f"module {module!r} does not have Keras's {name}. {remedy}", name=name)
+        return AttributeError(f"module {module!r} does not have {source}'s {name}. {remedy}", name=name)
     # With the name and the module Python suggests the nearest name.
     return AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.framework import tensorflow_names as tf
 from anabranch.framework.data.element_dataset import ElementDataset
-from anabranch.framework.saving import tensorflow_names as tf
 
 X = np.arange(12, dtype="float32").reshape(3, 4)
 
@@ -300,3 +300,86 @@ def test_namespaces_are_imported_by_name():
     result = subprocess.run([sys.executable, "-W", "error", "-c", NAMESPACES], capture_output=True, text=True)
     assert result.stderr == ""
     assert result.stdout.split() == ["True"] * 4
+
+
+IMAGES = np.random.default_rng(5).uniform(size=(6, 4, 5, 3)).astype("float32")
+
+
+def test_random_flips_are_drawn_for_each_image() -> None:
+    images = np.concatenate([IMAGES] * 8)
+    found = tf.image.random_flip_left_right(images, seed=3).numpy()
+    flipped = [(new == old[:, ::-1]).all() for new, old in zip(found, images, strict=True)]
+    assert [flip or (new == old).all() for flip, new, old in zip(flipped, found, images, strict=True)] == [True] * 48
+    assert 0 < sum(flipped) < 48
+    one = tf.image.random_flip_up_down(IMAGES[0], seed=1).numpy()
+    assert (one == IMAGES[0]).all() or (one == IMAGES[0][::-1]).all()
+
+
+def test_a_random_crop_is_a_part() -> None:
+    found = tf.image.random_crop(IMAGES, (6, 2, 3, 3), seed=4).numpy()
+    parts = [IMAGES[:, top : top + 2, left : left + 3] for top in range(3) for left in range(3)]
+    assert any((found == part).all() for part in parts)
+    with pytest.raises(
+        ValueError, match=r"random_crop: size must fit into the shape \(6, 4, 5, 3\), got \(6, 5, 3, 3\)"
+    ):
+        tf.image.random_crop(IMAGES, (6, 5, 3, 3))
+
+
+def test_random_adjustments_stay_within_their_limits() -> None:
+    difference = tf.image.random_brightness(IMAGES, 0.1, seed=2).numpy() - IMAGES
+    assert np.ptp(difference) < 1e-6
+    assert abs(difference).max() < 0.1
+    mean = IMAGES.mean((1, 2), keepdims=True)
+    ratio = (tf.image.random_contrast(IMAGES, 0.5, 0.9, seed=2).numpy() - mean) / (IMAGES - mean)
+    assert 0.5 < np.median(ratio) < 0.9
+    assert tf.image.random_hue(IMAGES, 0.2).shape == IMAGES.shape
+    assert tf.image.random_saturation(IMAGES, 0.5, 1.5).shape == IMAGES.shape
+
+
+def test_draws() -> None:
+    assert set(tf.random.categorical(np.log([[0.5, 0.5, 1e-30]]), 50, seed=1).numpy().ravel()) == {0, 1}
+    gamma = tf.random.gamma((4000,), [1.0, 4.0], beta=2.0, seed=1).numpy()
+    assert gamma.shape == (4000, 2)
+    np.testing.assert_allclose(gamma.mean(0), [0.5, 2.0], rtol=0.1)
+    assert abs(tf.random.truncated_normal((1000,), seed=1).numpy()).max() <= 2.0
+    dropped = tf.nn.dropout(np.ones((1000,), "float32"), 0.25, seed=1).numpy()
+    assert set(dropped.round(4)) == {0.0, np.float32(4 / 3).round(4)}
+    with pytest.raises(ValueError, match="maxval must be given for whole numbers"):
+        tf.random.uniform((2,), dtype="int32")
+
+
+def test_clipping_by_a_global_norm_keeps_slices_and_none() -> None:
+    rows = ab.IndexedSlices(ab.ops.array([[3.0, 0.0]]), ab.ops.array([1]), ab.ops.array([4, 2]))
+    (clipped, nothing, plain), norm = tf.clip_by_global_norm([rows, None, np.array([4.0], "float32")], 1.0)
+    assert nothing is None
+    assert isinstance(clipped, ab.IndexedSlices)
+    np.testing.assert_allclose(norm, 5.0)
+    np.testing.assert_allclose(clipped.values, [[0.6, 0.0]])
+    np.testing.assert_allclose(plain, [0.8], rtol=1e-6)
+
+
+def test_keras_and_modules_are_those_of_the_package() -> None:
+    assert tf.keras is ab
+    assert tf.keras.layers is ab.layers
+    assert tf.optimizers is ab.optimizers
+    assert (tf.initializers, tf.losses, tf.metrics) == (ab.initializers, ab.losses, ab.metrics)
+    assert {"keras", "optimizers", "nn"} <= set(dir(tf))
+
+
+@pytest.mark.parametrize(
+    "name", ["Session", "compat", "distribute", "estimator", "placeholder", "saved_model", "train"]
+)
+def test_names_that_are_not_there_say_what_to_use(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"does not have TensorFlow's {name}\. .*(anabranch|model)"):
+        getattr(tf, name)
+
+
+def test_wrong_arguments_name_the_function() -> None:
+    with pytest.raises(ValueError, match=r"conv2d_transpose: output_shape \(9, 9\) .* does not give \(4, 5\)"):
+        tf.nn.conv2d_transpose(IMAGES, np.ones((3, 3, 2, 3)), (6, 9, 9, 2), 2)
+    with pytest.raises(ValueError, match="add_n: inputs must hold at least one tensor"):
+        tf.add_n([])
+    with pytest.raises(ValueError, match='must be "ASCENDING" or "DESCENDING", got \'up\''):
+        tf.sort([1, 2], direction="up")
+    with pytest.raises(ValueError, match=r"central_fraction must be within \(0, 1\], got 0"):
+        tf.image.central_crop(IMAGES, 0)

@@ -93,6 +93,16 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
+def test_files_for_editors_name_modules_that_exist(wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        for path in sorted(name for name in names - modules() if name.endswith(".py")):
+            dots, module = re.findall(r"^from (\.+)([\w.]+) import \*$", archive.read(path).decode(), re.MULTILINE)[0]
+            folder = "/".join(path.split("/")[: -len(dots)])
+            file = f"{folder}/{module.replace('.', '/')}"
+            assert {f"{file}.py", f"{file}/__init__.py"} & names, path
+
+
 def test_sdist_holds_what_a_developer_needs(distributions: Path):
     archive = next(distributions.glob("anabranch-*.tar.gz"))
     with tarfile.open(archive) as tar:

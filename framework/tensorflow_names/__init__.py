@@ -1,0 +1,383 @@
+"""Names of TensorFlow that scripts use beside Keras, over this package's ops: ``from anabranch import tf``.
+
+Arguments and defaults are TensorFlow's where they differ from those of `anabranch.ops`: `tf.argmax` goes along the
+first axis, `tf.nn.moments` takes `axes`. This is for scripts that are brought over and has what such scripts use; new
+code is better off with `anabranch.ops`. `tf.keras` is the package itself.
+
+>>> from anabranch import tf
+>>> @tf.function
+... def means(x):
+...     return tf.reduce_mean(x, axis=1)
+>>> means([[1.0, 2.0], [3.0, 6.0]])
+Tensor([1.5, 4.5], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ...engine.autodiff import custom_gradient as custom_gradient
+from ...engine.common.dtypes import DTypeLike, as_dtype
+from ...engine.control_flow import TensorArray as TensorArray
+from ...engine.control_flow import case as case
+from ...engine.control_flow import cond as cond
+from ...engine.control_flow import group as group
+from ...engine.control_flow import no_op as no_op
+from ...engine.control_flow import while_loop as while_loop
+from ...engine.control_flow.scan import foldl as foldl
+from ...engine.control_flow.scan import foldr as foldr
+from ...engine.control_flow.scan import map_fn as map_fn
+from ...engine.control_flow.scan import scan as scan
+from ...engine.control_flow.vectorized_map import vectorized_map as vectorized_map
+from ...engine.graph import IndexedSlices as IndexedSlices
+from ...engine.graph import Tensor as Tensor
+from ...engine.graph import Variable as Variable
+from ...engine.graph import control_dependencies as control_dependencies
+from ...engine.graph import device as device
+from ...engine.graph import name_scope as name_scope
+from ...engine.graph import spec as specs
+from ...engine.objects.on_demand import no_attribute
+from ...engine.ops import constant as constant
+from ...engine.ops import convert_to_tensor as convert_to_tensor
+from ...engine.ops import is_tensor as is_tensor
+from ...engine.ops import numpy_function as numpy_function
+from ...engine.ops.text import strings as strings
+from ...engine.session.function import function as trace_function
+from ..training.gradient_tape import GradientTape as GradientTape
+from . import data as data
+from . import image as image
+from . import linalg as linalg
+from . import math as math
+from . import nn as nn
+from . import random as random
+from .arrays import argsort as argsort
+from .arrays import boolean_mask as boolean_mask
+from .arrays import broadcast_to as broadcast_to
+from .arrays import cast as cast
+from .arrays import clip_by_value as clip_by_value
+from .arrays import concat as concat
+from .arrays import einsum as einsum
+from .arrays import expand_dims as expand_dims
+from .arrays import eye as eye
+from .arrays import fill as fill
+from .arrays import gather as gather
+from .arrays import gather_nd as gather_nd
+from .arrays import identity as identity
+from .arrays import linspace as linspace
+from .arrays import matmul as matmul
+from .arrays import meshgrid as meshgrid
+from .arrays import newaxis as newaxis
+from .arrays import norm as norm
+from .arrays import one_hot as one_hot
+from .arrays import ones as ones
+from .arrays import ones_like as ones_like
+from .arrays import pad as pad
+from .arrays import range as range
+from .arrays import rank as rank
+from .arrays import repeat as repeat
+from .arrays import reshape as reshape
+from .arrays import reverse as reverse
+from .arrays import reverse_sequence as reverse_sequence
+from .arrays import roll as roll
+from .arrays import scatter_nd as scatter_nd
+from .arrays import searchsorted as searchsorted
+from .arrays import sequence_mask as sequence_mask
+from .arrays import shape as shape
+from .arrays import size as size
+from .arrays import slice as slice
+from .arrays import sort as sort
+from .arrays import split as split
+from .arrays import squeeze as squeeze
+from .arrays import stack as stack
+from .arrays import stop_gradient as stop_gradient
+from .arrays import tensor_scatter_nd_add as tensor_scatter_nd_add
+from .arrays import tensor_scatter_nd_update as tensor_scatter_nd_update
+from .arrays import tensordot as tensordot
+from .arrays import tile as tile
+from .arrays import transpose as transpose
+from .arrays import unique as unique
+from .arrays import unstack as unstack
+from .arrays import where as where
+from .arrays import zeros as zeros
+from .arrays import zeros_like as zeros_like
+from .gradients import clip_by_global_norm as clip_by_global_norm
+from .gradients import clip_by_norm as clip_by_norm
+from .math import abs as abs
+from .math import acos as acos
+from .math import acosh as acosh
+from .math import add as add
+from .math import add_n as add_n
+from .math import argmax as argmax
+from .math import argmin as argmin
+from .math import asin as asin
+from .math import asinh as asinh
+from .math import atan as atan
+from .math import atan2 as atan2
+from .math import atanh as atanh
+from .math import ceil as ceil
+from .math import cos as cos
+from .math import cosh as cosh
+from .math import cumsum as cumsum
+from .math import divide as divide
+from .math import equal as equal
+from .math import exp as exp
+from .math import floor as floor
+from .math import greater as greater
+from .math import greater_equal as greater_equal
+from .math import less as less
+from .math import less_equal as less_equal
+from .math import logical_and as logical_and
+from .math import logical_not as logical_not
+from .math import logical_or as logical_or
+from .math import maximum as maximum
+from .math import minimum as minimum
+from .math import multiply as multiply
+from .math import negative as negative
+from .math import not_equal as not_equal
+from .math import pow as pow
+from .math import reduce_all as reduce_all
+from .math import reduce_any as reduce_any
+from .math import reduce_logsumexp as reduce_logsumexp
+from .math import reduce_max as reduce_max
+from .math import reduce_mean as reduce_mean
+from .math import reduce_min as reduce_min
+from .math import reduce_prod as reduce_prod
+from .math import reduce_std as reduce_std
+from .math import reduce_sum as reduce_sum
+from .math import reduce_variance as reduce_variance
+from .math import round as round
+from .math import sigmoid as sigmoid
+from .math import sign as sign
+from .math import sin as sin
+from .math import sinh as sinh
+from .math import sqrt as sqrt
+from .math import square as square
+from .math import subtract as subtract
+from .math import tan as tan
+from .math import tanh as tanh
+from .math import truediv as truediv
+
+if TYPE_CHECKING:
+    from ... import initializers as initializers
+    from ... import losses as losses
+    from ... import metrics as metrics
+    from ... import optimizers as optimizers
+    from ... import summary as summary
+    from ..structures import ShapeLike
+
+float16, bfloat16, float32, float64 = "float16", "bfloat16", "float32", "float64"
+int8, int16, int32, int64 = "int8", "int16", "int32", "int64"
+uint8, uint16, uint32, uint64 = "uint8", "uint16", "uint32", "uint64"
+bool, string, complex64, complex128 = "bool", "string", "complex64", "complex128"
+
+
+def function(func: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """`anabranch.function`, with or without options, which are TensorFlow's and do nothing here."""
+    return trace_function if func is None else trace_function(func)
+
+
+def _tensor_spec(shape: ShapeLike, dtype: DTypeLike = "float32", name: str | None = None) -> specs.TensorSpec:
+    """Make the spec of a tensor: its shape, None for a size that is open, and its dtype."""
+    return specs.TensorSpec(specs.as_shape(shape), as_dtype(dtype))
+
+
+def _tensor_shape(dims: ShapeLike) -> tuple[int | None, ...] | None:
+    """Make a shape: a tuple of sizes, None for one that is open; None for an open number of axes."""
+    return specs.as_shape(dims)
+
+
+TensorSpec, TensorShape = _tensor_spec, _tensor_shape
+
+# Names of TensorFlow that are those of modules of this package; they are imported when they are first asked for.
+_MODULES = ("initializers", "losses", "metrics", "optimizers", "summary")
+_INSTEAD = {
+    "Session": "It runs graphs. Use anabranch.Session with an anabranch.Graph, or tf.function.",
+    "compat": "It holds names of TensorFlow 1. Those of its graphs are in anabranch: placeholder, Session, while_loop.",
+    "distribute": "Use the strategies of anabranch.distribute, such as ParameterServer and DataParallel.",
+    "estimator": "Use anabranch.Model with fit, or anabranch.wrappers for scikit-learn.",
+    "placeholder": "It is a part of graphs. Use anabranch.placeholder in an anabranch.Graph.",
+    "saved_model": "Use model.export and anabranch.serving.load.",
+    "train": "Use model.save_weights and load_weights, or anabranch.distribute.CheckpointManager for any variables.",
+}
+
+
+def _look_up(name: str) -> Any:
+    if name == "keras":
+        return import_module("...", __name__)
+    if name in _MODULES:
+        return getattr(import_module("...", __name__), name)
+    raise no_attribute(__name__, name, _INSTEAD, "TensorFlow")
+
+
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__ = _look_up
+
+__all__ = [
+    "GradientTape",
+    "IndexedSlices",
+    "Tensor",
+    "TensorArray",
+    "TensorShape",
+    "TensorSpec",
+    "Variable",
+    "abs",
+    "acos",
+    "acosh",
+    "add",
+    "add_n",
+    "argmax",
+    "argmin",
+    "argsort",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bfloat16",
+    "bool",
+    "boolean_mask",
+    "broadcast_to",
+    "case",
+    "cast",
+    "ceil",
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "clip_by_value",
+    "complex64",
+    "complex128",
+    "concat",
+    "cond",
+    "constant",
+    "control_dependencies",
+    "convert_to_tensor",
+    "cos",
+    "cosh",
+    "cumsum",
+    "custom_gradient",
+    "data",
+    "device",
+    "divide",
+    "einsum",
+    "equal",
+    "exp",
+    "expand_dims",
+    "eye",
+    "fill",
+    "float16",
+    "float32",
+    "float64",
+    "floor",
+    "foldl",
+    "foldr",
+    "function",
+    "gather",
+    "gather_nd",
+    "greater",
+    "greater_equal",
+    "group",
+    "identity",
+    "image",
+    "initializers",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "is_tensor",
+    "less",
+    "less_equal",
+    "linalg",
+    "linspace",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "losses",
+    "map_fn",
+    "math",
+    "matmul",
+    "maximum",
+    "meshgrid",
+    "metrics",
+    "minimum",
+    "multiply",
+    "name_scope",
+    "negative",
+    "newaxis",
+    "nn",
+    "no_op",
+    "norm",
+    "not_equal",
+    "numpy_function",
+    "one_hot",
+    "ones",
+    "ones_like",
+    "optimizers",
+    "pad",
+    "pow",
+    "random",
+    "range",
+    "rank",
+    "reduce_all",
+    "reduce_any",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_std",
+    "reduce_sum",
+    "reduce_variance",
+    "repeat",
+    "reshape",
+    "reverse",
+    "reverse_sequence",
+    "roll",
+    "round",
+    "scan",
+    "scatter_nd",
+    "searchsorted",
+    "sequence_mask",
+    "shape",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "size",
+    "slice",
+    "sort",
+    "split",
+    "sqrt",
+    "square",
+    "squeeze",
+    "stack",
+    "stop_gradient",
+    "string",
+    "strings",
+    "subtract",
+    "summary",
+    "tan",
+    "tanh",
+    "tensor_scatter_nd_add",
+    "tensor_scatter_nd_update",
+    "tensordot",
+    "tile",
+    "transpose",
+    "truediv",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "unique",
+    "unstack",
+    "vectorized_map",
+    "where",
+    "while_loop",
+    "zeros",
+    "zeros_like",
+]
+
+
+def __dir__() -> list[str]:
+    """List TensorFlow's names, and none that this file only uses."""
+    return sorted({"keras", *__all__, *(name for name in globals() if name.startswith("__"))})

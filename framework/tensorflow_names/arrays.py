@@ -1,0 +1,412 @@
+"""TensorFlow's functions of shapes and places, with its arguments: `tf.reshape`, `tf.concat`, `tf.gather`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from ...engine import ops
+from ...engine.common.dtypes import DTypeLike
+from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
+from ...engine.ops.math.elementwise import identity as pass_on
+
+newaxis = None
+
+
+def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
+    """The same values in another dtype."""
+    return ops.cast(x, dtype)
+
+
+def clip_by_value(
+    t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
+) -> Tensor:
+    """Values within limits."""
+    return ops.clip(t, clip_value_min, clip_value_max)
+
+
+def einsum(equation: str, *inputs: TensorLike, **options: object) -> Tensor:
+    """A sum of products, as the equation says; options are TensorFlow's and do nothing here."""
+    return ops.einsum(equation, *inputs)
+
+
+def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor:
+    """A tensor with an axis of one element more."""
+    return ops.expand_dims(input, axis)
+
+
+def eye(
+    num_rows: int | Tensor,
+    num_columns: int | Tensor | None = None,
+    dtype: DTypeLike = "float32",
+    name: str | None = None,
+) -> Tensor:
+    """The matrix that is one on its diagonal and zero elsewhere."""
+    return ops.eye(num_rows, num_columns, dtype=dtype)
+
+
+def linspace(start: TensorLike, stop: TensorLike, num: int, name: str | None = None, axis: int = 0) -> Tensor:
+    """So many numbers from `start` to `stop`, both included, at equal distances."""
+    return ops.linspace(start, stop, num, axis=axis)
+
+
+def matmul(
+    a: TensorLike,
+    b: TensorLike,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    name: str | None = None,
+    **options: Any,
+) -> Tensor:
+    """The product of matrices, with the last two axes of either swapped before; other options do nothing here."""
+    return ops.matmul(ops.swapaxes(a, -1, -2) if transpose_a else a, ops.swapaxes(b, -1, -2) if transpose_b else b)
+
+
+def ones(shape: TensorLike, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
+    """A tensor of ones."""
+    return ops.ones(shape, dtype)
+
+
+def ones_like(input: TensorLike, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
+    """Ones in the shape of a tensor."""
+    return ops.ones_like(input, dtype)
+
+
+def zeros(shape: TensorLike, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
+    """A tensor of zeros."""
+    return ops.zeros(shape, dtype)
+
+
+def zeros_like(input: TensorLike, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
+    """Zeros in the shape of a tensor."""
+    return ops.zeros_like(input, dtype)
+
+
+def range(
+    start: TensorLike,
+    limit: TensorLike | None = None,
+    delta: TensorLike = 1,
+    dtype: DTypeLike = None,
+    name: str | None = None,
+) -> Tensor:
+    """Numbers from `start` (0, if only one is given) up to `limit`, which is left out, in steps of `delta`."""
+    first, last = (0, start) if limit is None else (start, limit)
+    return ops.arange(first, last, delta, dtype)
+
+
+def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
+    """Each element several times."""
+    return ops.repeat(input, repeats, axis)
+
+
+def reshape(tensor: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
+    """The same values in another shape."""
+    return ops.reshape(tensor, shape)
+
+
+def roll(input: TensorLike, shift: int | Sequence[int] | Tensor, axis: int, name: str | None = None) -> Tensor:
+    """The elements moved on along an axis; those at the end come first."""
+    return ops.roll(input, shift, axis)
+
+
+def shape(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = None) -> Any:
+    """The shape: of each axis an int where it is known, and a tensor where it is not."""
+    return ops.shape(input)
+
+
+def size(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = None) -> Any:
+    """The number of elements."""
+    return ops.size(input)
+
+
+def squeeze(input: TensorLike, axis: int | Sequence[int] | None = None, name: str | None = None) -> Tensor:
+    """A tensor without its axes of one element, or without some of these."""
+    return ops.squeeze(input, axis)
+
+
+def stack(values: Sequence[TensorLike] | Tensor, axis: int = 0, name: str | None = None) -> Tensor:
+    """Tensors side by side along a new axis."""
+    return ops.stack(values, axis)
+
+
+def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
+    """The same values, through which no gradient passes."""
+    return ops.stop_gradient(input)
+
+
+def tensordot(
+    a: TensorLike, b: TensorLike, axes: int | Sequence[int] | Sequence[Sequence[int]], name: str | None = None
+) -> Tensor:
+    """The sum of products along axes."""
+    return ops.tensordot(a, b, axes)
+
+
+def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
+    """A tensor so many times along each axis."""
+    return ops.tile(input, multiples)
+
+
+def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str | None = None) -> list[Tensor]:
+    """The parts of a tensor along an axis, each without that axis."""
+    return ops.unstack(value, num, axis)
+
+
+def where(
+    condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
+) -> Any:
+    """`x` where the condition holds and `y` elsewhere; the positions where it holds, if neither is given."""
+    return ops.argwhere(condition) if x is None and y is None else ops.where(condition, x, y)
+
+
+def identity(input: TensorLike, name: str | None = None) -> Tensor:
+    """The same values, as the result of an operation of its own, which waits for control dependencies."""
+    return pass_on(ops.convert_to_tensor(input))
+
+
+def split(
+    value: TensorLike,
+    num_or_size_splits: int | Sequence[int],
+    axis: int = 0,
+    num: int | None = None,
+    name: str | None = None,
+) -> Any:
+    """Parts of a tensor along an axis: so many equal ones, or ones of given sizes."""
+    if isinstance(num_or_size_splits, int):
+        return ops.split(value, num_or_size_splits, axis)
+    return ops.split(value, list(accumulate(num_or_size_splits))[:-1], axis)
+
+
+def concat(values: Sequence[Any], axis: int, name: str | None = None) -> Tensor:
+    """Tensors one after the other along an axis."""
+    return ops.concatenate(values, axis)
+
+
+def transpose(a: TensorLike, perm: Sequence[int] | None = None, name: str | None = None) -> Tensor:
+    """A tensor with its axes in another order."""
+    return ops.transpose(a, perm)
+
+
+def fill(dims: TensorLike, value: TensorLike, name: str | None = None) -> Tensor:
+    """A tensor of one value."""
+    return ops.full(dims, value)
+
+
+def gather(
+    params: TensorLike, indices: TensorLike, axis: int = 0, batch_dims: int = 0, name: str | None = None
+) -> Tensor:
+    """Parts of a tensor along an axis; along the first one by default.
+
+    Raises:
+        ValueError: `batch_dims` is not 0.
+    """
+    if batch_dims:
+        raise ValueError(f"tf.gather: batch_dims must be 0, got {batch_dims}. Use ops.take_along_axis.")
+    return ops.take(params, indices, axis)
+
+
+def one_hot(
+    indices: TensorLike, depth: int, axis: int = -1, dtype: DTypeLike = "float32", name: str | None = None
+) -> Tensor:
+    """Whole numbers as rows with a one in the place of the number."""
+    return ops.one_hot(indices, depth, axis=axis, dtype=dtype)
+
+
+def rank(input: TensorLike, name: str | None = None) -> Tensor:
+    """Return the number of axes."""
+    return ops.convert_to_tensor(ops.ndim(input))
+
+
+def slice(input_: TensorLike, begin: Sequence[int | Tensor], size: Sequence[int], name: str | None = None) -> Tensor:
+    """Cut `size` elements out of each axis, from `begin` on; a size of -1 takes all that follow."""
+    tensor = ops.convert_to_tensor(input_)
+    whole = ops.shape(tensor)
+    sizes = [whole[axis] - begin[axis] if part == -1 else part for axis, part in enumerate(size)]
+    return ops.slice(tensor, list(begin), sizes)
+
+
+def pad(
+    tensor: TensorLike,
+    paddings: Sequence[Sequence[int]],
+    mode: str = "CONSTANT",
+    constant_values: TensorLike = 0,
+    name: str | None = None,
+) -> Tensor:
+    """Add elements before and after each axis.
+
+    Args:
+        tensor: a tensor.
+        paddings: two numbers for each axis.
+        mode: "CONSTANT", "REFLECT" or "SYMMETRIC".
+        constant_values: what is added in the first mode.
+    """
+    mode = mode.lower()
+    return ops.pad(tensor, paddings, mode, constant_values if mode == "constant" else None)
+
+
+def reverse(tensor: TensorLike, axis: int | Sequence[int], name: str | None = None) -> Tensor:
+    """Reverse the order of the elements along axes."""
+    return ops.reverse(tensor, axis)
+
+
+def reverse_sequence(
+    input: TensorLike, seq_lengths: TensorLike, seq_axis: int, batch_axis: int = 0, name: str | None = None
+) -> Tensor:
+    """Reverse the first elements of each row, as many as its length says."""
+    return ops.reverse_sequence(input, seq_lengths, seq_axis, batch_axis)
+
+
+def boolean_mask(tensor: TensorLike, mask: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
+    """Return the parts for which a mask is true."""
+    return ops.boolean_mask(tensor, mask, axis)
+
+
+def gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int = 0, name: str | None = None) -> Tensor:
+    """Return the parts at places with several coordinates, the last axis of `indices`."""
+    return ops.gather_nd(params, indices, batch_dims)
+
+
+def scatter_nd(indices: TensorLike, updates: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
+    """Add updates to zeros of a shape, at places with several coordinates."""
+    return ops.scatter_nd(indices, updates, shape)
+
+
+def tensor_scatter_nd_update(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+) -> Tensor:
+    """Put updates in the places of elements or parts of a tensor."""
+    return ops.tensor_scatter_nd_update(tensor, indices, updates)
+
+
+def tensor_scatter_nd_add(
+    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+) -> Tensor:
+    """Add updates to elements or parts of a tensor."""
+    return ops.tensor_scatter_nd_add(tensor, indices, updates)
+
+
+def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
+    """Repeat a tensor along its axes of one element, and along new first ones, until it has a shape."""
+    return ops.broadcast_to(input, shape)
+
+
+def meshgrid(*args: TensorLike, indexing: str = "xy", name: str | None = None) -> list[Tensor]:
+    """Return the coordinates of all points of a grid, one tensor for each axis."""
+    return ops.meshgrid(*args, indexing=indexing)
+
+
+def sort(values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Tensor:
+    """Sort along an axis, upwards or ("DESCENDING") downwards."""
+    return _in_direction(ops.sort(values, axis), axis, direction)
+
+
+def argsort(
+    values: TensorLike, axis: int = -1, direction: str = "ASCENDING", stable: bool = False, name: str | None = None
+) -> Tensor:
+    """Return the positions that sort a tensor along an axis; equal values keep their order."""
+    if direction == "ASCENDING":
+        return ops.argsort(values, axis)
+    # Positions in the reversed tensor, reversed: so that equal values keep their order.
+    values = ops.convert_to_tensor(values)
+    last = ops.shape(values)[axis] - 1
+    return _in_direction(last - ops.argsort(ops.flip(values, axis), axis), axis, direction)
+
+
+def _in_direction(ascending: Tensor, axis: int, direction: str) -> Tensor:
+    if direction not in ("ASCENDING", "DESCENDING"):
+        raise ValueError(f'The direction of a sort must be "ASCENDING" or "DESCENDING", got {direction!r}.')
+    return ascending if direction == "ASCENDING" else ops.flip(ascending, axis)
+
+
+def searchsorted(
+    sorted_sequence: TensorLike,
+    values: TensorLike,
+    side: str = "left",
+    out_type: DTypeLike = "int32",
+    name: str | None = None,
+) -> Tensor:
+    """Return the positions at which values keep a sequence sorted."""
+    return ops.cast(ops.searchsorted(sorted_sequence, values, side), out_type)
+
+
+def sequence_mask(
+    lengths: TensorLike, maxlen: int | Tensor | None = None, dtype: DTypeLike = "bool", name: str | None = None
+) -> Tensor:
+    """Return rows that are true up to their length and false behind it."""
+    return ops.sequence_mask(lengths, maxlen, dtype)
+
+
+def unique(x: TensorLike, out_idx: DTypeLike = "int32", name: str | None = None) -> tuple[Tensor, Tensor]:
+    """Return the different values of a vector in the order in which they come, and the number of each element's."""
+    values, numbers, _ = ops.unique_with_counts(x)
+    return values, ops.cast(numbers, out_idx)
+
+
+def norm(
+    tensor: TensorLike,
+    ord: str | float = "euclidean",
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Compute the norm of vectors, or of matrices along two axes; by default of all elements as one vector."""
+    tensor = ops.convert_to_tensor(tensor)
+    if axis is None:
+        norm_of_all = ops.norm(ops.reshape(tensor, (-1,)), None if ord == "euclidean" else ord)
+        return ops.reshape(norm_of_all, (1,) * (tensor.ndim or 0)) if keepdims else norm_of_all
+    return ops.norm(tensor, None if ord == "euclidean" else ord, axis, keepdims)
+
+
+__all__ = [
+    "argsort",
+    "boolean_mask",
+    "broadcast_to",
+    "cast",
+    "clip_by_value",
+    "concat",
+    "einsum",
+    "expand_dims",
+    "eye",
+    "fill",
+    "gather",
+    "gather_nd",
+    "identity",
+    "linspace",
+    "matmul",
+    "meshgrid",
+    "newaxis",
+    "norm",
+    "one_hot",
+    "ones",
+    "ones_like",
+    "pad",
+    "range",
+    "rank",
+    "repeat",
+    "reshape",
+    "reverse",
+    "reverse_sequence",
+    "roll",
+    "scatter_nd",
+    "searchsorted",
+    "sequence_mask",
+    "shape",
+    "size",
+    "slice",
+    "sort",
+    "split",
+    "squeeze",
+    "stack",
+    "stop_gradient",
+    "tensor_scatter_nd_add",
+    "tensor_scatter_nd_update",
+    "tensordot",
+    "tile",
+    "transpose",
+    "unique",
+    "unstack",
+    "where",
+    "zeros",
+    "zeros_like",
+]

@@ -1,0 +1,12 @@
+"""`tf.data`: datasets."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from ..data.element_dataset import ElementDataset as Dataset
+from ..data.element_dataset import text_lines as TextLineDataset  # noqa: N812 - TensorFlow's name
+
+AUTOTUNE = -1
+experimental = SimpleNamespace(AUTOTUNE=AUTOTUNE)
+__all__ = ["AUTOTUNE", "Dataset", "TextLineDataset", "experimental"]

@@ -1,0 +1,149 @@
+"""`tf.linalg`: matrices with TensorFlow's arguments."""
+
+from __future__ import annotations
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
+from .arrays import einsum as einsum
+from .arrays import eye as eye
+from .arrays import matmul as matmul
+from .arrays import norm as norm
+from .arrays import tensordot as tensordot
+from .gradients import global_norm as global_norm
+from .math import l2_normalize as l2_normalize
+from .wrapping import of_one
+
+cholesky, det, logdet, inv = (of_one(op) for op in (ops.cholesky, ops.det, ops.logdet, ops.inv))
+
+
+def slogdet(input: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
+    """Compute sign and logarithm of the absolute value of determinants."""
+    return ops.slogdet(input)
+
+
+def matvec(a: TensorLike, b: TensorLike, transpose_a: bool = False, name: str | None = None) -> Tensor:
+    """Multiply matrices by vectors."""
+    return ops.squeeze(matmul(a, ops.expand_dims(b, -1), transpose_a=transpose_a), -1)
+
+
+def solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """Solve ``matrix @ x = rhs``, with the transposed matrix if `adjoint`."""
+    return ops.solve(_adjoint(matrix) if adjoint else matrix, rhs)
+
+
+def triangular_solve(
+    matrix: TensorLike, rhs: TensorLike, lower: bool = True, adjoint: bool = False, name: str | None = None
+) -> Tensor:
+    """Solve ``matrix @ x = rhs`` with a triangular matrix, with it transposed if `adjoint`."""
+    return ops.solve_triangular(_adjoint(matrix) if adjoint else matrix, rhs, lower=lower != adjoint)
+
+
+def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
+    """Solve ``a @ x = rhs``, where `chol` is the Cholesky factor of `a`."""
+    return triangular_solve(chol, triangular_solve(chol, rhs), adjoint=True)
+
+
+def _adjoint(matrix: TensorLike) -> Tensor:
+    return ops.conj(ops.swapaxes(matrix, -1, -2))
+
+
+def matrix_transpose(a: TensorLike, name: str | None = None, conjugate: bool = False) -> Tensor:
+    """Swap the last two axes."""
+    return _adjoint(a) if conjugate else ops.swapaxes(a, -1, -2)
+
+
+def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
+    """Swap the last two axes and conjugate."""
+    return _adjoint(matrix)
+
+
+def svd(
+    tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+    """Decompose matrices: singular values, then `u` and `v` with ``a = u @ diag(s) @ v.T``, in TensorFlow's order."""
+    if not compute_uv:
+        return ops.svd(tensor, full_matrices, compute_uv=False)
+    u, s, vh = ops.svd(tensor, full_matrices)
+    return s, u, _adjoint(vh)
+
+
+def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> tuple[Tensor, Tensor]:
+    """Decompose matrices into one with orthonormal columns and a triangular one."""
+    return ops.qr(input, "complete" if full_matrices else "reduced")
+
+
+def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
+    """Compute eigenvalues and eigenvectors of symmetric matrices."""
+    return ops.eigh(tensor)
+
+
+def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
+    """Compute the eigenvalues of symmetric matrices."""
+    return ops.eigh(tensor)[0]
+
+
+def pinv(a: TensorLike, rcond: TensorLike | None = None, name: str | None = None) -> Tensor:
+    """Compute pseudo-inverses."""
+    return ops.pinv(a, rcond)
+
+
+def trace(x: TensorLike, name: str | None = None) -> Tensor:
+    """Add up the diagonals of matrices, the last two axes."""
+    return ops.trace(x, 0, -2, -1)
+
+
+def diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
+    """Return matrices with vectors, the last axis, on their diagonals."""
+    diagonal = ops.convert_to_tensor(diagonal)
+    size = ops.shape(diagonal)[-1]
+    return ops.multiply(ops.expand_dims(diagonal, -1), ops.eye(size, dtype=diagonal.dtype))
+
+
+def diag_part(input: TensorLike, name: str | None = None) -> Tensor:
+    """Return the diagonals of matrices, the last two axes."""
+    return ops.diagonal(input, 0, -2, -1)
+
+
+def band_part(input: TensorLike, num_lower: int, num_upper: int, name: str | None = None) -> Tensor:
+    """Keep so many diagonals below and above the main one, all where the number is negative; others become 0."""
+    kept = ops.convert_to_tensor(input)
+    kept = kept if num_upper < 0 else ops.tril(kept, num_upper)
+    return kept if num_lower < 0 else ops.triu(kept, -num_lower)
+
+
+def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
+    """Compute cross products of vectors of three elements, the last axis."""
+    return ops.cross(a, b)
+
+
+__all__ = [
+    "adjoint",
+    "band_part",
+    "cholesky",
+    "cholesky_solve",
+    "cross",
+    "det",
+    "diag",
+    "diag_part",
+    "eigh",
+    "eigvalsh",
+    "einsum",
+    "eye",
+    "global_norm",
+    "inv",
+    "l2_normalize",
+    "logdet",
+    "matmul",
+    "matrix_transpose",
+    "matvec",
+    "norm",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+    "tensordot",
+    "trace",
+    "triangular_solve",
+]

@@ -1,0 +1,318 @@
+"""`tf.math`: elementwise functions, reductions and segments with TensorFlow's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import ml_dtypes
+
+from ...engine import ops
+from ...engine.common.dtypes import DTypeLike, is_floating
+from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
+from .wrapping import of_one, of_two, reduction
+
+abs, ceil, floor, sign, round = (of_one(op) for op in (ops.abs, ops.ceil, ops.floor, ops.sign, ops.round))
+exp, expm1, log, log1p = (of_one(op) for op in (ops.exp, ops.expm1, ops.log, ops.log1p))
+sqrt, rsqrt, square, reciprocal = (of_one(op) for op in (ops.sqrt, ops.rsqrt, ops.square, ops.reciprocal))
+sin, cos, tan, asin, acos, atan = (of_one(op) for op in (ops.sin, ops.cos, ops.tan, ops.arcsin, ops.arccos, ops.arctan))
+sinh, cosh, tanh, asinh, acosh, atanh = (
+    of_one(op) for op in (ops.sinh, ops.cosh, ops.tanh, ops.arcsinh, ops.arccosh, ops.arctanh)
+)
+sigmoid, log_sigmoid, softplus, softsign = (
+    of_one(op) for op in (ops.sigmoid, ops.log_sigmoid, ops.softplus, ops.softsign)
+)
+erf, erfc, erfinv = of_one(ops.erf), of_one(ops.erfc), of_one(ops.erfinv)
+is_finite, is_inf, is_nan = of_one(ops.isfinite), of_one(ops.isinf), of_one(ops.isnan)
+negative, logical_not = of_one(ops.negative), of_one(ops.logical_not)
+real, imag, conj, angle = of_one(ops.real), of_one(ops.imag), of_one(ops.conj), of_one(ops.angle)
+
+add, subtract, multiply, divide = (of_two(op) for op in (ops.add, ops.subtract, ops.multiply, ops.divide))
+truediv, floordiv, mod, floormod = (of_two(op) for op in (ops.divide, ops.floor_divide, ops.mod, ops.mod))
+divide_no_nan, squared_difference, pow = (of_two(op) for op in (ops.divide_no_nan, ops.squared_difference, ops.power))
+maximum, minimum, atan2 = of_two(ops.maximum), of_two(ops.minimum), of_two(ops.arctan2)
+equal, not_equal, less, less_equal, greater, greater_equal = (
+    of_two(op) for op in (ops.equal, ops.not_equal, ops.less, ops.less_equal, ops.greater, ops.greater_equal)
+)
+logical_and, logical_or, logical_xor = of_two(ops.logical_and), of_two(ops.logical_or), of_two(ops.logical_xor)
+
+reduce_sum, reduce_mean, reduce_prod = reduction(ops.sum), reduction(ops.mean), reduction(ops.prod)
+reduce_max, reduce_min = reduction(ops.max), reduction(ops.min)
+reduce_any, reduce_all = reduction(ops.any), reduction(ops.all)
+reduce_logsumexp, reduce_std, reduce_variance = reduction(ops.logsumexp), reduction(ops.std), reduction(ops.var)
+
+
+def reduce_euclidean_norm(
+    input_tensor: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Compute the square root of the sum of squares along axes, of all elements by default."""
+    return ops.sqrt(ops.sum(ops.square(input_tensor), axis=axis, keepdims=keepdims))
+
+
+def count_nonzero(
+    input: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    dtype: DTypeLike = "int64",
+    name: str | None = None,
+) -> Tensor:
+    """Count the elements that are not 0 along axes."""
+    return ops.sum(ops.cast(ops.not_equal(input, ops.zeros_like(input)), dtype), axis=axis, keepdims=keepdims)
+
+
+def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
+    """Add tensors of one shape.
+
+    Raises:
+        ValueError: `inputs` is empty.
+    """
+    if not len(inputs):
+        raise ValueError("tf.add_n: inputs must hold at least one tensor, got none.")
+    return ops.convert_to_tensor(reduce(ops.add, inputs))
+
+
+def argmax(
+    input: TensorLike, axis: int | None = None, output_type: DTypeLike = "int64", name: str | None = None
+) -> Tensor:
+    """Find the position of the largest value, along the first axis by default."""
+    return ops.cast(ops.argmax(input, 0 if axis is None else axis), output_type)
+
+
+def argmin(
+    input: TensorLike, axis: int | None = None, output_type: DTypeLike = "int64", name: str | None = None
+) -> Tensor:
+    """Find the position of the smallest value, along the first axis by default."""
+    return ops.cast(ops.argmin(input, 0 if axis is None else axis), output_type)
+
+
+def _cumulative(op_name: str) -> Callable[..., Tensor]:
+    def accumulate(
+        x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    ) -> Tensor:
+        """Accumulate along an axis, the first one by default.
+
+        Args:
+            x: a tensor.
+            axis: the axis.
+            exclusive: whether each element is left out of its own result.
+            reverse: whether to begin with the last element.
+        """
+        x = ops.convert_to_tensor(x)
+        given = ops.flip(x, axis) if reverse else x
+        result = getattr(ops, op_name)(given, axis)
+        if exclusive:
+            first = ops.take(given, [0], axis)
+            neutral = ops.zeros_like(first) if op_name == "cumsum" else ops.ones_like(first)
+            size = ops.shape(x)[axis]
+            result = ops.take(ops.concatenate([neutral, result], axis), ops.arange(size), axis)
+        return ops.flip(result, axis) if reverse else result
+
+    accumulate.__name__ = op_name
+    return accumulate
+
+
+cumsum, cumprod = _cumulative("cumsum"), _cumulative("cumprod")
+
+
+def top_k(input: TensorLike, k: int = 1, sorted: bool = True, name: str | None = None) -> tuple[Tensor, Tensor]:
+    """Find the `k` largest values along the last axis, and their positions."""
+    return ops.top_k(input, k, sorted)
+
+
+def in_top_k(targets: TensorLike, predictions: TensorLike, k: int, name: str | None = None) -> Tensor:
+    """Find whether the predictions for targets are among the `k` largest of their rows."""
+    return ops.in_top_k(targets, predictions, k)
+
+
+def l2_normalize(
+    x: TensorLike, axis: int | Sequence[int] | None = None, epsilon: float = 1e-12, name: str | None = None
+) -> Tensor:
+    """Divide a tensor by its Euclidean norm along axes, and by the root of `epsilon` where that is larger."""
+    return ops.l2_normalize(x, axis, epsilon)
+
+
+def bincount(
+    arr: TensorLike,
+    weights: TensorLike | None = None,
+    minlength: int | None = None,
+    maxlength: int | None = None,
+    dtype: DTypeLike = "int32",
+    name: str | None = None,
+) -> Tensor:
+    """Count how often each whole number occurs.
+
+    Args:
+        arr: whole numbers, 0 or larger.
+        weights: what each occurrence adds, in the shape of `arr`; by default 1.
+        minlength: the least number of counts.
+        maxlength: the largest number of counts; larger numbers are not counted.
+        dtype: the dtype of the counts; with `weights` theirs.
+    """
+    each = None if weights is None else ops.reshape(weights, (-1,))
+    counts = ops.bincount(ops.reshape(arr, (-1,)), each, minlength or 0)
+    counts = counts if maxlength is None else counts[:maxlength]
+    return ops.cast(counts, dtype) if weights is None else counts
+
+
+def confusion_matrix(
+    labels: TensorLike,
+    predictions: TensorLike,
+    num_classes: int | None = None,
+    weights: TensorLike | None = None,
+    dtype: DTypeLike = "int32",
+    name: str | None = None,
+) -> Tensor:
+    """Count for each label (row) and prediction (column) how often they occur together.
+
+    Args:
+        labels: classes, a vector of whole numbers.
+        predictions: classes, a vector of the same length.
+        num_classes: the number of classes; by default one more than the largest class.
+        weights: what each pair adds; by default 1.
+        dtype: the dtype of the result.
+    """
+    labels, predictions = ops.cast(labels, "int64"), ops.cast(predictions, "int64")
+    if num_classes is None:
+        num_classes = int(ops.maximum(ops.max(labels), ops.max(predictions))) + 1
+    pairs = ops.reshape(labels * num_classes + predictions, (-1,))
+    added = ops.ones_like(pairs) if weights is None else ops.reshape(weights, (-1,))
+    sums = ops.segment_sum(ops.cast(added, dtype), pairs, num_classes**2)
+    return ops.reshape(sums, (num_classes, num_classes))
+
+
+def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
+    """Compute the share of the elements that are 0; float32."""
+    return ops.mean(ops.cast(ops.equal(value, ops.zeros_like(value)), "float32"))
+
+
+def _segments(op_name: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    op: Callable[..., Tensor] = getattr(ops, op_name)
+
+    def segment(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
+        """Reduce the rows of each segment; ids are sorted."""
+        return op(data, segment_ids)
+
+    def unsorted(
+        data: TensorLike, segment_ids: TensorLike, num_segments: int | Tensor, name: str | None = None
+    ) -> Tensor:
+        """Reduce the rows of each of `num_segments` segments; ids come in any order."""
+        result = op(data, segment_ids, num_segments)
+        if op_name not in ("segment_max", "segment_min") or not is_floating(result.dtype):
+            return result
+        # A segment without rows is the lowest or largest number in TensorFlow, infinite in this package.
+        limit = float(ml_dtypes.finfo(result.dtype).max)
+        return ops.maximum(result, -limit) if op_name == "segment_max" else ops.minimum(result, limit)
+
+    segment.__name__, unsorted.__name__ = op_name, f"unsorted_{op_name}"
+    return segment, unsorted
+
+
+segment_sum, unsorted_segment_sum = _segments("segment_sum")
+segment_mean, unsorted_segment_mean = _segments("segment_mean")
+segment_max, unsorted_segment_max = _segments("segment_max")
+segment_min, unsorted_segment_min = _segments("segment_min")
+segment_prod, unsorted_segment_prod = _segments("segment_prod")
+
+__all__ = [
+    "abs",
+    "acos",
+    "acosh",
+    "add",
+    "add_n",
+    "angle",
+    "argmax",
+    "argmin",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bincount",
+    "ceil",
+    "confusion_matrix",
+    "conj",
+    "cos",
+    "cosh",
+    "count_nonzero",
+    "cumprod",
+    "cumsum",
+    "divide",
+    "divide_no_nan",
+    "equal",
+    "erf",
+    "erfc",
+    "erfinv",
+    "exp",
+    "expm1",
+    "floor",
+    "floordiv",
+    "floormod",
+    "greater",
+    "greater_equal",
+    "imag",
+    "in_top_k",
+    "is_finite",
+    "is_inf",
+    "is_nan",
+    "l2_normalize",
+    "less",
+    "less_equal",
+    "log",
+    "log1p",
+    "log_sigmoid",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "maximum",
+    "minimum",
+    "mod",
+    "multiply",
+    "negative",
+    "not_equal",
+    "pow",
+    "real",
+    "reciprocal",
+    "reduce_all",
+    "reduce_any",
+    "reduce_euclidean_norm",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_std",
+    "reduce_sum",
+    "reduce_variance",
+    "round",
+    "rsqrt",
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_prod",
+    "segment_sum",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "softplus",
+    "softsign",
+    "sqrt",
+    "square",
+    "squared_difference",
+    "subtract",
+    "tan",
+    "tanh",
+    "top_k",
+    "truediv",
+    "unsorted_segment_max",
+    "unsorted_segment_mean",
+    "unsorted_segment_min",
+    "unsorted_segment_prod",
+    "unsorted_segment_sum",
+    "zero_fraction",
+]

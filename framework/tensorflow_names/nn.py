@@ -1,0 +1,383 @@
+"""`tf.nn`: layers as functions and losses of logits, with TensorFlow's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
+from ...engine.ops.random import samplers
+from ...layers import nn as many_classes
+from .math import in_top_k as in_top_k
+from .math import l2_normalize as l2_normalize
+from .math import sigmoid as sigmoid
+from .math import softplus as softplus
+from .math import softsign as softsign
+from .math import tanh as tanh
+from .math import top_k as top_k
+from .math import zero_fraction as zero_fraction
+from .wrapping import of_one
+
+elu, relu, relu6, selu = of_one(ops.elu), of_one(ops.relu), of_one(ops.relu6), of_one(ops.selu)
+silu = swish = of_one(ops.silu)
+
+embedding_lookup = partial(ops.embedding_lookup, partition_strategy="div")
+nce_loss = partial(many_classes.nce_loss, partition_strategy="div")
+sampled_softmax_loss = partial(many_classes.sampled_softmax_loss, partition_strategy="div")
+
+
+def gelu(features: TensorLike, approximate: bool = False, name: str | None = None) -> Tensor:
+    """Apply the Gaussian error linear unit; without the approximation by tanh, as TensorFlow does."""
+    return ops.gelu(features, approximate)
+
+
+def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
+    """Return positive values as they are and others times `alpha`."""
+    return ops.leaky_relu(features, alpha)
+
+
+def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
+    """Turn logits into probabilities along an axis, the last one by default."""
+    return ops.softmax(logits, -1 if axis is None else axis)
+
+
+def log_softmax(logits: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
+    """Turn logits into logarithms of probabilities along an axis, the last one by default."""
+    return ops.log_softmax(logits, -1 if axis is None else axis)
+
+
+def moments(
+    x: TensorLike,
+    axes: int | Sequence[int],
+    shift: TensorLike | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute mean and variance along axes; `shift` does nothing, as in TensorFlow."""
+    mean, variance = ops.moments(x, axes, keepdims=keepdims)
+    return mean, variance
+
+
+def batch_normalization(
+    x: TensorLike,
+    mean: TensorLike,
+    variance: TensorLike,
+    offset: TensorLike | None,
+    scale: TensorLike | None,
+    variance_epsilon: float,
+    name: str | None = None,
+) -> Tensor:
+    """Normalise by mean and variance, which are broadcast, then scale and shift."""
+    factor = ops.rsqrt(ops.add(variance, variance_epsilon))
+    factor = factor if scale is None else ops.multiply(factor, scale)
+    shift = ops.negative(ops.multiply(mean, factor))
+    return ops.add(ops.multiply(x, factor), shift if offset is None else ops.add(shift, offset))
+
+
+def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None) -> Tensor:
+    """Add a vector to the channels: the last axis, or the second one where `data_format` begins with "NC"."""
+    value = ops.convert_to_tensor(value)
+    if data_format is None or not data_format.startswith("NC"):
+        return ops.add(value, bias)
+    return ops.add(value, ops.reshape(bias, (-1,) + (1,) * ((value.ndim or 3) - 2)))
+
+
+def dropout(
+    x: TensorLike,
+    rate: TensorLike,
+    noise_shape: Sequence[int | None] | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Set a share `rate` of the elements to 0 and divide the others by what is left of 1.
+
+    Args:
+        x: a tensor.
+        rate: the share, 0 or larger and less than 1.
+        noise_shape: the shape of what is drawn; None for a size of `x`.
+        seed: an integer makes each call draw the same.
+    """
+    return samplers.dropout(x, rate, noise_shape, seed)
+
+
+def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
+    """Compute half of the sum of squares."""
+    return ops.multiply(ops.sum(ops.square(t)), 0.5)
+
+
+def softmax_cross_entropy_with_logits(
+    labels: TensorLike, logits: TensorLike, axis: int = -1, name: str | None = None
+) -> Tensor:
+    """Compute the cross entropy of each row between probabilities and logits."""
+    return ops.negative(ops.sum(ops.multiply(labels, ops.log_softmax(logits, axis)), axis=axis))
+
+
+def sparse_softmax_cross_entropy_with_logits(labels: TensorLike, logits: TensorLike, name: str | None = None) -> Tensor:
+    """Compute the cross entropy of each row between a class and logits.
+
+    Args:
+        labels: the class of each row, a whole number.
+        logits: one axis more than `labels`, of one value for each class.
+    """
+    return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+def sigmoid_cross_entropy_with_logits(labels: TensorLike, logits: TensorLike, name: str | None = None) -> Tensor:
+    """Compute the cross entropy of each element between a probability and a logit."""
+    return weighted_cross_entropy_with_logits(labels, logits, 1.0)
+
+
+def weighted_cross_entropy_with_logits(
+    labels: TensorLike, logits: TensorLike, pos_weight: TensorLike, name: str | None = None
+) -> Tensor:
+    """Compute `sigmoid_cross_entropy_with_logits` where the term of positive labels counts `pos_weight` times."""
+    labels, logits = ops.convert_to_tensor(labels), ops.convert_to_tensor(logits)
+    weight = ops.add(1.0, ops.multiply(ops.subtract(pos_weight, 1.0), labels))
+    positive = ops.softplus(ops.negative(logits))  # -log(sigmoid(logits)), for logits of any size
+    return ops.add(ops.multiply(ops.subtract(1.0, labels), logits), ops.multiply(weight, positive))
+
+
+def _order(data_format: str | None) -> str:
+    return "channels_first" if data_format is not None and data_format.startswith("NC") else "channels_last"
+
+
+def inner_sizes(given: int | Sequence[int], order: str, rank: int) -> int | tuple[int, ...]:
+    """Return the sizes for space alone, where there is one for each of the `rank` + 2 axes."""
+    if isinstance(given, int):
+        return given
+    sizes = tuple(int(size) for size in given)
+    if len(sizes) < rank + 2:
+        return sizes if len(sizes) == rank else sizes * rank
+    return sizes[2:] if order == "channels_first" else sizes[1:-1]
+
+
+def _convolve(
+    rank: int,
+    input: TensorLike,
+    filters: TensorLike,
+    strides: int | Sequence[int],
+    padding: str,
+    data_format: str | None,
+    dilations: int | Sequence[int] | None,
+) -> Tensor:
+    order = _order(data_format)
+    dilation = inner_sizes(1 if dilations is None else dilations, order, rank)
+    return ops.conv(input, filters, inner_sizes(strides, order, rank), padding.lower(), order, dilation)
+
+
+def conv1d(
+    input: TensorLike,
+    filters: TensorLike,
+    stride: int | Sequence[int],
+    padding: str,
+    data_format: str | None = "NWC",
+    dilations: int | Sequence[int] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Convolve sequences with filters; arguments as of `conv2d`."""
+    return _convolve(1, input, filters, stride, padding, data_format, dilations)
+
+
+def conv2d(
+    input: TensorLike,
+    filters: TensorLike,
+    strides: int | Sequence[int],
+    padding: str,
+    data_format: str | None = "NHWC",
+    dilations: int | Sequence[int] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Convolve images with filters.
+
+    Args:
+        input: rows, space and channels, in the order of `data_format`.
+        filters: space, channels, new channels.
+        strides: one number, one for each axis of space, or one for each axis.
+        padding: "SAME" or "VALID".
+        data_format: such as "NHWC" or "NCHW".
+        dilations: distances in the filters, like `strides`.
+    """
+    return _convolve(2, input, filters, strides, padding, data_format, dilations)
+
+
+def conv3d(
+    input: TensorLike,
+    filters: TensorLike,
+    strides: int | Sequence[int],
+    padding: str,
+    data_format: str | None = "NDHWC",
+    dilations: int | Sequence[int] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Convolve volumes with filters; arguments as of `conv2d`."""
+    return _convolve(3, input, filters, strides, padding, data_format, dilations)
+
+
+def depthwise_conv2d(
+    input: TensorLike,
+    filter: TensorLike,
+    strides: Sequence[int],
+    padding: str,
+    data_format: str | None = None,
+    dilations: int | Sequence[int] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Convolve each channel with its own filters; arguments as of `conv2d`."""
+    order = _order(data_format)
+    dilation = inner_sizes(1 if dilations is None else dilations, order, 2)
+    return ops.depthwise_conv(input, filter, inner_sizes(strides, order, 2), padding.lower(), order, dilation)
+
+
+def separable_conv2d(
+    input: TensorLike,
+    depthwise_filter: TensorLike,
+    pointwise_filter: TensorLike,
+    strides: Sequence[int],
+    padding: str,
+    data_format: str | None = None,
+    dilations: int | Sequence[int] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Convolve each channel with its own filters, then mix the channels; arguments as of `conv2d`."""
+    order = _order(data_format)
+    dilation = inner_sizes(1 if dilations is None else dilations, order, 2)
+    filters = depthwise_filter, pointwise_filter
+    return ops.separable_conv(input, *filters, inner_sizes(strides, order, 2), padding.lower(), order, dilation)
+
+
+def conv2d_transpose(
+    input: TensorLike,
+    filters: TensorLike,
+    output_shape: Sequence[int] | Tensor,
+    strides: int | Sequence[int],
+    padding: str = "SAME",
+    data_format: str = "NHWC",
+    dilations: int | Sequence[int] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Apply the gradient of `conv2d` with regard to its input.
+
+    Args:
+        input: rows, height, width and channels, in the order of `data_format`.
+        filters: height, width, new channels, channels.
+        output_shape: the shape of the result, four sizes.
+        strides: one number, one for height and width, or one for each axis.
+        padding: "SAME" or "VALID".
+        data_format: "NHWC" or "NCHW".
+        dilations: distances in the filters, like `strides`.
+
+    Raises:
+        ValueError: no input of `conv2d` of that shape gives one of the shape of `input`.
+    """
+    order = _order(data_format)
+    steps, dilation = _pair(strides, order), _pair(1 if dilations is None else dilations, order)
+    windows = [(size - 1) * step + 1 for size, step in zip(ops.shape(filters)[:2], dilation, strict=True)]
+    wanted = _pair([int(size) for size in output_shape], order)
+    rows = _pair(ops.shape(input), order)
+    for size, step, window, new in zip(rows, steps, windows, wanted, strict=True):
+        if -(-(new if padding.upper() == "SAME" else new - window + 1) // step) != size:
+            raise ValueError(
+                f"tf.nn.conv2d_transpose: output_shape {wanted} (height, width) does not fit: conv2d with strides "
+                f"{steps}, windows {tuple(windows)} and padding {padding} does not give {rows} from it."
+            )
+    # The whole result, of which padding leaves out what came from beside the new image.
+    result = ops.conv_transpose(input, filters, steps, "valid", None, order, dilation)
+    first = 2 if order == "channels_first" else 1
+    for axis, (size, step, window, new) in enumerate(zip(rows, steps, windows, wanted, strict=True), first):
+        whole = max((size - 1) * step + window, new)
+        short = whole - ops.shape(result)[axis]
+        if short > 0:
+            result = ops.pad(result, [(0, short if each == axis else 0) for each in range(4)])
+        before = (whole - new) // 2 if padding.upper() == "SAME" else 0
+        result = ops.take(result, ops.arange(before, before + new), axis)
+    return result
+
+
+def _pair(given: int | Sequence[int], order: str) -> tuple[int, ...]:
+    sizes = inner_sizes(given, order, 2)
+    return (sizes, sizes) if isinstance(sizes, int) else sizes
+
+
+def _pooling(op: Callable[..., Tensor], rank: int, default: str, kind: str) -> Callable[..., Tensor]:
+    def pool(
+        input: TensorLike,
+        ksize: int | Sequence[int],
+        strides: int | Sequence[int],
+        padding: str,
+        data_format: str | None = default,
+        name: str | None = None,
+    ) -> Tensor:
+        """Pool windows of an input.
+
+        Args:
+            input: rows, space and channels, in the order of `data_format`.
+            ksize: the size of windows: one number, one for each axis of space, or one for each axis.
+            strides: distances of windows, like `ksize`.
+            padding: "SAME" or "VALID".
+            data_format: such as "NHWC" or "NCHW".
+        """
+        order = _order(data_format)
+        sizes = inner_sizes(ksize, order, rank), inner_sizes(strides, order, rank)
+        return op(input, *sizes, padding.lower(), order)
+
+    pool.__name__ = kind
+    return pool
+
+
+max_pool1d, max_pool2d, max_pool3d = (
+    _pooling(ops.max_pool, rank, order, f"max_pool{rank}d") for rank, order in ((1, "NWC"), (2, "NHWC"), (3, "NDHWC"))
+)
+avg_pool1d, avg_pool2d, avg_pool3d = (
+    _pooling(ops.average_pool, rank, order, f"avg_pool{rank}d")
+    for rank, order in ((1, "NWC"), (2, "NHWC"), (3, "NDHWC"))
+)
+max_pool, avg_pool = max_pool2d, avg_pool2d
+
+__all__ = [
+    "avg_pool",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "batch_normalization",
+    "bias_add",
+    "conv1d",
+    "conv2d",
+    "conv2d_transpose",
+    "conv3d",
+    "depthwise_conv2d",
+    "dropout",
+    "elu",
+    "embedding_lookup",
+    "gelu",
+    "in_top_k",
+    "l2_loss",
+    "l2_normalize",
+    "leaky_relu",
+    "log_softmax",
+    "max_pool",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "moments",
+    "nce_loss",
+    "relu",
+    "relu6",
+    "sampled_softmax_loss",
+    "selu",
+    "separable_conv2d",
+    "sigmoid",
+    "sigmoid_cross_entropy_with_logits",
+    "silu",
+    "softmax",
+    "softmax_cross_entropy_with_logits",
+    "softplus",
+    "softsign",
+    "sparse_softmax_cross_entropy_with_logits",
+    "swish",
+    "tanh",
+    "top_k",
+    "weighted_cross_entropy_with_logits",
+    "zero_fraction",
+]
