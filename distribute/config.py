@@ -23,7 +23,8 @@ class ServerConfig:
             on one host, else TCP), or "auto": the first of these that leads there. A dict has planes by task:
             ``{"/job:ps": "sockets"}``. None takes the one in ``ANABRANCH_PLANE``, or "auto".
         bytes_in_flight: for one other task: when more waits to be sent, steps are held until it has gone.
-        shared_memory_bytes: for the values of one other task; when all of it is in use, values go by the socket.
+        shared_memory_bytes: for the values of one other task; when all of it is in use, values go by the socket. By
+            default an eighth of the machine's memory, and 256 MB at least; no more of it is used than values take.
         inline_bytes: values of at most so many bytes go by the socket where there is shared memory.
 
     Raises:

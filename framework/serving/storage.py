@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...engine.common.memory import machine_bytes
 from ...engine.graph import Graph, Operation
 from ...engine.graph.state.initial_values import Given
 from ...engine.saving import SavedGraphError
@@ -351,14 +352,6 @@ def _zeros(folder: Path, entry: Mapping[str, Any]) -> Any:
     if any(size < 0 for size in shape) or math.prod(shape) * dtype.itemsize > machine_bytes():
         raise ServableError(f"{str(folder)!r}: an array of the shape {shape} is larger than this machine's memory.")
     return np.zeros(shape, dtype)
-
-
-def machine_bytes() -> int:
-    """Return the bytes of memory that this machine has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # a system that does not say so
-        return 1 << 40
 
 
 def _digest(path: Path) -> str:

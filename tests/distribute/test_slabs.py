@@ -16,11 +16,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+import anabranch as ab
 from anabranch.distribute.transport.connections import Connection, Handshake, Identity
 from anabranch.distribute.transport.loop import Loop
 from anabranch.distribute.transport.planes import Limits, Plane, asked, ways
 from anabranch.distribute.transport.slabs import IS_AVAILABLE, LEAST, Mapped, Pool, SlabError
 from anabranch.distribute.transport.wire import Frame, Kind
+from anabranch.engine.common.memory import machine_bytes
 
 pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="needs Linux")
 KILO = 1024
@@ -245,6 +247,12 @@ class Pair:
         self.sender.close("over")
         self.receiver.close("over")
         self.loop.close()
+
+
+def test_values_as_large_as_parameters_fit_into_slabs_by_default() -> None:
+    """Compare with the memory of the machine; larger values go by the socket, which takes several times as long."""
+    expected = max(256 << 20, machine_bytes() // 8)
+    assert Limits().slabs == ab.distribute.ServerConfig().shared_memory_bytes == expected
 
 
 @pytest.fixture
