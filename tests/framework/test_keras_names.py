@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch import initializers, layers, ops
+from anabranch import activations, initializers, layers, ops
 
 smart_resize = ab.preprocessing.image.smart_resize
 
@@ -266,3 +266,11 @@ def test_source_inputs() -> None:
     assert same(find(layers.Add()([unused, unused])), [unused])
     with pytest.raises(ValueError, match=r"takes a symbolic tensor, .* got 3 of type int"):
         find(cast("Any", 3))
+
+
+@pytest.mark.parametrize(
+    ("module", "tables"), [(activations, ("_FUNCTIONS", "_ALIASES")), (initializers, ("_CLASSES", "_ALIASES"))]
+)
+def test_public_names_are_listed_literally_for_type_checkers(module: Any, tables: tuple[str, str]) -> None:
+    registered = {name for table in tables for name in getattr(module, table)}
+    assert registered == set(module.__all__) - {"Initializer", "deserialize", "get", "serialize"}

@@ -76,7 +76,7 @@ def test_few_lines_are_hidden_from_pyright():
     folders = [ROOT / name for name in ("engine", "layers", "optim", "distribute", "framework")]
     lines = [line for folder in folders for file in folder.rglob("*.py") for line in file.read_text().splitlines()]
 
-    assert sum("pyright: ignore" in line for line in lines) <= 33
+    assert sum("pyright: ignore" in line for line in lines) <= 31
 
 
 def test_pyright_and_mypy_are_there():
