@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..codegen.natives import has_binder
 from ..common.blas import on_one_thread
@@ -428,7 +428,7 @@ def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.Abstr
         for block in all_blocks(operations)
         for operation in block
         for tensor in operation.outputs
-        if tensor.spec.shape != ()
+        if tensor.spec.shape
     ):
         return contextlib.nullcontext
     from ..codegen.host.memory import KeptMemory, prepare  # llvmlite loads here
@@ -449,10 +449,10 @@ def needs_whole_cores(operations: Sequence[Operation]) -> bool:
 
 def _is_large(tensor: Symbol) -> bool:
     spec = tensor.spec
-    if isinstance(tensor.operation.op, (ReadVariable, Constant)) or not isinstance(spec, TensorSpec):
+    if not isinstance(spec, TensorSpec) or spec.shape is None or None in spec.shape:
         return False
-    shape = [dim for dim in spec.shape or () if dim is not None]
-    return spec.is_static and math.prod(shape) * int(spec.dtype.itemsize) >= _LARGE
+    is_large = math.prod(cast("tuple[int, ...]", spec.shape)) * int(spec.dtype.itemsize) >= _LARGE
+    return is_large and not isinstance(tensor.operation.op, (ReadVariable, Constant))
 
 
 def _printer(

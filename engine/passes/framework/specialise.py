@@ -37,7 +37,6 @@ from .limits import count_rewrite, may_rewrite
 from .log import is_recording, note_change
 from .prune import (
     all_blocks,
-    all_operations,
     frame_users,
     is_kind_among,
     kinds_of,
@@ -99,9 +98,9 @@ class Specialised:
         self._recorded = recorded_tensors(operations) if is_kind_among(kinds, Recorded, Recursion) else {}
         self._asks = any(_asks(o) for block in all_blocks(operations) for o in block if o.device or o.colocations)
         if self.keeps_differentiated:
-            inside = all_operations(operations) if is_kind_among(kinds, While) else ()
-            loops = [operation.op for operation in inside if isinstance(operation.op, While)]
-            self._roles = {role for loop in loops for role in loop.cotangents.values()}
+            inside = all_blocks(operations) if is_kind_among(kinds, While) else ()
+            holders = [operation.op for block in inside for operation in block if operation.op.regions]
+            self._roles = {r for op in holders if isinstance(op, While) for r in op.cotangents.values()}
         for tensor, spec in feeds.items():
             op = Placeholder(spec if isinstance(spec, TensorSpec) else TensorSpec(None, tensor.dtype))
             self.tensors[tensor] = self.graph.adopt(op, (), (spec,), tensor.operation).outputs[0]

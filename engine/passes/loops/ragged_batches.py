@@ -48,7 +48,7 @@ from ...ops.run_time_shapes import ZerosOfShape, runtime_shape, zeros_of
 from ..framework.estimates import flops_of
 from ..framework.log import is_recording, note_change, note_kept
 from ..framework.order import reorder
-from ..framework.prune import all_operations, needed_operations
+from ..framework.prune import all_blocks, needed_operations
 from ..framework.specialise import Specialised, keeps_by_masks
 from ..framework.switches import is_on
 from .backward import Backward, Place, backward_loops
@@ -84,7 +84,8 @@ def compute_ragged_batches(step: StepUnderRewrite) -> StepUnderRewrite:
 
 def _has_masks(operations: Sequence[Operation]) -> bool:
     """Test whether any loop keeps states by masks, so that its rows may end; steps of many blocks mostly have none."""
-    return any(isinstance(o.op, While) and keeps_by_masks(o.op.body) for o in all_operations(operations))
+    holders = [o.op for block in all_blocks(operations) for o in block if o.op.regions]
+    return any(isinstance(op, While) and keeps_by_masks(op.body) for op in holders)
 
 
 def _rewrite_all(place: Place) -> bool:

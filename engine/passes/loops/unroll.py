@@ -31,7 +31,15 @@ from ...ops.containers.array_windows import ArrayOf
 from ...ops.containers.tensor_arrays import ArrayRead, array_spec
 from ...ops.math.elementwise import Subtract
 from ..framework.log import note_change, note_kept
-from ..framework.prune import all_operations, frame_users, holds, live_outputs, needed_in_region, needed_operations
+from ..framework.prune import (
+    all_blocks,
+    all_operations,
+    frame_users,
+    holds,
+    live_outputs,
+    needed_in_region,
+    needed_operations,
+)
 from ..framework.specialise import Specialised
 from ..rewrites.algebra_arrays import ARRAYS
 from .linear import trip_count
@@ -56,7 +64,8 @@ class ShortLoops:
 
     def __init__(self, operations: Sequence[Operation], kept: Iterable[Symbol]) -> None:
         self.trips: dict[Operation, int] = {}
-        self._held = {source for operation in all_operations(operations) for source in operation.control_inputs}
+        waiting = [each for block in all_blocks(operations) for each in block if each.control_inputs]
+        self._held = {source for operation in waiting for source in operation.control_inputs}
         self._copies = 0  # operations of all copies
         if not holds(operations, Recursion):
             self._find(operations, set(kept), None)
