@@ -21,7 +21,8 @@ def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
             that is made inside and returns such a name, or None for no request. None lifts what outer scopes ask for.
 
     In nested scopes inner parts win, and parts that they leave open are taken over from outer ones. An operation that
-    touches a variable runs where the variable is, whatever scopes are around.
+    touches a variable runs where the variable is, whatever scopes are around. Outside of graphs operations compute on
+    the CPU at once, and only variables keep the request.
 
     Raises:
         ValueError: the name can't be read.
