@@ -203,6 +203,12 @@ def result_of_another_graph() -> Rewriter:
     return step
 
 
+def wider_than_inferred() -> Rewriter:
+    step = chain()
+    named(step, "exp").outputs[0].spec = TensorSpec((None,), np.dtype("float32"))
+    return step
+
+
 def history_of_another_loop() -> Rewriter:
     step = loop()
     history = next(o for o in step.operations if isinstance(o.op, History))
@@ -241,6 +247,7 @@ BROKEN = {
     variable_of_another_shape: "is float32[3], and becomes float32[]",
     branch_with_a_result_less: "give [0, 1] results, it has 1 outputs",
     result_of_another_graph: "gives 'x:0', a tensor of another graph",
+    wider_than_inferred: "specs: output 0 of 'exp' (exp) is float32[?], its op gives float32[3]",
     history_of_another_loop: "is of 'x:0', which no region of the frame's loop computes",
     fetch_that_is_gone: "fetched: 'exp' (exp) is wanted of the step, and is not among its operations",
     device_in_a_step_without: "on_devices: 'sin' (sin) is on cpu:1 in a step that is not placed",

@@ -25,7 +25,7 @@ from ..fusion.pack import pack_weights
 from ..fusion.row_update_fusion import change_rows_at_once
 from ..loops.fission import split_loops
 from ..loops.ragged_batches import compute_ragged_batches
-from ..loops.unroll import StepUnderRewrite, unroll
+from ..loops.unroll import unroll
 from ..memory.recompute import recompute
 from ..rewrites import row_updates, same_shapes, slices
 from ..rewrites.late_rows import take_rows_late
@@ -36,6 +36,7 @@ from .driver import apply_group_rules, apply_rules
 from .prune import all_blocks
 from .rewriter import Rewriter
 from .sizes import is_of_open_sizes
+from .specialise import StepUnderRewrite
 from .switches import PASSES, is_on
 
 
@@ -147,16 +148,12 @@ FUSION = Requirement(lambda _, __: is_on("fuse"), "the pass `fuse` is turned off
 
 
 def _unroll(step: Rewriter, options: Options) -> None:
-    _take_over(step, unroll(_whole(step), exact=not options.reassociate))
+    _take_over(step, unroll(step.whole, exact=not options.reassociate))
 
 
 def _ragged_batches(step: Rewriter, options: Options) -> None:
     del options
-    _take_over(step, compute_ragged_batches(_whole(step)))
-
-
-def _whole(step: Rewriter) -> StepUnderRewrite:
-    return StepUnderRewrite(step.copy, step.operations, step.fed, step.fetches, step.wanted)
+    _take_over(step, compute_ragged_batches(step.whole))
 
 
 def _take_over(step: Rewriter, whole: StepUnderRewrite) -> None:

@@ -18,12 +18,11 @@ from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.spec import Spec
 from ...graph.tensor import Symbol
-from ..loops.unroll import StepUnderRewrite
 from .order import reorder
 from .patterns import captured
 from .prune import Kept, is_kind_among, kept_of, kinds_of, needed_operations
 from .sizes import KnownSizes
-from .specialise import Specialised
+from .specialise import Specialised, StepUnderRewrite
 
 
 class _Uses:
@@ -318,6 +317,11 @@ class Rewriter:
             self._uses.awaited.add(instead)
         self._taken_out.add(operation)
         self.erased.add(operation)
+
+    @property
+    def whole(self) -> StepUnderRewrite:
+        """The step, for passes that copy it."""
+        return StepUnderRewrite(self.copy, self.operations, self.fed, self.fetches, self.wanted)
 
     def become(self, whole: StepUnderRewrite) -> None:
         """Go on with another copy of the step."""

@@ -49,7 +49,7 @@ from ..framework.estimates import flops_of
 from ..framework.log import is_recording, note_change, note_kept
 from ..framework.order import reorder
 from ..framework.prune import all_blocks, needed_operations
-from ..framework.specialise import Specialised, keeps_by_masks
+from ..framework.specialise import Specialised, StepUnderRewrite, keeps_by_masks
 from ..framework.switches import is_on
 from .backward import Backward, Place, backward_loops
 from .batches import is_heavy
@@ -61,7 +61,6 @@ from .masks import (
     why_not_arithmetic,
 )
 from .row_wise import RowWise, resized, row_wise
-from .unroll import StepUnderRewrite
 from .view import LoopView
 
 _SHRINKS = 0.6  # a loop has at most so much of the rows of the one before
@@ -79,7 +78,7 @@ def compute_ragged_batches(step: StepUnderRewrite) -> StepUnderRewrite:
     outermost = Place(graph, live, frozenset(step.fetches))
     places = [*outermost.places(), outermost] if is_recording() or _has_masks(live()) else []
     changed = [_rewrite_all(place) for place in places]
-    return _copied(step, live()) if any(changed) or step.copy.kept else step
+    return step.copied_by(Specialised(is_on("cse"), exact=False), live()) if any(changed) or step.copy.kept else step
 
 
 def _has_masks(operations: Sequence[Operation]) -> bool:
@@ -110,15 +109,6 @@ def _tell_arithmetic(node: Operation) -> None:
             why = why_not_arithmetic(parameter.operation.name, bools)
             note_kept("ragged_batches", node, f"{_ALL_ROWS}: {why}")
             return
-
-
-def _copied(step: StepUnderRewrite, operations: Sequence[Operation]) -> StepUnderRewrite:
-    """The step with all that is known of what was built."""
-    copy = Specialised(is_on("cse"), exact=False)
-    copy.copy_step(operations, {tensor: tensor.spec for tensor in step.fed}, step.fetches)
-    wanted = [copy.operations[operation] for operation in step.wanted if operation in copy.operations]
-    fed, fetches = ([copy.tensors[tensor] for tensor in tensors] for tensors in (step.fed, step.fetches))
-    return StepUnderRewrite(copy, needed_operations(copy.graph, [*fetches, *wanted], fed), fed, fetches, wanted)
 
 
 def _rewrite(place: Place, node: Operation) -> bool:

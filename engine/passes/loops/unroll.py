@@ -13,7 +13,6 @@ unless the outer one runs long.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -38,9 +37,8 @@ from ..framework.prune import (
     holds,
     live_outputs,
     needed_in_region,
-    needed_operations,
 )
-from ..framework.specialise import Specialised
+from ..framework.specialise import Specialised, StepUnderRewrite
 from ..rewrites.algebra_arrays import ARRAYS
 from .linear import trip_count
 
@@ -372,16 +370,6 @@ def _record_like(record: Symbol, inner: Symbol) -> Symbol:
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
-class StepUnderRewrite(NamedTuple):
-    """A copied step with what is fed and wanted of it."""
-
-    copy: Specialised
-    operations: list[Operation]
-    fed: list[Symbol]
-    fetches: list[Symbol]
-    wanted: list[Operation]
-
-
 def unroll(step: StepUnderRewrite, exact: bool) -> StepUnderRewrite:
     """Unroll the short loops of a step, and those that are short once loops around them are unrolled.
 
@@ -402,10 +390,6 @@ def _copied(step: StepUnderRewrite, trips: Mapping[Operation, int], exact: bool)
     copy = Unrolled(trips, step.copy.share, exact)
     copy.keeps_differentiated = step.copy.keeps_differentiated
     try:
-        copy.copy_step(step.operations, {tensor: tensor.spec for tensor in step.fed}, step.fetches)
+        return step.copied_by(copy, step.operations)
     except (TypeError, ValueError, IndexError):  # an iteration can't work: in the loop it fails when it runs
         return None
-    fed, fetches = ([copy.tensors[tensor] for tensor in tensors] for tensors in (step.fed, step.fetches))
-    wanted = [copy.operations[operation] for operation in step.wanted if operation in copy.operations]
-    wanted += [operation for operation in copy.graph.operations if operation.writes]
-    return StepUnderRewrite(copy, needed_operations(copy.graph, [*fetches, *wanted], fed), fed, fetches, wanted)

@@ -331,7 +331,20 @@ class LoopView:
         old.outputs = tuple([Symbol(old, k, t.spec) if t is tensor else t for k, t in enumerate(old.outputs)])
         tensor.operation, tensor.index = operation, 0
         self._touch(old)
+        if graph is self.graph:
+            self._narrow(operation)
         return operation
+
+    def _narrow(self, operation: Operation) -> None:
+        """Give an operation around the loop, and what is computed of it there, the specs that follow from inputs."""
+        pending = [operation]
+        while pending:
+            each = pending.pop()
+            found = each.op.infer(*[tensor.spec for tensor in each.inputs])
+            for output, spec in zip(each.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+                if output.spec != spec and output.spec.accepts(spec):
+                    output.spec = spec
+                    pending += self.takers(output)
 
     def replace(self, old: Symbol, new: Symbol) -> None:
         """Let all that takes tensor `old` of the body take `new` instead; so do histories."""
