@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 from ...graph.dump import dump_operations
@@ -107,9 +107,25 @@ class Watch:
             )
 
 
-def watch(step: Rewriter, is_placed: bool) -> Watch | None:
-    """Return what looks at a step after each pass, as the environment asks for it; None where it asks for nothing."""
+def watch(step: Rewriter, is_placed: bool, passes: Sequence[str]) -> Watch | None:
+    """Return what looks at a step after each pass, as the environment asks for it; None where it asks for nothing.
+
+    Args:
+        step: the step, before the first pass.
+        is_placed: whether its operations get devices.
+        passes: the names of all passes.
+
+    Raises:
+        ValueError: ANABRANCH_DUMP has a name of no pass, or ANABRANCH_VERIFY is no number.
+    """
     dumped, verified, asked = names_dumped(), os.environ.get(VERIFY, ""), _asked.stages
+    unknown = sorted(dumped.difference(passes, ("all", "llvm")))
+    if unknown:
+        nearest = difflib.get_close_matches(unknown[0], passes, 1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(
+            f"{DUMP}: there is no pass {unknown[0]!r}; expected 'all', 'llvm' or some of {', '.join(passes)}.{hint}"
+        )
     verifies = bool(verified) and is_verified(step, verified)
     if not dumped and not verifies and asked is None:
         return None

@@ -305,7 +305,7 @@ PIPELINE = (
 
 def run_pipeline(step: Rewriter, options: Options) -> None:
     """Run each pass of `PIPELINE` that is on and whose requirements hold; what nothing needs then is left out."""
-    watch = observe.watch(step, options.assign is not None)
+    watch = observe.watch(step, options.assign is not None, [each.name for each in PIPELINE])
     state = verify.signature(step.operations) if limits.are_counted() else 0
     for each in PIPELINE:
         why = each.reason_left_out(step, options)
