@@ -164,7 +164,7 @@ def slice(inputs: TensorLike, start_indices: Any, shape: ShapeLike) -> Tensor:
     if -1 in sizes:
         given = list(dynamic)
         begins = starts if known is None else known.tolist()
-        _check_start(starts.spec, sizes)
+        _check_start(TensorSpec(starts.shape, starts.dtype), sizes)
         filled = [
             dim(tensor, a) - begins[a] if s == -1 else given.pop(0) if s is None else s for a, s in enumerate(sizes)
         ]
