@@ -104,14 +104,17 @@ def test_answers_that_wait_come_without_a_task() -> None:
     assert serve(handle, talk) == ["200 all"]
 
 
-def test_large_heads_are_refused_in_one_piece_too() -> None:
+@pytest.mark.parametrize(
+    "large", [post("/b", *[f"h{number}: {number}" for number in range(9000)]), post("/" + "b" * 70_000)]
+)
+def test_large_heads_are_refused_in_one_piece_too(large: bytes) -> None:
     doors = Doors()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
         writer.write(post("/a"))
         assert await answers(reader, 1) == ["200 <a >"]
         (connection,) = server.server_state.connections
-        connection.data_received(post("/b", *[f"h{number}: {number}" for number in range(9000)]) + post("/c"))
+        connection.data_received(large + post("/c"))
         return await answers(reader, 1)
 
     assert serve(doors, talk) == ['431 {"error":"The headers are too large."} closes']
@@ -145,6 +148,20 @@ def test_offers_of_another_protocol_are_passed_over(size: int) -> None:
         "200 <plain hi None>",
         "200 <last end None> closes",
     ]
+
+
+def test_who_asks_for_a_tunnel_is_refused() -> None:
+    """Parsers stop behind the head of CONNECT as they do behind offers of another protocol."""
+    doors = Doors()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        writer.write(b"CONNECT /a HTTP/1.1\r\nHost: x\r\n\r\n" + post("/b"))
+        return await answers(reader, 2)
+
+    first, second = serve(doors, talk)
+    assert first.startswith("405 ")
+    assert second == "200 <b >"
+    assert doors.begun == ["b"]
 
 
 def test_an_answer_that_can_not_be_made_is_an_error_of_the_server(

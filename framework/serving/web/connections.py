@@ -193,8 +193,8 @@ class _Connection(HttpToolsProtocol):
             try:
                 self.parser.feed_data(data)
                 return
-            except httptools.HttpParserUpgrade as offer:
-                data = self._without_offer() + data[offer.args[0] :]
+            except httptools.HttpParserUpgrade as offer:  # of CONNECT, too, which is answered as it is
+                data = (self._without_offer() if self._offers_upgrade else b"") + data[offer.args[0] :]
             except httptools.HttpParserError:
                 self.logger.warning("Invalid HTTP request received.")
                 self.send_400_response("Invalid HTTP request received.")
@@ -220,7 +220,7 @@ class _Connection(HttpToolsProtocol):
         if parser.should_upgrade() and parser.get_method() != b"CONNECT":
             self._offers_upgrade = True
             return
-        if self._head_bytes > _MOST_HEAD_BYTES and sum(len(n) + len(v) for n, v in self.headers) > _MOST_HEAD_BYTES:
+        if self._head_bytes > _MOST_HEAD_BYTES and self._size_of_head() > _MOST_HEAD_BYTES:
             self._refuse(b"431 Request Header Fields Too Large", "The headers are too large.")
             raise ValueError("The headers are too large.")  # so that the parser stops
         self._end_timer()  # the body has its own time
@@ -229,6 +229,9 @@ class _Connection(HttpToolsProtocol):
             self._whole = b""
         else:
             self._begin_cycle()
+
+    def _size_of_head(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _begin_cycle(self) -> None:
         """Have the application answer in a task, which reads the body as it comes."""
