@@ -19,7 +19,7 @@ from ...engine.objects.names import name_for
 from ...engine.session import Function
 from ...layers.core.tracking import TrackedMetric, held_by_attributes
 from ..calling import as_argument, is_symbolic
-from .replicas import is_taken
+from .replicas import is_taken, updating
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -208,11 +208,12 @@ def _acting_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
         if is_update and is_taken(self, args, kwargs):
             return None
         if is_symbolic(args, kwargs):
-            with building_part("metrics"):
+            with building_part("metrics"), updating(self):
                 return method(self, *args, **kwargs)
         args, kwargs = _as_arguments(args, kwargs)
         if in_stateless_scope() or not is_own:
-            return method(self, *args, **kwargs)
+            with updating(self):
+                return method(self, *args, **kwargs)
         compiled = self._functions.get(method)
         if compiled is None:
             compiled = self._functions[method] = Function(functools.partial(method, self))

@@ -17,6 +17,7 @@ Take = Callable[[Any, tuple[Any, ...], dict[str, Any]], bool]  # of a metric and
 class _Active(threading.local):
     def __init__(self) -> None:
         self.take: Take | None = None
+        self.updated: Any = None  # the metric whose method runs
 
 
 _active = _Active()
@@ -36,9 +37,23 @@ def handing_updates(take: Take | None) -> Generator[None]:
         _active.take = before
 
 
+@contextlib.contextmanager
+def updating(metric: Metric) -> Generator[None]:
+    """Have the updates that a metric makes of itself, by ``super().update_state(...)``, be parts of one update.
+
+    Args:
+        metric: the metric, whose method the block runs.
+    """
+    before, _active.updated = _active.updated, metric
+    try:
+        yield
+    finally:
+        _active.updated = before
+
+
 def is_taken(metric: Metric, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Offer an update to the block around; gives whether that makes it."""
-    return _active.take is not None and _active.take(metric, args, kwargs)
+    return _active.take is not None and _active.updated is not metric and _active.take(metric, args, kwargs)
 
 
-__all__ = ["Take", "handing_updates", "is_taken"]
+__all__ = ["Take", "handing_updates", "is_taken", "updating"]

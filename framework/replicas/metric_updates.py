@@ -90,7 +90,8 @@ class MetricUpdates:
 
     def __init__(self) -> None:
         self.taken: list[MetricUpdate] = []
-        self._adds: dict[int, tuple[Any, bool]] = {}  # by the `id` of a metric, which is kept so that it stays the same
+        # By the `id` of a metric, which is kept so that it stays the same, and the kinds of what it is updated with.
+        self._adds: dict[tuple[Any, ...], tuple[Any, bool]] = {}
 
     def take(self, metric: Metric, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Keep an update for later, if its metric's state is no sum; gives whether it is.
@@ -98,9 +99,10 @@ class MetricUpdates:
         Raises:
             ValueError: an argument is a whole number, as that of rows is, of which each replica has another.
         """
-        if id(metric) not in self._adds:
-            self._adds[id(metric)] = metric, can_be_summed(metric, args, kwargs)
-        if self._adds[id(metric)][1]:
+        key = id(metric), *map(_kind, flatten((args, kwargs)))
+        if key not in self._adds:
+            self._adds[key] = metric, can_be_summed(metric, args, kwargs)
+        if self._adds[key][1]:
             return False
         tensors: list[Symbol] = []
         for leaf in flatten((args, kwargs)):
@@ -123,6 +125,10 @@ def _without_rows(metric: Metric, given: str) -> ValueError:
         f"with the rows of all replicas; but train_step calls it with {given}, which has no rows. Pass it arrays with "
         "a row for each row of the batch, or let it keep a sum and a count in its variables."
     )
+
+
+def _kind(leaf: object) -> object:
+    return (leaf.shape, leaf.dtype) if isinstance(leaf, Symbol | Variable) else type(leaf)
 
 
 def _place_in(tensors: list[Symbol], leaf: object) -> Any:

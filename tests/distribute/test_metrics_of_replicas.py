@@ -172,10 +172,11 @@ class OwnLoss(ab.Sequential):
         super().__init__(*args)
         self.tracker = ab.metrics.Mean(name="loss")
         self.squares = ab.metrics.Sum(name="squares")
+        self.mixed = ab.metrics.Mean(name="mixed")  # updated with rows, with the loss, and with the loss and its weight
 
     @property
     def metrics(self) -> list[Any]:
-        return [self.tracker, self.squares]
+        return [self.tracker, self.squares, self.mixed]
 
     def train_step(self, data: Any) -> Any:
         x, y = data
@@ -185,6 +186,9 @@ class OwnLoss(ab.Sequential):
         self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
         self.tracker.update_state(loss)
         self.squares.update_state(ops.sum(errors))
+        self.mixed.update_state(ops.mean(errors, -1))
+        self.mixed.update_state(loss)
+        self.mixed.update_state(loss, sample_weight=ops.shape(x)[0])
         return {each.name: each.result() for each in self.metrics}
 
 
@@ -202,7 +206,7 @@ def test_a_mean_of_losses_counts_steps_and_not_replicas() -> None:
     strategies = [DataParallel(devices=["cpu:0", "cpu:1", "cpu:2"]), Pipeline(2, microbatches=3)]
     expected, *found = [own_losses(each) for each in (None, *strategies)]
     for each in found:
-        for name in ("loss", "squares"):
+        for name in ("loss", "squares", "mixed"):
             np.testing.assert_allclose(each[name], expected[name], 1e-10, err_msg=name)
 
 
