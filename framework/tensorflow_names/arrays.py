@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor
@@ -57,11 +59,26 @@ def matmul(
     b: TensorLike,
     transpose_a: bool = False,
     transpose_b: bool = False,
+    adjoint_a: bool = False,
+    adjoint_b: bool = False,
+    a_is_sparse: bool = False,
+    b_is_sparse: bool = False,
+    output_type: DTypeLike = None,
     name: str | None = None,
-    **options: Any,
 ) -> Tensor:
-    """The product of matrices, with the last two axes of either swapped before; other options do nothing here."""
-    return ops.matmul(ops.swapaxes(a, -1, -2) if transpose_a else a, ops.swapaxes(b, -1, -2) if transpose_b else b)
+    """Multiply matrices, with the last two axes of either swapped before, and conjugated where they are adjoint.
+
+    `a_is_sparse` and `b_is_sparse` do nothing here.
+    """
+    a = adjoint(a) if adjoint_a else ops.swapaxes(a, -1, -2) if transpose_a else a
+    b = adjoint(b) if adjoint_b else ops.swapaxes(b, -1, -2) if transpose_b else b
+    result = ops.matmul(a, b)
+    return result if output_type is None else ops.cast(result, output_type)
+
+
+def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
+    """Swap the last two axes and conjugate."""
+    return ops.conj(ops.swapaxes(matrix, -1, -2))
 
 
 def ones(shape: TensorLike, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
@@ -172,10 +189,23 @@ def split(
     num: int | None = None,
     name: str | None = None,
 ) -> Any:
-    """Parts of a tensor along an axis: so many equal ones, or ones of given sizes."""
-    if isinstance(num_or_size_splits, int):
-        return ops.split(value, num_or_size_splits, axis)
-    return ops.split(value, list(accumulate(num_or_size_splits))[:-1], axis)
+    """Parts of a tensor along an axis: so many equal ones, or ones of given sizes, of which -1 takes what is left.
+
+    Raises:
+        ValueError: the sizes do not add up to that of the tensor.
+    """
+    if isinstance(num_or_size_splits, (int, np.integer)):
+        return ops.split(value, int(num_or_size_splits), axis)
+    value, sizes = ops.convert_to_tensor(value), [int(size) for size in num_or_size_splits]
+    whole = ops.shape(value)[axis]
+    if isinstance(whole, int):
+        left = whole - sum(size for size in sizes if size != -1)
+        if sizes.count(-1) > 1 or left < 0 or (left and -1 not in sizes):
+            raise ValueError(f"tf.split: the sizes {sizes} do not add up to {whole}, the size of axis {axis}.")
+        sizes = [left if size == -1 else size for size in sizes]
+    elif -1 in sizes[:-1]:
+        raise ValueError(f"tf.split: the size of axis {axis} is open, so only the last of the sizes {sizes} may be -1.")
+    return ops.split(value, list(accumulate(sizes))[:-1], axis)
 
 
 def concat(values: Sequence[Any], axis: int, name: str | None = None) -> Tensor:
@@ -207,10 +237,21 @@ def gather(
 
 
 def one_hot(
-    indices: TensorLike, depth: int, axis: int = -1, dtype: DTypeLike = "float32", name: str | None = None
+    indices: TensorLike,
+    depth: int,
+    on_value: TensorLike | None = None,
+    off_value: TensorLike | None = None,
+    axis: int | None = None,
+    dtype: DTypeLike = None,
+    name: str | None = None,
 ) -> Tensor:
-    """Whole numbers as rows with a one in the place of the number."""
-    return ops.one_hot(indices, depth, axis=axis, dtype=dtype)
+    """Whole numbers as rows with `on_value` (1) in the place of the number, and `off_value` (0) elsewhere."""
+    axis = -1 if axis is None else axis
+    if on_value is None and off_value is None:
+        return ops.one_hot(indices, depth, axis=axis, dtype=dtype)
+    places = ops.one_hot(indices, depth, axis=axis, dtype="bool")
+    result = ops.where(places, 1 if on_value is None else on_value, 0 if off_value is None else off_value)
+    return result if dtype is None else ops.cast(result, dtype)
 
 
 def rank(input: TensorLike, name: str | None = None) -> Tensor:
@@ -359,6 +400,7 @@ def norm(
 
 
 __all__ = [
+    "adjoint",
     "argsort",
     "boolean_mask",
     "broadcast_to",

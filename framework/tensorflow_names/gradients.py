@@ -7,15 +7,25 @@ from collections.abc import Sequence
 from ...engine import ops
 from ...engine.graph import IndexedSlices, Tensor
 from ...engine.ops.base import TensorLike
-from .arrays import norm
 
 
 def clip_by_norm(
-    t: TensorLike, clip_norm: TensorLike, axes: int | Sequence[int] | None = None, name: str | None = None
-) -> Tensor:
+    t: TensorLike | IndexedSlices,
+    clip_norm: TensorLike,
+    axes: int | Sequence[int] | None = None,
+    name: str | None = None,
+) -> Tensor | IndexedSlices:
     """Scale a tensor down to a Euclidean norm, along axes or as a whole, where its norm is larger."""
-    t = ops.convert_to_tensor(t)
-    found = norm(t, axis=axes, keepdims=axes is not None)
+    if isinstance(t, IndexedSlices):
+        return IndexedSlices(_clipped(t.values, clip_norm, axes), t.indices, t.dense_shape)
+    return _clipped(t, clip_norm, axes)
+
+
+def _clipped(t: TensorLike, clip_norm: TensorLike, axes: int | Sequence[int] | None) -> Tensor:
+    squares = ops.sum(ops.square(t), axis=axes, keepdims=axes is not None)
+    is_some = ops.greater(squares, 0)
+    found = ops.sqrt(ops.where(is_some, squares, ops.ones_like(squares)))  # of 0 the root has no finite gradient
+    found = ops.where(is_some, found, squares)
     return ops.divide(ops.multiply(t, clip_norm), ops.maximum(found, clip_norm))
 
 
@@ -34,13 +44,15 @@ def clip_by_global_norm(
 ) -> tuple[list[Tensor | IndexedSlices | None], Tensor]:
     """Scale tensors down by one factor, so that their global norm is at most `clip_norm`; give them and that norm.
 
+    Where that norm is infinite or NaN, all of them become NaN, so that nobody takes zeros for gradients.
+
     Args:
         t_list: tensors, `IndexedSlices` and None.
         clip_norm: the largest norm.
         use_norm: their norm, if it is there already.
     """
     found = global_norm(t_list) if use_norm is None else ops.convert_to_tensor(use_norm)
-    factor = ops.divide(clip_norm, ops.maximum(found, clip_norm))
+    factor = ops.divide(clip_norm, ops.maximum(found, clip_norm)) + (found - found)
 
     def scaled(each: TensorLike | IndexedSlices | None) -> Tensor | IndexedSlices | None:
         if each is None:

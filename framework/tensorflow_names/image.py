@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,10 +44,22 @@ def resize(
 def crop_to_bounding_box(
     image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Tensor:
-    """Cut a rectangle out of images."""
+    """Cut a rectangle out of images.
+
+    Raises:
+        ValueError: the rectangle is not within the images.
+    """
+    image = ops.convert_to_tensor(image)
+    height, width = ops.shape(image)[-3:-1]
+    sizes = offset_height, offset_width, height - offset_height - target_height, width - offset_width - target_width
+    if any(isinstance(size, int) and size < 0 for size in sizes):
+        raise ValueError(
+            f"crop_to_bounding_box: {target_height} x {target_width} at offsets {offset_height} and {offset_width} "
+            f"is not within images of {height} x {width}."
+        )
     rows = slice(offset_height, offset_height + target_height)
     columns = slice(offset_width, offset_width + target_width)
-    return ops.convert_to_tensor(image)[..., rows, columns, :]
+    return image[..., rows, columns, :]
 
 
 def pad_to_bounding_box(
@@ -197,8 +208,8 @@ def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
 
 def _in_hsv(image: TensorLike, change: Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]) -> Tensor:
     def through(floats: Tensor) -> Tensor:
-        parts: Any = ops.unstack(ops.image.rgb_to_hsv(floats, "channels_last"), axis=-1)
-        return ops.image.hsv_to_rgb(ops.stack(list(change(*parts)), axis=-1), "channels_last")
+        parts: Any = ops.unstack(rgb_to_hsv(floats), axis=-1)
+        return hsv_to_rgb(ops.stack(list(change(*parts)), axis=-1))
 
     return _as_floats(through, image)
 
@@ -249,12 +260,25 @@ def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
 
 
 def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
-    """Repeat the only channel three times."""
+    """Repeat the only channel three times.
+
+    Raises:
+        ValueError: there are several channels.
+    """
+    channels = ops.shape(images)[-1]
+    if channels != 1:
+        raise ValueError(f"tf.image.grayscale_to_rgb: images must have one channel, got {channels}.")
     return ops.repeat(images, 3, axis=-1)
 
 
-rgb_to_hsv = partial(ops.image.rgb_to_hsv, data_format="channels_last")
-hsv_to_rgb = partial(ops.image.hsv_to_rgb, data_format="channels_last")
+def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
+    """Turn red, green and blue, within 0 and 1, into hue, saturation and value."""
+    return ops.image.rgb_to_hsv(images, "channels_last")
+
+
+def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
+    """Turn hue, saturation and value, within 0 and 1, into red, green and blue."""
+    return ops.image.hsv_to_rgb(images, "channels_last")
 
 
 def extract_patches(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ml_dtypes
+
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
+from .arrays import adjoint as adjoint
 from .arrays import einsum as einsum
 from .arrays import eye as eye
 from .arrays import matmul as matmul
@@ -14,6 +17,7 @@ from .gradients import global_norm as global_norm
 from .math import l2_normalize as l2_normalize
 from .wrapping import of_one
 
+_EPSILONS = 10  # by which, for each row or column, singular values are small
 cholesky, det, logdet, inv = (of_one(op) for op in (ops.cholesky, ops.det, ops.logdet, ops.inv))
 
 
@@ -29,14 +33,15 @@ def matvec(a: TensorLike, b: TensorLike, transpose_a: bool = False, name: str | 
 
 def solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
     """Solve ``matrix @ x = rhs``, with the transposed matrix if `adjoint`."""
-    return ops.solve(_adjoint(matrix) if adjoint else matrix, rhs)
+    return ops.solve(matrix_transpose(matrix, conjugate=True) if adjoint else matrix, rhs)
 
 
 def triangular_solve(
     matrix: TensorLike, rhs: TensorLike, lower: bool = True, adjoint: bool = False, name: str | None = None
 ) -> Tensor:
     """Solve ``matrix @ x = rhs`` with a triangular matrix, with it transposed if `adjoint`."""
-    return ops.solve_triangular(_adjoint(matrix) if adjoint else matrix, rhs, lower=lower != adjoint)
+    matrix = matrix_transpose(matrix, conjugate=True) if adjoint else matrix
+    return ops.solve_triangular(matrix, rhs, lower=lower != adjoint)
 
 
 def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
@@ -44,18 +49,9 @@ def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -
     return triangular_solve(chol, triangular_solve(chol, rhs), adjoint=True)
 
 
-def _adjoint(matrix: TensorLike) -> Tensor:
-    return ops.conj(ops.swapaxes(matrix, -1, -2))
-
-
 def matrix_transpose(a: TensorLike, name: str | None = None, conjugate: bool = False) -> Tensor:
     """Swap the last two axes."""
-    return _adjoint(a) if conjugate else ops.swapaxes(a, -1, -2)
-
-
-def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
-    """Swap the last two axes and conjugate."""
-    return _adjoint(matrix)
+    return adjoint(a) if conjugate else ops.swapaxes(a, -1, -2)
 
 
 def svd(
@@ -65,7 +61,7 @@ def svd(
     if not compute_uv:
         return ops.svd(tensor, full_matrices, compute_uv=False)
     u, s, vh = ops.svd(tensor, full_matrices)
-    return s, u, _adjoint(vh)
+    return s, u, adjoint(vh)
 
 
 def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -84,7 +80,14 @@ def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
 
 
 def pinv(a: TensorLike, rcond: TensorLike | None = None, name: str | None = None) -> Tensor:
-    """Compute pseudo-inverses."""
+    """Compute pseudo-inverses, in which singular values below the largest times `rcond` count as 0.
+
+    By default `rcond` is 10 times the larger size of a matrix, times the epsilon of its dtype.
+    """
+    a = ops.convert_to_tensor(a)
+    if rcond is None:
+        larger = ops.cast(ops.maximum(*ops.shape(a)[-2:]), a.dtype)
+        rcond = ops.multiply(larger, _EPSILONS * float(ml_dtypes.finfo(a.dtype).eps))
     return ops.pinv(a, rcond)
 
 
@@ -95,9 +98,8 @@ def trace(x: TensorLike, name: str | None = None) -> Tensor:
 
 def diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
     """Return matrices with vectors, the last axis, on their diagonals."""
-    diagonal = ops.convert_to_tensor(diagonal)
-    size = ops.shape(diagonal)[-1]
-    return ops.multiply(ops.expand_dims(diagonal, -1), ops.eye(size, dtype=diagonal.dtype))
+    rows = ops.expand_dims(diagonal, -1)
+    return ops.where(ops.eye(ops.shape(rows)[-2], dtype="bool"), rows, ops.zeros_like(rows))
 
 
 def diag_part(input: TensorLike, name: str | None = None) -> Tensor:

@@ -105,7 +105,7 @@ def _cumulative(op_name: str) -> Callable[..., Tensor]:
         given = ops.flip(x, axis) if reverse else x
         result = getattr(ops, op_name)(given, axis)
         if exclusive:
-            first = ops.take(given, [0], axis)
+            first = ops.split(given, [1], axis)[0]
             neutral = ops.zeros_like(first) if op_name == "cumsum" else ops.ones_like(first)
             size = ops.shape(x)[axis]
             result = ops.take(ops.concatenate([neutral, result], axis), ops.arange(size), axis)
@@ -175,13 +175,11 @@ def confusion_matrix(
         weights: what each pair adds; by default 1.
         dtype: the dtype of the result.
     """
-    labels, predictions = ops.cast(labels, "int64"), ops.cast(predictions, "int64")
+    pairs = ops.stack([ops.reshape(ops.cast(each, "int64"), (-1,)) for each in (labels, predictions)], axis=-1)
     if num_classes is None:
-        num_classes = int(ops.maximum(ops.max(labels), ops.max(predictions))) + 1
-    pairs = ops.reshape(labels * num_classes + predictions, (-1,))
-    added = ops.ones_like(pairs) if weights is None else ops.reshape(weights, (-1,))
-    sums = ops.segment_sum(ops.cast(added, dtype), pairs, num_classes**2)
-    return ops.reshape(sums, (num_classes, num_classes))
+        num_classes = int(ops.max(pairs)) + 1
+    added = ops.ones_like(pairs[:, 0]) if weights is None else ops.reshape(weights, (-1,))
+    return ops.scatter_nd(pairs, ops.cast(added, dtype), (num_classes, num_classes))
 
 
 def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
@@ -191,17 +189,20 @@ def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
 
 def _segments(op_name: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
     op: Callable[..., Tensor] = getattr(ops, op_name)
+    is_extreme = op_name in ("segment_max", "segment_min")
 
     def segment(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
         """Reduce the rows of each segment; ids are sorted."""
-        return op(data, segment_ids)
+        result = op(data, segment_ids)
+        # The largest and smallest of no rows is 0 in TensorFlow.
+        return result if not is_extreme else ops.where(_has_rows(result, segment_ids), result, ops.zeros_like(result))
 
     def unsorted(
         data: TensorLike, segment_ids: TensorLike, num_segments: int | Tensor, name: str | None = None
     ) -> Tensor:
         """Reduce the rows of each of `num_segments` segments; ids come in any order."""
         result = op(data, segment_ids, num_segments)
-        if op_name not in ("segment_max", "segment_min") or not is_floating(result.dtype):
+        if not is_extreme or not is_floating(result.dtype):
             return result
         # A segment without rows is the lowest or largest number in TensorFlow, infinite in this package.
         limit = float(ml_dtypes.finfo(result.dtype).max)
@@ -209,6 +210,13 @@ def _segments(op_name: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor
 
     segment.__name__, unsorted.__name__ = op_name, f"unsorted_{op_name}"
     return segment, unsorted
+
+
+def _has_rows(result: Tensor, segment_ids: TensorLike) -> Tensor:
+    """Find which segments have rows, in a shape that broadcasts with what their rows were reduced to."""
+    ones = ops.ones_like(segment_ids, "int32")
+    counts = ops.segment_sum(ones, segment_ids, ops.shape(result)[0])
+    return ops.reshape(counts > 0, (-1,) + (1,) * ((result.ndim or 1) - 1))
 
 
 segment_sum, unsorted_segment_sum = _segments("segment_sum")

@@ -143,14 +143,16 @@ def _order(data_format: str | None) -> str:
     return "channels_first" if data_format is not None and data_format.startswith("NC") else "channels_last"
 
 
-def inner_sizes(given: int | Sequence[int], order: str, rank: int) -> int | tuple[int, ...]:
+def inner_sizes(given: int | Sequence[int | Tensor], order: str, rank: int) -> int | tuple[int, ...]:
     """Return the sizes for space alone, where there is one for each of the `rank` + 2 axes."""
     if isinstance(given, int):
         return given
-    sizes = tuple(int(size) for size in given)
+    sizes = tuple(given)
     if len(sizes) < rank + 2:
-        return sizes if len(sizes) == rank else sizes * rank
-    return sizes[2:] if order == "channels_first" else sizes[1:-1]
+        sizes = sizes if len(sizes) == rank else sizes * rank
+    else:
+        sizes = sizes[2:] if order == "channels_first" else sizes[1:-1]
+    return tuple(int(size) for size in sizes)  # of space alone: the number of rows may be open
 
 
 def _convolve(
@@ -274,7 +276,7 @@ def conv2d_transpose(
     order = _order(data_format)
     steps, dilation = _pair(strides, order), _pair(1 if dilations is None else dilations, order)
     windows = [(size - 1) * step + 1 for size, step in zip(ops.shape(filters)[:2], dilation, strict=True)]
-    wanted = _pair([int(size) for size in output_shape], order)
+    wanted = _pair(list(output_shape), order)
     rows = _pair(ops.shape(input), order)
     for size, step, window, new in zip(rows, steps, windows, wanted, strict=True):
         if -(-(new if padding.upper() == "SAME" else new - window + 1) // step) != size:
@@ -295,7 +297,7 @@ def conv2d_transpose(
     return result
 
 
-def _pair(given: int | Sequence[int], order: str) -> tuple[int, ...]:
+def _pair(given: int | Sequence[int | Tensor], order: str) -> tuple[int, ...]:
     sizes = inner_sizes(given, order, 2)
     return (sizes, sizes) if isinstance(sizes, int) else sizes
 

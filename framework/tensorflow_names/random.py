@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...engine import ops
-from ...engine.common.dtypes import DTypeLike
+from ...engine.common.dtypes import DTypeLike, as_dtype, is_integer
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 from ...engine.ops.random import samplers
@@ -33,7 +33,7 @@ def uniform(
     Raises:
         ValueError: `dtype` is one of whole numbers and there is no `maxval`.
     """
-    if str(dtype).startswith(("int", "uint")):
+    if is_integer(as_dtype(dtype or "float32")):
         if maxval is None:
             raise ValueError(f"tf.random.uniform: maxval must be given for whole numbers ({dtype}).")
         return samplers.randint(shape, int(minval), int(maxval), dtype=dtype, seed=seed)

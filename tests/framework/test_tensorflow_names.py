@@ -346,6 +346,8 @@ def test_draws() -> None:
     assert set(dropped.round(4)) == {0.0, np.float32(4 / 3).round(4)}
     with pytest.raises(ValueError, match="maxval must be given for whole numbers"):
         tf.random.uniform((2,), dtype="int32")
+    for dtype in (tf.int32, np.int32, np.dtype("int32")):
+        assert set(tf.random.uniform((50,), 2, 5, dtype, seed=1).numpy()) == {2, 3, 4}
 
 
 def test_clipping_by_a_global_norm_keeps_slices_and_none() -> None:
@@ -356,6 +358,33 @@ def test_clipping_by_a_global_norm_keeps_slices_and_none() -> None:
     np.testing.assert_allclose(norm, 5.0)
     np.testing.assert_allclose(clipped.values, [[0.6, 0.0]])
     np.testing.assert_allclose(plain, [0.8], rtol=1e-6)
+
+
+def test_clipping_by_a_norm_keeps_slices_and_has_a_gradient_at_zero() -> None:
+    rows = ab.IndexedSlices(ab.ops.array([[3.0, 4.0]]), ab.ops.array([1]), ab.ops.array([4, 2]))
+    clipped = tf.clip_by_norm(rows, 1.0)
+    assert isinstance(clipped, ab.IndexedSlices)
+    np.testing.assert_allclose(clipped.values, [[0.6, 0.8]], rtol=1e-6)
+    x = tf.Variable([[0.0, 0.0], [3.0, 4.0]])
+    with tf.GradientTape() as tape:
+        result = tf.reduce_sum(tf.clip_by_norm(x, 1.0, axes=1))
+    np.testing.assert_allclose(tape.gradient(result, x), [[1.0, 1.0], [0.032, -0.024]], rtol=1e-5)
+
+
+def test_a_transposed_convolution_takes_any_number_of_rows() -> None:
+    inputs = ab.Input((4, 5, 3))
+    kernel = np.ones((3, 3, 2, 3), "float32")
+    outputs = ab.layers.Lambda(lambda x: tf.nn.conv2d_transpose(x, kernel, [tf.shape(x)[0], 8, 10, 2], 2))(inputs)
+    expected = tf.nn.conv2d_transpose(IMAGES, kernel, [6, 8, 10, 2], 2)
+    np.testing.assert_allclose(ab.Model(inputs, outputs).predict(IMAGES, verbose=0), expected, rtol=1e-6)
+
+
+def test_parts_of_an_open_axis() -> None:
+    inputs = ab.Input((None, 3))
+    first, rest = tf.split(inputs, [1, -1], axis=1)
+    assert [part.shape for part in ab.Model(inputs, [first, rest])(IMAGES[0])] == [(4, 1, 3), (4, 4, 3)]
+    with pytest.raises(ValueError, match=r"the size of axis 1 is open, so only the last of the sizes \[-1, 1\] may be"):
+        tf.split(inputs, [-1, 1], axis=1)
 
 
 def test_keras_and_modules_are_those_of_the_package() -> None:
@@ -383,3 +412,13 @@ def test_wrong_arguments_name_the_function() -> None:
         tf.sort([1, 2], direction="up")
     with pytest.raises(ValueError, match=r"central_fraction must be within \(0, 1\], got 0"):
         tf.image.central_crop(IMAGES, 0)
+    with pytest.raises(ValueError, match=r"crop_to_bounding_box: 3 x 5 at offsets 2 and 0 is not within .* 4 x 5"):
+        tf.image.crop_to_bounding_box(IMAGES, 2, 0, 3, 5)
+    with pytest.raises(ValueError, match="grayscale_to_rgb: images must have one channel, got 3"):
+        tf.image.grayscale_to_rgb(IMAGES)
+    with pytest.raises(ValueError, match=r"split: the sizes \[1, 2\] do not add up to 4, the size of axis 1"):
+        tf.split(IMAGES, [1, 2], axis=1)
+    with pytest.raises(IndexError, match="index 5 is out of bounds for axis 1 with size 3"):
+        tf.math.confusion_matrix([0, 1], [5, 1], num_classes=3)
+    with pytest.raises(TypeError, match="transpose_A"):
+        tf.matmul(IMAGES, IMAGES, transpose_A=True)
