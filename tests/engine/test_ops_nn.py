@@ -317,6 +317,14 @@ def test_layer_and_rms_normalization():
     assert run(ops.layer_normalization(x.astype("float16"))).dtype == "float16"
 
 
+@pytest.mark.parametrize("shape", [(), (3, 1), (1, 4), (3, 4), (2, 1, 1), (2, 3, 4)])
+def test_weights_of_layer_normalization_that_broadcast(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x, gamma = rng.normal(size=(2, 3, 4)).astype("float32"), rng.normal(size=shape).astype("float32")
+    plain = run(ops.layer_normalization(x, axis=1))
+    np.testing.assert_allclose(run(ops.layer_normalization(x, gamma, gamma, axis=1)), plain * gamma + gamma, rtol=1e-5)
+
+
 def test_normalize():
     x = np.array([[3, 4], [0, 0]], "float32")
     np.testing.assert_allclose(run(ops.normalize(x)), [[0.6, 0.8], [0, 0]], rtol=1e-6)

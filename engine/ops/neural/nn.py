@@ -395,7 +395,7 @@ def layer_normalization(
 def _along_axes(weight: TensorLike, x: Tensor, axis: AxisLike) -> Tensor:
     """`weight` in the shape that broadcasts with `x`, of which it has the axes `axis` alone."""
     value, axes = convert_to_tensor(weight, x.dtype), normalize_axes(axis, x.ndim)
-    if axes is None or x.ndim is None or value.ndim == x.ndim or min(axes) == x.ndim - len(axes):
+    if axes is None or x.ndim is None or value.ndim != len(axes) or min(axes) == x.ndim - len(axes):
         return value
     return reshape(value, [dim(x, each) if each in axes else 1 for each in range(x.ndim)])
 
