@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..engine import ops
-from ..engine.control_flow import cond
 from ..engine.graph import Tensor, Variable
 from .optimizer import Optimizer
+from .stateless import step_where
 from .updates import constrain
 from .wrapper import Wrapper
 
@@ -31,11 +31,11 @@ class _Copies(Wrapper):
 
     def around_step(self, step: Callable[[], Any]) -> None:
         before = ops.convert_to_tensor(self.inner_optimizer.iterations)
-        cond(ops.equal(before, 0), self._copy, lambda: None)
+        step_where(ops.equal(before, 0), self._copy)
         step()
         after = ops.convert_to_tensor(self.inner_optimizer.iterations)
         # Not in the calls in which the inner optimizer makes no step: while gradients are summed up, or if it skips.
-        cond(ops.logical_and(after > before, self.is_due(after)), lambda: self.mix(after), lambda: None)
+        step_where(ops.logical_and(after > before, self.is_due(after)), lambda: self.mix(after))
 
     @abstractmethod
     def is_due(self, number: Tensor) -> Any:

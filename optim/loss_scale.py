@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..engine import ops
-from ..engine.control_flow import cond
 from ..engine.graph import IndexedSlices, Operation, Tensor, Variable, flatten, graph_for
 from ..engine.graph.provenance import building_part
 from ..engine.objects.initializers import Constant
 from .clipping import Gradient, on_values
 from .optimizer import NO_GRADIENTS, Optimizer
 from .replicas import share_of_loss
+from .stateless import step_where
 from .wrapper import Wrapper
 
 # What other optimizers take, at the values at which it is off; older files have these beside the inner optimizer.
@@ -94,7 +94,7 @@ class LossScaleOptimizer(Wrapper):
         """`loss` times the scale."""
         self._make_scale()  # the first step is built before the variables are known, and is run many times
         loss = share_of_loss(self, loss)
-        return loss * (self.dynamic_scale if isinstance(loss, Tensor) else float(self.dynamic_scale))
+        return loss * (self.dynamic_scale if isinstance(loss, Tensor) else float(self.dynamic_scale.value))
 
     def _add_step(self, given: list[Any], variables: list[Variable]) -> Operation:
         present = [gradient for gradient in given if gradient is not None]
@@ -113,7 +113,7 @@ class LossScaleOptimizer(Wrapper):
             def step() -> None:
                 self.inner_optimizer._add_step(unscaled, variables)
 
-            cond(finite, step, lambda: None)
+            step_where(finite, step)
             due = ops.equal(count, self.dynamic_growth_steps - 1)
             counted = ops.logical_and(finite, ops.logical_not(due))
             self.step_counter.assign(ops.where(counted, count + 1, 0))

@@ -12,7 +12,6 @@ import numpy as np
 from ..engine import ops
 from ..engine.autodiff import gradients
 from ..engine.common.keywords import ChecksKeywords, keywords_of, unexpected_keywords
-from ..engine.control_flow import cond
 from ..engine.graph import (
     IndexedSlices,
     Operation,
@@ -39,7 +38,7 @@ from .clipping import Clipping, Gradient, as_arrays, on_values, rows_once
 from .replicas import share_of_loss, who_takes
 from .saved_state import SavedState
 from .schedules import LearningRateSchedule
-from .stateless import StatelessSteps
+from .stateless import StatelessSteps, step_where
 from .updates import Updates, constrain
 
 LearningRate = float | LearningRateSchedule | Callable[[], Any]
@@ -485,7 +484,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
                     total.assign(total + gradient)
             return None if self._least_norm is None else True
 
-        is_made = cond(ops.equal((self._iterations + 1) % steps, 0), update, accumulate)
+        is_made = step_where(ops.equal((self._iterations + 1) % steps, 0), update, accumulate)
         return None if self._least_norm is None else is_made
 
     # --- weight decay and moving averages ---------------------------------------------------------------------------
@@ -523,7 +522,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
 
     def _update_averages(self, is_made: Tensor | None) -> None:
         if self.use_ema and is_made is not None:
-            cond(is_made, self._take_averages, lambda: None)
+            step_where(is_made, self._take_averages)
         elif self.use_ema:
             self._take_averages()
 
@@ -533,7 +532,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
             average.assign(momentum * average + (1.0 - momentum) * variable)
         if self.ema_overwrite_frequency:
             due = ops.equal((self.iterations + 1) % self.ema_overwrite_frequency, 0)
-            cond(due, self._assign_averages, lambda: None)
+            step_where(due, self._assign_averages)
 
     def _assign_averages(self) -> None:
         for variable, average in zip(self._trainable_variables, self._averages, strict=True):

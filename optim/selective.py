@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..engine import ops
-from ..engine.control_flow import cond
 from ..engine.graph import Tensor, Variable
 from .optimizer import Optimizer, path_of
+from .stateless import step_where
 from .wrapper import Wrapper
 
 Range = tuple[int, int | None]
@@ -124,7 +124,7 @@ class Frozen(Wrapper):
             for pair in ranges if re.search(pattern, path) else ():
                 within = _is_within(number, pair)
                 frozen = within if frozen is None else ops.logical_or(frozen, within)
-        return act() if frozen is None else cond(frozen, otherwise, act)
+        return act() if frozen is None else step_where(frozen, otherwise, act)
 
 
 def _is_within(number: Any, pair: Range) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..engine.control_flow import cond
 from ..engine.graph import (
     IndexedSlices,
     StatelessScope,
@@ -13,9 +14,11 @@ from ..engine.graph import (
     flatten,
     graph_for,
     in_explicit_graph,
+    in_stateless_scope,
 )
 from ..engine.graph.graph import get_default_graph
 from ..engine.ops.base import convert_to_tensor
+from ..engine.ops.math.comparison import where
 from ..engine.session import Function
 
 
@@ -44,8 +47,7 @@ class StatelessSteps:
             is being built, else values.
 
         Raises:
-            ValueError: the optimizer is not built; the numbers or shapes of the values do not fit; the step assigns
-                in a branch, as with gradient accumulation and loss scaling, which no value can leave.
+            ValueError: the optimizer is not built; the numbers or shapes of the values do not fit.
 
         >>> import anabranch as ab
         >>> w = ab.Variable([1.0, 2.0])
@@ -109,3 +111,21 @@ def _as_given(value: Any) -> Any:
     if isinstance(value, IndexedSlices):
         return IndexedSlices(*[convert_to_tensor(field) for field in value])
     return convert_to_tensor(value)
+
+
+def step_where(condition: Any, act: Callable[[], Any], otherwise: Callable[[], Any] = lambda: None) -> Any:
+    """Run one of two parts of a step: as `cond`, also where what they assign is kept in a `StatelessScope`.
+
+    There both are computed, and the values that variables have after one of them are chosen: a value that is assigned
+    in a branch can't leave it.
+    """
+    if not in_stateless_scope():
+        return cond(condition, act, otherwise)
+    with StatelessScope() as acted:
+        result = act()
+    with StatelessScope() as left:
+        other = otherwise()
+    for variable in dict.fromkeys([*acted.variables, *left.variables]):
+        values = [scope.get_current_value(variable) for scope in (acted, left)]
+        variable.assign(where(condition, *[variable.value if value is None else value for value in values]))
+    return None if result is None else where(condition, result, other)

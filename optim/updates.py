@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from ..engine import ops
-from ..engine.control_flow import cond
 from ..engine.graph import IndexedSlices, StatelessScope, Tensor, Variable, VariableRows, colocate_with
 from .clipping import Clips, Gradient
+from .stateless import step_where
 
 # Gives the first function's result where the variable may change in this step, else the second's.
 Guard = Callable[[Variable, Callable[[], Any], Callable[[], Any]], Any]
@@ -51,7 +51,7 @@ class Updates(Clips):
             self._make_update(pairs, learning_rate)
             return None
         is_large = ops.sqrt(self._square_of_update(pairs, learning_rate)) >= self._least_norm
-        cond(is_large, lambda: self._make_update(pairs, learning_rate), lambda: None)
+        step_where(is_large, lambda: self._make_update(pairs, learning_rate))
         return is_large
 
     def _make_update(self, pairs: Sequence[tuple[Gradient, Variable]], learning_rate: Tensor) -> None:
@@ -82,7 +82,7 @@ class Updates(Clips):
 
         def judged() -> None:
             square = _square_of(self._change(gradient, variable, learning_rate, shared))
-            cond(ops.sqrt(square) >= least, update, lambda: None)
+            step_where(ops.sqrt(square) >= least, update)
 
         self._guarded(variable, update if least is None else judged, lambda: None)
 

@@ -141,10 +141,58 @@ def test_misfits_of_a_stateless_step() -> None:
     optimizer.build([weight])
     with pytest.raises(ValueError, match="was given 0 values for its own variables, expected 2"):
         optimizer.stateless_apply([], [[1.0]], [weight])
-    averaging = ab.optim.SGD(0.5, gradient_accumulation_steps=2)
-    averaging.build([weight])
-    with pytest.raises(ValueError, match="inside a loop or a branch of a stateless block"):
-        averaging.stateless_apply(averaging.variables, [[1.0]], [weight])
+    with (
+        pytest.raises(ValueError, match="inside a loop or a branch of a stateless block"),
+        ab.Graph().as_default(),
+        ab.StatelessScope(),
+    ):
+        ab.cond(ab.constant(1.0) > 0.0, lambda: weight.assign([2.0]), lambda: weight.assign([3.0]))
+
+
+_BRANCHING: list[Any] = [
+    lambda: ab.optim.LossScaleOptimizer(ab.optim.Adam(0.1), initial_scale=4.0, dynamic_growth_steps=2),
+    lambda: ab.optim.LossScaleOptimizer(ab.optim.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2)),
+    lambda: ab.optim.Adam(0.1, gradient_accumulation_steps=2, use_ema=True, ema_overwrite_frequency=2),
+    lambda: ab.optim.Lookahead(ab.optim.SGD(0.1), sync_period=2),
+    lambda: ab.optim.Frozen(ab.optim.Adam(0.1), {"": [(1, 3)]}),
+]
+
+
+@pytest.mark.parametrize("make", _BRANCHING)
+def test_steps_that_branch_are_pure_functions_too(make: Any) -> None:
+    start = [np.array([1.0, 2.0], "float32"), np.array([[3.0]], "float32")]
+    plain, kept, scoped = ([ab.Variable(value) for value in start] for _ in range(3))
+    first, second, third = make(), make(), make()
+    for optimizer, variables in ((first, plain), (second, kept), (third, scoped)):
+        optimizer.build(variables)
+    weights, state = list(start), values(second.variables)
+    mapping = list(zip(scoped, start, strict=True)) + list(zip(third.variables, state, strict=True))
+    for k in range(6):
+        factor = np.float32(np.inf if k == 3 and isinstance(first, ab.optim.LossScaleOptimizer) else k + 1)
+        grads = [factor * np.array([1.0, -0.5], "float32"), factor * np.array([[0.25]], "float32")]
+        first.apply(grads, plain)
+        weights, state = second.stateless_apply(state, grads, weights)
+        with ab.StatelessScope(mapping) as scope:
+            third.apply(grads, scoped)
+        mapping = [(v, scope.get_current_value(v)) for v in [*scoped, *third.variables]]
+        expected = values([*plain, *first.variables])
+        for got, also, wanted in zip([*weights, *state], [value for _, value in mapping], expected, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(also, wanted, rtol=1e-5, atol=1e-6)
+    for variable, value in zip([*kept, *scoped], [*start, *start], strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_a_loss_is_scaled_by_the_value_that_the_scale_has_in_a_scope() -> None:
+    optimizer = ab.optim.LossScaleOptimizer(ab.optim.SGD(0.5), initial_scale=400.0)
+    weight = ab.Variable([1.0, 2.0])
+    optimizer.build([weight])
+    state = values(optimizer.variables)
+    for _ in range(4):
+        _, state = optimizer.stateless_apply(state, [np.array([np.inf, 1.0], "float32")], [weight])
+    with ab.StatelessScope(zip(optimizer.variables, state, strict=True)):
+        assert float(optimizer.scale_loss(1.0)) == float(optimizer.scale_loss(ab.constant(1.0))) == 25.0
+    assert float(optimizer.scale_loss(1.0)) == 400.0
 
 
 def test_a_scope_keeps_what_is_assigned() -> None:
