@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 import numpy as np
 
 from ...engine import ops
-from ...engine.graph import Tensor, Variable
+from ...engine.graph import Tensor, Variable, as_dtype
+from ...engine.graph.state.initial_values import Later
 from ...engine.objects.floats import floatx
 from ...engine.ops.base import TensorLike, as_array
-from ..core.calling import is_symbolic
 from ..core.layer_config import config_from_signature
 from .base import ENCODED_MODES, PreprocessingLayer, batches_of, check_mode, encode, encoded_shape
 
@@ -228,7 +228,8 @@ class Discretization(PreprocessingLayer):
         self._build_at_init()
         self.reset_state()
         # A variable of unknown length, so that boundaries which are found later need no new program.
-        self._boundaries = Variable(np.zeros(0, floatx()), shape=(None,), trainable=False, name="bin_boundaries")
+        first = _NoBoundaries(self.name)
+        self._boundaries = Variable(first, shape=(None,), trainable=False, name="bin_boundaries")
         self._has_boundaries = False
         if bin_boundaries is not None:
             self._set_boundaries(bin_boundaries)
@@ -280,25 +281,13 @@ class Discretization(PreprocessingLayer):
         if self.num_bins is not None and self.summary.size:
             self._set_boundaries(_compressed(self.summary, 1.0 / self.num_bins)[0, :-1])
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        if not self._has_boundaries and not is_symbolic(*args, *kwargs.values()):
-            raise self._without_boundaries()
-        return super().__call__(*args, **kwargs)
-
-    def _without_boundaries(self) -> ValueError:
-        return ValueError(
-            f"Layer {self.name!r} has no boundaries yet. Call adapt() on data first, or make it with bin_boundaries."
-        )
-
     def call(self, inputs: TensorLike) -> Tensor:
         values = ops.cast(inputs, floatx())
         if self.output_mode == "int":
             return ops.digitize(values, self._boundaries.value)
-        boundaries = self.bin_boundaries
-        if boundaries is None:
-            raise self._without_boundaries()
+        depth = self._boundaries.numpy().size + 1
         bins = ops.digitize(values, self._boundaries.value)
-        return encode(bins, self.output_mode, len(boundaries) + 1, self.compute_dtype)
+        return encode(bins, self.output_mode, depth, self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         boundaries = self.bin_boundaries
@@ -320,6 +309,24 @@ class Discretization(PreprocessingLayer):
         if found is not None:
             layer._set_boundaries(found)
         return layer
+
+
+class _NoBoundaries(Later):
+    """The boundaries before `adapt`: what reads them, a model's step too, fails and names the layer."""
+
+    def __init__(self, layer_name: str) -> None:
+        self.dtype = as_dtype(floatx())
+        self._layer_name = layer_name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (0,)
+
+    def compute(self) -> Array:
+        raise ValueError(
+            f"Layer {self._layer_name!r} has no boundaries yet. Call adapt() on data first, or make it with "
+            "bin_boundaries."
+        )
 
 
 def _compressed(summary: Array, epsilon: float) -> Array:

@@ -139,6 +139,32 @@ def test_a_discretization_without_boundaries_is_refused() -> None:
         layer([[0.1, 0.8]])
 
 
+@pytest.mark.parametrize("is_functional", [True, False])
+def test_a_model_with_a_discretization_is_refused_until_that_is_adapted(is_functional: bool, tmp_path: Any) -> None:
+    class Binned(ab.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bins = layers.Discretization(num_bins=2, name="bins")
+
+        def call(self, x: Any) -> Any:
+            return self.bins(x)
+
+    made = (
+        ab.Sequential([ab.Input((1,)), layers.Discretization(num_bins=2, name="bins")]) if is_functional else Binned()
+    )
+    x = np.array([[1.0], [4.0]], "float32")
+    for again in (made, copy.deepcopy(made)):
+        with pytest.raises(ValueError, match="Layer 'bins' has no boundaries yet"):
+            again.predict(x, verbose=0)
+    if is_functional:
+        made.save(tmp_path / "made.keras")
+        read = cast("Any", ab.saving.load_model(tmp_path / "made.keras"))
+        with pytest.raises(ValueError, match="Layer 'bins' has no boundaries yet"):
+            read.predict(x, verbose=0)
+    cast("Any", made.layers[0]).adapt(np.array([1.0, 2.0, 3.0, 4.0]))
+    assert made.predict(x, verbose=0).ravel().tolist() == [0, 1]
+
+
 def test_an_embedding_that_was_built_alone_is_read_with_its_table(tmp_path: Any) -> None:
     layer = layers.Embedding(4, 2)
     layer.build()
