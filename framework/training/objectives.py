@@ -204,7 +204,7 @@ class CompiledLoss:
 
     Args:
         loss: what `compile` got: one loss for every output, or a list or dict of them; None where an output has none.
-        loss_weights: a factor for each output's loss, in a list or dict.
+        loss_weights: a factor for each output's loss, in a list or dict; or one for all.
         layer_names: the names of the output layers.
 
     Attributes:
@@ -294,8 +294,8 @@ class CompiledLoss:
         if self.loss_weights is None:
             return [None] * len(names)
         given = self.loss_weights
-        if isinstance(given, (int, float)) and len(names) == 1:
-            given = [given]
+        if isinstance(given, (int, float)):
+            return [float(given)] * len(names)
         factors = per_output(given, names, self.layer_names, "loss_weights")
         if any(isinstance(factor, str) or not isinstance(factor, (int, float, type(None))) for factor in factors):
             raise ValueError(

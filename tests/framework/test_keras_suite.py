@@ -250,6 +250,15 @@ def test_several_losses_of_one_output_are_summed() -> None:
     assert found["loss"] == pytest.approx(found["a_loss"] + found["b_loss"], rel=1e-5)
 
 
+def test_one_loss_weight_is_that_of_each_output() -> None:
+    inputs = ab.Input((3,))
+    outputs = [layers.Dense(1, name=name, kernel_initializer="ones")(inputs) for name in ("a", "b")]
+    made = ab.Model(inputs, outputs)
+    made.compile(optimizer=ab.optim.SGD(0.0), loss="mse", loss_weights=2.0)
+    logs = made.evaluate(X, [np.zeros((2, 1)), np.ones((2, 1))], verbose=0, return_dict=True)
+    assert (logs["a_loss"], logs["b_loss"], logs["loss"]) == (76.5, 62.5, 2 * (76.5 + 62.5))
+
+
 def test_a_model_is_made_from_its_config_with_custom_objects() -> None:
     class Mine(layers.Layer):
         def call(self, x: Any) -> Any:
