@@ -217,23 +217,23 @@ class ProcessGroup(Group):
     def reduce_scatter(self, array: Any, reduce_op: str) -> Any:
         array = np.ascontiguousarray(array)
         with self._turn():
-            reduced = self._reduced_share(array.reshape(-1), NAMES.index(reduce_op))
+            reduced = self._reduced_share(array, NAMES.index(reduce_op))
         if reduce_op == "mean":
             np.divide(reduced, np.asarray(self.size, array.dtype), out=reduced)
         return reduced.reshape(array.shape[0] // self.size, *array.shape[1:])
 
-    def _reduced_share(self, flat: Any, option: int) -> Any:
-        """The own share of the reduced numbers, in memory of its own."""
+    def _reduced_share(self, array: Any, option: int) -> Any:
+        """The own share of the reduced numbers, flat, in memory of its own."""
         reduce = list(REDUCTIONS.values())[option]
-        first, last = _share(flat.size, self.rank, self.size)
-        if flat.nbytes <= SMALL:
-            parts = [part[first:last] for part in self._gathered("reduce_scatter", option, flat)]
+        first, last = _share(array.size, self.rank, self.size)
+        if array.nbytes <= SMALL:
+            parts = [part.reshape(-1)[first:last] for part in self._gathered("reduce_scatter", option, array)]
         elif self.shares_memory:
-            views = self._in_memory("reduce_scatter", option, flat)
-            parts = [view.view(flat.dtype)[first:last] for view in views]
+            views = self._in_memory("reduce_scatter", option, array)
+            parts = [view.view(array.dtype)[first:last] for view in views]
         else:
-            self._agreed(self._header("reduce_scatter", option, flat), {})
-            parts = self._shares_of_others(flat)
+            self._agreed(self._header("reduce_scatter", option, array), {})
+            parts = self._shares_of_others(array.reshape(-1))
         return _reduced(parts, reduce, np.empty_like(parts[0]))
 
     def _shares_of_others(self, flat: Any) -> list[Any]:

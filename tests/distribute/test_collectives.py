@@ -142,6 +142,11 @@ def test_members_learn_the_addresses_from_the_first_one(host: str) -> None:
             lambda member: member.all_gather(np.zeros((2, 4)), 0),
             r"all_gather, axis 0, of float64\[2, 3\]",
         ),
+        (
+            lambda member: member.reduce_scatter(np.zeros((2, 6)), "sum"),
+            lambda member: member.reduce_scatter(np.zeros((4, 3)), "sum"),
+            r"reduce_scatter, sum, of float64\[2, 6\] .*float64\[4, 3\]",
+        ),
     ],
 )
 def test_members_that_disagree_are_both_named(first: Any, second: Any, match: str) -> None:
