@@ -243,6 +243,7 @@ class CompiledLoss:
         if self._losses is None:
             self._build(targets, predictions, names)
         assert self._losses is not None
+        _check_targets(targets, names, self._losses, "loss")
         trackers = iter(self.trackers)
         terms: list[Tensor] = []
         for loss, factor, target, prediction, weight in zip(
@@ -274,13 +275,11 @@ class CompiledLoss:
     def _build(self, targets: list[Any], predictions: list[Any], names: Names) -> None:
         given = per_output(self.loss, names, self.layer_names, "loss") if self._is_per_output() else None
         chosen = given or [self.loss] * len(names)
+        _check_targets(targets, names, chosen, "loss")
         losses = [
             None if item is None else _make_loss(item, target, prediction)
             for item, target, prediction in zip(chosen, targets, predictions, strict=True)
         ]
-        missing = [name for name, loss, target in zip(names, losses, targets, strict=True) if loss and target is None]
-        if missing:
-            raise ValueError(f"y has no targets for the outputs {missing}, for which there is a loss.")
         for loss, prediction, name in zip(losses, predictions, names, strict=True):
             if loss is not None:
                 check_not_applied_twice(loss, prediction, name)
@@ -303,6 +302,21 @@ class CompiledLoss:
                 "If these are metrics, pass them by name: metrics=[...]."
             )
         return [None if factor is None else float(factor) for factor in factors]
+
+
+def _check_targets(targets: list[Any], names: Names, wanted: Sequence[object], what: str) -> None:
+    """Check that outputs with a loss or a metric have targets.
+
+    Raises:
+        ValueError: one has none.
+    """
+    given = zip(names, targets, wanted, strict=True)
+    missing = [name for name, target, item in given if target is None and any(_as_list(item))]
+    if missing:
+        raise ValueError(
+            f"y has no targets for the outputs {missing}, for which there is a {what}. "
+            f"Give them in y, or compile with no {what} for these outputs."
+        )
 
 
 def _weights_per_output(sample_weight: Tensors | None, names: Names, keys: Names | None) -> list[Any]:
@@ -391,6 +405,8 @@ class CompiledMetrics:
             raise ValueError("The model was compiled with metrics, but no targets (y) were given.")
         targets = per_output(y_true, names, self.layer_names, "y")
         weights = _weights_per_output(sample_weight, names, self.layer_names)
+        for argument, given in self.given.items():
+            _check_targets(targets, names, _lists_per_output(given, names, self.layer_names, argument), "metric")
         if self._entries is None:
             self._entries = self._build(targets, predictions, names)
         for entry in self._entries:

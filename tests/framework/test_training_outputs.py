@@ -69,6 +69,33 @@ def test_metrics_of_outputs_by_name_and_order() -> None:
     assert weighted["b_loss"] == pytest.approx(float((error * WEIGHT).mean()), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loss": {"b": "mse", "a": "mse"}}, r"no targets for the outputs \['a'\], for which there is a loss"),
+        ({"loss": {"b": "mse", "a": "crossentropy"}}, "for which there is a loss. Give them in y, or compile with no"),
+        ({"loss": "mse"}, "for which there is a loss"),
+        ({"loss": {"b": "mse"}, "metrics": {"a": ["mae"]}}, r"outputs \['a'\], for which there is a metric"),
+        ({"loss": {"b": "mse"}, "metrics": {"a": "accuracy"}}, "for which there is a metric. Give them in y"),
+        ({"loss": {"b": "mse"}, "weighted_metrics": {"a": ["mae"]}}, "for which there is a metric"),
+    ],
+)
+@pytest.mark.parametrize("is_built", [False, True])
+def test_outputs_without_targets_are_named(arguments: Any, message: str, is_built: bool) -> None:
+    model = two_heads("dict")
+    model.get_layer("a").trainable = False  # where it has no loss, it would have no gradient
+    model.compile("sgd", **arguments)
+    if is_built:
+        y = {"b": YS[0], "a": YS[1]}
+        if "crossentropy" in str(arguments):
+            y["a"] = np.ones((10, 1), "float32")
+        model.fit(X, y, verbose=0)
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, {"b": YS[0]}, verbose=0)
+    with pytest.raises(ValueError, match=message):
+        model.evaluate(X, {"b": YS[0]}, verbose=0)
+
+
 def test_values_of_one_output_come_in_the_order_of_compile() -> None:
     model = ab.Sequential([ab.Input((3,)), layers.Dense(1)])
     model.compile("sgd", "mae", metrics=["mse", "mae"])
