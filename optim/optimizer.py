@@ -416,8 +416,8 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         if unknown:
             raise ValueError(
                 f"{self.name} has no state for the variables {unknown}: it was built for "
-                f"{[path_of(variable) for variable in self._trainable_variables]}. Make a new optimizer for other "
-                "variables, or build it with all of them first: optimizer.build(variables)."
+                f"{[path_of(variable) for variable in self._trainable_variables]}. If layers were made trainable, call "
+                "model.compile() again with a new optimizer, or build one for all variables: optimizer.build(...)."
             )
 
     def _add_step(self, given: list[Any], variables: list[Variable]) -> Operation:

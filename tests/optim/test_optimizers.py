@@ -304,6 +304,8 @@ def test_unknown_and_repeated_variables():
     optimizer.build([w])
     with pytest.raises(ValueError, match=r"has no state for the variables \['v'\]: it was built for \['w'\]"):
         optimizer.apply([[1.0]], [v])
+    with pytest.raises(ValueError, match=r"made trainable, call model\.compile\(\) again with a new optimizer"):
+        optimizer.apply([[1.0]], [v])
     with pytest.raises(ValueError, match="variable 'w' was given twice"):
         optim.SGD().apply([[1.0], [1.0]], [w, w])
     with pytest.raises(ValueError, match="2 gradients were given for 1 variables"):
