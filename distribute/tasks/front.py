@@ -195,7 +195,13 @@ def _service(service: str, method: str, answer: Callable[[Any, Any], Any], reque
 # --- calls ----------------------------------------------------------------------------------------------------------
 
 
-def ask_task(address: str, expected: str | None, timeout: float, tls: TLS | None = None) -> TaskInfo:
+def ask_task(
+    address: str,
+    expected: str | None,
+    timeout: float,
+    tls: TLS | None = None,
+    ending: threading.Event | None = None,
+) -> TaskInfo:
     """Ask the task at an address who it is, and wait for it to start.
 
     Args:
@@ -203,14 +209,15 @@ def ask_task(address: str, expected: str | None, timeout: float, tls: TLS | None
         expected: the name of the task that is to be there; None for any.
         timeout: how many seconds to wait.
         tls: with which this process proves who it is.
+        ending: is set when the answer is not wanted any more.
 
     Raises:
-        TaskUnavailableError: nothing answers there, or no task, or another one.
+        TaskUnavailableError: nothing answers there, or no task, or another one; or `ending` is set.
     """
     until = time.monotonic() + timeout
     host = split_address(address)[0]
     with open_channel(address, tls) as channel:
-        reply = _answer(_greeting(channel), address, expected, until, timeout)
+        reply = _answer(_greeting(channel), address, expected, until, timeout, ending or threading.Event())
     if reply.protocol != PROTOCOL:
         raise TaskUnavailableError(
             f"The task at {address} speaks version {reply.protocol} of the protocol, and this process version "
@@ -247,7 +254,9 @@ def _read(reply: Any, address: str, host: str) -> TaskInfo:
     )
 
 
-def _answer(call: Any, address: str, expected: str | None, until: float, timeout: float) -> Any:
+def _answer(
+    call: Any, address: str, expected: str | None, until: float, timeout: float, ending: threading.Event
+) -> Any:
     name = expected or "a task"
     while True:
         left = until - time.monotonic()
@@ -264,7 +273,8 @@ def _answer(call: Any, address: str, expected: str | None, until: float, timeout
                     f"{name} did not answer at {address} within {timeout:g} s ({code.name}). Start it, or mend its "
                     "address in the cluster."
                 ) from None
-        time.sleep(_PATIENCE)
+        if ending.wait(_PATIENCE):
+            raise TaskUnavailableError(f"{name} had not answered at {address} when this task ended.")
 
 
 class Greeter:

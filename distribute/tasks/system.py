@@ -6,6 +6,7 @@ The code of the protocol uses these alone, so that the simulator of the tests ca
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -38,6 +39,7 @@ class System:
         self.greeter = Greeter(tls)
         self.is_encrypted = tls is not None
         self._tls = tls
+        self._ending = threading.Event()
         self._compiler = ThreadPoolExecutor(1, "anabranch-compile")
         self._askers = ThreadPoolExecutor(8, "anabranch-ask")
 
@@ -60,7 +62,7 @@ class System:
 
         def ask() -> None:
             try:
-                found: TaskInfo | str = ask_task(address, name, timeout, self._tls)
+                found: TaskInfo | str = ask_task(address, name, timeout, self._tls, self._ending)
             except (TaskUnavailableError, OSError, ValueError) as error:
                 found = str(error)
             answered(found)
@@ -82,6 +84,7 @@ class System:
 
     def close(self) -> None:
         """End; what is being compiled is waited for."""
+        self._ending.set()  # else the process would last until the time of the last question is over
         self._askers.shutdown(wait=False, cancel_futures=True)
         self._compiler.shutdown(cancel_futures=True)
         self.greeter.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
 
 import anabranch as ab
 from anabranch.distribute.tasks.front import TaskUnavailableError, ask_task, is_healthy
+from anabranch.distribute.tasks.system import System
 from anabranch.distribute.transport.channel import Channel
 from anabranch.distribute.transport.connections import Handshake, Identity, RefusedError
 from anabranch.distribute.transport.wire import PROTOCOL, Decoder, Kind, encode_document
@@ -260,3 +262,12 @@ def test_the_command_says_what_is_wrong():
         done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 2
         assert message in done.stderr
+
+
+def test_a_task_that_ends_waits_for_no_other_that_never_came():
+    """A worker whose ps was absent lasted for 30 s after SIGTERM."""
+    system, answers = System(), queue.Queue[Any]()
+    system.ask("localhost:1", "/job:ps/task:0", 10 * PATIENCE, answers.put)
+    system.close()
+    assert "when this task ended" in answers.get(timeout=PATIENCE)
+    system.loop.close()
