@@ -88,7 +88,7 @@ class Client:
         self.identity = _new_identity()
         self._preparing = threading.Lock()
         self._numbers = itertools.count(1)
-        self._sent = b""  # the digest of the graph that was sent
+        self._sent = ""  # the digest of the graph that was sent last
         self._homes_of_state: tuple[int, Homes] | None = None  # as this start of the master has them
         self._paths: dict[Any, str] = {}  # of variables and generators in tasks
         self._homes: dict[tuple[str, str, str], int] = {}  # as the master has reported, for one that is started again
@@ -224,12 +224,10 @@ class Client:
             held = [resource for resource in described[2] if asks_for_a_task(resource)]
             homes = self._checked_homes(held) if held else None
             self._describe_state(described)
-            with self.channel() as channel:
-                answer = self._prepared(channel, described, document)
-                if answer.kind == Kind.UNKNOWN:  # the graph: the master is another start, or had lost this client
-                    self._sent = b""
-                    answer = self._prepared(channel, described, document)
-            found = self._checked(answer).document()
+        with self.channel() as channel:
+            answer = self._prepared(channel, described, document)
+        found = self._checked(answer).document()
+        with self._preparing:
             self._homes.update({(task, container, path): home for task, container, path, home in found["homes"]})
             if homes is not None:
                 self._settle(homes, held)
@@ -260,11 +258,17 @@ class Client:
                     homes.settle(resource, container, path, *made[container, path])
 
     def _prepared(self, channel: Channel, described: tuple[Any, list[Any], Any], document: dict[str, Any]) -> Frame:
-        sends = self._graph_to_send(*described[:2])
-        if sends is not None:
-            channel.send(Kind.GRAPH, *sends)
-        channel.send(Kind.PREPARE, {**document, "timeout": seconds_left()})
-        return channel.receive()
+        """Return the answer of the master, which other threads do not wait for: tasks of the step may be absent."""
+        digest = _digest_of(described[0])
+        asked = {**document, "graph": digest, "timeout": seconds_left()}
+        self._send_graph(channel, described, digest)
+        channel.send(Kind.PREPARE, asked)
+        answer = channel.receive()
+        if answer.kind == Kind.UNKNOWN:  # it is another start, has lost this client, or has not read the graph yet
+            self._send_graph(channel, described, digest, again=True)
+            channel.send(Kind.PREPARE, asked)
+            answer = channel.receive()
+        return answer
 
     def _describe_state(self, given: tuple[Any, list[Any], list[Any]]) -> None:
         """Add to a graph's document the names of its state in tasks, and where that is."""
@@ -290,17 +294,19 @@ class Client:
                 description["dtype"] = name_of(resource.dtype)
             description |= self.places(resource)
 
-    def _graph_to_send(self, described: Any, arrays: list[Any]) -> tuple[Any, list[Any]] | None:
-        """The graph's document and arrays; None if the master has them."""
-        state = [[each["container"], each["path"], each["device"]] for each in described["resources"]]
-        digest = hashlib.sha256(json.dumps([described["blocks"], state]).encode()).digest()
-        if self._sent == digest:
-            return None
-        self._sent = digest
-        found: list[Any] = []
-        homes = [[*key, incarnation] for key, incarnation in self._homes.items()]
-        written = [encode_value(array, found) for array in arrays]
-        return {"graph": described, "arrays": written, "homes": homes}, found
+    def _send_graph(
+        self, channel: Channel, described: tuple[Any, list[Any], Any], digest: str, again: bool = False
+    ) -> None:
+        """Send a graph's document and arrays, if it is not the one that was sent last."""
+        with self._preparing:
+            if digest == self._sent and not again:
+                return
+            found: list[Any] = []
+            homes = [[*key, incarnation] for key, incarnation in self._homes.items()]
+            written = [encode_value(array, found) for array in described[1]]
+            graph = {"graph": described[0], "digest": digest, "arrays": written, "homes": homes}
+            channel.send(Kind.GRAPH, graph, found)
+            self._sent = digest
 
     def _path_of(self, resource: Any) -> str:
         """Return the name of a variable or generator in tasks: its own, with a number if the graph has others."""
@@ -330,6 +336,12 @@ class Client:
 def _connect_back(address: str) -> Client:
     """Connect to a task that was there before."""
     return connect(f"grpc://{address}", BACK_SECONDS)
+
+
+def _digest_of(described: dict[str, Any]) -> str:
+    """The digest of a graph's document, and of where its state is."""
+    state = [[each["container"], each["path"], each["device"]] for each in described["resources"]]
+    return hashlib.sha256(json.dumps([described["blocks"], state]).encode()).hexdigest()
 
 
 def _new_identity() -> Identity:

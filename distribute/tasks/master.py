@@ -132,7 +132,7 @@ class Master:
 
     def _take_graph(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
         document = frame.document()
-        graph = SentGraph(next(self._numbers), document["graph"], document["arrays"], frame.arrays)
+        graph = SentGraph(next(self._numbers), document, frame.arrays)
         graph.pin([self.identity.name, *self.cluster.tasks])
         session.graphs.append(graph)
         for task, container, path, home in document["homes"]:
@@ -141,14 +141,15 @@ class Master:
 
     def _take_prepare(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
         document = frame.document()
-        if not session.graphs:
+        graph = session.graph(document.get("graph"))
+        if graph is None:
             connection.send(Kind.UNKNOWN, {})
             return
         missing = [key for key in _OF_PROGRAMS if key not in document]
         if missing:
             raise FrameError(f"what is to be prepared lacks {', '.join(missing)}")
         number = next(self._numbers)
-        program = MasterProgram(number, session.graphs[-1], session, document)
+        program = MasterProgram(number, graph, session, document)
         self._programs[number] = session.programs[int(document["program"])] = program
 
         def done(error: Exception | None) -> None:

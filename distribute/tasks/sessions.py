@@ -25,7 +25,7 @@ class ClientSession:
 
     Attributes:
         connections: by which it is connected.
-        graphs: those that it has sent; the last one holds for new programs.
+        graphs: those that it has sent.
         programs: by the client's own number.
         homes: by task and path of each variable or generator, the incarnation of the task in which it was made.
         made: those of which it is known that they were made there: steps with them could be prepared.
@@ -38,20 +38,26 @@ class ClientSession:
         self.homes: dict[tuple[str, str, str], int] = {}
         self.made: set[tuple[str, str, str]] = set()
 
+    def graph(self, digest: str | None) -> SentGraph | None:
+        """Return the graph of a digest that came last; None if none has come, or not yet by another connection."""
+        return next((graph for graph in reversed(self.graphs) if graph.digest == digest), None)
+
 
 class SentGraph:
     """A graph as a client has sent it.
 
     Attributes:
         number: its number in tasks.
+        digest: by which the client names it.
         sent: the tasks that have it.
     """
 
-    def __init__(self, number: int, document: Any, described: Sequence[Any], arrays: Sequence[Any]) -> None:
+    def __init__(self, number: int, document: Any, arrays: Sequence[Any]) -> None:
         self.number = number
-        self.document = document
+        self.digest = str(document["digest"])
+        self.document = document["graph"]
         self.sent: set[Identity] = set()
-        self._described = described
+        self._described: Sequence[Any] = document["arrays"]
         self._arrays = arrays
 
     def pin(self, tasks: Sequence[str]) -> None:

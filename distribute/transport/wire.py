@@ -21,7 +21,7 @@ import numpy as np
 from ...engine.common.dtypes import as_dtype, name_of
 from .slabs import SlabError
 
-PROTOCOL = 7  # the version of what tasks and clients say to each other
+PROTOCOL = 8  # the version of what tasks and clients say to each other
 PREFIX = struct.Struct("<BxxxIII")
 _DIRECT = 1 << 16  # arrays with more bytes than this to come are read into their own memory at once
 _SCRATCH = 1 << 18

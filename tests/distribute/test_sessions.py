@@ -506,6 +506,42 @@ def test_a_timeout_ends_the_wait_for_a_task_that_never_came(graph: ab.Graph, mon
         session.close()
 
 
+def test_a_step_does_not_wait_for_another_thread_s_that_needs_an_absent_task(
+    graph: ab.Graph, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
+    config = ab.distribute.ServerConfig(connect_timeout=10 * PATIENCE)
+    cluster = {"ps": ["localhost:1"], "worker": ["localhost:0"]}
+    asked, receive = threading.Event(), Channel.receive
+
+    def receiving(channel: Channel) -> Any:
+        asked.set()
+        return receive(channel)
+
+    with ab.distribute.Server(cluster, "worker", 0, config=config) as server:
+        session = ab.Session(graph, target=server.target)
+        with ab.device(PS):
+            y = ab.constant(1.0) + 1.0
+        z = ab.constant(1.0) + 1.0
+        errors: list[type] = []
+
+        def waiting() -> None:
+            with pytest.raises((ab.errors.DeadlineExceededError, ab.errors.TaskFailedError)) as caught:
+                session.run(y, timeout=PATIENCE / 2)
+            errors.append(caught.type)
+
+        monkeypatch.setattr(Channel, "receive", receiving)
+        thread = threading.Thread(target=waiting)
+        thread.start()
+        assert asked.wait(PATIENCE)
+        assert session.run(z) == 2.0
+        assert errors == []
+        server.stop()
+        thread.join(PATIENCE)
+        assert errors == [ab.errors.TaskFailedError]
+        session.close()
+
+
 def test_nothing_is_kept_until_its_deadline_of_steps_that_are_over(graph: ab.Graph, monkeypatch: pytest.MonkeyPatch):
     """Values that were fetched stayed in the master's memory for as long as `timeout=` says."""
     monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
