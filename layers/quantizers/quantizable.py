@@ -14,6 +14,7 @@ from .adapters import AdaptableLayer, Array
 
 if TYPE_CHECKING:
     from ...engine.objects.policies import DTypePolicy
+    from ..core.layer import Layer
     from ..core.options import AdapterOptions
     from .configs import QuantizationConfig
     from .quantizer import Quantizer
@@ -129,11 +130,7 @@ class QuantizableLayer(AdaptableLayer):
                 f"Cannot quantize a layer that isn't yet built. Layer '{self.name}' (of type "
                 f"'{type(self).__name__}') is not built yet. Call it once, or build(input_shape), first."
             )
-        if self.quantization_mode is not None:
-            raise ValueError(
-                f"Layer '{self.name}' is already quantized with dtype_policy='{self.dtype_policy.name}'. Received: "
-                f"mode={mode}"
-            )
+        check_not_quantized(self, mode)
         wanted = getattr(config, "mode", None) if mode is None else mode
         if wanted is not None and wanted not in QUANTIZATION_MODES:
             raise ValueError(
@@ -201,6 +198,19 @@ class QuantizableLayer(AdaptableLayer):
     def build_from_config(self, config: dict[str, Any]) -> None:
         super().build_from_config(config)
         self.inputs_scale = config.get("inputs_scale")
+
+
+def check_not_quantized(layer: Layer, mode: str | None) -> None:
+    """Refuse to quantise a layer twice.
+
+    Raises:
+        ValueError: the layer is quantised, or weights of it are rounded.
+    """
+    if layer.quantization_mode is None:
+        return
+    policy = layer.dtype_policy
+    form = f"with dtype_policy='{policy.name}'" if policy.quantization_mode else "to int8 by include='all'"
+    raise ValueError(f"Layer '{layer.name}' is already quantized {form}. Received: mode={mode}")
 
 
 def _terms_of(block_size: int | None) -> int | None:

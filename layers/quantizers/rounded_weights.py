@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from ...engine.ops.base import TensorLike
     from ..core.layer import Layer
     from ..core.layer_state import LayerState
-    from .configs import QuantizationConfig
+
+Kernels = dict[str, tuple[int, ...]]
+"""The attributes of a layer whose weights are rounded, and for each the axes of its outputs."""
 
 
 class RoundedWeight(Readable):
@@ -113,50 +115,53 @@ def _observed(layers: Sequence[Layer]) -> Generator[dict[int, dict[str, _Observe
         yield found
 
 
-def round_weights(model: Layer, layers: Sequence[Layer], config: QuantizationConfig) -> dict[Layer, list[str]]:
-    """Round the weights of layers that have no quantised form of their own.
+def roundable_weights(model: Layer, layers: Sequence[Layer]) -> dict[Layer, Kernels]:
+    """Find the weights that can be rounded, of layers that have no quantised form of their own.
 
     Args:
         model: holds the layers, and is called on symbols of its inputs to find the weights that are multiplied by rows.
-        layers: kernels of convolutions among them are rounded, and matrices that are multiplied by rows.
-        config: an `Int8QuantizationConfig`; rows are rounded, too, if it has a quantizer for activations.
+        layers: kernels of convolutions among them can be rounded, and matrices that are multiplied by rows.
 
     Returns:
-        For each layer the attributes whose weights were rounded.
+        For each layer the attributes that hold such weights, and the axes of their outputs.
 
     Raises:
         ValueError: the model's input shapes are not known.
     """
-    rounds_rows = config.activation_quantizer is not None
     of_rows = [layer for layer in layers if not layer.rounded_kernels]
     with _observed(of_rows) as seen:
         if of_rows:
             model.trace_again()
-    found: dict[Layer, list[str]] = {}
+    found: dict[Layer, Kernels] = {}
     for layer in layers:
         observed = seen.get(id(layer), {})
-        kernels = {name: (-1,) for name, weight in observed.items() if weight.is_multiplied}
-        found[layer] = _round(layer, {**kernels, **layer.rounded_kernels}, rounds_rows)
+        multiplied = {name: (-1,) for name, weight in observed.items() if weight.is_multiplied}
+        named: Kernels = {**multiplied, **layer.rounded_kernels}
+        found[layer] = {name: kept for name, kept in named.items() if _is_float_weight(getattr(layer, name))}
     return found
 
 
-def _round(layer: Layer, kernels: dict[str, tuple[int, ...]], rounds_rows: bool) -> list[str]:
-    """Round the weights in these attributes, whose outputs are along the axes given. Gives those that there are."""
-    changed: list[str] = []
+def _is_float_weight(value: object) -> bool:
+    return isinstance(value, Weight) and is_floating(value.spec.dtype)
+
+
+def round_weights(layer: Layer, kernels: Kernels, *, rounds_rows: bool) -> None:
+    """Round weights of a layer.
+
+    Args:
+        layer: holds them.
+        kernels: the attributes that hold the weights, as `roundable_weights` finds them.
+        rounds_rows: round the rows that they are multiplied by, too.
+    """
     for name, kept in kernels.items():
         weight = getattr(layer, name)
-        if not isinstance(weight, Weight) or not is_floating(weight.spec.dtype):
-            continue
         rank = len(known_shape(weight.shape))
         summed = tuple(axis for axis in range(rank) if axis - rank not in kept)
         integers, scale = abs_max_arrays(weight.numpy(), summed)
         rounded = hold_rounded(layer, name, kept, rounds_rows)
         rounded.integers.assign(integers)
         rounded.scale.assign(scale.reshape(rounded.scale.shape))
-        changed.append(name)
-    if changed:
-        layer._weights_changed()
-    return changed
+    layer._weights_changed()
 
 
 def hold_rounded(layer: LayerState, name: str, kept: Sequence[int], rounds_rows: bool) -> RoundedWeight:

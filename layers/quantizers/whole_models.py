@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.layer import Layer
 from .configs import QuantizationConfig, resolved_config
-from .quantizable import QuantizableLayer
+from .quantizable import QuantizableLayer, check_not_quantized
 
 if TYPE_CHECKING:
     from .kernels import QuantizableKernel
+    from .rounded_weights import Kernels
 
 
 Filters = str | Sequence[str] | Callable[[Layer], bool] | None
@@ -45,10 +46,11 @@ def quantize_layers(
     chosen: list[QuantizableKernel] = []
     with_weights = [layer for layer in model._flatten_layers() if layer.own_variables()]
     others = [layer for layer in with_weights if not isinstance(layer, QuantizableLayer) and is_wanted(layer, filters)]
+    kernels = _roundable(model, others) if include == "all" else {}
     for layer in with_weights:
         result[path_in(model, layer)] = _outcome(layer, found, filters, type_check, chosen)
-    if include == "all":
-        result |= {path_in(model, layer): outcome for layer, outcome in _round_others(model, others, found).items()}
+    for layer, names in kernels.items():
+        result[path_in(model, layer)] = _round_other(layer, names, found)
     if chosen:
         from .by_data import quantize_by_data
 
@@ -100,11 +102,7 @@ def _outcome(
     """Quantise a layer; its mode, or the reason why it stays as it is. What needs data is put into `chosen`."""
     if not is_wanted(layer, filters):
         return "left out by filters"
-    if layer.quantization_mode is not None:
-        raise ValueError(
-            f"Layer '{layer.name}' is already quantized with dtype_policy='{layer.dtype_policy.name}'. Received: "
-            f"mode={config.mode}"
-        )
+    check_not_quantized(layer, config.mode)
     if not isinstance(layer, QuantizableLayer) or config.mode not in layer.modes:
         return f"{type(layer).__name__} has no quantised form"
     if config.mode in ("gptq", "awq"):
@@ -121,18 +119,25 @@ def _outcome(
     return config.mode
 
 
-def _round_others(model: Layer, layers: Sequence[Layer], config: QuantizationConfig) -> dict[Layer, str]:
-    """Quantise layers that have no quantised form of their own, by their weights; see `round_weights`."""
+def _roundable(model: Layer, layers: Sequence[Layer]) -> dict[Layer, Kernels]:
+    """The weights that can be rounded of layers without a quantised form of their own; see `roundable_weights`."""
+    from .rounded_weights import roundable_weights
+
+    return roundable_weights(model, layers)
+
+
+def _round_other(layer: Layer, kernels: Kernels, config: QuantizationConfig) -> str:
+    """Quantise a layer without a quantised form of its own, by its weights; its mode, or why it stays as it is."""
     from .rounded_weights import round_weights
 
+    if not kernels:
+        return "multiplies no matrix by rows"
     if config.mode != "int8":
-        return dict.fromkeys(layers, f"has int8 as its only quantised form, not {config.mode}")
-    adapted = [layer for layer in layers if getattr(layer, "lora_enabled", False)]
-    rounded = round_weights(model, [layer for layer in layers if layer not in adapted], config)
-    return {
-        **{layer: "int8" if names else "multiplies no matrix by rows" for layer, names in rounded.items()},
-        **dict.fromkeys(adapted, "has adapters of low rank: call merge_lora() first"),
-    }
+        return f"has int8 as its only quantised form, not {config.mode}"
+    if getattr(layer, "lora_enabled", False):
+        return "has adapters of low rank: call merge_lora() first"
+    round_weights(layer, kernels, rounds_rows=config.activation_quantizer is not None)
+    return "int8"
 
 
 def _apply_calibration(

@@ -1,5 +1,6 @@
 """`quantize(include="all")`: weights of any layer as int8, against NumPy and the same layer with float weights."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,10 @@ def test_what_can_not_be_rounded_stays_and_says_why():
     )
     with pytest.warns(UserWarning, match="no layer of model"):
         outcome = model.quantize("int4", include="all")
-    assert set(outcome.values()) == {"has int8 as its only quantised form, not int4"}
+    assert outcome == {
+        "conv": "has int8 as its only quantised form, not int4",
+        "norm": "multiplies no matrix by rows",
+    }
     model.layers[0].enable_lora(2)
     with pytest.warns(UserWarning, match="no layer of model"):
         outcome = model.quantize("int8", include="all")
@@ -232,8 +236,28 @@ def test_what_can_not_be_rounded_stays_and_says_why():
     assert model.quantize("int8", include="all")["conv"] == "int8"
     with pytest.raises(NotImplementedError, match=r"quantize\(include='all'\)"):
         model.layers[0].enable_lora(2)
-    with pytest.raises(ValueError, match="already quantized"):
+    for mode, include in (("int8", "all"), ("int4", "all"), ("int8", "keras")):
+        message = f"Layer 'conv' is already quantized to int8 by include='all'. Received: mode={mode}"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            model.quantize(mode, include=include)
+
+
+def test_a_model_of_unknown_shapes_is_refused_before_a_layer_is_quantised():
+    class Own(ab.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = layers.Dense(3), layers.LSTM(2)
+            self.first.build((None, 4))
+            self.second.build((None, 5, 3))
+            self.built = True
+
+        def call(self, x: Any) -> Any:
+            return self.second(self.first(x))
+
+    model = Own()
+    with pytest.raises(ValueError, match="no known input shapes"):
         model.quantize("int8", include="all")
+    assert model.first.quantization_mode is None
 
 
 def test_a_file_whose_layer_has_no_such_weight_is_refused():
