@@ -82,6 +82,18 @@ def test_node_cases_of_onnx() -> None:
     assert counts["rounding"] <= 20, counts
 
 
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int2"])
+def test_arrays_of_types_that_are_not_computed_with_are_refused_by_name(name: str) -> None:
+    from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
+
+    node = onnx.helper.make_node("DequantizeLinear", ["x", "scale"], ["y"])
+    x = np.array([0, 1], "float32").astype(getattr(ml_dtypes, name))
+    for value in (x, onnx.numpy_helper.from_array(x)):
+        wanted = onnx.TensorProto.DataType.Name(onnx.helper.np_dtype_to_tensor_dtype(x.dtype))
+        with pytest.raises(BackendIsNotSupposedToImplementIt, match=f"type {wanted}"):
+            ab.onnx.backend.run_node(node, [value, np.float32(2)])
+
+
 # --- single nodes beside the reference -------------------------------------------------------------------------------
 
 RNG = np.random.default_rng(0)

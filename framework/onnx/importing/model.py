@@ -11,7 +11,7 @@ from . import detection, elementwise, images, mathematics, recurrent, shapes, st
 from .node import RULES, normal_domain
 from .reading import initializer_array
 from .runner import Runner
-from .values import INT4, UINT4, FourBits, Optional
+from .values import INT4, UINT4, FourBits, Optional, check_computed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -61,7 +61,11 @@ def _has_body(key: tuple[str, str], opset: int) -> bool:
 
 
 def as_value(value: Any) -> Any:
-    """Return an input (an array, a TensorProto, a list of them, or None) as what rules take."""
+    """Return an input (an array, a TensorProto, a list of them, or None) as what rules take.
+
+    Raises:
+        NotImplementedError: it is of a type that is not computed with here.
+    """
     if value is None:
         return Optional(None)
     if isinstance(value, load_onnx().TensorProto):
@@ -71,7 +75,10 @@ def as_value(value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype.kind in "OSU":
         return np.array([_text(each) for each in array.reshape(-1)], np.dtype("T")).reshape(array.shape)
-    return FourBits.of_array(array) if array.dtype in (INT4, UINT4) else array
+    if array.dtype in (INT4, UINT4):
+        return FourBits.of_array(array)
+    check_computed(array.dtype)
+    return array
 
 
 def _text(value: object) -> str:

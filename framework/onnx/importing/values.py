@@ -190,6 +190,19 @@ def dtype_of(element_type: int, four_bits: bool = False) -> Any:
         raise OnnxError(f"ONNX has no type of number {element_type}.") from None
     if four_bits and dtype in (INT4, UINT4):
         return dtype
-    if dtype.name.startswith(("float8", "float4", "int4", "uint4", "int2", "uint2")):
-        raise NotImplementedError(f"type {onnx.TensorProto.DataType.Name(element_type)}")
+    check_computed(dtype)
     return dtype
+
+
+def check_computed(dtype: np.dtype[Any]) -> None:
+    """Refuse the types with few bits, which operators are not computed with here.
+
+    Raises:
+        NotImplementedError: the dtype is one of them; the message has ONNX's name of it.
+    """
+    from ..protos import load_onnx
+
+    if dtype.name.startswith(("float8", "float4", "int4", "uint4", "int2", "uint2")):
+        onnx = load_onnx()
+        name = onnx.TensorProto.DataType.Name(onnx.helper.np_dtype_to_tensor_dtype(dtype))
+        raise NotImplementedError(f"type {name}")
