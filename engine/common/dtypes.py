@@ -121,6 +121,17 @@ def is_floating(dtype: DType) -> bool:
     return dtype.kind == "f" or name_of(dtype) == "bfloat16"
 
 
+def largest(dtype: DType) -> float:
+    """Return the largest finite number of a floating-point dtype."""
+    # NumPy's finfo does not support bfloat16, whose largest number is (2 - 2**-7) * 2**127.
+    return (2 - 2.0**-7) * 2.0**127 if name_of(dtype) == "bfloat16" else float(np.finfo(dtype).max)
+
+
+def epsilon(dtype: DType) -> float:
+    """Return the distance from 1 to the next larger number of a floating-point dtype."""
+    return 2.0**-7 if name_of(dtype) == "bfloat16" else float(np.finfo(dtype).eps)
+
+
 def is_integer(dtype: DType) -> bool:
     """Test whether `dtype` holds signed or unsigned integers."""
     return dtype.kind in "iu"

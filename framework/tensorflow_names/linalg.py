@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ml_dtypes
-
 from ...engine import ops
+from ...engine.common.dtypes import epsilon
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 from .arrays import adjoint as adjoint
@@ -87,7 +86,7 @@ def pinv(a: TensorLike, rcond: TensorLike | None = None, name: str | None = None
     a = ops.convert_to_tensor(a)
     if rcond is None:
         larger = ops.cast(ops.maximum(*ops.shape(a)[-2:]), a.dtype)
-        rcond = ops.multiply(larger, _EPSILONS * float(ml_dtypes.finfo(a.dtype).eps))
+        rcond = ops.multiply(larger, _EPSILONS * epsilon(a.dtype))
     return ops.pinv(a, rcond)
 
 

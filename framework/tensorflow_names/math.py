@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-import ml_dtypes
-
 from ...engine import ops
-from ...engine.common.dtypes import DTypeLike, is_floating
+from ...engine.common.dtypes import DTypeLike, is_floating, largest
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 from .wrapping import of_one, of_two, reduction
@@ -205,7 +203,7 @@ def _segments(op_name: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor
         if not is_extreme or not is_floating(result.dtype):
             return result
         # A segment without rows is the lowest or largest number in TensorFlow, infinite in this package.
-        limit = float(ml_dtypes.finfo(result.dtype).max)
+        limit = largest(result.dtype)
         return ops.maximum(result, -limit) if op_name == "segment_max" else ops.minimum(result, limit)
 
     segment.__name__, unsorted.__name__ = op_name, f"unsorted_{op_name}"

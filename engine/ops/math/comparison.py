@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
-from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from .. import row_rules
 from ..base import (
@@ -509,15 +508,10 @@ def nan_to_num(x: TensorLike, nan: float = 0.0, posinf: float | None = None, neg
     tensor = convert_to_tensor(x)
     if not dtypes.is_floating(tensor.dtype):
         return tensor
-    largest = _largest(tensor.dtype)
+    largest = dtypes.largest(tensor.dtype)
     finite = where(equal(tensor, np.inf), largest if posinf is None else posinf, tensor)
     finite = where(equal(tensor, -np.inf), -largest if neginf is None else neginf, finite)
     return where(isnan(tensor), nan, finite)
-
-
-def _largest(dtype: DType) -> float:
-    # NumPy's finfo does not support bfloat16, whose greatest number is (2 - 2**-7) * 2**127.
-    return (2 - 2.0**-7) * 2.0**127 if dtype.name == "bfloat16" else float(np.finfo(dtype).max)
 
 
 def divide_no_nan(x1: TensorLike, x2: TensorLike) -> Tensor:

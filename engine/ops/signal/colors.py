@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...common import dtypes
 from ..arrays.joining import stack, unstack
 from ..arrays.shaping import expand_dims
@@ -74,7 +72,7 @@ def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
     array([[[0.33333334, 1.        , 0.5       ]]], dtype=float32)
     """
     tensor, axis = _floating_channels("rgb_to_hsv", images, data_format)
-    tiny = 2.0**-7 if tensor.dtype.name == "bfloat16" else float(np.finfo(tensor.dtype).eps)
+    tiny = dtypes.epsilon(tensor.dtype)
     tensor = where(less(absolute(tensor), tiny), 0.0, tensor)
     red, green, blue = unstack(tensor, axis=axis, num=3)
     value = maximum(maximum(red, green), blue)

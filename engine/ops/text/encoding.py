@@ -94,9 +94,7 @@ def _range(dtype: DType) -> tuple[int | float, int | float]:
         return 0, 1
     if dtypes.is_integer(dtype):
         return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    # NumPy's finfo does not support bfloat16, whose greatest number is (2 - 2**-7) * 2**127.
-    largest = (2 - 2.0**-7) * 2.0**127 if dtype.name == "bfloat16" else float(np.finfo(dtype).max)
-    return -largest, largest
+    return -dtypes.largest(dtype), dtypes.largest(dtype)
 
 
 def _number(value: Any) -> int | float:
