@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping
 
+from ...engine.queues.errors import DeadlineExceededError
 from ..transport.loop import Loop
-from .sessions import MasterStep
+from .sessions import Done, MasterProgram, MasterStep
 
 
 class Deadlines:
@@ -28,6 +30,18 @@ class Deadlines:
         """Give a step some seconds from now."""
         step.deadline = self._loop.now() + seconds
         self._look_at(step.deadline)
+
+    def add_preparing(self, program: MasterProgram, done: Done, seconds: float) -> None:
+        """Give some seconds from now to who waits for a program; the timer keeps neither that nor its graph."""
+        late, waits = weakref.ref(program), weakref.ref(done)
+
+        def expire() -> None:
+            found, asked = late(), waits()
+            if found is not None and asked is not None and asked in found.waiting:
+                found.waiting.remove(asked)
+                asked(DeadlineExceededError(found.progress()))
+
+        self._loop.after(seconds, expire)
 
     def _look_at(self, time: float) -> None:
         if time < self._next:

@@ -161,13 +161,8 @@ class Master:
                 straight = program.straight(self.identity.name, self._infos)
                 connection.send(Kind.PREPARED, {"tasks": program.tasks, "homes": homes, "straight": straight})
 
-        def expire() -> None:
-            if done in program.waiting:
-                program.waiting.remove(done)
-                done(DeadlineExceededError(program.progress()))
-
         if document.get("timeout") is not None:
-            self._loop.after(float(document["timeout"]), expire)
+            self._deadlines.add_preparing(program, done, float(document["timeout"]))
         self._prepare(program, done)
 
     def _take_run(self, connection: Connection, session: ClientSession, frame: Frame) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.tasks import PATIENCE, PS, TOKEN, WORKER, Running, TaskProcess, tasks
-from shared.waiting import out_of_time
+from shared.waiting import out_of_time, until
 
 import anabranch as ab
 from anabranch.distribute.transport.channel import Channel
@@ -554,6 +556,21 @@ def test_nothing_is_kept_until_its_deadline_of_steps_that_are_over(graph: ab.Gra
             session.run(y, timeout=3600.0 + number)
         assert len(server.task.loop._timers) <= before
         session.close()
+
+
+def test_no_program_is_kept_until_its_deadline(monkeypatch: pytest.MonkeyPatch):
+    """A program that was prepared within a timeout was kept, with its graph, by a client that was gone."""
+    monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
+    with ab.distribute.Server({"worker": ["localhost:0"]}) as server:
+        with ab.Graph().as_default() as graph:
+            y = ab.constant(1.0) + 1.0
+        session = ab.Session(graph, target=server.target)
+        session.run(y, timeout=3600.0)
+        (program,) = server.task._master._programs.values()
+        kept = weakref.ref(program)
+        del program
+        session.close()
+        until(lambda: gc.collect() >= 0 and kept() is None)
 
 
 def test_a_client_that_is_gone_ends_its_steps_only(running: Running, graph: ab.Graph):
