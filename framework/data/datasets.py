@@ -22,7 +22,7 @@ from ...engine.ops.random.keys import drawn_entropy
 from .adapters import PyDataset
 from .dataset_folders import Listing, check_folder_arguments, encode_labels, list_folder, split_listing
 from .images import _pillow, img_to_array, load_img, resizer
-from .transformations import Transformations
+from .transformations import Transformations, read_only
 
 if TYPE_CHECKING:
     from ..structures import Arrays
@@ -195,7 +195,7 @@ class _Cached(_Derived):
 
     def __getitem__(self, index: int) -> Any:
         if index not in self._batches:
-            self._batches[index] = self._source[index]
+            self._batches[index] = map_structure(read_only, self._source[index])
         return self._batches[index]
 
     def on_epoch_begin(self) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from ...engine.common.dtypes import as_dtype
 from ...engine.common.nest import flatten, map_structure
 from ...engine.ops.random.keys import drawn_entropy
-from .transformations import UNKNOWN_CARDINALITY, Transformations, arrays_of, on_elements, owned_arrays_of
+from .transformations import UNKNOWN_CARDINALITY, Transformations, arrays_of, on_elements, owned_arrays_of, read_only
 
 if TYPE_CHECKING:
     from ..structures import Arrays
@@ -290,8 +290,8 @@ class ElementDataset(Transformations):
                 return
             found: list[Any] = []
             for item in self.as_numpy_iterator():
-                found.append(item)
-                yield item
+                found.append(map_structure(read_only, item))
+                yield found[-1]
             kept[:] = [found]
 
         return self._derived(elements, self._count)

@@ -101,6 +101,7 @@ def _padded(arrays: list[Array], wanted: Any, value: Any, longest: int | None) -
     result = np.full((len(arrays), *sizes), _filler(value, dtype), dtype)
     for row, array in enumerate(arrays):
         result[(row, *(slice(size) for size in array.shape))] = array
+    result.setflags(write=False)
     return result
 
 

@@ -475,6 +475,13 @@ def owned_arrays_of(structure: object) -> Any:
     return kept
 
 
+def read_only(part: Any) -> Any:
+    """Return an array that nobody can change any more; others than arrays as they are."""
+    if isinstance(part, np.ndarray):
+        part.setflags(write=False)
+    return part
+
+
 def _as_numpy(part: Any) -> Any:
     """Return the array of a value; ragged tensors and datasets as they are."""
     return as_array(np.asarray(part)) if isinstance(part, Value) else part
@@ -511,4 +518,4 @@ def _stacked(*parts: Any) -> NDArray[Any]:
         raise ValueError(
             f"A batch takes elements of one shape, got {', '.join(map(str, shapes))}. padded_batch pads them to one."
         )
-    return np.stack(parts)
+    return read_only(np.stack(parts))
