@@ -3,6 +3,7 @@
 import ast
 import importlib
 import operator
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -239,6 +240,28 @@ print("Any" in dir(anabranch.ops), "Dense" in dir(anabranch.layers), "TYPE_CHECK
 print("annotations" in dir(anabranch.callbacks))
 """
     assert run(code).splitlines() == ["False True False", "False"]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("data", "tf.data.Dataset of `from anabranch import tf`"),
+        ("keras", "import anabranch as keras"),
+        ("no_grad", "Nothing is recorded outside of ab.GradientTape"),
+        ("train", "ab.distribute.CheckpointManager"),
+        ("save", "model.save_weights"),
+    ],
+)
+def test_names_of_other_frameworks_lead_to_those_of_this_one(name: str, remedy: str) -> None:
+    with pytest.raises(AttributeError, match=f"does not have {name}, as other frameworks do. .*{re.escape(remedy)}"):
+        getattr(ab, name)
+
+
+def test_what_names_of_other_frameworks_lead_to_is_there() -> None:
+    for name, remedy in ab._INSTEAD.items():
+        assert not hasattr(ab, name)
+        for path in re.findall(r"\bab\.([\w.]+\w)", remedy):
+            operator.attrgetter(path)(ab)
 
 
 @pytest.mark.parametrize(
