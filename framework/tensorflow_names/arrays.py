@@ -174,7 +174,9 @@ def where(
     condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
 ) -> Any:
     """`x` where the condition holds and `y` elsewhere; the positions where it holds, if neither is given."""
-    return ops.argwhere(condition) if x is None and y is None else ops.where(condition, x, y)
+    if x is None and y is None:
+        return ops.cast(ops.argwhere(condition), "int64")
+    return ops.where(condition, x, y)
 
 
 def identity(input: TensorLike, name: str | None = None) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 from ...engine import ops
-from ...engine.common.dtypes import DTypeLike, is_floating, largest
+from ...engine.common.dtypes import DTypeLike, is_floating, is_integer, largest
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 from .wrapping import of_one, of_two, reduction
@@ -26,8 +26,8 @@ is_finite, is_inf, is_nan = of_one(ops.isfinite), of_one(ops.isinf), of_one(ops.
 negative, logical_not = of_one(ops.negative), of_one(ops.logical_not)
 real, imag, conj, angle = of_one(ops.real), of_one(ops.imag), of_one(ops.conj), of_one(ops.angle)
 
-add, subtract, multiply, divide = (of_two(op) for op in (ops.add, ops.subtract, ops.multiply, ops.divide))
-truediv, floordiv, mod, floormod = (of_two(op) for op in (ops.divide, ops.floor_divide, ops.mod, ops.mod))
+add, subtract, multiply, floordiv = (of_two(op) for op in (ops.add, ops.subtract, ops.multiply, ops.floor_divide))
+mod = floormod = of_two(ops.mod)
 divide_no_nan, squared_difference, pow = (of_two(op) for op in (ops.divide_no_nan, ops.squared_difference, ops.power))
 maximum, minimum, atan2 = of_two(ops.maximum), of_two(ops.minimum), of_two(ops.arctan2)
 equal, not_equal, less, less_equal, greater, greater_equal = (
@@ -39,6 +39,17 @@ reduce_sum, reduce_mean, reduce_prod = reduction(ops.sum), reduction(ops.mean), 
 reduce_max, reduce_min = reduction(ops.max), reduction(ops.min)
 reduce_any, reduce_all = reduction(ops.any), reduction(ops.all)
 reduce_logsumexp, reduce_std, reduce_variance = reduction(ops.logsumexp), reduction(ops.std), reduction(ops.var)
+
+
+def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """Divide; integers of 32 and 64 bits give float64, smaller ones float32."""
+    dtypes = [ops.convert_to_tensor(each).dtype for each in (x, y)]
+    if all(is_integer(dtype) for dtype in dtypes) and max(dtype.itemsize for dtype in dtypes) >= 4:
+        x, y = ops.cast(x, "float64"), ops.cast(y, "float64")
+    return ops.divide(x, y)
+
+
+truediv = divide
 
 
 def reduce_euclidean_norm(

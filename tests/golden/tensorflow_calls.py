@@ -41,7 +41,7 @@ def arrays() -> dict[str, Any]:
 
 def compute(tf: Any, call: str) -> list[Any]:
     """Run a call with a module that has TensorFlow's names; return its results as arrays."""
-    result = eval(call, {"tf": tf, **arrays()})
+    result = eval(call, {"tf": tf, "np": np, **arrays()})
     results = result if isinstance(result, (tuple, list)) else [result]
     return [np.asarray(each.numpy() if hasattr(each, "numpy") else each) for each in results]
 
@@ -248,4 +248,8 @@ CALLS = [
     "tf.cumsum(x[:0], exclusive=True)",
     "tf.image.crop_to_bounding_box(images, 1, 2, 6, 4)",
     "tf.image.rgb_to_hsv(shares, name='hsv')",
+    "tf.divide(numbers, 2)",
+    "tf.truediv(whole[0], np.uint8(3))",
+    "tf.divide(x, 3)",
+    "tf.where(x > 4)",
 ]
