@@ -342,4 +342,4 @@ def _cast(item: Any, dtypes: Sequence[Any]) -> Any:
             f"from_generator: the signature has {len(dtypes)} arrays in an element, but {len(leaves)} were yielded."
         )
     cast = iter([np.asarray(leaf).astype(dtype, copy=False) for leaf, dtype in zip(leaves, dtypes, strict=True)])
-    return map_structure(lambda _: next(cast), item)
+    return map_structure(lambda _: read_only(next(cast)), item)

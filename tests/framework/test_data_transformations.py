@@ -362,7 +362,8 @@ def test_the_elements_of_a_dataset_cannot_be_changed():
     rows = Dataset.from_tensor_slices(array)
     windows = ab.utils.timeseries_dataset_from_array(array, None, 1)
     batches = (rows.batch(2), rows.padded_batch(2), rows.batch(2).shuffle(2, seed=1))
-    for dataset in (rows, Dataset.from_tensors(array), *batches, windows.cache()):
+    typed = Dataset.from_generator(lambda: [array], output_types="float32")
+    for dataset in (rows, Dataset.from_tensors(array), *batches, typed, windows.cache()):
         for _ in range(2):  # passes: a cache keeps what the first one gives
             row = next(dataset.as_numpy_iterator())
             with pytest.raises(ValueError, match="read-only"):
