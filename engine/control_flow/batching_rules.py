@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from ..common.quick_dataclass import dataclass
 from ..graph.axis_maps import axis_map_of
 from ..graph.graph import Operation
+from ..graph.op import Op
 from ..graph.spec import ArraySpec, StoreSpec, TensorSpec
 from ..graph.tensor import Tensor, symbol_of
-from ..ops.arrays.axes import Flip, Roll, Transpose, moveaxis
-from ..ops.arrays.creation import Diagonal, Fill, PutDiagonal, arange
-from ..ops.arrays.gathering import AddRows, PutAlongAxis, PutRows, Take, TakeAlongAxis, take
+from ..ops.arrays.axes import Transpose, moveaxis
+from ..ops.arrays.creation import Fill, arange
+from ..ops.arrays.gathering import PutRows, Take, take
 from ..ops.arrays.indexing import GetItems
-from ..ops.arrays.joining import Concatenate, Split, Stack, Unstack, concatenate
+from ..ops.arrays.joining import Stack, concatenate
 from ..ops.arrays.padding import Pad
-from ..ops.arrays.positions import OneHot
 from ..ops.arrays.scattering import GatherLast, GatherNd, ScatterAdd, ScatterUpdate
 from ..ops.arrays.shaping import (
     BroadcastTo,
@@ -37,7 +36,7 @@ from ..ops.arrays.shaping import (
     reshape,
     squeeze,
 )
-from ..ops.arrays.sorting import ArgSort, SearchSorted, Sort
+from ..ops.arrays.sorting import SearchSorted
 from ..ops.base import apply, apply_multi, convert_to_tensor, make_constant
 from ..ops.containers.tensor_arrays import (
     ArrayAddAt,
@@ -57,14 +56,8 @@ from ..ops.linear_algebra.einsum import Contraction
 from ..ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows, matmul, product_of_rows
 from ..ops.linear_algebra.matrices import Solve
 from ..ops.linear_algebra.triangular import SolveTriangular
-from ..ops.math.reduced import BroadcastReduced, Reduction
 from ..ops.math.reduction import ArgExtremum, prod
-from ..ops.math.running import CumProd, CumSum, LinearScan, Shift
 from ..ops.neural.quantized import QuantizedMatMul
-from ..ops.neural.softmax import (
-    Normalised,
-    PlaceClass,
-)
 from ..ops.random.samplers import RandomOp
 from ..ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, SumToShape
 from ..ops.signal.windows import Slice, SliceUpdate
@@ -95,71 +88,91 @@ def elementwise(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def by_axes(batch: Batch, node: Operation, values: Values) -> Found:
-    """Ops that work on a batch as they are: their axis maps say that they treat an axis in front index by index."""
-    differing = {k for k, value in enumerate(values) if value.batched}
-    for takes in (differing, set(range(len(values)))):
-        if _treats_front_by_index(node, takes):
-            tensors = [batch.batched(value) if k in takes else value.tensor for k, value in enumerate(values)]
-            return batched(*apply_multi(node.op, *tensors))
+    """Ops that treat an axis in front index by index, with the axes of their fields one further back."""
+    op, place = _moved_back(node), node.op.shape_input
+    if op is None:
+        return None
+    takes = _taking_front(node, op, {k for k, value in enumerate(values) if value.batched})
+    if takes is None:
+        return None
+    tensors = [batch.batched(value) if k in takes else value.tensor for k, value in enumerate(values)]
+    if place is not None:
+        tensors[place] = batch.shape_vector(tensors[place])
+        op = changed(op, shape=batch.shape(_shape_attribute(node)))
+    return batched(*apply_multi(op, *tensors))
+
+
+def _moved_back(node: Operation) -> Op | None:
+    """Return an op with the axes of its fields one further back; None where it can't be done."""
+    if not node.op.axis_fields:
+        return node.op
+    rank = (node.inputs[0] if node.op.shape_input is None else node.outputs[0]).ndim
+    if rank is None:
+        return None
+    return changed(node.op, **{name: _behind(getattr(node.op, name), rank) for name in node.op.axis_fields})
+
+
+def _behind(axes: int | tuple[int, ...] | None, rank: int) -> Any:
+    if isinstance(axes, int):
+        return axes + 1 if axes >= 0 else axes
+    return tuple(1 + axis % rank for axis in (range(rank) if axes is None else axes))
+
+
+def _taking_front(node: Operation, op: Op, differing: set[int]) -> Collection[int] | None:
+    """Return the positions of the inputs that get a batch axis in front: those that `differing` ones go with, or None.
+
+    Args:
+        node: the operation for one example.
+        op: its op for a batch.
+        differing: the positions of inputs that differ between examples.
+    """
+    everything = set(range(len(node.inputs)))
+    if node.op.shape_input is not None:
+        takes = everything - {node.op.shape_input}
+        return takes if node.op.axis_fields is not None and differing <= takes else None
+    for takes in (differing, _following_front(node, op, everything)):
+        if differing <= takes and _treats_front_by_index(node, op, takes):
+            return takes
     return None
 
 
-def _treats_front_by_index(node: Operation, takes: Collection[int]) -> bool:
-    """Test whether an op does the same for each index of a further axis in front of some of its inputs."""
-    specs = [tensor.spec for tensor in node.inputs]
-    before = axis_map_of(node.op, specs)
-    if before is None:
-        return False
-    wider = [
-        TensorSpec((None, *(spec.shape or ())), spec.dtype) if k in takes else spec for k, spec in enumerate(specs)
-    ]
-    after = axis_map_of(node.op, wider)
-    if not after:
+def _following_front(node: Operation, op: Op, takes: Collection[int]) -> set[int]:
+    """Return the inputs whose axis in front the result's follows, where `takes` have one more."""
+    axes = axis_map_of(op, _specs(node, takes))
+    return {each.input for each in axes[0] if not each.axis} if axes else set()
+
+
+def _treats_front_by_index(node: Operation, op: Op, takes: Collection[int]) -> bool:
+    """Test whether `op` does the same as a node for each index of a further axis in front of some of its inputs."""
+    before = axis_map_of(node.op, _specs(node))
+    after = None if before is None else axis_map_of(op, _specs(node, takes))
+    if before is None or not after:
         return False
     front = {(each.input, each.axis) for each in after[0] if each.by_index}
     behind = tuple(tuple(each._replace(axis=each.axis + (each.input in takes)) for each in own) for own in before)
     return front == {(k, 0) for k in takes} and after[1:] == behind
 
 
+def _specs(node: Operation, takes: Collection[int] = ()) -> list[Any]:
+    """Return the specs of inputs, of which `takes` have a further axis in front.
+
+    Beside `axis_fields` an input of unknown rank counts as one of as many axes as the first: which inputs an axis in
+    front is of does not depend on that.
+    """
+    found: list[Any] = []
+    for k, tensor in enumerate(node.inputs):
+        spec = tensor.spec
+        if isinstance(spec, TensorSpec) and spec.shape is None and node.op.axis_fields:
+            spec = node.inputs[0].spec
+        if k in takes and isinstance(spec, TensorSpec) and spec.shape is not None:
+            spec = TensorSpec((None, *spec.shape), spec.dtype)
+        found.append(spec)
+    return found
+
+
 def general(batch: Batch, node: Operation, values: Values) -> Found:
     """Ops that have no rule of their own."""
     return (elementwise if node.op.elementwise else by_axes)(batch, node, values)
-
-
-@dataclass(frozen=True)
-class Shifted:
-    """An op over axes, which are one further back.
-
-    Attributes:
-        axes: the names of the attributes that hold axes: an int, several, or None for all.
-        takes: the positions of the inputs that get the batch axis; None means all. Others must be the same for all.
-        shape: the position of the input that holds the result's shape, where there is one.
-        permutes: the attribute is a permutation, in which the batch stays in front.
-    """
-
-    axes: tuple[str, ...] = ()
-    takes: tuple[int, ...] | None = (0,)
-    shape: int | None = None
-    permutes: bool = False
-
-    def __call__(self, batch: Batch, node: Operation, values: Values) -> Found:
-        rank = (node.inputs[0] if self.shape is None else node.outputs[0]).ndim
-        takes = range(len(values)) if self.takes is None else self.takes
-        if rank is None or any(value.batched for k, value in enumerate(values) if k not in takes):
-            return None
-        tensors = [batch.batched(value) if k in takes else value.tensor for k, value in enumerate(values)]
-        changes: dict[str, Any] = {name: self._moved(getattr(node.op, name), rank) for name in self.axes}
-        if self.shape is not None:
-            tensors[self.shape] = batch.shape_vector(tensors[self.shape])
-            changes["shape"] = batch.shape(_shape_attribute(node))
-        return batched(*apply_multi(changed(node.op, **changes), *tensors))
-
-    def _moved(self, axes: Any, rank: int) -> Any:
-        if self.permutes:
-            return (0, *(1 + axis % rank for axis in (axes if axes is not None else reversed(range(rank)))))
-        if isinstance(axes, int):
-            return axes + 1 if axes >= 0 else axes
-        return tuple(1 + axis % rank for axis in (range(rank) if axes is None else axes))
 
 
 def _shape_attribute(node: Operation) -> Any:
@@ -170,7 +183,17 @@ def _shape_attribute(node: Operation) -> Any:
 def first_place(batch: Batch, node: Operation, values: Values) -> Found:
     """The position of an extremum; without an axis it counts through the whole example, which is no axis."""
     assert isinstance(node.op, ArgExtremum)
-    return None if node.op.axes is None else Shifted(("axes",))(batch, node, values)
+    return None if node.op.axes is None else by_axes(batch, node, values)
+
+
+def transposed(batch: Batch, node: Operation, values: Values) -> Found:
+    """A permutation of axes, of which the batch stays in front."""
+    rank = node.inputs[0].ndim
+    assert isinstance(node.op, Transpose)
+    if rank is None:
+        return None
+    axes = reversed(range(rank)) if node.op.axes is None else node.op.axes
+    return batched(apply(changed(node.op, axes=(0, *[1 + axis % rank for axis in axes])), values[0].tensor))
 
 
 # --- shapes ---------------------------------------------------------------------------------------------------------
@@ -519,23 +542,12 @@ RULES: dict[type[Any], Rule] = {
     Squeeze: squeezed,
     FlattenRows: flattened_rows,
     UnflattenRows: unflattened_rows,
-    # axes
-    **dict.fromkeys([Reduction, Normalised, Flip], Shifted(("axes",), takes=None)),
+    # axes; for ops with `axis_fields` or `last_axes` see `by_axes`
     ArgExtremum: first_place,
-    BroadcastReduced: Shifted(("axes",), shape=1),
-    Roll: Shifted(("axes",)),
-    Transpose: Shifted(("axes",), permutes=True),
-    **dict.fromkeys([CumSum, CumProd, Shift, Sort, ArgSort, Unstack, Split, OneHot], Shifted(("axis",))),
-    **dict.fromkeys([Concatenate, LinearScan, TakeAlongAxis], Shifted(("axis",), takes=None)),
-    PutAlongAxis: Shifted(("axis",), takes=(0, 1), shape=2),
-    Diagonal: Shifted(("axis1", "axis2")),
-    PutDiagonal: Shifted(("axis1", "axis2"), shape=1),
+    Transpose: transposed,
     Stack: stacked,
     Pad: padded,
     **dict.fromkeys([Slice, SliceUpdate], window),
-    # the last axes, with any before them: where the shape is an input; for others see `by_axes`
-    **dict.fromkeys(stacks.TO_SHAPE, Shifted(shape=1)),
-    PlaceClass: Shifted(takes=(0, 1), shape=2),
     **stacks.RULES,
     # products
     **dict.fromkeys([MatMul, BatchMatMul], product),
@@ -546,7 +558,6 @@ RULES: dict[type[Any], Rule] = {
     # places
     Take: taken,
     PutRows: put_rows,
-    AddRows: Shifted(("axis",), takes=(0, 1)),
     **dict.fromkeys([GatherNd, GatherLast, ScatterAdd, ScatterUpdate], coordinates),
     **items.RULES,
     SearchSorted: searched,
@@ -562,4 +573,4 @@ RULES: dict[type[Any], Rule] = {
     StoreWrite: array_op,
 }
 
-__all__ = ["RULES", "Shifted", "batched", "elementwise", "general"]
+__all__ = ["RULES", "batched", "elementwise", "general"]

@@ -16,10 +16,6 @@ from ..ops.base import apply, convert_to_tensor
 from ..ops.math.comparison import maximum
 from ..ops.neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
 from ..ops.neural.pooling import AveragePool, AveragePoolGrad, MaxPool, MaxPoolGather, MaxPoolGrad, MaxPoolPlaces
-from ..ops.signal.fourier import (
-    InverseRealTransformBack,
-    RealTransformBack,
-)
 from .batching import Batch, Rule, Value, changed
 
 
@@ -121,7 +117,4 @@ RULES: dict[type[Any], Rule] = {
     MaxPoolGrad: Merged((0, 1), shape=2),
 }
 
-# Ops over the last axes, with the result's shape as an input.
-TO_SHAPE: tuple[type[Any], ...] = (InverseRealTransformBack, RealTransformBack)
-
-__all__ = ["RULES", "TO_SHAPE", "Merged"]
+__all__ = ["RULES", "Merged"]

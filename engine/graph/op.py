@@ -106,6 +106,10 @@ class Op:
         takes_slices: whether `grad` takes a cotangent that is an `IndexedSlices` as it is; otherwise it gets it dense.
         last_axes: for ops over the last axes of their inputs, with any before them: how many, one number for all inputs
             or one for each. All axes before are treated index by index; see `axis_map`.
+        axis_fields: the names of the fields that hold axes: an int, several, or None for all. With these one further
+            back the op does the same for each index of an axis in front: of the inputs that the result's follows by
+            `axis_map`, or of all but `shape_input`, with a size more in its field `shape`. Where axes count from the
+            back, no field needs to be named.
         shape_input: the position of the input that holds the result's shape, an int32 vector, where there is one.
         kernel_role: the part of the op in a kernel that computes several ops at once; see `kernel_roles`. Elementwise
             ops, and those of `kernel_steps`, need none.
@@ -137,6 +141,7 @@ class Op:
     never_fails: ClassVar[bool] = False
     takes_slices: ClassVar[bool] = False
     last_axes: ClassVar[int | tuple[int, ...] | None] = None
+    axis_fields: ClassVar[tuple[str, ...] | None] = None
     shape_input: ClassVar[int | None] = None
     kernel_role: ClassVar[KernelRole | None] = None
     cost: ClassVar[Cost] = Cost.ELEMENTS

@@ -184,11 +184,49 @@ class Head(_Toy):
         return TensorSpec((1, *inputs[0].shape[1:]), inputs[0].dtype)
 
 
+@dataclass(frozen=True)
+class Turned(_Toy):
+    """A part in the opposite order, along an axis that a field names."""
+
+    axis: int = 0
+    view: ClassVar[bool] = True
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
+    reference = staticmethod(lambda x: x[::-1])
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        return same_axes_map(rank, {self.axis % rank})
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return xp.flip(inputs[0], self.axis)
+
+    def grad(self, node: Any, *cotangents: Any) -> Any:
+        return (apply(self, cotangents[0]),)
+
+
+@dataclass(frozen=True)
+class Copied(_Toy):
+    """Copies along a further axis, to a shape that the second input holds."""
+
+    axis: int
+    shape: tuple[int | None, ...] | None
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
+    shape_input: ClassVar[int | None] = 1
+    no_samples: ClassVar[str] = "test_a_batch_of_an_op_to_a_shape_is_not_looped_over"
+
+    def infer(self, *inputs: Any) -> Any:
+        return TensorSpec(self.shape, inputs[0].dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return xp.broadcast_to(xp.expand_dims(inputs[0], self.axis), tuple(inputs[1].tolist()))
+
+
 def _with_one_column(spec: Any) -> TensorSpec:
     return TensorSpec(None if spec.shape is None else (*spec.shape[:-1], 1), spec.dtype)
 
 
 OTHERS = [Ordered, Energy, Backwards, Reshaped, Centred]
+CHECKED_SLOWLY = [*OTHERS, Turned]
 FUSED = {
     Cube: "3 operations are one kernel: cube, add, tanh",
     Energy: "4 operations are one kernel: multiply, sum, add, tanh",
@@ -210,7 +248,9 @@ def graph(monkeypatch: pytest.MonkeyPatch) -> Any:
         yield graph
 
 
-@pytest.mark.parametrize("kind", [Cube, RowProducts, *[pytest.param(each, marks=pytest.mark.slow) for each in OTHERS]])
+@pytest.mark.parametrize(
+    "kind", [Cube, RowProducts, *[pytest.param(each, marks=pytest.mark.slow) for each in CHECKED_SLOWLY]]
+)
 def test_values_derivatives_specs_axes_control_flow_and_saving(kind: Any):
     counts = ab.testing.check_op(kind, verbose=False)
     assert all(counts[name] for name in ("value", "specs", "axes", "derivatives", "control flow", "session", "saving"))
@@ -235,6 +275,43 @@ def test_a_gradient_for_each_example_is_not_looped_over(graph: Any, kind: Any):
 
     _, looped = batched_map(slope, x)
     assert [name for name in looped if kind.type_name in name] == []
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_batch_of_an_op_whose_field_names_an_axis_is_not_looped_over(graph: Any, axis: int, known: bool):
+    x = ab.placeholder(X.shape if known else (None, None, None), "float32")
+    found, looped = batched_map(lambda row: apply(Turned(axis), row), x)
+    assert looped == []
+    values = Program(graph, [found], [x], exact=True)(X)[0]
+    np.testing.assert_array_equal(values, np.flip(X, axis if axis < 0 else axis + 1))
+    slopes, looped = batched_map(
+        lambda row: ab.gradients(ops.sum(apply(Turned(axis), row) * np.arange(4.0, dtype="f")), [row])[0], x
+    )
+    assert [name for name in looped if "turned" in name] == []
+    expected = np.broadcast_to(np.arange(4.0, dtype="f")[:: -1 if axis else 1], X.shape)
+    np.testing.assert_array_equal(Program(graph, [slopes], [x], exact=True)(X)[0], expected)
+
+
+def test_a_batch_is_looped_over_where_the_axis_map_denies_the_fields(graph: Any, monkeypatch: pytest.MonkeyPatch):
+    """The map says that all axes are mixed, the one of the batch too: the values stay right."""
+    monkeypatch.setattr(Turned, "axis_map", lambda self, x: same_axes_map(len(x.shape), range(len(x.shape))))
+    x = ab.placeholder(X.shape, "float32")
+    found, looped = batched_map(lambda row: apply(Turned(), row), x)
+    assert [name.split(" ")[0] for name in looped] == ["'turned'"]
+    np.testing.assert_array_equal(Program(graph, [found], [x], exact=True)(X)[0], np.flip(X, 1))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_batch_of_an_op_to_a_shape_is_not_looped_over(graph: Any, axis: int, known: bool):
+    x, sizes = ab.placeholder(X[0].shape, "float32"), ab.placeholder((2,), "int32")
+    wanted = np.insert([4], axis if axis >= 0 else 1, 2).astype("int32")
+    shape = tuple(wanted.tolist()) if known else (None, None)
+    found, looped = batched_map(lambda row: apply(Copied(axis, shape), row, sizes), x)
+    assert looped == []
+    values = Program(graph, [found], [x, sizes], exact=True)(X[0], wanted)[0]
+    np.testing.assert_array_equal(values, np.stack([X[0]] * 2, axis if axis < 0 else axis + 1))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
-from ...graph.axis_maps import AxisMap, Follows
+from ...graph.axis_maps import AxisMap, Follows, axes_from_front, same_axes_map
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import TensorSpec
@@ -187,6 +187,7 @@ class Flip(Op):
     """The input with the order of the elements along `axes` reversed; None: along all of them."""
 
     axes: tuple[int, ...] | None
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axes",)
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
 
@@ -194,6 +195,10 @@ class Flip(Op):
         (x,) = inputs
         normalize_axes(self.axes, x.rank)
         return x
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        return same_axes_map(rank, axes_from_front(self.axes, rank))
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return as_scalar_or_array(xp.flip(inputs[0], self.axes))
@@ -248,12 +253,17 @@ class Roll(Op):
 
     shifts: tuple[int, ...] | None
     axes: tuple[int, ...]
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axes",)
     never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         for axis in self.axes:
             normalize_axis(axis, inputs[0].rank)
         return inputs[0]
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        return same_axes_map(rank, axes_from_front(self.axes, rank))
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         shifts = (int(inputs[1]),) * len(self.axes) if self.shifts is None else self.shifts

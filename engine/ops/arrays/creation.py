@@ -11,7 +11,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.dtypes import DType, as_dtype
 from ...common.quick_dataclass import dataclass
-from ...graph.axis_maps import ResultSizes, SizesOfTensors
+from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors, axes_from_front
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec
@@ -371,6 +371,7 @@ class Diagonal(Op):
     offset: int
     axis1: int
     axis2: int
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis1", "axis2")
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
 
@@ -384,6 +385,11 @@ class Diagonal(Op):
         rows, columns = x.shape[first], x.shape[second]
         length = None if rows is None or columns is None else _diagonal_length(rows, columns, self.offset)
         return TensorSpec((*[d for a, d in enumerate(x.shape) if a not in (first, second)], length), x.dtype)
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        gone = axes_from_front((self.axis1, self.axis2), rank)
+        return tuple([(Follows(0, axis),) for axis in range(rank) if axis not in gone])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return inputs[0].diagonal(self.offset, self.axis1, self.axis2)
@@ -417,6 +423,8 @@ class PutDiagonal(Op):
     axis1: int
     axis2: int
     shape: Shape
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis1", "axis2")
+    shape_input: ClassVar[int | None] = 1
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

@@ -231,9 +231,17 @@ class AddRows(Op):
 
     axis: int
     wrap: bool
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return inputs[0]
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank, shift = len(inputs[0].shape), len(inputs[2].shape) - 1
+        place = self.axis % rank
+        before = [(Follows(0, axis), Follows(1, axis)) for axis in range(place)]
+        behind = [(Follows(0, axis), Follows(1, axis + shift)) for axis in range(place + 1, rank)]
+        return (*before, (Follows(0, place, False),), *behind)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         base, *rest = inputs
@@ -344,6 +352,7 @@ class TakeAlongAxis(Op):
     """Inputs: x, indices of the same rank. For each index the element at that place along the axis."""
 
     axis: int
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x, indices = inputs
@@ -396,6 +405,8 @@ class PutAlongAxis(Op):
 
     axis: int
     shape: Shape
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
+    shape_input: ClassVar[int | None] = 2
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

@@ -10,7 +10,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.keywords import given_in_a_row
 from ...common.quick_dataclass import dataclass
-from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors
+from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors, axes_from_front
 from ...graph.graph import Operation
 from ...graph.kernel_roles import KernelRole
 from ...graph.op import ErrorSample, Op, Sample, is_array
@@ -57,6 +57,7 @@ class Concatenate(Op):
     """The inputs one after the other along an axis that they have."""
 
     axis: int
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
     takes_slices: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.JOIN
@@ -145,6 +146,7 @@ class Split(Op):
     sizes: tuple[int | None, ...]
     equal: bool = False
     fits: bool = False
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
     view: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.PARTS
     batchable: ClassVar[bool] = True
@@ -391,6 +393,7 @@ class Unstack(Op):
 
     axis: int
     count: int
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     kernel_role: ClassVar[KernelRole | None] = KernelRole.PARTS
@@ -403,6 +406,11 @@ class Unstack(Op):
         if x.shape[axis] not in (None, self.count):
             raise ValueError(f"unstack: axis {axis} of {x} has size {x.shape[axis]}, not {self.count}.")
         return (TensorSpec(x.shape[:axis] + x.shape[axis + 1 :], x.dtype),) * self.count
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        gone = axes_from_front(self.axis, rank)
+        return tuple([(Follows(0, axis),) for axis in range(rank) if axis not in gone])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs

@@ -26,6 +26,7 @@ class OneHot(LeavesOut, Op):
     classes: int
     axis: int
     dtype: DType
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
     never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:

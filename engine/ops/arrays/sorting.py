@@ -52,6 +52,7 @@ class ArgSort(Op):
     """The positions that sort the input along `axis`, as int32; equal elements keep their order, NaNs come last."""
 
     axis: int
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
     never_fails: ClassVar[bool] = True
     serial_nanoseconds: ClassVar[float | None] = 50.0
 
@@ -82,12 +83,17 @@ class Sort(Op):
     """The elements in ascending order along `axis`; NaNs come last."""
 
     axis: int
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
     never_fails: ClassVar[bool] = True
     cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
     serial_nanoseconds: ClassVar[float | None] = 10.0
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return inputs[0]
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        return same_axes_map(rank, axes_from_front(self.axis, rank))
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return xp.sort(_comparable(inputs[0]), axis=self.axis).astype(inputs[0].dtype, copy=False)

@@ -67,6 +67,7 @@ class Reduction(Op, abstract=True):
 
     axes: Axes
     keepdims: bool = False
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axes",)
     never_fails: ClassVar[bool] = True
     batchable: ClassVar[bool] = True
 
@@ -153,6 +154,7 @@ class BroadcastReduced(Op):
     axes: Axes
     keepdims: bool
     shape: Shape
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axes",)
     view: ClassVar[bool] = True
     never_fails: ClassVar[bool] = True
     shape_input: ClassVar[int | None] = 1

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
-from ...graph.axis_maps import AxisMap, axes_from_front, same_axes_map
+from ...graph.axis_maps import AxisMap, Follows, axes_from_front, same_axes_map
 from ..arrays.shaping import ravel
 from ..base import (
     Op,
@@ -59,6 +59,7 @@ class RunningOp(Op, abstract=True):
     axis: int
     exclusive: bool = False
     reverse: bool = False
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_numbers(self, *inputs)
@@ -143,10 +144,15 @@ class Shift(Op):
 
     axis: int
     reverse: bool = False
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
     never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return inputs[0]
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[0].shape)
+        return same_axes_map(rank, axes_from_front(self.axis, rank))
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
@@ -173,10 +179,16 @@ class LinearScan(Op):
 
     axis: int
     reverse: bool = False
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
     never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return inputs[1]
+
+    def axis_map(self, *inputs: Any) -> AxisMap:
+        rank = len(inputs[1].shape)
+        mixed = axes_from_front(self.axis, rank)
+        return tuple([tuple([Follows(k, axis, axis not in mixed) for k in (0, 1)]) for axis in range(rank)])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         a, b = (xp.moveaxis(x, self.axis, 0) for x in inputs)

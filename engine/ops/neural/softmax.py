@@ -38,6 +38,7 @@ class Normalised(Op, abstract=True):
     """Base: an input normalised over `axes`, computed in float32 where it is half precision."""
 
     axes: Axes
+    axis_fields: ClassVar[tuple[str, ...] | None] = ("axes",)
     batchable: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
@@ -316,6 +317,8 @@ class PlaceClass(Op):
     """The reverse of `SelectClass`: zeros of a shape (third input), with the first input at the class of each row."""
 
     shape: Shape
+    axis_fields: ClassVar[tuple[str, ...] | None] = ()
+    shape_input: ClassVar[int | None] = 2
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

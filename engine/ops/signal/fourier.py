@@ -178,6 +178,8 @@ class RealTransformBack(Op):
 
     length: int | None
     shape: Shape
+    axis_fields: ClassVar[tuple[str, ...] | None] = ()
+    shape_input: ClassVar[int | None] = 1
     serial_nanoseconds: ClassVar[float | None] = 10.0
 
     def infer(self, *inputs: Any) -> TensorSpec:
@@ -263,6 +265,8 @@ class InverseRealTransformBack(Op):
 
     length: int | None
     shape: Shape
+    axis_fields: ClassVar[tuple[str, ...] | None] = ()
+    shape_input: ClassVar[int | None] = 1
     serial_nanoseconds: ClassVar[float | None] = 10.0
 
     def infer(self, *inputs: Any) -> TensorSpec:
