@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..engine.common.memory import machine_bytes
 from .tasks.watch import Patience
 from .transport.planes import Limits, asked
 
@@ -23,8 +24,9 @@ class ServerConfig:
             on one host, else TCP), or "auto": the first of these that leads there. A dict has planes by task:
             ``{"/job:ps": "sockets"}``. None takes the one in ``ANABRANCH_PLANE``, or "auto".
         bytes_in_flight: for one other task: when more waits to be sent, steps are held until it has gone.
-        shared_memory_bytes: for the values of one other task; when all of it is in use, values go by the socket. By
-            default an eighth of the machine's memory, and 256 MB at least; no more of it is used than values take.
+        shared_memory_bytes: for the values of one other task; when all of it is in use, values go by the socket. None
+            for an eighth of the machine's memory by the number of other tasks, and 256 MB at least. No more of it is
+            used than values take.
         inline_bytes: values of at most so many bytes go by the socket where there is shared memory.
 
     Raises:
@@ -37,7 +39,7 @@ class ServerConfig:
     kernel_timeout: float | None = None
     plane: str | Mapping[str, str] | None = None
     bytes_in_flight: int = Limits.in_flight
-    shared_memory_bytes: int = Limits.slabs
+    shared_memory_bytes: int | None = None
     inline_bytes: int = Limits.inline
 
     def __post_init__(self) -> None:
@@ -50,7 +52,15 @@ class ServerConfig:
         asked(self.plane)
         _check(self.bytes_in_flight > 0, "bytes_in_flight", self.bytes_in_flight, "a number above 0")
         _check(self.inline_bytes >= 0, "inline_bytes", self.inline_bytes, "a number, 0 or more")
-        _check(self.shared_memory_bytes >= 0, "shared_memory_bytes", self.shared_memory_bytes, "a number, 0 or more")
+        slabs = self.shared_memory_bytes
+        _check(slabs is None or slabs >= 0, "shared_memory_bytes", slabs, "a number, 0 or more, or None")
+
+    def limits(self, others: int) -> Limits:
+        """Return how much a connection with each of so many other tasks holds."""
+        slabs = self.shared_memory_bytes
+        if slabs is None:
+            slabs = max(Limits.slabs, machine_bytes() // 8 // max(others, 1))
+        return Limits(self.bytes_in_flight, slabs, self.inline_bytes)
 
     @property
     def patience(self) -> Patience:

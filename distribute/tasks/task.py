@@ -16,7 +16,7 @@ from ..config import ServerConfig
 from ..transport.connections import Connection, Handshake, Identity
 from ..transport.dialing import widen
 from ..transport.loop import Loop
-from ..transport.planes import Limits, Plane, asked, ways
+from ..transport.planes import Plane, asked, ways
 from ..transport.wire import Frame, FrameError, Kind
 from .front import TaskInfo
 from .master import Master
@@ -84,7 +84,7 @@ class Task:
         self.connections: dict[Connection, None] = {}  # all that are open or about to be, in order
         self._token = token
         self._plane = asked(config.plane)
-        self._limits = Limits(config.bytes_in_flight, config.shared_memory_bytes, config.inline_bytes)
+        self._limits = config.limits(len(cluster.tasks) - 1)
         self._outbox: dict[Connection, None] = {}
         self._listeners: list[socket.socket] = []
         host = resolved(split_address(cluster.address(identity.name))[0])

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from ...engine.common.memory import machine_bytes
 from ...engine.graph.device import DeviceName
 from .slabs import IS_AVAILABLE
 
@@ -45,7 +44,7 @@ class Limits:
     """
 
     in_flight: int = 256 * MEGABYTE
-    slabs: int = max(256 * MEGABYTE, machine_bytes() // 8)  # what does not fit takes three times as long
+    slabs: int = 256 * MEGABYTE
     inline: int = 1 << 16
 
 

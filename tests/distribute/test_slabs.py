@@ -250,9 +250,12 @@ class Pair:
 
 
 def test_values_as_large_as_parameters_fit_into_slabs_by_default() -> None:
-    """Compare with the memory of the machine; larger values go by the socket, which takes several times as long."""
-    expected = max(256 << 20, machine_bytes() // 8)
-    assert Limits().slabs == ab.distribute.ServerConfig().shared_memory_bytes == expected
+    """All tasks together get an eighth of the machine's memory; what is larger takes longer, by the socket."""
+    config = ab.distribute.ServerConfig()
+    for others in (0, 1, 2, 1000):
+        expected = max(256 << 20, machine_bytes() // 8 // max(others, 1))
+        assert config.limits(others) == Limits(slabs=expected)
+    assert ab.distribute.ServerConfig(shared_memory_bytes=5).limits(3).slabs == 5
 
 
 @pytest.fixture
