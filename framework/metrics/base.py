@@ -200,7 +200,7 @@ def _as_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[
 
 def _acting_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
     """`method`, which is given tensors; those of our own metrics run compiled on values, as they are many small ops."""
-    is_own = method.__module__.startswith(_OWN_MODULES)
+    is_own = (method.__module__ or "").startswith(_OWN_MODULES)  # None where `exec` ran code without a module
     is_update = method.__name__ == "update_state"
 
     @functools.wraps(method)

@@ -355,3 +355,17 @@ def test_get_makes_new_metrics_by_name(name: str):
     first, second = metrics.get(name), metrics.get(name)
     assert isinstance(first, metrics.Metric)
     assert first is not second
+
+
+def test_a_metric_of_code_without_a_module():
+    """Code that is run by `exec` with names of its own has no module: functions have None for it."""
+    names: dict[str, object] = {}
+    exec(
+        "import anabranch as ab\n"
+        "class Ones(ab.Metric):\n"
+        "    def update_state(self, y_true, y_pred, sample_weight=None): pass\n"
+        "    def result(self): return ab.ops.ones(())\n"
+        "found = float(Ones().result())\n",
+        names,
+    )
+    assert names["found"] == 1.0
