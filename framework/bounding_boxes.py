@@ -9,12 +9,12 @@ import numpy as np
 from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.ops.base import TensorLike, as_array
+from ..layers.preprocessing.box_formats import from_sides, known_format, parts_of, to_sides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _EPSILON = 1e-7
-_FORMATS = ("xyxy", "yxyx", "xywh", "center_xywh", "center_yxhw")
 
 
 def convert_format(
@@ -45,54 +45,20 @@ def convert_format(
     """
     if isinstance(boxes, dict):
         return {**boxes, "boxes": convert_format(boxes["boxes"], source, target, height, width, dtype)}
-    known = [_known(source, "source"), _known(target, "target")]
+    known = [known_format(source, "convert_format: source"), known_format(target, "convert_format: target")]
     (from_relative, start), (to_relative, end) = known
     tensor = ops.cast(ops.convert_to_tensor(boxes), dtype)
     if not tensor.shape or tensor.shape[-1] != 4:
         raise ValueError(f"convert_format: boxes must have a last axis of size 4, got shape {tensor.shape}.")
     if from_relative != to_relative and (height is None or width is None):
         raise ValueError(f"convert_format: from {source!r} to {target!r} the height and width of the image are needed.")
-    sides = _to_sides(tensor, start)
+    sides = to_sides(tensor, start)
     if from_relative != to_relative:
         factors = [float(width or 0), float(height or 0)] * 2
         scale = ops.cast(ops.convert_to_tensor(factors), dtype)
         sides = sides * scale if from_relative else sides / scale
-    found = _from_sides(sides, end)
+    found = from_sides(sides, end)
     return found if isinstance(boxes, Tensor) else np.asarray(found)
-
-
-def _known(name: str, what: str) -> tuple[bool, str]:
-    """Return whether a format is relative, and the rest of its name."""
-    lower = name.lower()
-    rest = lower.removeprefix("rel_")
-    if rest not in _FORMATS:
-        raise ValueError(f"convert_format: {what} must be one of {', '.join(_FORMATS)} or rel_...; got {name!r}.")
-    return lower != rest, rest
-
-
-def _parts(boxes: Tensor) -> list[Any]:
-    return [boxes[..., k : k + 1] for k in range(4)]
-
-
-def _to_sides(boxes: Tensor, form: str) -> Tensor:
-    """Left, top, right and bottom."""
-    a, b, c, d = _parts(boxes)
-    if form in ("yxyx", "center_yxhw"):
-        a, b, c, d = b, a, d, c
-    if form.startswith("center"):
-        a, b = a - c / 2, b - d / 2
-    return ops.concatenate([a, b, c, d] if form in ("xyxy", "yxyx") else [a, b, a + c, b + d], axis=-1)
-
-
-def _from_sides(sides: Tensor, form: str) -> Tensor:
-    left, top, right, bottom = _parts(sides)
-    if form not in ("xyxy", "yxyx"):
-        wide, tall = right - left, bottom - top
-        if form.startswith("center"):
-            left, top = left + wide / 2, top + tall / 2
-        right, bottom = wide, tall
-    swapped = form in ("yxyx", "center_yxhw")
-    return ops.concatenate([top, left, bottom, right] if swapped else [left, top, right, bottom], axis=-1)
 
 
 def clip_to_image_size(
@@ -115,7 +81,7 @@ def clip_to_image_size(
     >>> clipped["boxes"].tolist(), clipped["labels"].tolist()
     ([[0.0, 2.0, 8.0, 8.0]], [3])
     """
-    relative, _ = _known(bounding_box_format, "bounding_box_format")
+    relative, _ = known_format(bounding_box_format, "bounding_box_format")
     if not relative and (height is None or width is None):
         raise ValueError(f"clip_to_image_size: with boxes as {bounding_box_format!r} height and width are needed.")
     sides = np.asarray(convert_format(bounding_boxes["boxes"], bounding_box_format, "rel_xyxy" if relative else "xyxy"))
@@ -371,7 +337,7 @@ def crop(boxes: TensorLike, top: int, left: int, height: int, width: int, boundi
 
 
 def _in_pixels(owner: str, boxes: TensorLike, form: str) -> Any:
-    relative, _ = _known(form, "bounding_box_format")
+    relative, _ = known_format(form, "bounding_box_format")
     if relative:
         raise ValueError(
             f"{owner}: boxes as {form!r} need the size of the whole image. Convert them before: "
@@ -425,7 +391,7 @@ def affine_transform(
     turned, slant_x, slant_y = (each * (np.pi / 180) for each in (turned, slant_x, slant_y))
     middle = [0.5 if each is None else each for each in (center_x, center_y)]
     middle_x, middle_y = middle[0] * (width - 1), middle[1] * (height - 1)
-    left, top, right, bottom = _parts(ops.convert_to_tensor(sides))
+    left, top, right, bottom = parts_of(ops.convert_to_tensor(sides))
     x = ops.concatenate([left, right, left, right], axis=-1) - middle_x + moved_x * (width - 1)
     y = ops.concatenate([top, top, bottom, bottom], axis=-1) - middle_y + moved_y * (height - 1)
     x, y = ops.cos(turned) * x + ops.sin(turned) * y, ops.cos(turned) * y - ops.sin(turned) * x

@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from .preprocessing.augmentation import (
         RandomBrightness,
         RandomContrast,
+        RandomErasing,
         RandomRotation,
         RandomTranslation,
         RandomZoom,
@@ -141,7 +142,7 @@ if TYPE_CHECKING:
     )
     from .preprocessing.boxes import MaxNumBoundingBoxes
     from .preprocessing.hash import HashedCrossing, Hashing
-    from .preprocessing.images import CenterCrop, RandomCrop, RandomErasing, RandomFlip, Resizing
+    from .preprocessing.images import CenterCrop, RandomCrop, RandomFlip, Resizing
     from .preprocessing.lookup import IntegerLookup, StringLookup
     from .preprocessing.numbers import CategoryEncoding, Discretization, Normalization
     from .preprocessing.spectrograms import MelSpectrogram, STFTSpectrogram
@@ -219,10 +220,12 @@ _LAYERS_IN: dict[str, str] = {
     "attention.positions": (
         "PositionEmbedding ReversibleEmbedding RotaryEmbedding SinePositionEncoding TokenAndPositionEmbedding"
     ),
-    "preprocessing.augmentation": "RandomBrightness RandomContrast RandomRotation RandomTranslation RandomZoom",
+    "preprocessing.augmentation": (
+        "RandomBrightness RandomContrast RandomErasing RandomRotation RandomTranslation RandomZoom"
+    ),
     "preprocessing.boxes": "MaxNumBoundingBoxes",
     "preprocessing.hash": "HashedCrossing Hashing",
-    "preprocessing.images": "CenterCrop RandomCrop RandomErasing RandomFlip Resizing",
+    "preprocessing.images": "CenterCrop RandomCrop RandomFlip Resizing",
     "preprocessing.lookup": "IntegerLookup StringLookup",
     "preprocessing.numbers": "CategoryEncoding Discretization Normalization",
     "preprocessing.text": "TextVectorization",

@@ -51,6 +51,12 @@ class LayerOptions(CommonOptions, total=False):
     activity_regularizer: RegularizerLike
 
 
+class ImageOptions(LayerOptions, total=False):
+    """Arguments of all layers of images; see `ImageLayer`."""
+
+    bounding_box_format: str | None
+
+
 class AdapterOptions(LayerOptions, total=False):
     """Arguments of all layers that can have adapters; see `AdaptableLayer`."""
 

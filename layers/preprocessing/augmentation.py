@@ -1,18 +1,23 @@
-"""Layers that move, turn, scale and colour training images at random."""
+"""Layers that move, turn, scale, colour and erase parts of training images at random."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+
+import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
+from .box_formats import Size
 from .images import RandomImageLayer, Transformation, check_choice, factor_pair
 
 if TYPE_CHECKING:
-    from ..core.options import LayerOptions
+    from ...engine.ops.arrays.shaping import DimLike
+    from ..core.options import ImageOptions
 
 
 _FILL_MODES = ("reflect", "wrap", "constant", "nearest")
@@ -30,7 +35,7 @@ class RandomWarp(RandomImageLayer):
         seed: int | None,
         fill_value: float,
         data_format: str | None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         check_choice(self, "fill_mode", fill_mode, _FILL_MODES)
@@ -89,7 +94,7 @@ class RandomRotation(RandomWarp):
         seed: int | None = None,
         fill_value: float = 0.0,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (-1, 1))
@@ -126,7 +131,7 @@ class RandomZoom(RandomWarp):
         seed: int | None = None,
         fill_value: float = 0.0,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
         self.height_factor = height_factor
@@ -157,6 +162,7 @@ class RandomTranslation(RandomWarp):
         height_factor: how far down at most, or a range, as a part of the height; negative ones move up.
         width_factor: how far to the right, as a part of the width.
         fill_mode, interpolation, seed, fill_value, data_format: as of `RandomRotation`.
+        bounding_box_format: see `ImageLayer`.
 
     Raises:
         ValueError: a factor is outside of [-1, 1], or a mode is unknown.
@@ -167,6 +173,8 @@ class RandomTranslation(RandomWarp):
             [1., 1.]], dtype=float32)
     """
 
+    moves_boxes: ClassVar[bool] = True
+
     def __init__(
         self,
         height_factor: float | Sequence[float],
@@ -176,7 +184,7 @@ class RandomTranslation(RandomWarp):
         seed: int | None = None,
         fill_value: float = 0.0,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
         self.height_factor = height_factor
@@ -190,6 +198,11 @@ class RandomTranslation(RandomWarp):
         right = self._uniform(images, *self._width_range, ones=0) * width
         zeros, ones = ops.zeros_like(down), ops.ones_like(down)
         return {"matrix": _matrix(ones, zeros, -right, zeros, ones, -down)}
+
+    def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
+        matrix = transformation["matrix"]  # gives the place in the old image of each place in the new one
+        moved = ops.stack([matrix[:, 2], matrix[:, 5], matrix[:, 2], matrix[:, 5]], axis=-1)
+        return sides - ops.expand_dims(moved, 1)
 
 
 @config_from_signature()
@@ -213,7 +226,7 @@ class RandomContrast(RandomImageLayer):
         factor: float | Sequence[float],
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
@@ -252,7 +265,7 @@ class RandomBrightness(RandomImageLayer):
         factor: float | Sequence[float],
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (-1, 1))
@@ -266,3 +279,72 @@ class RandomBrightness(RandomImageLayer):
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         return ops.clip(images + ops.cast(transformation["delta"], images.dtype), *self.value_range)
+
+
+@config_from_signature()
+class RandomErasing(RandomImageLayer):
+    """In training, replaces a random rectangle of each image (Zhong et al., "Random Erasing", AAAI 2020).
+
+    Args:
+        factor: the largest probability, or the range that it is drawn from.
+        scale: the largest part of the area that is erased, or the range that it is drawn from.
+        fill_value: a number or one for each channel; None for normal noise.
+        value_range: the range of the pixels.
+        seed: an integer, so that a new process draws the same.
+        data_format: "channels_last" or "channels_first".
+
+    Raises:
+        ValueError: a range is outside of [0, 1].
+    """
+
+    moves_pixels: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        factor: float | Sequence[float] = 1.0,
+        scale: float | Sequence[float] = (0.02, 0.33),
+        fill_value: float | Sequence[float] | None = None,
+        value_range: Sequence[float] = (0, 255),
+        seed: int | None = None,
+        data_format: str | None = None,
+        **kwargs: Unpack[ImageOptions],
+    ) -> None:
+        super().__init__(seed, data_format, **kwargs)
+        self.factor = factor_pair(self, factor, "factor", (0, 1))
+        self.scale = factor_pair(self, scale, "scale", (0, 1))
+        self.fill_value = fill_value
+        self.value_range = tuple(value_range)
+
+    def draw(self, images: Tensor) -> Transformation:
+        height, width = self._size(images)
+        share = ops.sqrt(random.uniform((ops.shape(images)[0], 2), *self.scale, seed=self.generator))
+        across, down = self._span(images, width, share[:, 0]), self._span(images, height, share[:, 1])
+        chosen = self._chosen(images, *self.factor)
+        return {"erased": ops.logical_and(self._inside(down, across, height, width), chosen)}
+
+    def _span(self, images: Tensor, size: int, share: Tensor) -> tuple[Tensor, Tensor]:
+        whole = ops.cast(size, share.dtype)
+        start = self._uniform(images, 0.0, 1.0, ones=0) * (whole - share * whole)
+        return start, start + share * whole
+
+    def _inside(
+        self, down: tuple[Tensor, Tensor], across: tuple[Tensor, Tensor], height: DimLike, width: DimLike
+    ) -> Tensor:
+        """Return a mask of the pixels in the rectangles, ``(batch, height, width, 1)``."""
+        rows, columns = ops.cast(ops.arange(height), "float32"), ops.cast(ops.arange(width), "float32")
+        in_rows = ops.logical_and(rows >= down[0][:, None], rows < down[1][:, None])
+        in_columns = ops.logical_and(columns >= across[0][:, None], columns < across[1][:, None])
+        both = ops.logical_and(in_rows[:, :, None], in_columns[:, None, :])
+        return ops.expand_dims(both, -1 if self.data_format == "channels_last" else 1)
+
+    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
+        low, high = self.value_range
+        filling = ops.clip(ops.cast(self._filling(images), images.dtype), low, high)
+        return ops.where(transformation["erased"], filling, images)
+
+    def _filling(self, images: Tensor) -> Any:
+        if self.fill_value is None:
+            noise = random.normal(ops.shape(images), seed=self.generator)
+            return noise * self.value_range[1]
+        color = np.asarray(self.fill_value, "float32")
+        return color if color.ndim == 0 or self.data_format == "channels_last" else color.reshape(-1, 1, 1)

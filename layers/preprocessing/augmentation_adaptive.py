@@ -13,7 +13,7 @@ from ..core.layer_config import config_from_signature
 from .images import ImageLayer, Transformation, rescaled, value_pair
 
 if TYPE_CHECKING:
-    from ..core.options import LayerOptions
+    from ..core.options import ImageOptions
 
 
 _LEVELS = 256
@@ -51,7 +51,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
         clip_limit: float = 4.0,
         tile_grid_size: Sequence[int] = (8, 8),
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(data_format, **kwargs)
         grid = tile_grid_size

@@ -15,7 +15,7 @@ from .augmentation import RandomBrightness, RandomContrast
 from .images import RandomImageLayer, Transformation, factor_pair, rescaled, value_pair
 
 if TYPE_CHECKING:
-    from ..core.options import LayerOptions
+    from ..core.options import ImageOptions
 
 
 _EPSILON = 1e-7
@@ -35,7 +35,7 @@ class RandomColorLayer(RandomImageLayer):
         value_range: Sequence[float] = (0, 255),
         data_format: str | None = None,
         seed: int | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", self.bounds)
@@ -169,7 +169,7 @@ class RandomGrayscale(RandomImageLayer):
         factor: float = 0.5,
         data_format: str | None = None,
         seed: int | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         if not isinstance(factor, (int, float)) or not 0 <= factor <= 1:
@@ -206,7 +206,7 @@ class RandomInvert(RandomColorLayer):
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(factor, value_range, data_format, seed, **kwargs)
 
@@ -301,7 +301,7 @@ class RandomColorJitter(RandomImageLayer):
         hue_factor: float | Sequence[float] | None = None,
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.value_range = value_pair(self, value_range)

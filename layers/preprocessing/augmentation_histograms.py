@@ -11,7 +11,7 @@ from ..core.layer_config import config_from_signature
 from .images import ImageLayer, RandomImageLayer, Transformation, rescaled, value_pair
 
 if TYPE_CHECKING:
-    from ..core.options import LayerOptions
+    from ..core.options import ImageOptions
 
 
 @config_from_signature()
@@ -41,7 +41,7 @@ class Solarization(RandomImageLayer):
         threshold_factor: float | Sequence[float] = 0.0,
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, **kwargs)
         self.addition_factor = self._pair(addition_factor, "addition_factor")
@@ -95,7 +95,7 @@ class Equalization(ImageLayer):
         value_range: Sequence[float] = (0, 255),
         bins: int = 256,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(data_format, **kwargs)
         if not isinstance(bins, int) or bins < 2:
@@ -140,7 +140,7 @@ class AutoContrast(ImageLayer):
 
     moves_pixels: ClassVar[bool] = False
 
-    def __init__(self, value_range: Sequence[float] = (0, 255), **kwargs: Unpack[LayerOptions]) -> None:
+    def __init__(self, value_range: Sequence[float] = (0, 255), **kwargs: Unpack[ImageOptions]) -> None:
         super().__init__(**kwargs)
         self.value_range = value_pair(self, value_range)
 

@@ -12,7 +12,7 @@ from ..core.layer_config import config_from_signature
 from .images import RandomImageLayer, Transformation, factor_pair
 
 if TYPE_CHECKING:
-    from ..core.options import LayerOptions
+    from ..core.options import ImageOptions
 
 
 class _Mixing(RandomImageLayer):
@@ -60,7 +60,7 @@ class MixUp(_Mixing):
         alpha: float = 0.2,
         data_format: str | None = None,
         seed: int | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         if not isinstance(alpha, (int, float)) or not alpha > 0:
@@ -98,7 +98,7 @@ class CutMix(_Mixing):
         factor: float | Sequence[float] = 1.0,
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))

@@ -22,7 +22,7 @@ from .augmentation_warps import RandomShear
 from .images import ImageLayer, RandomImageLayer, Transformation, factor_pair, value_pair
 
 if TYPE_CHECKING:
-    from ..core.options import LayerOptions, UnnamedOptions
+    from ..core.options import ImageOptions, UnnamedOptions
 
 
 _COLORS = ("random_brightness", "random_color_degeneration", "random_contrast", "random_sharpness")
@@ -148,7 +148,7 @@ class RandAugment(_Policy):
         interpolation: str = "bilinear",
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(value_range, factor, interpolation, seed, data_format, **kwargs)
         self.num_ops = _count(self, "num_ops", num_ops, 0)
@@ -193,7 +193,7 @@ class AugMix(_Policy):
         interpolation: str = "bilinear",
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(value_range, factor, interpolation, seed, data_format, **kwargs)
         self.num_chains = _count(self, "num_chains", num_chains, 1)

@@ -14,7 +14,7 @@ from .augmentation import RandomWarp
 from .images import RandomImageLayer, Transformation, check_choice, factor_pair, value_pair
 
 if TYPE_CHECKING:
-    from ..core.options import LayerOptions
+    from ..core.options import ImageOptions
 
 
 _INTERPOLATIONS = ("nearest", "bilinear")
@@ -48,7 +48,7 @@ class RandomShear(RandomWarp):
         fill_value: float = 0.0,
         data_format: str | None = None,
         seed: int | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
         self.x_factor = x_factor
@@ -102,7 +102,7 @@ class RandomPerspective(RandomImageLayer):
         fill_value: float = 0.0,
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
@@ -163,7 +163,7 @@ class RandomGaussianBlur(RandomImageLayer):
         value_range: Sequence[float] = (0, 255),
         data_format: str | None = None,
         seed: int | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
@@ -220,7 +220,7 @@ class RandomElasticTransform(RandomImageLayer):
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))

@@ -43,12 +43,11 @@ class MaxNumBoundingBoxes(ImageLayer):
         data_format: str | None = None,
         **kwargs: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(data_format, **kwargs)
+        super().__init__(data_format, bounding_box_format, **kwargs)
         if not isinstance(max_number, int) or isinstance(max_number, bool) or max_number < 1:
             raise ValueError(f"Layer {self.name!r}: max_number must be a positive integer, got {max_number!r}.")
         self.max_number = max_number
         self.fill_value = fill_value
-        self.bounding_box_format = bounding_box_format
 
     def call(self, data: object, training: bool | None = True) -> Any:
         boxes = data.get("bounding_boxes") if isinstance(data, dict) else None

@@ -1,7 +1,8 @@
-"""Image layers: `Resizing`, `CenterCrop`, and what is done to training images at random: flips, crops, erasing.
+"""Image layers: `Resizing`, `CenterCrop`, and what is done to training images at random: flips and crops.
 
 All take one image ``(height, width, channels)`` or a batch of images, or a dict with ``"images"`` beside
-``"labels"`` and ``"segmentation_masks"``. What is drawn at random is drawn for each image of a batch.
+``"labels"`` and ``"segmentation_masks"``; some take ``"bounding_boxes"``, too. What is drawn at random is drawn for
+each image of a batch.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
+from .box_formats import Size, known_format, moved_boxes, parts_of
 
 if TYPE_CHECKING:
     from ...engine.ops.arrays.shaping import DimLike
     from ...engine.ops.base import TensorLike
-    from ..core.options import LayerOptions
+    from ..core.options import ImageOptions, LayerOptions
 
 
 Transformation = dict[str, Any]
@@ -33,16 +35,24 @@ class ImageLayer(Layer):
 
     Args:
         data_format: "channels_last" (the default) or "channels_first".
+        bounding_box_format: of ``"bounding_boxes"``, a dict of "boxes" and "labels", beside the images: "xyxy", "yxyx",
+            "xywh", "center_xywh" or "center_yxhw"; behind "rel_" as parts of the image's width and height.
 
     Raises:
-        ValueError: the data format is unknown.
+        ValueError: the data format or the format of boxes is unknown.
     """
 
     # What becomes of segmentation masks: True where pixels move, False where only colours change.
     moves_pixels: ClassVar[bool] = True
+    moves_boxes: ClassVar[bool] = False  # whether a class that moves pixels defines `transform_boxes`
 
-    def __init__(self, data_format: str | None = None, **kwargs: Unpack[LayerOptions]) -> None:
+    def __init__(
+        self, data_format: str | None = None, bounding_box_format: str | None = None, **kwargs: Unpack[LayerOptions]
+    ) -> None:
         super().__init__(**kwargs)
+        self.bounding_box_format = bounding_box_format
+        if bounding_box_format is not None:
+            known_format(bounding_box_format, f"Layer {self.name!r}: bounding_box_format")
         if data_format not in (None, "channels_last", "channels_first"):
             raise ValueError(
                 f"Layer {self.name!r}: data_format must be 'channels_last' or 'channels_first', got {data_format!r}."
@@ -64,6 +74,16 @@ class ImageLayer(Layer):
         """The labels of a batch of transformed images; the same ones unless a layer mixes images."""
         return labels
 
+    def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
+        """Transform boxes with their images.
+
+        Args:
+            sides: left, top, right and bottom in pixels, ``(batch, n, 4)``.
+            transformation: what `draw` gave.
+            size: height and width of the images before.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define transform_boxes().")
+
     def is_active(self, training: bool | None) -> bool:
         """Test whether images are transformed: random layers do it in training."""
         return bool(training)
@@ -80,7 +100,23 @@ class ImageLayer(Layer):
             made["labels"] = self._on_labels(data["labels"], images, transformation)
         if self.moves_pixels and "segmentation_masks" in data:
             made["segmentation_masks"], _ = self._on_images(data["segmentation_masks"], transformation, training, True)
+        if self.moves_pixels and "bounding_boxes" in data and self.is_active(training):
+            old, new = (self._size(ops.convert_to_tensor(each)) for each in (data["images"], images))
+            boxes: Any = data["bounding_boxes"]
+            made["bounding_boxes"] = self._on_boxes(boxes, transformation, old, new, images.ndim == 3)
         return made
+
+    def _on_boxes(
+        self, given: dict[str, Any], transformation: Transformation, old: Size, new: Size, is_single: bool
+    ) -> dict[str, Any]:
+        assert self.bounding_box_format is not None
+        form = known_format(self.bounding_box_format, "bounding_box_format")
+        parts = ("boxes", "labels")
+        tensors = {name: ops.convert_to_tensor(given[name]) for name in parts}
+        if is_single:
+            tensors = {name: ops.expand_dims(part, 0) for name, part in tensors.items()}
+        moved = moved_boxes(tensors, form, old, new, lambda sides: self.transform_boxes(sides, transformation, old))
+        return {**given, **{name: ops.squeeze(moved[name], 0) if is_single else moved[name] for name in parts}}
 
     def _on_labels(self, data: TensorLike, images: Tensor, transformation: Transformation) -> Tensor:
         labels = ops.convert_to_tensor(data)
@@ -89,12 +125,32 @@ class ImageLayer(Layer):
         return ops.squeeze(self.transform_labels(ops.expand_dims(labels, 0), transformation), 0)
 
     def _check_keys(self, data: dict[str, Any]) -> None:
-        unknown = set(data) - {"images", "labels", "segmentation_masks"}
-        if unknown or "images" not in data:
+        takes_boxes = self.moves_boxes or not self.moves_pixels
+        others = ["labels", "segmentation_masks", *(["bounding_boxes"] if takes_boxes else [])]
+        if set(data) - {"images", *others} or "images" not in data:
             raise ValueError(
-                f"Layer {self.name!r} takes images, or a dict with 'images' and perhaps 'labels' and "
-                f"'segmentation_masks'; got {sorted(data)}."
+                f"Layer {self.name!r} takes images, or a dict with 'images' and perhaps "
+                f"{' and '.join(map(repr, others))}; got {sorted(data)}."
             )
+        if "bounding_boxes" not in data:
+            return
+        boxes = data["bounding_boxes"]
+        if not isinstance(boxes, dict) or not {"boxes", "labels"} <= boxes.keys():
+            got = sorted(boxes) if isinstance(boxes, dict) else type(boxes).__name__
+            raise ValueError(
+                f"Layer {self.name!r}: 'bounding_boxes' must be a dict with 'boxes' and 'labels'; got {got}."
+            )
+        if self.moves_boxes and self.bounding_box_format is None:
+            raise ValueError(
+                f"Layer {self.name!r} was given 'bounding_boxes', and has no format for them. Make it with one, such "
+                f"as {type(self).__name__}(..., bounding_box_format='xyxy')."
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        if self.bounding_box_format is None:
+            config.pop("bounding_box_format", None)
+        return config
 
     def _on_images(
         self, data: TensorLike, transformation: Transformation | None, training: bool | None, is_mask: bool = False
@@ -204,8 +260,10 @@ class Resizing(ImageLayer):
         fill_value: what with.
         antialias: smooth when sizes shrink.
         data_format: "channels_last" or "channels_first".
+        bounding_box_format: see `ImageLayer`.
 
-    Input: images ``(..., height, width, channels)``; those of integers stay integers.
+    Input: images ``(..., height, width, channels)``; those of integers stay integers. Boxes are those of Keras: where
+    images are padded or cropped by no whole number of pixels, pixels are up to one pixel of the old image away.
 
     Raises:
         ValueError: a size is no positive integer.
@@ -213,6 +271,8 @@ class Resizing(ImageLayer):
     >>> Resizing(1, 2)(np.ones((4, 4, 3), "float32")).shape
     (1, 2, 3)
     """
+
+    moves_boxes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -225,7 +285,7 @@ class Resizing(ImageLayer):
         fill_value: float = 0.0,
         antialias: bool = False,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(data_format, **kwargs)
         check_size(self, height, width)
@@ -260,6 +320,18 @@ class Resizing(ImageLayer):
             return resized
         return ops.saturate_cast(ops.round(resized) if is_integer(images.dtype) else resized, images.dtype)
 
+    def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
+        high, wide = (ops.cast(each, "float32") for each in size)
+        down, across = self.height / high, self.width / wide
+        if self.pad_to_aspect_ratio or self.crop_to_aspect_ratio:
+            choose = ops.minimum if self.pad_to_aspect_ratio else ops.maximum
+            down = across = choose(down, across)
+        kept = ops.stack([wide * across, high * down])
+        # Half of what is added or cut off; 0 where images are stretched, but for rounding.
+        start = ops.floor(ops.abs(ops.convert_to_tensor([float(self.width), float(self.height)]) - kept) / 2 + 1e-3)
+        moved = sides * ops.stack([across, down, across, down])
+        return moved + ops.tile(start, 2) if self.pad_to_aspect_ratio else moved - ops.tile(start, 2)
+
     def compute_output_shape(self, input_shape: Any) -> Any:
         return self._resized_shape(input_shape, self.height, self.width)
 
@@ -271,6 +343,7 @@ class CenterCrop(ImageLayer):
     Args:
         height, width: the size of the window.
         data_format: "channels_last" or "channels_first".
+        bounding_box_format: see `ImageLayer`.
 
     Raises:
         ValueError: a size is no positive integer, or that of the images is unknown.
@@ -279,7 +352,9 @@ class CenterCrop(ImageLayer):
     4.0
     """
 
-    def __init__(self, height: int, width: int, data_format: str | None = None, **kwargs: Unpack[LayerOptions]) -> None:
+    moves_boxes: ClassVar[bool] = True
+
+    def __init__(self, height: int, width: int, data_format: str | None = None, **kwargs: Unpack[ImageOptions]) -> None:
         super().__init__(data_format, **kwargs)
         check_size(self, height, width)
         self.height = height
@@ -296,6 +371,17 @@ class CenterCrop(ImageLayer):
         top, left = (height - self.height) // 2, (width - self.width) // 2
         return self._window(images, top, left, self.height, self.width)
 
+    def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
+        height, width = size
+        if height >= self.height and width >= self.width:
+            top, left = (height - self.height) // 2, (width - self.width) // 2
+            return sides - ops.convert_to_tensor([left, top, left, top], "float32")
+        high = max(min(height, width * self.height // self.width), 1)
+        wide = max(min(width, height * self.width // self.height), 1)
+        top, left = (height - high) // 2, (width - wide) // 2
+        scale = ops.convert_to_tensor([self.width / wide, self.height / high] * 2, "float32")
+        return (sides - ops.convert_to_tensor([left, top, left, top], "float32")) * scale
+
     def compute_output_shape(self, input_shape: Any) -> Any:
         return self._resized_shape(input_shape, self.height, self.width)
 
@@ -311,7 +397,7 @@ class RandomImageLayer(ImageLayer):
         seed: an integer, so that a new process draws the same.
     """
 
-    def __init__(self, seed: int | None = None, data_format: str | None = None, **kwargs: Unpack[LayerOptions]) -> None:
+    def __init__(self, seed: int | None = None, data_format: str | None = None, **kwargs: Unpack[ImageOptions]) -> None:
         super().__init__(data_format, **kwargs)
         self.seed = seed
         self.generator = random.SeedGenerator(seed)
@@ -335,6 +421,7 @@ class RandomFlip(RandomImageLayer):
         mode: "horizontal" (left and right), "vertical" (top and bottom) or "horizontal_and_vertical" (both at once).
         seed: an integer, so that a new process draws the same.
         data_format: "channels_last" or "channels_first".
+        bounding_box_format: see `ImageLayer`.
 
     Raises:
         ValueError: the mode is unknown.
@@ -344,12 +431,14 @@ class RandomFlip(RandomImageLayer):
     [(0.0, 1.0), (1.0, 0.0)]
     """
 
+    moves_boxes: ClassVar[bool] = True
+
     def __init__(
         self,
         mode: str = "horizontal_and_vertical",
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         if mode not in ("horizontal", "vertical", "horizontal_and_vertical"):
@@ -366,6 +455,16 @@ class RandomFlip(RandomImageLayer):
         axes = [self._height_axis] if "vertical" in self.mode.split("_") else []
         axes += [self._height_axis + 1] if "horizontal" in self.mode.split("_") else []
         return ops.where(transformation["flips"], ops.flip(images, axis=tuple(axes)), images)
+
+    def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
+        height, width = (ops.cast(each, sides.dtype) for each in size)
+        left, top, right, bottom = parts_of(sides)
+        if "horizontal" in self.mode.split("_"):
+            left, right = width - right, width - left
+        if "vertical" in self.mode.split("_"):
+            top, bottom = height - bottom, height - top
+        flips = ops.reshape(transformation["flips"], (-1, 1, 1))
+        return ops.where(flips, ops.concatenate([left, top, right, bottom], axis=-1), sides)
 
 
 @config_from_signature()
@@ -389,7 +488,7 @@ class RandomCrop(RandomImageLayer):
         width: int,
         seed: int | None = None,
         data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         check_size(self, height, width)
@@ -437,72 +536,3 @@ def factor_pair(layer: Layer, factor: object, name: str, bounds: tuple[float, fl
         f"Layer {layer.name!r}: {name} must be a number, or a pair of numbers, from {low} to {high}; got "
         f"{name}={factor!r}."
     )
-
-
-@config_from_signature()
-class RandomErasing(RandomImageLayer):
-    """In training, replaces a random rectangle of each image (Zhong et al., "Random Erasing", AAAI 2020).
-
-    Args:
-        factor: the largest probability, or the range that it is drawn from.
-        scale: the largest part of the area that is erased, or the range that it is drawn from.
-        fill_value: a number or one for each channel; None for normal noise.
-        value_range: the range of the pixels.
-        seed: an integer, so that a new process draws the same.
-        data_format: "channels_last" or "channels_first".
-
-    Raises:
-        ValueError: a range is outside of [0, 1].
-    """
-
-    moves_pixels: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        factor: float | Sequence[float] = 1.0,
-        scale: float | Sequence[float] = (0.02, 0.33),
-        fill_value: float | Sequence[float] | None = None,
-        value_range: Sequence[float] = (0, 255),
-        seed: int | None = None,
-        data_format: str | None = None,
-        **kwargs: Unpack[LayerOptions],
-    ) -> None:
-        super().__init__(seed, data_format, **kwargs)
-        self.factor = factor_pair(self, factor, "factor", (0, 1))
-        self.scale = factor_pair(self, scale, "scale", (0, 1))
-        self.fill_value = fill_value
-        self.value_range = tuple(value_range)
-
-    def draw(self, images: Tensor) -> Transformation:
-        height, width = self._size(images)
-        share = ops.sqrt(random.uniform((ops.shape(images)[0], 2), *self.scale, seed=self.generator))
-        across, down = self._span(images, width, share[:, 0]), self._span(images, height, share[:, 1])
-        chosen = self._chosen(images, *self.factor)
-        return {"erased": ops.logical_and(self._inside(down, across, height, width), chosen)}
-
-    def _span(self, images: Tensor, size: int, share: Tensor) -> tuple[Tensor, Tensor]:
-        whole = ops.cast(size, share.dtype)
-        start = self._uniform(images, 0.0, 1.0, ones=0) * (whole - share * whole)
-        return start, start + share * whole
-
-    def _inside(
-        self, down: tuple[Tensor, Tensor], across: tuple[Tensor, Tensor], height: DimLike, width: DimLike
-    ) -> Tensor:
-        """Return a mask of the pixels in the rectangles, ``(batch, height, width, 1)``."""
-        rows, columns = ops.cast(ops.arange(height), "float32"), ops.cast(ops.arange(width), "float32")
-        in_rows = ops.logical_and(rows >= down[0][:, None], rows < down[1][:, None])
-        in_columns = ops.logical_and(columns >= across[0][:, None], columns < across[1][:, None])
-        both = ops.logical_and(in_rows[:, :, None], in_columns[:, None, :])
-        return ops.expand_dims(both, -1 if self.data_format == "channels_last" else 1)
-
-    def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        low, high = self.value_range
-        filling = ops.clip(ops.cast(self._filling(images), images.dtype), low, high)
-        return ops.where(transformation["erased"], filling, images)
-
-    def _filling(self, images: Tensor) -> Any:
-        if self.fill_value is None:
-            noise = random.normal(ops.shape(images), seed=self.generator)
-            return noise * self.value_range[1]
-        color = np.asarray(self.fill_value, "float32")
-        return color if color.ndim == 0 or self.data_format == "channels_last" else color.reshape(-1, 1, 1)
