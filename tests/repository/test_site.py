@@ -149,6 +149,13 @@ def test_every_page_is_in_the_navigation() -> None:
     assert [page for page in pages if page not in listed] == []
 
 
+def test_names_in_tables_are_not_broken() -> None:
+    settings = (SITE / "mkdocs.yml").read_text("utf-8")
+    (sheet,) = re.findall(r"^extra_css:\n  - (.*)$", settings, re.MULTILINE)
+    assert "custom_dir: theme\n" in settings
+    assert "table:not([class]) code" in (SITE / "theme" / sheet).read_text("utf-8")
+
+
 def test_doctests_become_blocks() -> None:
     fenced = load("docstrings").fence_doctests("Add.\n\nExample:\n    >>> 1 + 1\n    2\n\nMore.\n>>> 3\n3")
 
