@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...engine.common.dtypes import is_floating
+from ...engine.graph import Variable
 from ...layers.attention.positions import ReversibleEmbedding
 from ...layers.convolution.base import Convolution
 from ...layers.core.layer_state import assign_values
@@ -142,6 +144,9 @@ def save(model: Model, folder: str | os.PathLike[str]) -> None:
 def load(model: Model, folder: str | os.PathLike[str]) -> list[str]:
     """Give a model the adapters of a folder, and freeze everything else.
 
+    Layers that the folder holds as a whole (``modules_to_save``, among them the heads of PEFT's classifiers) replace
+    those of the model. They are part of it from then on: `save` writes adapters alone.
+
     Args:
         model: the model that they were trained for, built.
         folder: what `save` or PEFT wrote.
@@ -163,7 +168,7 @@ def load(model: Model, folder: str | os.PathLike[str]) -> list[str]:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise SavedFileError(f"{str(path / _CONFIG)!r} is no config of adapters: {error!r}.") from None
     refused = {"peft_type": kind != "LORA", "bias": config.get("bias", "none") != "none"}
-    refused |= {name: bool(config.get(name)) for name in ("use_dora", "use_rslora", "modules_to_save")}
+    refused |= {name: bool(config.get(name)) for name in ("use_dora", "use_rslora")}
     wrong = [name for name, is_refused in refused.items() if is_refused]
     if wrong:
         raise SavedFileError(
@@ -204,12 +209,20 @@ def _load_adapters(model: Model, path: Path, config: Mapping[str, Any], arrays: 
                 differences.append(
                     f"{table}: shape {arrays[table].shape} in the file, {layer._embeddings.shape} in the model"
                 )
-    differences += [f"unknown: {key}" for key in arrays if key not in used]
+    whole = _whole_weights(model, config.get("modules_to_save") or (), arrays)
+    for key, (weight, array) in whole.items():
+        if not is_floating(weight.dtype):
+            differences.append(f"{key}: its layer is quantised; leave it out of quantize, by filters")
+        elif array.shape != weight.shape:
+            differences.append(f"{key}: shape {array.shape} as the model has it, expected {weight.shape}")
+    differences += [f"unknown: {key}" for key in arrays if key not in used and key not in whole]
     if differences or not found:
         text = "".join(f"\n  {line}" for line in differences[:_SHOWN]) or " it holds no adapters."
         raise SavedFileError(f"{str(path)!r} does not fit model {model.name!r}:{text}")
     for layer, table in tables:
         assign_values(layer.name, [layer._embeddings], [table])
+    for weight, array in whole.values():
+        assign_values(model.name, [weight], [array])
     for layer, rank, alpha, a, b in found:
         if not layer.lora_enabled:
             layer.enable_lora(rank, lora_alpha=alpha)
@@ -265,6 +278,28 @@ def _modules(model: Model) -> dict[str, AdaptableLayer]:
             layer = weight_at(model, place)
             if isinstance(layer, AdaptableLayer):
                 found[name.file.removesuffix(".weight")] = layer
+    return found
+
+
+def _whole_weights(
+    model: Model, modules: Iterable[str], arrays: Mapping[str, Array]
+) -> dict[str, tuple[Variable, Array]]:
+    """The weights of a public architecture that a file holds as they are, and their values; by the file's names.
+
+    Args:
+        model: any model; others than those have none.
+        modules: the names of the modules that they are in, or the last parts of these.
+        arrays: the file.
+    """
+    from ..pretrained.names import weight_at
+
+    table = getattr(model, "names", list)
+    ends = tuple(f".{module}" for module in modules)
+    found: dict[str, tuple[Variable, Array]] = {}
+    for name in table():
+        key = f"{_PREFIX}{name.file}"
+        if key in arrays and f".{name.file.rpartition('.')[0]}".endswith(ends):
+            found[key] = weight_at(model, name.place), name.from_file(np.asarray(arrays[key]))
     return found
 
 

@@ -43,6 +43,34 @@ def test_adapters_of_peft_give_its_logits(name: str, tmp_path: Path):
     np.testing.assert_allclose(model.predict(x, verbose=0)[mask], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_whole_modules_of_peft_replace_those_of_the_model(tmp_path: Path):
+    """Adapters of classifiers have the head beside them, by default of PEFT."""
+    folder = GOLDEN / "bert_classes"
+    arrays, expected = np.load(folder / "golden.npz"), np.load(folder / "adapters" / "golden.npz")["logits"]
+    x = {"tokens": arrays["input_ids"].astype("int32"), "mask": arrays["attention_mask"].astype(bool)}
+    assert "classifier" in json.loads((folder / "adapters" / "adapter_config.json").read_text())["modules_to_save"]
+    model: Any = pretrained.load(folder)
+    lora.load(model, folder / "adapters")
+    np.testing.assert_allclose(model.predict(x, verbose=0), expected, rtol=1e-4, atol=2e-6)
+    assert {weight.name[:4] for weight in model.trainable_weights} == {"lora"}
+    model.quantize("int8", filters=lambda layer: layer is not model.classifier)
+    lora.load(model, folder / "adapters")
+    assert np.abs(model.predict(x, verbose=0) - expected).max() < 0.05 * np.abs(expected).max()
+    quantised = pretrained.load(folder, quantize="int8")
+    with pytest.raises(ValueError, match=r"classifier\.weight: its layer is quantised"):
+        lora.load(quantised, folder / "adapters")
+    shutil.copytree(folder / "adapters", tmp_path / "bad")
+    path = tmp_path / "bad" / "adapter_model.safetensors"
+    wrong = {key: np.array(array) for key, array in ab.saving.read_safetensors(path).items()}
+    wrong["base_model.model.classifier.weight"] = np.ones((4, 12), "float32")
+    ab.saving.write_safetensors(path, wrong)
+    other = pretrained.load(folder)
+    before = other.predict(x, verbose=0)
+    with pytest.raises(ValueError, match=r"classifier\.weight: shape"):
+        lora.load(other, tmp_path / "bad")
+    np.testing.assert_array_equal(other.predict(x, verbose=0), before)
+
+
 @pytest.mark.parametrize("quantize", [None, "int8", "int4"])
 def test_nothing_but_adapters_is_trained(quantize: str | None, tmp_path: Path):
     x, y = np.arange(30).reshape(10, 3) % 7, np.arange(30).reshape(10, 3) % 5

@@ -64,14 +64,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-ADAPTED = {"gpt2": ["c_attn", "c_proj"], "llama": ["q_proj", "down_proj"]}  # the modules that get adapters
+ADAPTED: dict[str, dict[str, Any]] = {  # the modules that get adapters; PEFT keeps the head of a classifier whole
+    "gpt2": {"target_modules": ["c_attn", "c_proj"]},
+    "llama": {"target_modules": ["q_proj", "down_proj"]},
+    "bert_classes": {"target_modules": ["query", "value"], "task_type": "SEQ_CLS"},
+}
 
 
 def save_adapters(model: Any, name: str, given: dict[str, Any]) -> None:
     """Adapters of random numbers, by PEFT, beside the model, and the logits with them."""
-    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, lora_alpha=6, target_modules=ADAPTED[name]))
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, lora_alpha=6, **ADAPTED[name]))
     for key, weight in adapted.named_parameters():
-        if "lora_" in key:
+        if "lora_" in key or "modules_to_save" in key:
             torch.nn.init.normal_(weight, std=0.3)
     adapted.eval().save_pretrained(FOLDER / name / "adapters")
     (FOLDER / name / "adapters" / "README.md").unlink(missing_ok=True)
