@@ -119,9 +119,8 @@ class ParallelFit(ClusterFit):
         Raises:
             ValueError: there is none.
         """
-        found, state = HandedOut(self._group, None), seed_now()
+        found = HandedOut(self._group, None)
         whole = self.passes.peek() if self.strategy.is_chief else None
-        global_generator().state = np.array(state, "int64")  # the first epoch draws its order itself
         if not found.give(whole, is_first_part=True):
             raise ValueError("fit() got no data: x gave no batch.")
         return found.batch(0)

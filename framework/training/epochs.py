@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
+from ...engine.ops.random.keys import global_generator
 from ..data.adapters import Batch, Data
 from .limits import limited_steps
 
@@ -28,6 +29,8 @@ class Epochs:
         self.note_random_state: Callable[[], object] | None = None
         """Getter of the random state with which a pass begins, where it is wanted."""
         self._running: Iterator[Batch] | None = None
+        self._peeked: Iterator[Batch] | None = None
+        """The next pass, if its first batch was looked at and it is kept."""
         self._handed_out: Generator[Batch] | None = None
         self._passes = 0
         self._in_pass = 0
@@ -66,13 +69,22 @@ class Epochs:
         return latest
 
     def peek(self) -> Batch | None:
-        """The first batch of a pass, which is not used up."""
-        running = self.data.epoch()
+        """The first batch of the next pass, which is not used up.
+
+        The next epoch goes on with the same pass where a second one would have other batches: data are read once, or
+        draw an order by themselves. Other data begin a pass again, with the same random numbers.
+        """
+        generator = global_generator()
+        state = generator.state
+        running = self.data.epoch() if self._peeked is None else self._peeked
         batch = next(running, None)
-        if not self.data.restartable and batch is not None:
-            self._running = itertools.chain([batch], running)
-        elif isinstance(running, Generator):
+        is_kept = self.data.draws_order or not self.data.restartable or self.data.batches is None
+        if is_kept and batch is not None:
+            self._peeked = itertools.chain([batch], running)
+            return batch
+        if isinstance(running, Generator):
             running.close()
+        generator.state = state
         return batch
 
     def count_pass(self) -> None:
@@ -91,7 +103,8 @@ class Epochs:
             self._random_state = self.note_random_state()
         self._passes += 1
         self._in_pass = 0
-        return self.data.epoch()
+        peeked, self._peeked = self._peeked, None
+        return self.data.epoch() if peeked is None else peeked
 
     def _end_pass(self) -> None:
         self._in_pass, self._random_state = 0, None
@@ -138,8 +151,8 @@ class Epochs:
 
     def close(self) -> None:
         """Let go of an epoch and a pass that are under way, and of the threads that prepare batches."""
-        under_way = self._handed_out, self._running
-        self._handed_out = self._running = None
+        under_way = self._handed_out, self._running, self._peeked
+        self._handed_out = self._running = self._peeked = None
         for iterator in under_way:
             if isinstance(iterator, Generator):
                 iterator.close()

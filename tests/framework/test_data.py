@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ import anabranch as ab
 from anabranch import layers
 from anabranch.framework.data.adapters import (
     ArrayData,
+    Batch,
     as_data,
     class_weights_to_sample_weights,
     convert_structure,
@@ -227,6 +231,55 @@ def test_a_list_of_unknown_length_ends_an_epoch_too() -> None:
     assert not epochs.exhausted
     exact = Epochs(as_data(Batches()), steps_per_epoch=2)
     assert [sizes(exact), sizes(exact)] == [[4, 6], [4, 6]]  # and no warning
+
+
+def shuffled_batches() -> dict[str, Callable[[], Any]]:
+    """Data of which each pass has other batches, and a generator, which has one pass."""
+
+    class Drawn:
+        def __init__(self) -> None:
+            self.random = np.random.default_rng(3)
+
+        def __iter__(self) -> Iterator[Any]:
+            order = self.random.permutation(10)
+            return iter([(X[order[:4]], Y[order[:4]]), (X[order[4:]], Y[order[4:]])])
+
+    dataset = ab.tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+    return {
+        "dataset": lambda: as_data(ab.tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(10, seed=1).batch(4)),
+        "windows": lambda: as_data(
+            ab.utils.timeseries_dataset_from_array(X, Y, 1, batch_size=4, shuffle=True, seed=1), shuffle=True
+        ),
+        "object": lambda: as_data(Drawn()),
+        "generator": lambda: as_data(item for item in [*dataset, *dataset]),
+        "arrays": lambda: as_data(X, Y, batch_size=4, shuffle=True),
+    }
+
+
+def rows_of(batches: Iterable[Batch]) -> list[list[int]]:
+    return [batch.leaves[1].tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("kind", shuffled_batches())
+def test_a_look_at_the_first_batch_changes_no_batch(kind: str) -> None:
+    """Nor random numbers, nor where a run is taken up."""
+    make = shuffled_batches()[kind]
+    looks: list[Any] = []
+    for is_looked_at in (False, True):
+        ab.utils.set_random_seed(7)
+        epochs = Epochs(make())
+        first = [rows_of([batch]) for batch in [epochs.peek(), epochs.peek()] if batch] if is_looked_at else []
+        before = epochs.position["passes"]
+        passes = [rows_of(epochs.epoch()) for _ in range(1 if kind == "generator" else 3)]
+        assert all(each == passes[0][:1] for each in first)
+        looks.append([before, passes, epochs.position["passes"], ab.random.uniform(()).numpy()])
+    assert looks[0] == looks[1]
+    taken_up = Epochs(make())
+    ab.utils.set_random_seed(7)
+    taken_up.peek()
+    latest = taken_up.go_to(1, {"passes": 1, "batches": 1, "random": None})
+    assert rows_of([latest] if latest else []) == looks[0][1][0][:1]
+    assert rows_of(taken_up.epoch()) == looks[0][1][0][1:]
 
 
 @pytest.mark.parametrize("together", [1, 2])
