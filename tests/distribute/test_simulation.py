@@ -352,17 +352,55 @@ def test_traces_are_aligned_within_the_error_that_they_tell(requests: dict[int, 
 PROTOCOL = (
     *("tasks/master", "tasks/worker", "tasks/task", "tasks/peers", "tasks/watch", "tasks/sessions", "tasks/resources"),
     *("tasks/clocks", "tasks/links", "tasks/preparing", "tasks/resets", "tasks/running", "tasks/traces"),
-    *("transport/values", "transport/failures"),
+    *("tasks/deadlines", "transport/values", "transport/failures", "transport/wire"),
 )
+OF_THE_MACHINE = {
+    *("time", "datetime", "sched", "signal", "threading", "_thread", "queue", "concurrent", "asyncio"),
+    *("random", "secrets", "uuid", "selectors", "select", "socketserver", "ssl", "grpc", "http", "urllib"),
+    *("multiprocessing", "subprocess", "os", "io", "pathlib", "tempfile", "shutil", "mmap", "h5py", "fsspec"),
+}
+CALLS = {"open", "random", "create_connection", "create_server", "socketpair", "fromfd", "memmap", "fromfile", "tofile"}
+
+
+def uses_of_the_machine(text: str) -> set[str]:
+    """Find imports of modules for clock, transport, chance, threads and storage, and calls by which others give them.
+
+    `import socket` alone is allowed, for the types of arguments.
+    """
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names} & OF_THE_MACHINE
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {(node.module or "").partition(".")[0]} & (OF_THE_MACHINE | {"socket"})
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("socket.socket", "__import__"):
+            found.add(ast.unparse(node.func))
+        elif isinstance(node, ast.Name) and node.id == "open":
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and node.attr in CALLS:
+            found.add(ast.unparse(node))
+    return found
 
 
 @pytest.mark.parametrize("name", PROTOCOL)
-def test_the_protocol_takes_clock_chance_and_threads_as_arguments(name: str):
-    path = Path(__file__).parents[2] / "distribute" / f"{name}.py"
-    imported: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            imported.add(node.module or "")
-    assert not imported & {"time", "random", "secrets", "threading", "queue", "concurrent.futures", "selectors"}
+def test_the_protocol_takes_clock_transport_chance_and_storage_as_arguments(name: str):
+    text = (Path(__file__).parents[2] / "distribute" / f"{name}.py").read_text()
+    assert uses_of_the_machine(text) == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "import os",
+            "import os.path",
+            "from os import path",
+            "from concurrent import futures",
+            "import datetime as d",
+        ),
+        *("from time import monotonic", "import socket\nsocket.socket()", "from socket import socket"),
+        *("import socket\nsocket.create_connection(x)", "open(file)", "numpy.random.default_rng()", "np.memmap(file)"),
+    ],
+)
+def test_a_use_of_the_machine_is_found(text: str):
+    assert uses_of_the_machine(text)
