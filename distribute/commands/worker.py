@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import signal
 import sys
@@ -12,6 +13,8 @@ from ..cluster import ClusterSpec
 from ..config import ServerConfig
 from ..tasks.server import Server
 from ..transport.planes import CHOICES
+
+_COLLECTED_AFTER = 20_000  # new objects, in place of 700 to 2000: those of graphs and programs are many, and stay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +98,7 @@ def run(options: argparse.Namespace) -> int:
     def end(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
+    gc.set_threshold(_COLLECTED_AFTER)
     signal.signal(signal.SIGTERM, end)
     try:
         print(f"{server.name} serves at {server.target}", flush=True)
