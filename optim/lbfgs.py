@@ -132,6 +132,7 @@ class LBFGS(Optimizer):
         variables = list(var_list)
         self.build(variables)
         graph = graph_for([])
+        graph.root.optimizers[self] = None
         first = len(graph.operations)
         with graph.entered(), graph.name_scope(self.name):
             count = _Run(self, loss, variables).add()

@@ -370,6 +370,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
             given, wanted = _of_shards(given, wanted)
         variables = self._targets(given, wanted)
         if in_explicit_graph() or any(isinstance(part, Symbol) for part in flatten(given)):
+            graph_for([part for part in flatten(given) if isinstance(part, Symbol)]).root.optimizers[self] = None
             take = who_takes()
             return self._add_step(given, variables) if take is None else take(self, given, variables)
         arrays = [None if gradient is None else as_arrays(gradient) for gradient in given]

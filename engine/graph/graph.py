@@ -51,6 +51,7 @@ class Graph:
         self.constants: dict[Any, Symbol] = {}  # operations built once: Python scalars, shapes
         self._values: dict[int, tuple[weakref.ref[Value], Symbol]] = {}  # captured, by identity
         self.queue_runners: list[Any] = []  # those that `start_queue_runners` starts
+        self.optimizers: dict[Any, None] = {}  # those that make steps in it, for summaries
         self.compiles_whole = False  # whether its steps are to be machine code as a whole, where that can be
         self.holds_regions = False  # whether any operation ever did
         self.traced = ""  # what was traced into it, once that is over; its tensors have no value outside
@@ -463,6 +464,7 @@ class DefaultGraph(Graph):
         self.operations = cast("list[Operation]", LivingOperations())
         self._by_name = cast("dict[str, Operation]", weakref.WeakValueDictionary[str, Operation]())
         self._reads = cast("dict[Variable, Symbol]", LivingReads())
+        self.optimizers = cast("dict[Any, None]", weakref.WeakKeyDictionary[Any, None]())
         self.constants = cast("dict[Any, Symbol]", weakref.WeakValueDictionary[Any, Symbol]())
         self._captured: dict[int, tuple[weakref.ref[Value], weakref.ref[Symbol]]] = {}
         self._kept: set[Operation] = set()

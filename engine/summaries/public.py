@@ -33,8 +33,9 @@ def scalar(name: str, data: Any, step: Any = None) -> Operation | None:
     Args:
         name: its tag. Name scopes, or the path of the layer that is being called, come before it.
         data: a tensor with one element.
-        step: where on the axis, an integer or a tensor of one. By default what `as_default`, `set_step` or, in the
-            steps of a model, its optimizer says: how many updates were made.
+        step: where on the axis, an integer or a tensor of one. By default what `as_default` or `set_step` say. Without
+            them, in the steps of a model and in graphs behind the step of the only optimizer there: how many updates
+            that has made.
 
     Returns:
         In a graph the operation, which runs where it is fetched, and always in functions, loops, branches and steps of
@@ -128,7 +129,8 @@ def _written(method: str, name: str, step: Any, data: Callable[[], Any]) -> Oper
     if at is None:
         raise ValueError(
             f"Summary {name!r} has no step. Give step=, or writer.as_default(step=...), or ab.summary.set_step(...); "
-            "in the steps of a compiled model the optimizer's is taken."
+            "in the steps of a compiled model, and in a graph behind the step of its only optimizer, that of the "
+            "optimizer is taken."
         )
     layer = layer_being_called()
     tag = f"{layer}/{name}" if layer else scoped_path(name)

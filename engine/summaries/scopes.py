@@ -7,6 +7,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
+from ..graph.graph import get_default_graph
+
 
 class _Scopes(threading.local):
     def __init__(self) -> None:
@@ -25,6 +27,9 @@ def default_writer() -> Any:
 
 def get_step() -> Any:
     """The step of summaries for which none is given; None if nothing says one."""
+    if _scopes.step is None:
+        optimizers = list(get_default_graph().root.optimizers)
+        return optimizers[0].iterations if len(optimizers) == 1 else None
     return _scopes.step() if callable(_scopes.step) else _scopes.step
 
 

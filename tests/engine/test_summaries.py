@@ -180,6 +180,27 @@ def test_scopes(writer: Any, path: Path, tmp_path: Path) -> None:
     assert scalars(tmp_path / "other") == {"y": {2: 1}}
 
 
+def test_the_only_optimizer_of_a_graph_gives_the_step(writer: Any, path: Path) -> None:
+    with ab.Graph().as_default(), writer.as_default():
+        w = ab.Variable(4.0)
+        loss = w * w
+        with pytest.raises(ValueError, match="has no step"):
+            summary.scalar("loss", loss)
+        train = ab.optim.SGD(0.25).minimize(loss, [w])
+        with ab.control_dependencies([train]):
+            note = summary.scalar("loss", loss)
+        with ab.Session() as session:
+            for _ in range(3):
+                session.run(note)
+        ab.optim.SGD(0.25).minimize(w * 2.0, [w])
+        with pytest.raises(ValueError, match="has no step"):
+            summary.scalar("loss", loss)
+        summary.scalar("loss", loss, 7)
+    assert written(path) == [(1, "loss", 16.0), (2, "loss", 4.0), (3, "loss", 1.0)]
+    with ab.Graph().as_default():
+        assert summary.get_step() is None
+
+
 def test_what_can_not_be_written(writer: Any) -> None:
     with writer.as_default(step=1):
         with pytest.raises(ValueError, match="scalar 'x' must be one number"):
