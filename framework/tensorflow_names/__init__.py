@@ -43,7 +43,6 @@ from ...engine.ops import constant as constant
 from ...engine.ops import convert_to_tensor as convert_to_tensor
 from ...engine.ops import is_tensor as is_tensor
 from ...engine.ops import numpy_function as numpy_function
-from ...engine.ops.text import strings as strings
 from ...engine.session.function import function as trace_function
 from ..training.gradient_tape import GradientTape as GradientTape
 from . import data as data
@@ -52,6 +51,7 @@ from . import linalg as linalg
 from . import math as math
 from . import nn as nn
 from . import random as random
+from . import strings as strings
 from .arrays import argsort as argsort
 from .arrays import boolean_mask as boolean_mask
 from .arrays import broadcast_to as broadcast_to
@@ -160,6 +160,8 @@ from .math import tanh as tanh
 from .math import truediv as truediv
 
 if TYPE_CHECKING:
+    import anabranch as keras
+
     from ... import initializers as initializers
     from ... import losses as losses
     from ... import metrics as metrics
@@ -285,6 +287,7 @@ __all__ = [
     "int32",
     "int64",
     "is_tensor",
+    "keras",
     "less",
     "less_equal",
     "linalg",
@@ -380,4 +383,4 @@ __all__ = [
 
 def __dir__() -> list[str]:
     """List TensorFlow's names, and none that this file only uses."""
-    return sorted({"keras", *__all__, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

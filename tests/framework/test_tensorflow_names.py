@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -357,6 +358,7 @@ def test_clipping_by_a_global_norm_keeps_slices_and_none() -> None:
     assert isinstance(clipped, ab.IndexedSlices)
     np.testing.assert_allclose(norm, 5.0)
     np.testing.assert_allclose(clipped.values, [[0.6, 0.0]])
+    assert isinstance(plain, ab.Tensor)
     np.testing.assert_allclose(plain, [0.8], rtol=1e-6)
 
 
@@ -420,5 +422,30 @@ def test_wrong_arguments_name_the_function() -> None:
         tf.split(IMAGES, [1, 2], axis=1)
     with pytest.raises(IndexError, match="index 5 is out of bounds for axis 1 with size 3"):
         tf.math.confusion_matrix([0, 1], [5, 1], num_classes=3)
+    matmul: Any = tf.matmul
     with pytest.raises(TypeError, match="transpose_A"):
-        tf.matmul(IMAGES, IMAGES, transpose_A=True)
+        matmul(IMAGES, IMAGES, transpose_A=True)
+
+
+def test_the_parts_of_one_text_are_a_vector() -> None:
+    one: Any = tf.strings.split("a b  c")
+    assert one.numpy().tolist() == ["a", "b", "c"]
+    one = tf.strings.split("a,b,c", sep=",", maxsplit=1)
+    assert one.numpy().tolist() == ["a", "b,c"]
+    one = tf.strings.split("1 2.5")
+    assert tf.strings.to_number(one).numpy().tolist() == [1.0, 2.5]
+    several: Any = tf.strings.split(["a b", "c"])
+    assert several.values.numpy().tolist() == [["a", "b"], ["c", ""]]
+    assert several.lengths.numpy().tolist() == [2, 1]
+
+
+def test_lines_of_a_file_become_rows(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("1,2\n3,4\n")
+    lines = tf.data.TextLineDataset(str(tmp_path / "rows.csv"))
+
+    def row(line: Any) -> Any:
+        parts: Any = tf.strings.split(line, ",")
+        return tf.strings.to_number(parts)
+
+    rows = lines.map(row)
+    assert [row.tolist() for row in rows.as_numpy_iterator()] == [[1, 2], [3, 4]]

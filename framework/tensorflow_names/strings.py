@@ -1,0 +1,59 @@
+"""`tf.strings`: functions of texts with TensorFlow's arguments and results."""
+
+from __future__ import annotations
+
+from ...engine import ops
+from ...engine.graph import Tensor
+from ...engine.ops.base import TensorLike
+from ...engine.ops.text import strings as texts
+from ...engine.ops.text.strings import SplitStrings
+from ...engine.ops.text.strings import as_string as as_string
+from ...engine.ops.text.strings import format as format
+from ...engine.ops.text.strings import join as join
+from ...engine.ops.text.strings import length as length
+from ...engine.ops.text.strings import lower as lower
+from ...engine.ops.text.strings import reduce_join as reduce_join
+from ...engine.ops.text.strings import regex_full_match as regex_full_match
+from ...engine.ops.text.strings import regex_replace as regex_replace
+from ...engine.ops.text.strings import strip as strip
+from ...engine.ops.text.strings import substr as substr
+from ...engine.ops.text.strings import to_hash_bucket_fast as to_hash_bucket_fast
+from ...engine.ops.text.strings import to_number as to_number
+from ...engine.ops.text.strings import upper as upper
+
+
+def split(
+    input: TensorLike, sep: str | None = None, maxsplit: int = -1, name: str | None = None
+) -> Tensor | SplitStrings:
+    """Split texts into parts.
+
+    Args:
+        input: texts.
+        sep: what stands between parts; None for any white space.
+        maxsplit: the largest number of splits of a text; -1 for any.
+
+    Returns:
+        Of one text a vector of its parts. Of several texts, which is a ragged tensor in TensorFlow, the parts with ""
+        behind those of shorter rows, and how many parts each text has.
+    """
+    texts_in = ops.convert_to_tensor(input, "string")
+    parts = texts.split(texts_in, sep, maxsplit)
+    return parts.values if texts_in.ndim == 0 else parts
+
+
+__all__ = [
+    "as_string",
+    "format",
+    "join",
+    "length",
+    "lower",
+    "reduce_join",
+    "regex_full_match",
+    "regex_replace",
+    "split",
+    "strip",
+    "substr",
+    "to_hash_bucket_fast",
+    "to_number",
+    "upper",
+]
