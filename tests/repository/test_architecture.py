@@ -116,9 +116,10 @@ def test_imports_inside_the_package_are_relative():
             if not isinstance(node, ast.Import | ast.ImportFrom):
                 continue
             if any(name.partition(".")[0] == "anabranch" for name in absolute_names(node)):
-                absolute.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+                absolute.append(f"{path.relative_to(ROOT)}: {ast.unparse(node)}")
 
-    assert absolute == []
+    # For type checkers alone: `tf.keras` is the package itself, which no relative import names.
+    assert absolute == ["framework/tensorflow_names/__init__.py: import anabranch as keras"]
 
 
 def test_no_package_in_tests():
