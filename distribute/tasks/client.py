@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ...engine.common.deadlines import seconds_left
 from ...engine.common.dtypes import name_of
@@ -25,6 +26,7 @@ from ...engine.graph.tensor import Symbol
 from ...engine.passes.framework.switches import turned_off
 from ...engine.passes.memory.memory_budget import memory_budget
 from ...engine.place.placement import Placement
+from ...engine.queues.errors import DeadlineExceededError
 from ...engine.runtime.program import Statistics
 from ...engine.saving import describe_for_tasks
 from ...engine.tracing import Recorder, active, here
@@ -88,6 +90,8 @@ class Client:
         self.identity = _new_identity()
         self._preparing = threading.Lock()
         self._numbers = itertools.count(1)
+        # By graph and request, the numbers of programs whose preparing has taken too long.
+        self._given_up: WeakKeyDictionary[Graph, dict[str, int]] = WeakKeyDictionary()
         self._sent = ""  # the digest of the graph that was sent last
         self._homes_of_state: tuple[int, Homes] | None = None  # as this start of the master has them
         self._paths: dict[Any, str] = {}  # of variables and generators in tasks
@@ -192,8 +196,7 @@ class Client:
         if placement is not None:
             raise ValueError("placement= and target= do not go together by now: ask for devices with ab.device.")
         shapes = None if specs is None else [list(spec.shape or ()) for spec in specs if isinstance(spec, TensorSpec)]
-        document = {
-            "program": next(self._numbers),
+        document: dict[str, Any] = {
             "targets": [_named(target) for target in targets],
             "feeds": [_named(feed) for feed in feeds],
             "shapes": shapes,
@@ -203,7 +206,16 @@ class Client:
             "lossy": [list(pair) for pair in lossy],
         }
         began = time.perf_counter()
-        described = self.prepare(graph, document)
+        request = json.dumps(document)
+        with self._preparing:
+            given_up = self._given_up.setdefault(graph, {})
+            document["program"] = given_up.pop(request, None) or next(self._numbers)
+        try:
+            described = self.prepare(graph, document)
+        except DeadlineExceededError:
+            # Tasks go on with it: the same request takes it up, and does not begin again.
+            given_up[request] = document["program"]
+            raise
         if active.recorder is not None:
             told = {"targets": ", ".join([target.name for target in targets]), "tasks": self.tasks_of_latest}
             active.recorder.span((_PROCESS, here("prepare").stream), "prepare", began, time.perf_counter(), told)

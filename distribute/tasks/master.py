@@ -122,7 +122,7 @@ class Master:
         if session.connections:
             return
         del self._sessions[connection.other]
-        programs = [program.number for program in session.programs.values()]
+        programs = [*session.replaced, *[program.number for program in session.programs.values()]]
         for number in programs:
             del self._programs[number]
         for graph in session.graphs:
@@ -148,9 +148,11 @@ class Master:
         missing = [key for key in _OF_PROGRAMS if key not in document]
         if missing:
             raise FrameError(f"what is to be prepared lacks {', '.join(missing)}")
-        number = next(self._numbers)
-        program = MasterProgram(number, graph, session, document)
-        self._programs[number] = session.programs[int(document["program"])] = program
+        program = session.given_up(int(document["program"]), graph)
+        if program is None:
+            number = next(self._numbers)
+            program = MasterProgram(number, graph, session, document)
+            self._programs[number] = session.programs[int(document["program"])] = program
 
         def done(error: Exception | None) -> None:
             if error is not None:

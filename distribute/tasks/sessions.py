@@ -27,6 +27,7 @@ class ClientSession:
         connections: by which it is connected.
         graphs: those that it has sent.
         programs: by the client's own number.
+        replaced: the numbers of programs of graphs that have grown since; tasks have them, too.
         homes: by task and path of each variable or generator, the incarnation of the task in which it was made.
         made: those of which it is known that they were made there: steps with them could be prepared.
     """
@@ -35,12 +36,21 @@ class ClientSession:
         self.connections: set[Connection] = set()
         self.graphs: list[SentGraph] = []
         self.programs: dict[int, MasterProgram] = {}
+        self.replaced: list[int] = []
         self.homes: dict[tuple[str, str, str], int] = {}
         self.made: set[tuple[str, str, str]] = set()
 
     def graph(self, digest: str | None) -> SentGraph | None:
         """Return the graph of a digest that came last; None if none has come, or not yet by another connection."""
         return next((graph for graph in reversed(self.graphs) if graph.digest == digest), None)
+
+    def given_up(self, number: int, graph: SentGraph) -> MasterProgram | None:
+        """Return the program that the client asks for once more, as it had no time for it; None if it is a new one."""
+        program = self.programs.get(number)
+        if program is None or program.graph is graph:
+            return program
+        self.replaced.append(program.number)  # the graph has grown
+        return None
 
 
 class SentGraph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,23 @@ def check_soak(running: Running, graph: ab.Graph, steps: int, aborts: int, warm:
     growth = [now - then for then, now in zip(before[1], after[1], strict=True)]
     print("grown by", growth, "bytes, of", before[1])
     assert max(growth) < _MOST_GROWTH, growth
+
+
+def test_a_step_given_up_while_it_is_prepared_is_taken_up_again(running: Running, graph: ab.Graph):
+    x = ab.placeholder((3,), "float32", "x")
+    with ab.device(PS):
+        y = x
+        for _ in range(200):
+            y = ab.ops.sin(y) + x
+    tasks = [running[name] for name in (PS, WORKER)]
+    before = held(tasks)
+    with ab.Session(graph, target=running[WORKER].target) as session:
+        for _ in range(20):
+            with suppress(ab.errors.DeadlineExceededError):
+                session.run(y, {x: [1.0] * 3}, timeout=1e-4)
+        session.run(y, {x: [1.0] * 3})
+        after = held(tasks)
+    assert [now["programs"] - then["programs"] for then, now in zip(before, after, strict=True)] == [1, 1]
 
 
 @pytest.mark.slow
