@@ -50,6 +50,7 @@ class ImageLayer(Layer):
         self, data_format: str | None = None, bounding_box_format: str | None = None, **kwargs: Unpack[LayerOptions]
     ) -> None:
         super().__init__(**kwargs)
+        self.autocast = False  # images are cast by `_cast`; boxes would lose places in half types
         self.bounding_box_format = bounding_box_format
         if bounding_box_format is not None:
             known_format(bounding_box_format, f"Layer {self.name!r}: bounding_box_format")

@@ -167,3 +167,13 @@ def test_refused() -> None:
         layers.RandomFlip()(data_of("xyxy"))
     with pytest.raises(ValueError, match=r"must be a dict with 'boxes' and 'labels'; got \['boxes'\]"):
         layers.RandomFlip()({"images": np.zeros((1, 2, 2, 1)), "bounding_boxes": {"boxes": BOXES}})
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_boxes_keep_their_places_where_images_are_half_types(policy: str) -> None:
+    boxes = np.array([[[3001.0, 1.0, 3003.0, 2.0]]], "float32")
+    data = {"images": np.zeros((1, 4, 4000, 1), "float32"), "bounding_boxes": {"boxes": boxes, "labels": [[1]]}}
+    made: Any = ab.layers.RandomFlip("vertical", bounding_box_format="xyxy", dtype=policy, seed=1)(data, training=True)
+    assert made["images"].dtype == policy.removeprefix("mixed_")
+    assert made["bounding_boxes"]["boxes"].dtype == "float32"
+    assert made["bounding_boxes"]["boxes"].numpy()[0, 0, [0, 2]].tolist() == [3001.0, 3003.0]
