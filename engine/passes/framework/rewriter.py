@@ -225,10 +225,15 @@ class Rewriter:
             self._disordered.setdefault(operation.graph, {})
 
     def replace_uses(self, old: Symbol, new: Symbol) -> None:
-        """Let everything that uses tensor `old` use `new`, another one of the same graph: hidden uses, too."""
-        uses = self._uses
-        for user in self.users(old):
+        """Let everything that uses tensor `old` use `new`, another one of the same graph: hidden uses, too.
+
+        Around regions, what is computed of it gets the specs that follow from its own.
+        """
+        uses, users = self._uses, list(self.users(old))
+        for user in users:
             self.set_inputs(user, [new if tensor is old else tensor for tensor in user.inputs])
+        if new.spec != old.spec and not isinstance(old.operation.graph, Region):
+            self._narrow(users)
         hidden, self._is_changed = uses.hidden.pop(old, 0), True
         if not hidden and old not in uses.named:
             return
@@ -245,6 +250,21 @@ class Rewriter:
                 op.cotangents = {
                     new if own is old else own: new if other is old else other for own, other in op.cotangents.items()
                 }
+
+    def _narrow(self, operations: list[Operation]) -> None:
+        pending = operations
+        while pending:
+            operation = pending.pop()
+            if operation.op.regions:
+                continue  # their parameters have the specs that it was made for
+            try:
+                found = operation.op.infer(*[tensor.spec for tensor in operation.inputs])
+            except (TypeError, ValueError, IndexError):
+                continue  # the run says which shapes do not fit
+            for output, spec in zip(operation.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+                if output.spec != spec and output.spec.accepts(spec):
+                    output.spec = spec
+                    pending += self.users(output)
 
     def insert(
         self,

@@ -140,7 +140,8 @@ def effects(block: Block) -> Iterator[str]:
 def specs(block: Block) -> Iterator[str]:
     """The outputs have the specs that follow from the inputs, or narrower ones.
 
-    In a region an op may refuse its inputs: the branch or loop may never run, and fails when it does.
+    In a region an op may refuse its inputs: the branch or loop may never run, and fails when it does. There outputs
+    may keep wider specs, too, where a value takes the place of one of which less was known.
     """
     for operation in block.operations:
         try:
@@ -154,7 +155,8 @@ def specs(block: Block) -> Iterator[str]:
             yield f"{block.named(operation)} has {len(operation.outputs)} outputs, its op gives {len(inferred)}"
             continue
         for tensor, spec in zip(operation.outputs, inferred, strict=True):
-            if tensor.spec != spec and not spec.accepts(tensor.spec):
+            is_kept = block.holder is not None and tensor.spec.accepts(spec)
+            if tensor.spec != spec and not spec.accepts(tensor.spec) and not is_kept:
                 yield f"output {tensor.index} of {block.named(operation)} is {tensor.spec}, its op gives {spec}"
 
 
