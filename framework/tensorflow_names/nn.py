@@ -143,7 +143,7 @@ def _order(data_format: str | None) -> str:
     return "channels_first" if data_format is not None and data_format.startswith("NC") else "channels_last"
 
 
-def inner_sizes(given: int | Sequence[int | Tensor], order: str, rank: int) -> int | tuple[int, ...]:
+def _inner_sizes(given: int | Sequence[int | Tensor], order: str, rank: int) -> int | tuple[int, ...]:
     """Return the sizes for space alone, where there is one for each of the `rank` + 2 axes."""
     if isinstance(given, int):
         return given
@@ -156,17 +156,18 @@ def inner_sizes(given: int | Sequence[int | Tensor], order: str, rank: int) -> i
 
 
 def _convolve(
+    op: Callable[..., Tensor],
     rank: int,
-    input: TensorLike,
-    filters: TensorLike,
+    tensors: Sequence[TensorLike],
     strides: int | Sequence[int],
     padding: str,
     data_format: str | None,
     dilations: int | Sequence[int] | None,
 ) -> Tensor:
+    """Apply a convolution of this package to an input and its filters, with TensorFlow's settings."""
     order = _order(data_format)
-    dilation = inner_sizes(1 if dilations is None else dilations, order, rank)
-    return ops.conv(input, filters, inner_sizes(strides, order, rank), padding.lower(), order, dilation)
+    dilation = _inner_sizes(1 if dilations is None else dilations, order, rank)
+    return op(*tensors, _inner_sizes(strides, order, rank), padding.lower(), order, dilation)
 
 
 def conv1d(
@@ -179,7 +180,7 @@ def conv1d(
     name: str | None = None,
 ) -> Tensor:
     """Convolve sequences with filters; arguments as of `conv2d`."""
-    return _convolve(1, input, filters, stride, padding, data_format, dilations)
+    return _convolve(ops.conv, 1, (input, filters), stride, padding, data_format, dilations)
 
 
 def conv2d(
@@ -201,7 +202,7 @@ def conv2d(
         data_format: such as "NHWC" or "NCHW".
         dilations: distances in the filters, like `strides`.
     """
-    return _convolve(2, input, filters, strides, padding, data_format, dilations)
+    return _convolve(ops.conv, 2, (input, filters), strides, padding, data_format, dilations)
 
 
 def conv3d(
@@ -214,7 +215,7 @@ def conv3d(
     name: str | None = None,
 ) -> Tensor:
     """Convolve volumes with filters; arguments as of `conv2d`."""
-    return _convolve(3, input, filters, strides, padding, data_format, dilations)
+    return _convolve(ops.conv, 3, (input, filters), strides, padding, data_format, dilations)
 
 
 def depthwise_conv2d(
@@ -227,9 +228,7 @@ def depthwise_conv2d(
     name: str | None = None,
 ) -> Tensor:
     """Convolve each channel with its own filters; arguments as of `conv2d`."""
-    order = _order(data_format)
-    dilation = inner_sizes(1 if dilations is None else dilations, order, 2)
-    return ops.depthwise_conv(input, filter, inner_sizes(strides, order, 2), padding.lower(), order, dilation)
+    return _convolve(ops.depthwise_conv, 2, (input, filter), strides, padding, data_format, dilations)
 
 
 def separable_conv2d(
@@ -243,10 +242,8 @@ def separable_conv2d(
     name: str | None = None,
 ) -> Tensor:
     """Convolve each channel with its own filters, then mix the channels; arguments as of `conv2d`."""
-    order = _order(data_format)
-    dilation = inner_sizes(1 if dilations is None else dilations, order, 2)
-    filters = depthwise_filter, pointwise_filter
-    return ops.separable_conv(input, *filters, inner_sizes(strides, order, 2), padding.lower(), order, dilation)
+    tensors = input, depthwise_filter, pointwise_filter
+    return _convolve(ops.separable_conv, 2, tensors, strides, padding, data_format, dilations)
 
 
 def conv2d_transpose(
@@ -298,7 +295,7 @@ def conv2d_transpose(
 
 
 def _pair(given: int | Sequence[int | Tensor], order: str) -> tuple[int, ...]:
-    sizes = inner_sizes(given, order, 2)
+    sizes = _inner_sizes(given, order, 2)
     return (sizes, sizes) if isinstance(sizes, int) else sizes
 
 
@@ -321,7 +318,7 @@ def _pooling(op: Callable[..., Tensor], rank: int, default: str, kind: str) -> C
             data_format: such as "NHWC" or "NCHW".
         """
         order = _order(data_format)
-        sizes = inner_sizes(ksize, order, rank), inner_sizes(strides, order, rank)
+        sizes = _inner_sizes(ksize, order, rank), _inner_sizes(strides, order, rank)
         return op(input, *sizes, padding.lower(), order)
 
     pool.__name__ = kind
