@@ -229,7 +229,7 @@ class Rewriter:
 
         Around regions, what is computed of it gets the specs that follow from its own.
         """
-        uses, users = self._uses, list(self.users(old))
+        uses, users = self._uses, self.users(old)
         for user in users:
             self.set_inputs(user, [new if tensor is old else tensor for tensor in user.inputs])
         if new.spec != old.spec and not isinstance(old.operation.graph, Region):
@@ -251,20 +251,16 @@ class Rewriter:
                     new if own is old else own: new if other is old else other for own, other in op.cotangents.items()
                 }
 
-    def _narrow(self, operations: list[Operation]) -> None:
-        pending = operations
+    def _narrow(self, pending: list[Operation]) -> None:
         while pending:
             operation = pending.pop()
             if operation.op.regions:
                 continue  # their parameters have the specs that it was made for
             try:
-                found = operation.op.infer(*[tensor.spec for tensor in operation.inputs])
+                narrower = narrow(operation)
             except (TypeError, ValueError, IndexError):
                 continue  # the run says which shapes do not fit
-            for output, spec in zip(operation.outputs, found if isinstance(found, tuple) else (found,), strict=True):
-                if output.spec != spec and output.spec.accepts(spec):
-                    output.spec = spec
-                    pending += self.users(output)
+            pending += [user for output in narrower for user in self.users(output)]
 
     def insert(
         self,
@@ -373,4 +369,19 @@ class Rewriter:
         return True
 
 
-__all__ = ["Rewriter"]
+def narrow(operation: Operation) -> list[Symbol]:
+    """Infer the outputs of an operation again; return those whose specs became narrower.
+
+    Raises:
+        TypeError, ValueError, IndexError: the op does not take its inputs.
+    """
+    found = operation.op.infer(*[tensor.spec for tensor in operation.inputs])
+    narrower: list[Symbol] = []
+    for output, spec in zip(operation.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+        if output.spec != spec and output.spec.accepts(spec):
+            output.spec = spec
+            narrower.append(output)
+    return narrower
+
+
+__all__ = ["Rewriter", "narrow"]

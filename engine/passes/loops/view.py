@@ -26,6 +26,7 @@ from ...ops.math.comparison import maximum
 from ..framework.assign import capture_late
 from ..framework.order import reorder
 from ..framework.prune import needed_in_region
+from ..framework.rewriter import narrow
 from .linear import Linear, array_size, counted, inside, trip_count
 from .users import Users
 
@@ -339,12 +340,7 @@ class LoopView:
         """Give an operation around the loop, and what is computed of it there, the specs that follow from inputs."""
         pending = [operation]
         while pending:
-            each = pending.pop()
-            found = each.op.infer(*[tensor.spec for tensor in each.inputs])
-            for output, spec in zip(each.outputs, found if isinstance(found, tuple) else (found,), strict=True):
-                if output.spec != spec and output.spec.accepts(spec):
-                    output.spec = spec
-                    pending += self.takers(output)
+            pending += [taker for output in narrow(pending.pop()) for taker in self.takers(output)]
 
     def replace(self, old: Symbol, new: Symbol) -> None:
         """Let all that takes tensor `old` of the body take `new` instead; so do histories."""
