@@ -459,8 +459,8 @@ def arrays_of(structure: object) -> Any:
 def owned_arrays_of(structure: object) -> Any:
     """Return tuples and dicts as `arrays_of`, with read-only arrays, which their giver does not change either.
 
-    What can be written is copied. So a later change of an array does not change the dataset, and elements, which are
-    parts of the arrays, can't be changed by those who iterate: as in TensorFlow.
+    Arrays that can be written are copied. So a later change of an array does not change the dataset, and elements,
+    which are parts of the arrays, can't be changed by those who iterate: as in TensorFlow.
     """
     if isinstance(structure, tuple):
         return tuple(owned_arrays_of(part) for part in cast(tuple[Any, ...], structure))

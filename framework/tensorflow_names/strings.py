@@ -33,8 +33,8 @@ def split(
         maxsplit: the largest number of splits of a text; -1 for any.
 
     Returns:
-        Of one text a vector of its parts. Of several texts, which is a ragged tensor in TensorFlow, the parts with ""
-        behind those of shorter rows, and how many parts each text has.
+        For one text, the vector of its parts. For several texts, for which TensorFlow has a ragged tensor, their parts
+        with "" behind those of shorter rows, and how many parts each text has.
     """
     texts_in = ops.convert_to_tensor(input, "string")
     parts = texts.split(texts_in, sep, maxsplit)
