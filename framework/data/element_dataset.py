@@ -33,9 +33,12 @@ class ElementDataset(Transformations):
     [[11, 22], [33]]
     """
 
-    def __init__(self, elements: Callable[[], Iterator[Any]], count: int | None = None) -> None:
+    def __init__(
+        self, elements: Callable[[], Iterator[Any]], count: int | None = None, draws_order: bool = False
+    ) -> None:
         self._elements = elements
         self._count = count
+        self.draws_order = draws_order
 
     def __repr__(self) -> str:
         return f"<ElementDataset: {'of unknown length' if self._count is None else f'{self._count} elements'}>"
@@ -171,9 +174,7 @@ class ElementDataset(Transformations):
                 items = iter(row)
                 yield map_structure(lambda _, items=items: next(items), structure)
 
-        made = cls(elements, known)
-        made.draws_order = any(part.draws_order for part in parts)
-        return made
+        return cls(elements, known, any(part.draws_order for part in parts))
 
     @classmethod
     def choose_from_datasets(
@@ -249,9 +250,7 @@ class ElementDataset(Transformations):
                 if not item:
                     left[place] = 0
 
-        made = cls(elements)
-        made.draws_order = True
-        return made
+        return cls(elements, draws_order=True)
 
     # Transformations of single elements and of parts of the dataset ---------------------------------------------------
 

@@ -47,12 +47,12 @@ class Transformations(ABC):
     def cardinality(self) -> int:
         """Return the number of elements; -2 if it is not known."""
 
-    def _derived(self, elements: Callable[[], Iterator[Any]], count: int | None = None) -> ElementDataset:
+    def _derived(
+        self, elements: Callable[[], Iterator[Any]], count: int | None = None, draws_order: bool = False
+    ) -> ElementDataset:
         from .element_dataset import ElementDataset  # which is made of this class
 
-        made = ElementDataset(elements, count)
-        made.draws_order = self.draws_order
-        return made
+        return ElementDataset(elements, count, self.draws_order or draws_order)
 
     @property
     def _known(self) -> int | None:
@@ -103,9 +103,8 @@ class Transformations(ABC):
             yield from self.as_numpy_iterator()
             yield from dataset.as_numpy_iterator()
 
-        made = self._derived(elements, None if first is None or second is None else first + second)
-        made.draws_order = self.draws_order or dataset.draws_order
-        return made
+        count = None if first is None or second is None else first + second
+        return self._derived(elements, count, dataset.draws_order)
 
     def repeat(self, count: int | None = None, name: str | None = None) -> ElementDataset:
         """Repeat the elements `count` times; without end for None and -1."""
@@ -210,9 +209,7 @@ class Transformations(ABC):
                 yield buffer[place]
                 buffer[place : place + 1] = islice(source, 1)
 
-        made = self._derived(elements, self._known)
-        made.draws_order = self.draws_order or is_new or seed is None
-        return made
+        return self._derived(elements, self._known, is_new or seed is None)
 
     # Datasets of elements ---------------------------------------------------------------------------------------------
 
