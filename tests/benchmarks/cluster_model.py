@@ -28,6 +28,8 @@ class Costs(NamedTuple):
         latency: seconds from a request to the first byte.
         parameters, gradients: bytes that a worker reads, and sends, in a step.
         apply: seconds in which a set is applied.
+        pieces: of how many tensors the parameters of a ps task consist. They come one after the other. The gradient
+            of one is sent while the next one comes, so that this is for steps that compute nothing.
     """
 
     link: float
@@ -36,6 +38,7 @@ class Costs(NamedTuple):
     parameters: float
     gradients: float
     apply: float
+    pieces: int = 1
 
 
 class Link:
@@ -64,6 +67,29 @@ class Link:
         if self._ends:
             self._virtual += (now - self._now) * self._rate / len(self._ends)
         self._now = now
+
+
+class Stream:
+    """Pieces of which each is sent when the one before it has arrived.
+
+    Args:
+        send: sends a piece, and calls what it is given when the piece has arrived.
+        arrived: called for each piece.
+    """
+
+    def __init__(self, send: Callable[[Callable[[], None]], None], arrived: Callable[[], None]) -> None:
+        self._send, self._arrived, self._waiting = send, arrived, 0
+
+    def add(self) -> None:
+        self._waiting += 1
+        if self._waiting == 1:
+            self._send(self._sent)
+
+    def _sent(self) -> None:
+        self._waiting -= 1
+        if self._waiting:
+            self._send(self._sent)
+        self._arrived()
 
 
 class Training:
@@ -151,18 +177,25 @@ class Training:
             self._work(worker, attempt.outcome())
 
     def _work(self, worker: int, ticket: Any) -> None:
-        def computed() -> None:
-            self._send(self._up, self._costs.gradients, sent)
+        pieces = self._costs.pieces
+        left = pieces
 
         def sent() -> None:
+            nonlocal left
+            left -= 1
+            if left:
+                return
             self._state.commit(worker, 1, ticket.number, 1)
             self._apply()
             if not self._synchronous:
                 self.durations.append(self.now - self._begun[worker])
             self._take(worker)
 
-        read = lambda: self._later(self._compute(self._rng), computed)  # noqa: E731 - one event after another
-        self._send(self._down, self._costs.parameters, read)
+        gradients = Stream(lambda done: self._send(self._up, self._costs.gradients / pieces, done), sent)
+        read = lambda: self._later(self._compute(self._rng), gradients.add)  # noqa: E731 - one event after another
+        parameters = Stream(lambda done: self._send(self._down, self._costs.parameters / pieces, done), read)
+        for _ in range(pieces):
+            parameters.add()
 
     def _apply(self) -> None:
         if self._is_applying:

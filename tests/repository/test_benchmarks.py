@@ -214,6 +214,10 @@ def test_simulated_clusters(load: Any) -> None:
     np.testing.assert_allclose(steps, 0.2 + 0.5 + 0.1 + 0.1)  # both workers share the link, both ways
     alone = model.Training(6, 1, 0, lambda rng: 0.5, costs._replace(card=1e8)).run()
     np.testing.assert_allclose(alone, 1.0 + 0.5 + 0.5 + 0.1)  # by the worker's own card
+    null = costs._replace(parameters=1e8, gradients=1e8, apply=0.0)
+    for pieces, seconds in ((1, 0.4), (4, 0.25)):  # of five parts of the time one reads, three do both, and one writes
+        steps = model.Training(6, 2, 0, lambda rng: 0.0, null._replace(pieces=pieces)).run()
+        np.testing.assert_allclose(steps, seconds)
 
     def slow(rng: Any) -> float:
         return 5.0 if rng.random() < 0.1 else 0.5
