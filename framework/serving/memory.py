@@ -7,6 +7,7 @@ import sys
 from functools import cache
 from typing import Any
 
+from ...engine.common.memory import release_pages
 from .storage import ServableError
 
 
@@ -45,10 +46,11 @@ class Memory:
 
 
 def give_back() -> None:
-    """Give memory that nobody uses back to the system, where the C library keeps it (glibc)."""
+    """Give memory that nobody uses back to the system: what the C library keeps (glibc), and the compiler's code."""
     trim = _trim()
     if trim is not None:
         trim(0)
+    release_pages("libllvmlite")
 
 
 @cache

@@ -238,7 +238,13 @@ def _loaded_and_warm(
     servable = load_any(path, number)
     if isinstance(servable, Decoder):
         servable.warm_up()
-        return servable
+    else:
+        _warm_up(servable, shapes, max_batch_size)
+    give_back()
+    return servable
+
+
+def _warm_up(servable: Servable, shapes: tuple[Any, ...], max_batch_size: int) -> None:
     servable.warm_up(max_batch_size)
     for signature, arrays in shapes:
         if servable.takes(signature, arrays):
@@ -246,4 +252,3 @@ def _loaded_and_warm(
                 servable.run(arrays, signature)
             except RequestError:  # an op may refuse values that are all alike
                 continue
-    return servable
