@@ -68,10 +68,10 @@ async def start_front(
         bound = (
             server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
         )
-    except RuntimeError as error:
-        raise OSError(f"Can't listen on {address} for gRPC: {error}.") from error
+    except RuntimeError:  # which names no reason
+        bound = 0
     if not bound:
-        raise OSError(f"Can't listen on {address} for gRPC. Is the port taken?")
+        raise OSError(f"Can't listen on {address} for gRPC. Is the port taken, or the address of another machine?")
     await server.start()
     return server, bound
 

@@ -111,6 +111,8 @@ def _add_batching(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until the process is terminated or interrupted; requests under way end. A second signal ends at once."""
+    if options.log_format == "json":
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core reads it when it loads; its lines are no JSON
     with logging_to_stderr(options.log_format):
         missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
         if missing:

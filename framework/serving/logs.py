@@ -32,6 +32,8 @@ class JsonLines(logging.Formatter):
 def logging_to_stderr(format: str) -> Generator[None]:
     """Let loggers write to standard error, as long as the block runs: the server's, and warnings of all others.
 
+    Python's warnings are among these.
+
     Args:
         format: one of `FORMATS`.
     """
@@ -41,8 +43,10 @@ def logging_to_stderr(format: str) -> Generator[None]:
     level = logger.level
     root.addHandler(handler)
     logger.setLevel(logging.INFO)
+    logging.captureWarnings(True)
     try:
         yield
     finally:
+        logging.captureWarnings(False)
         root.removeHandler(handler)
         logger.setLevel(level)

@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import json
+import os
 import re
 import signal
 import socket
@@ -118,6 +119,23 @@ def test_why_it_can_not_start_is_json_where_that_is_asked_for(capsys: pytest.Cap
     (line,) = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert line["level"] == "error"
     assert "/nowhere" in line["message"]
+
+
+def test_what_others_say_is_json_where_that_is_asked_for(models: Path, tmp_path: Path) -> None:
+    """gRPC's core has lines of its own for a port that is taken, and Python for a warning."""
+    (tmp_path / "warning.py").write_text("import warnings\nwarnings.warn('of a module')\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-W", "default", "-m", "anabranch", "serve", "--log-format", "json"]
+        command += ["--model", f"letters={models / 'letters'}", "--rest-port", "0", "--grpc-port", port]
+        command += ["--import", "warning"]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        environment.pop("GRPC_VERBOSITY", None)  # other tests' modules set it
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert ended.returncode == 2
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert "py.warnings" in [line["logger"] for line in lines]
+    assert lines[-1]["message"].startswith(f"Can't listen on 127.0.0.1:{port} for gRPC. Is the port taken")
 
 
 @pytest.mark.parametrize("option", ["--rest-port", "--grpc-port"])
