@@ -12,7 +12,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
-from .box_formats import Size
+from .box_formats import Size, warped_sides
 from .images import RandomImageLayer, Transformation, check_choice, factor_pair
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ _INTERPOLATIONS = ("nearest", "bilinear")
 @config_from_signature()
 class RandomWarp(RandomImageLayer):
     """The base of layers that move pixels: a matrix for each image, by which `ops.image.affine_transform` warps it."""
+
+    moves_boxes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -54,6 +56,9 @@ class RandomWarp(RandomImageLayer):
             data_format=self.data_format,
         )
 
+    def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
+        return warped_sides(sides, transformation["matrix"])
+
     def _float_size(self, images: Tensor) -> tuple[Tensor, Tensor]:
         height, width = self._size(images)
         return ops.cast(height, "float32"), ops.cast(width, "float32")
@@ -76,6 +81,7 @@ class RandomRotation(RandomWarp):
         seed: an integer, so that a new process draws the same.
         fill_value: the value outside with "constant".
         data_format: "channels_last" or "channels_first".
+        bounding_box_format: see `ImageLayer`. Boxes around boxes that were turned are larger than what was inside.
 
     Raises:
         ValueError: the factor is outside of [-1, 1], or a mode is unknown.
@@ -116,7 +122,7 @@ class RandomZoom(RandomWarp):
     Args:
         height_factor: how much the height shrinks (negative: grows) at most, or a range; 0.2 shows 20 % more.
         width_factor: as `height_factor`; None keeps the aspect ratio.
-        fill_mode, interpolation, seed, fill_value, data_format: as of `RandomRotation`.
+        fill_mode, interpolation, seed, fill_value, data_format, bounding_box_format: as of `RandomRotation`.
 
     Raises:
         ValueError: a factor is outside of (-1, 1], or a mode is unknown.
@@ -161,8 +167,7 @@ class RandomTranslation(RandomWarp):
     Args:
         height_factor: how far down at most, or a range, as a part of the height; negative ones move up.
         width_factor: how far to the right, as a part of the width.
-        fill_mode, interpolation, seed, fill_value, data_format: as of `RandomRotation`.
-        bounding_box_format: see `ImageLayer`.
+        fill_mode, interpolation, seed, fill_value, data_format, bounding_box_format: as of `RandomRotation`.
 
     Raises:
         ValueError: a factor is outside of [-1, 1], or a mode is unknown.
@@ -172,8 +177,6 @@ class RandomTranslation(RandomWarp):
     Tensor([[0., 0.],
             [1., 1.]], dtype=float32)
     """
-
-    moves_boxes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -198,11 +201,6 @@ class RandomTranslation(RandomWarp):
         right = self._uniform(images, *self._width_range, ones=0) * width
         zeros, ones = ops.zeros_like(down), ops.ones_like(down)
         return {"matrix": _matrix(ones, zeros, -right, zeros, ones, -down)}
-
-    def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
-        matrix = transformation["matrix"]  # gives the place in the old image of each place in the new one
-        moved = ops.stack([matrix[:, 2], matrix[:, 5], matrix[:, 2], matrix[:, 5]], axis=-1)
-        return sides - ops.expand_dims(moved, 1)
 
 
 @config_from_signature()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
+from .box_formats import Size
 from .images import RandomImageLayer, Transformation, factor_pair
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class MixUp(_Mixing):
             the middle.
         data_format: "channels_last" or "channels_first".
         seed: an integer, so that a new process draws the same.
+        bounding_box_format: see `ImageLayer`. Boxes of the other image are put behind those of each.
 
     Labels are one-hot, or probabilities: ``{"images": ..., "labels": ...}``, ``(batch, classes)``.
 
@@ -54,6 +56,8 @@ class MixUp(_Mixing):
     >>> np.allclose(mixed["images"].ravel(), mixed["labels"][:, 1])
     True
     """
+
+    moves_boxes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -74,6 +78,13 @@ class MixUp(_Mixing):
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         return _mixed(images, transformation)
+
+    def _on_batch_of_boxes(
+        self, given: dict[str, Any], transformation: Transformation, old: Size, new: Size
+    ) -> dict[str, Any]:
+        own = {name: ops.convert_to_tensor(part) for name, part in given.items()}
+        partners = transformation["partners"]
+        return {name: ops.concatenate([part, ops.take(part, partners, axis=0)], axis=1) for name, part in own.items()}
 
 
 @config_from_signature()

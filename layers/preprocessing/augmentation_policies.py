@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.control_flow import switch
@@ -19,6 +19,7 @@ from .augmentation import RandomBrightness, RandomContrast, RandomRotation, Rand
 from .augmentation_colors import RandomColorDegeneration, RandomPosterization, RandomSharpness
 from .augmentation_histograms import AutoContrast, Equalization, Solarization
 from .augmentation_warps import RandomShear
+from .box_formats import Size, moved_boxes, seen_sides, sides_of
 from .images import ImageLayer, RandomImageLayer, Transformation, factor_pair, value_pair
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ _VALUES = ("random_posterization", "solarization", "auto_contrast", "equalizatio
 @config_from_signature()
 class _Policy(RandomImageLayer):
     """The base of layers that choose from other layers; what is chosen is chosen for a whole batch."""
+
+    moves_boxes: ClassVar[bool] = True
+    augments_boxes: ClassVar[bool] = False  # whether `augment` takes "sides", those of boxes in pixels
 
     def __init__(
         self,
@@ -80,29 +84,39 @@ class _Policy(RandomImageLayer):
             )
         if not self.is_active(training):
             return {**data, **given}
+        size = self._size(given["images"])
+        has_boxes = self.augments_boxes and "bounding_boxes" in data
+        if has_boxes:
+            given["sides"] = sides_of(data["bounding_boxes"]["boxes"], self._box_form, size)
         single = given["images"].ndim == 3
         batch = {name: ops.expand_dims(part, 0) if single else part for name, part in given.items()}
         made = self.augment(batch)
-        return {**data, **{name: ops.squeeze(part, 0) if single else part for name, part in made.items()}}
+        done = {**data, **{name: ops.squeeze(part, 0) if single else part for name, part in made.items()}}
+        if has_boxes:
+            done["bounding_boxes"] = moved_boxes(data["bounding_boxes"], done.pop("sides"), self._box_form, size)
+        return done
 
     def augment(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A batch of images, and the masks that go with them, transformed."""
+        """A batch of images, and the masks and boxes that go with them, transformed."""
         raise NotImplementedError(f"{type(self).__name__} does not define augment().")
 
     def _by_number(self, number: object, batch: dict[str, Tensor], nothing: int = 0) -> dict[str, Tensor]:
         """Return what the layer of that number makes of a batch; `nothing` further numbers leave it as it is."""
         layers = [getattr(self, name) for name in self.names]
-        branches = [_applying(layer) for layer in layers] + [_unchanged] * nothing
+        branches = [_applying(layer, self._size(batch["images"])) for layer in layers] + [_unchanged] * nothing
         return switch(number, branches, batch)
 
 
-def _applying(layer: ImageLayer) -> Any:
+def _applying(layer: ImageLayer, size: Size) -> Any:
     def apply(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         drawn: Transformation = layer.draw(batch["images"])
         made = {"images": _like(layer.transform(batch["images"], drawn), batch["images"])}
         if "segmentation_masks" in batch:
             masks = batch["segmentation_masks"]
             made["segmentation_masks"] = layer.transform(masks, drawn, True) if layer.moves_pixels else masks
+        if "sides" in batch:
+            sides = batch["sides"]
+            made["sides"] = seen_sides(layer.transform_boxes(sides, drawn, size), size) if layer.moves_pixels else sides
         return made
 
     return apply
@@ -127,6 +141,7 @@ class RandAugment(_Policy):
         interpolation: "bilinear" or "nearest", of those that move pixels.
         seed: an integer, so that a new process draws the same.
         data_format: "channels_last" or "channels_first".
+        bounding_box_format: see `ImageLayer`.
 
     They are `RandomShear`, `RandomTranslation`, `RandomRotation`, `RandomBrightness`, `RandomColorDegeneration`,
     `RandomContrast`, `RandomSharpness`, `RandomPosterization`, `Solarization`, `AutoContrast` and `Equalization`. Only
@@ -139,6 +154,8 @@ class RandAugment(_Policy):
     >>> RandAugment(seed=1)(np.full((2, 8, 8, 3), 100.0)).shape
     (2, 8, 8, 3)
     """
+
+    augments_boxes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -174,6 +191,7 @@ class AugMix(_Policy):
         interpolation: "bilinear" or "nearest", of those that move pixels.
         seed: an integer, so that a new process draws the same.
         data_format: "channels_last" or "channels_first".
+        bounding_box_format: see `ImageLayer`. Boxes stay as they are, as a part of the image itself does.
 
     Raises:
         ValueError: a number is outside of what is said above.

@@ -9,8 +9,10 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ...engine.ops.random.keys import take_key
+from ...engine.ops.signal.warping import homography
 from ..core.layer_config import config_from_signature
 from .augmentation import RandomWarp
+from .box_formats import Size, warped_sides
 from .images import RandomImageLayer, Transformation, check_choice, factor_pair, value_pair
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class RandomShear(RandomWarp):
         fill_value: the value outside with "constant".
         data_format: "channels_last" or "channels_first".
         seed: an integer, so that a new process draws the same.
+        bounding_box_format: see `ImageLayer`.
 
     Raises:
         ValueError: a factor is outside of [0, 1], or a mode is unknown.
@@ -89,10 +92,13 @@ class RandomPerspective(RandomImageLayer):
         fill_value: the value outside.
         seed: an integer, so that a new process draws the same.
         data_format: "channels_last" or "channels_first".
+        bounding_box_format: see `ImageLayer`.
 
     Raises:
         ValueError: factor or scale are outside of [0, 1], or the interpolation is unknown.
     """
+
+    moves_boxes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -135,6 +141,11 @@ class RandomPerspective(RandomImageLayer):
             data_format=self.data_format,
         )
         return ops.where(transformation["chosen"], seen, images)
+
+    def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
+        chosen = ops.reshape(transformation["chosen"], (-1, 1, 1))
+        moved = warped_sides(sides, homography(transformation["starts"], transformation["ends"]))
+        return ops.where(chosen, moved, sides)
 
 
 @config_from_signature()

@@ -1,8 +1,7 @@
-"""Formats of boxes around things in images, and `moved_boxes`: boxes as they are after an image was moved."""
+"""Boxes around things in images: their formats, and where they are after the image was moved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...engine import ops
@@ -54,33 +53,71 @@ def from_sides(sides: Tensor, form: str) -> Tensor:
     return ops.concatenate([top, left, bottom, right] if swapped else [left, top, right, bottom], axis=-1)
 
 
-def moved_boxes(
-    given: dict[str, Any], form: tuple[bool, str], old: Size, new: Size, move: Callable[[Tensor], Tensor]
-) -> dict[str, Any]:
-    """Move boxes as the image around them was moved, and cut off what is outside of it.
+def sides_of(boxes: Any, form: tuple[bool, str], size: Size) -> Tensor:
+    """Return left, top, right and bottom in pixels.
+
+    Args:
+        boxes: ``[batch, n, 4]``.
+        form: of the boxes, as `known_format` gives it.
+        size: of the image.
+    """
+    is_relative, rest = form
+    sides = to_sides(ops.cast(ops.convert_to_tensor(boxes), "float32"), rest)
+    return sides * _far_sides(size) if is_relative else sides
+
+
+def moved_boxes(given: dict[str, Any], sides: Tensor, form: tuple[bool, str], size: Size) -> dict[str, Any]:
+    """Replace boxes by those of other sides, cut off at the image's edges.
 
     Args:
         given: "boxes" ``[batch, n, 4]``, "labels" ``[batch, n]``, and other entries, which stay.
+        sides: left, top, right and bottom of the boxes in pixels, as they are now.
         form: of the boxes, as `known_format` gives it.
-        old, new: the sizes of the image before and after.
-        move: gives new sides of sides (left, top, right, bottom) in pixels.
+        size: of the image as it is now.
 
     Returns:
         The same entries. Boxes of which nothing is left have the label -1. Padding (boxes of -1 or of 0 alone) is 0.
     """
-    boxes = ops.cast(ops.convert_to_tensor(given["boxes"]), "float32")
+    boxes = ops.convert_to_tensor(given["boxes"])
     is_padding = ops.logical_or(ops.all(boxes == -1, axis=-1), ops.all(boxes == 0, axis=-1))
-    is_relative, rest = form
-    sides = to_sides(boxes, rest)
-    sides = move(sides * _sides_of(old) if is_relative else sides)
-    sides = ops.minimum(ops.maximum(sides, 0.0), _sides_of(new))
-    sides = ops.where(ops.expand_dims(is_padding, -1), 0.0, sides)
+    sides = ops.where(ops.expand_dims(is_padding, -1), 0.0, _cut_off(sides, size))
     labels = ops.convert_to_tensor(given["labels"])
-    is_left = ops.all(sides[..., 2:] > sides[..., :2], axis=-1)
-    found = from_sides(sides / _sides_of(new) if is_relative else sides, rest)
-    return {**given, "boxes": found, "labels": ops.where(is_left, labels, ops.cast(-1, labels.dtype))}
+    is_relative, rest = form
+    found = from_sides(sides / _far_sides(size) if is_relative else sides, rest)
+    return {**given, "boxes": found, "labels": ops.where(_is_left(sides), labels, ops.cast(-1, labels.dtype))}
 
 
-def _sides_of(size: Size) -> Tensor:
+def warped_sides(sides: Tensor, matrix: Tensor) -> Tensor:
+    """Return the sides of the smallest boxes around boxes whose image was warped.
+
+    Args:
+        sides: left, top, right and bottom in pixels, ``[batch, n, 4]``.
+        matrix: ``[batch, 8]`` as `ops.image.affine_transform` takes it: from the numbers of a new pixel to those of
+            the old one. The middle of pixel 0 is half a pixel behind the edge of the image, from which sides count.
+    """
+    back = ops.reshape(ops.concatenate([matrix, ops.ones_like(matrix[:, :1])], axis=-1), (-1, 3, 3))
+    left, top, right, bottom = parts_of(sides - 0.5)
+    x, y = (ops.concatenate(each, axis=-1) for each in ([left, right, left, right], [top, top, bottom, bottom]))
+    corners = ops.stack([x, y, ops.ones_like(x)], axis=-1)  # (batch, n, 4, 3)
+    moved = ops.einsum("bij,bncj->bnci", ops.inv(back), corners)
+    found = moved[..., :2] / moved[..., 2:] + 0.5
+    return ops.concatenate([ops.min(found, axis=2), ops.max(found, axis=2)], axis=-1)
+
+
+def seen_sides(sides: Tensor, size: Size) -> Tensor:
+    """Cut boxes off at the image's edges; those outside of it become points, and stay points when they move on."""
+    cut = _cut_off(sides, size)
+    return ops.where(ops.expand_dims(_is_left(cut), -1), cut, 0.0)
+
+
+def _cut_off(sides: Tensor, size: Size) -> Tensor:
+    return ops.minimum(ops.maximum(sides, 0.0), _far_sides(size))
+
+
+def _is_left(sides: Tensor) -> Tensor:
+    return ops.all(sides[..., 2:] > sides[..., :2], axis=-1)
+
+
+def _far_sides(size: Size) -> Tensor:
     height, width = (ops.cast(each, "float32") for each in size)
     return ops.stack([width, height, width, height])

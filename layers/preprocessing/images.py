@@ -1,7 +1,7 @@
 """Image layers: `Resizing`, `CenterCrop`, and what is done to training images at random: flips and crops.
 
 All take one image ``(height, width, channels)`` or a batch of images, or a dict with ``"images"`` beside
-``"labels"`` and ``"segmentation_masks"``; some take ``"bounding_boxes"``, too. What is drawn at random is drawn for
+``"labels"``, ``"segmentation_masks"`` and ``"bounding_boxes"``. What is drawn at random is drawn for
 each image of a batch.
 """
 
@@ -18,7 +18,7 @@ from ...engine.graph import Tensor
 from ...engine.ops.random import samplers as random
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
-from .box_formats import Size, known_format, moved_boxes, parts_of
+from .box_formats import Size, known_format, moved_boxes, parts_of, sides_of
 
 if TYPE_CHECKING:
     from ...engine.ops.arrays.shaping import DimLike
@@ -44,7 +44,7 @@ class ImageLayer(Layer):
 
     # What becomes of segmentation masks: True where pixels move, False where only colours change.
     moves_pixels: ClassVar[bool] = True
-    moves_boxes: ClassVar[bool] = False  # whether a class that moves pixels defines `transform_boxes`
+    moves_boxes: ClassVar[bool] = False  # whether a class that moves pixels has a rule for boxes
 
     def __init__(
         self, data_format: str | None = None, bounding_box_format: str | None = None, **kwargs: Unpack[LayerOptions]
@@ -110,14 +110,20 @@ class ImageLayer(Layer):
     def _on_boxes(
         self, given: dict[str, Any], transformation: Transformation, old: Size, new: Size, is_single: bool
     ) -> dict[str, Any]:
+        boxes = {name: ops.expand_dims(part, 0) for name, part in given.items()} if is_single else given
+        moved = self._on_batch_of_boxes(boxes, transformation, old, new)
+        return {name: ops.squeeze(part, 0) for name, part in moved.items()} if is_single else moved
+
+    def _on_batch_of_boxes(
+        self, given: dict[str, Any], transformation: Transformation, old: Size, new: Size
+    ) -> dict[str, Any]:
+        sides = self.transform_boxes(sides_of(given["boxes"], self._box_form, old), transformation, old)
+        return moved_boxes(given, sides, self._box_form, new)
+
+    @property
+    def _box_form(self) -> tuple[bool, str]:
         assert self.bounding_box_format is not None
-        form = known_format(self.bounding_box_format, "bounding_box_format")
-        parts = ("boxes", "labels")
-        tensors = {name: ops.convert_to_tensor(given[name]) for name in parts}
-        if is_single:
-            tensors = {name: ops.expand_dims(part, 0) for name, part in tensors.items()}
-        moved = moved_boxes(tensors, form, old, new, lambda sides: self.transform_boxes(sides, transformation, old))
-        return {**given, **{name: ops.squeeze(moved[name], 0) if is_single else moved[name] for name in parts}}
+        return known_format(self.bounding_box_format, "bounding_box_format")
 
     def _on_labels(self, data: TensorLike, images: Tensor, transformation: Transformation) -> Tensor:
         labels = ops.convert_to_tensor(data)
@@ -128,6 +134,11 @@ class ImageLayer(Layer):
     def _check_keys(self, data: dict[str, Any]) -> None:
         takes_boxes = self.moves_boxes or not self.moves_pixels
         others = ["labels", "segmentation_masks", *(["bounding_boxes"] if takes_boxes else [])]
+        if "bounding_boxes" in data and not takes_boxes:
+            raise ValueError(
+                f"Layer {self.name!r} can't take 'bounding_boxes': {type(self).__name__} moves pixels of a box to "
+                "several places. Leave the boxes out, or use another layer, such as RandomRotation or MixUp."
+            )
         if set(data) - {"images", *others} or "images" not in data:
             raise ValueError(
                 f"Layer {self.name!r} takes images, or a dict with 'images' and perhaps "
@@ -478,10 +489,13 @@ class RandomCrop(RandomImageLayer):
         height, width: the size of the window.
         seed: an integer, so that a new process draws the same.
         data_format: "channels_last" or "channels_first".
+        bounding_box_format: see `ImageLayer`.
 
     Raises:
         ValueError: a size is no positive integer, or that of the images is unknown.
     """
+
+    moves_boxes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -516,6 +530,17 @@ class RandomCrop(RandomImageLayer):
         made = self._window(images, top, left, min(self.height, height - top), min(self.width, width - left))
         how = "nearest" if is_mask else "bilinear"
         return ops.image.resize(made, (self.height, self.width), interpolation=how, data_format=self.data_format)
+
+    def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
+        (height, width), top, left = size, transformation["top"], transformation["left"]
+        start = ops.cast(ops.stack([left, top, left, top]), "float32")
+        if height > self.height and width > self.width:
+            return sides - start
+        down, across = (
+            full / min(full, old - first)
+            for full, old, first in ((self.height, height, top), (self.width, width, left))
+        )
+        return (sides - start) * ops.convert_to_tensor([across, down, across, down], "float32")
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return self._resized_shape(input_shape, self.height, self.width)

@@ -122,6 +122,106 @@ def test_a_box_is_where_its_pixels_are(make: Any, data_format: str) -> None:
         np.testing.assert_allclose(box, seen, atol=1e-4)
 
 
+def constant(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    return lambda **more: layer(*args, fill_mode="constant", **kwargs, **more)
+
+
+# Boxes of Keras 3.15.1 are up to a pixel away for rotations and zooms, which it counts from pixels' edges in one place
+# and from their middles in the other; those of its RandomCrop have their axes swapped, and its sheared ones go too far.
+@pytest.mark.parametrize(
+    ("make", "atol"),
+    [
+        (constant(layers.RandomRotation, (0.5, 0.5)), 1e-3),
+        (constant(layers.RandomRotation, (30 / 360, 30 / 360)), 1.0),
+        (constant(layers.RandomRotation, (-0.125, -0.125)), 1.0),
+        (constant(layers.RandomZoom, (-0.5, -0.5)), 1e-3),
+        (constant(layers.RandomZoom, (0.5, 0.5), (0.0, 0.0)), 1e-3),
+        (constant(layers.RandomShear, (0.5, 0.5), seed=3), 1.0),
+        (constant(layers.RandomShear, 0.0, (0.4, 0.4), seed=5), 1.0),
+        (lambda **more: layers.RandomPerspective(1.0, 0.5, seed=1, **more), 1.0),
+        (lambda **more: layers.RandomPerspective(0.0, seed=1, **more), 1e-3),
+        (lambda **more: layers.RandomCrop(12, 20, seed=3, **more), 1e-3),
+        (lambda **more: layers.RandomCrop(48, 24, seed=3, **more), 1.0),
+    ],
+)
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+def test_boxes_around_what_was_warped(make: Any, atol: float, data_format: str) -> None:
+    images = np.zeros((3, 24, 36, 1), "float32")
+    boxes = np.array([[6, 6, 18, 18], [12, 3, 24, 12], [0, 0, 36, 24]], "float32")
+    for image, (left, top, right, bottom) in zip(images, boxes.astype(int), strict=True):
+        image[top:bottom, left:right] = 1.0
+    axes = (0, 1, 2, 3) if data_format == "channels_last" else (0, 3, 1, 2)
+    given = converted(boxes[:, None], "xyxy", "rel_center_xywh", 24, 36)
+    made = make(bounding_box_format="rel_center_xywh", data_format=data_format)(
+        {"images": images.transpose(axes), "bounding_boxes": {"boxes": given, "labels": [[1], [2], [3]]}}, training=True
+    )
+    found = made["images"].numpy().transpose(np.argsort(axes))[..., 0]
+    moved = converted(made["bounding_boxes"]["boxes"], "rel_center_xywh", "xyxy", *found.shape[1:])[:, 0]
+    for image, box in zip(found, moved, strict=True):
+        rows, columns = np.nonzero(image > 0.5)
+        np.testing.assert_allclose(
+            box, [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1], atol=atol, rtol=0
+        )
+    assert made["bounding_boxes"]["labels"].numpy().tolist() == [[1], [2], [3]]
+
+
+def test_mixed_images_have_the_boxes_of_both() -> None:
+    given = data_of("xyxy")
+    given["images"] += np.array([1.0, 3.0], "float32").reshape(2, 1, 1, 1)
+    for seed in range(4):
+        made = layers.MixUp(2.0, seed=seed, bounding_box_format="xyxy")(given, training=True)
+        is_swapped = float(made["images"][0, 0, 0, 0]) > 1.001
+        order = [1, 0] if is_swapped else [0, 1]
+        found = {name: np.asarray(part) for name, part in made["bounding_boxes"].items()}
+        np.testing.assert_array_equal(found["boxes"], np.concatenate([BOXES, BOXES[order]], axis=1))
+        np.testing.assert_array_equal(found["labels"], np.concatenate([LABELS, LABELS[order]], axis=1))
+
+
+@pytest.mark.parametrize("is_single", [False, True])
+def test_boxes_of_drawn_augmentations_are_around_what_is_seen(is_single: bool) -> None:
+    image = np.zeros((40, 60, 1), "float32")
+    image[10:30, 20:44] = 200.0
+    boxes = np.array([[20, 10, 44, 30], [-1, -1, -1, -1]], "float32")
+    data: dict[str, Any] = {"images": image, "segmentation_masks": image / 200.0}
+    data["bounding_boxes"] = {"boxes": boxes, "labels": np.array([7, -1])}
+    if not is_single:
+        data = {**data, "images": image[None], "segmentation_masks": image[None] / 200.0}
+        data["bounding_boxes"] = {"boxes": boxes[None], "labels": np.array([[7, -1]])}
+    moved = 0
+    for seed in range(12):
+        layer = layers.RandAugment(num_ops=2, factor=(0.01, 0.02), seed=seed, bounding_box_format="xyxy")
+        made = layer(data, training=True)
+        mask = np.asarray(made["segmentation_masks"]).reshape(40, 60)
+        box = np.asarray(made["bounding_boxes"]["boxes"]).reshape(2, 4)
+        rows, columns = np.nonzero(mask > 0.5)
+        around = np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
+        # A box around a box that was turned is larger than what was inside; the rest is rounding to whole pixels.
+        assert (box[0, :2] <= around[:2] + 1).all()
+        assert (box[0, 2:] >= around[2:] - 1).all()
+        np.testing.assert_allclose(box[0], around, atol=6)
+        moved += not np.allclose(box[0], boxes[0])
+        assert not box[1].any()
+        assert np.asarray(made["bounding_boxes"]["labels"]).ravel().tolist() == [7, -1]
+    assert moved >= 3
+
+
+def test_what_has_left_the_image_does_not_come_back() -> None:
+    layer: Any = layers.RandAugment(num_ops=2, bounding_box_format="xyxy")
+    layer.names = ("random_translation",)  # the number that is drawn is that of the only one
+    layer.random_translation = layers.RandomTranslation((0.6, 0.6), 0.0)
+    boxes = np.array([[[0, 0, 4, 2], [2, 5, 6, 8]]], "float32")
+    made: Any = layer(
+        {"images": np.zeros((1, HEIGHT, WIDTH, 1)), "bounding_boxes": {"boxes": boxes, "labels": [[1, 2]]}},
+        training=True,
+    )
+    assert np.asarray(made["bounding_boxes"]["labels"]).tolist() == [[-1, -1]]
+
+
+def test_boxes_of_mixed_chains_stay() -> None:
+    made = layers.AugMix(seed=1, bounding_box_format="xyxy")(data_of("xyxy"), training=True)
+    np.testing.assert_array_equal(made["bounding_boxes"]["boxes"], BOXES)
+
+
 def test_sizes_may_be_unknown_until_data_come() -> None:
     layer = layers.Resizing(4, 6, bounding_box_format="xyxy")
     with ab.Graph().as_default():
@@ -167,6 +267,11 @@ def test_refused() -> None:
         layers.RandomFlip()(data_of("xyxy"))
     with pytest.raises(ValueError, match=r"must be a dict with 'boxes' and 'labels'; got \['boxes'\]"):
         layers.RandomFlip()({"images": np.zeros((1, 2, 2, 1)), "bounding_boxes": {"boxes": BOXES}})
+    for layer in (layers.CutMix(), layers.RandomElasticTransform()):  # as in Keras
+        with pytest.raises(
+            ValueError, match=r"can't take 'bounding_boxes': .* moves pixels of a box to several places"
+        ):
+            layer(data_of("xyxy"))
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])

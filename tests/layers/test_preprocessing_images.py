@@ -152,8 +152,8 @@ def test_masks_move_with_their_images_and_labels_stay() -> None:
 
 
 def test_other_keys_and_other_ranks_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"got \['bounding_boxes', 'images'\]"):
-        L.RandomRotation(0.1)({"images": IMAGES, "bounding_boxes": np.zeros((3, 1, 4))})
+    with pytest.raises(ValueError, match=r"got \['images', 'weights'\]"):
+        L.RandomRotation(0.1)({"images": IMAGES, "weights": np.zeros(3)})
     with pytest.raises(ValueError, match=r"expects one image \(3 axes\)"):
         L.RandomFlip()(np.zeros((4, 4)))
 

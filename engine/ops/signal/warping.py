@@ -280,11 +280,11 @@ def perspective_transform(
             "perspective_transform: start_points and end_points must have the same shape; "
             f"got {shape_text(starts.shape)} and {shape_text(ends.shape)}."
         )
-    transform = _homography(reshape(starts, (-1, 4, 2)), reshape(ends, (-1, 4, 2)))
+    transform = homography(reshape(starts, (-1, 4, 2)), reshape(ends, (-1, 4, 2)))
     return _projected(tensor, transform, order, "constant", fill_value, layout)
 
 
-def _homography(starts: Tensor, ends: Tensor) -> Tensor:
+def homography(starts: Tensor, ends: Tensor) -> Tensor:
     """The rows for `affine_transform`, [batch, 8], that lead from the end points back to the start points."""
     to_x, to_y = starts[..., 0], starts[..., 1]
     x, y = ends[..., 0], ends[..., 1]
