@@ -130,6 +130,7 @@ class ServedModel:
             if is_replaced:
                 await self.sequences.ended()
             self.sequences.forget()
+        # Requests whose images are being read come to the batcher then, before this goes on.
+        await asyncio.get_running_loop().run_in_executor(None, self._images.shutdown)
         await self._batcher.drained()
         self._thread.shutdown()
-        self._images.shutdown()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import struct
+import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import grpc
 import numpy as np
 import pytest
 from shared.serving_clients import ask, call
+from shared.waiting import PATIENCE, Waiting, until
 
 import anabranch as ab
 from anabranch.framework.serving import image_inputs
@@ -165,6 +167,30 @@ def test_many_images_are_bounded_as_arrays(served: Served, monkeypatch: pytest.M
     for count, status in ((3, 200), (4, 413)):
         boxed = [{"b64": base64.b64encode(GOOD).decode()}] * count
         assert ask(served.server.rest_url, "/v1/models/m:predict", {"instances": boxed}).status == status
+
+
+def test_images_that_are_read_while_their_version_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model().export(tmp_path, verbose=False, images=BILINEAR)
+    begun, go_on = threading.Event(), threading.Event()
+    decode = image_inputs._one  # pyright: ignore[reportPrivateUsage]
+
+    def wait_and_decode(*given: Any) -> Any:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return decode(*given)
+
+    body = {"instances": [{"b64": base64.b64encode(GOOD).decode()}]}
+    with ab.serving.Server({"m": tmp_path}, poll_seconds=0) as server:
+        monkeypatch.setattr(image_inputs, "_one", wait_and_decode)
+        asked = Waiting(
+            lambda: ask(server.rest_url, "/v1/models/m:predict", body, headers={"X-Request-Timeout-Ms": "10000"})
+        )
+        assert begun.wait(PATIENCE)
+        model().export(tmp_path, verbose=False, images=BILINEAR)
+        server.refresh()
+        until(lambda: ask(server.rest_url, "/v1/models/m/versions/1").status == 404)  # others are answered meanwhile
+        go_on.set()
+        assert asked.result().status == 200
 
 
 @pytest.mark.parametrize(("channels", "dtype"), [(1, "uint8"), (4, "float32"), (3, "int16"), (3, "bfloat16")])
