@@ -19,6 +19,7 @@ from .standard import HEALTH, Health, Reflection
 from .tensorflow import MODELS, PREDICTION, ModelService, PredictionService
 
 _log = logging.getLogger("anabranch.serving")
+_LONG_SECONDS = 10**9
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -51,6 +52,8 @@ async def start_front(
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", int(shares_port)),
+        # gRPC's core cancels what this process has not come to within 30 s. Clients set deadlines by themselves.
+        ("grpc.server_max_unrequested_time_in_server", _LONG_SECONDS),
     ]
     server = grpc.aio.server(options=options)
     services: dict[str, Any] = {

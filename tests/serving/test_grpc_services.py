@@ -1,13 +1,15 @@
 """gRPC's health and reflection, over a real channel, as tools use them."""
 
+import threading
 from typing import Any
 
 import grpc
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 from shared.serving_clients import call, call_stream
+from shared.waiting import PATIENCE, Waiting
 
-from anabranch.distribute.inference.messages import methods_of
+from anabranch.distribute.inference.messages import SERVICE, methods_of
 
 HEALTH = "grpc.health.v1.Health"
 
@@ -63,3 +65,26 @@ def test_reflection(served: Any, version: str) -> None:
         pool.Add(each)
     request: Any = pool.FindMessageTypeByName("tensorflow.serving.PredictRequest")
     assert [field.name for field in request.fields] == ["model_spec", "inputs", "output_filter"]
+
+
+@pytest.mark.slow
+def test_calls_that_wait_for_a_busy_process_are_answered(served: Any) -> None:
+    """gRPC's core would cancel those that the process has not come to within 30 s."""
+    begun = threading.Event()
+
+    async def hold() -> None:
+        begun.set()
+        threading.Event().wait(32)
+
+    ready = next(each for each in methods_of(SERVICE) if each.name == "ModelReady")
+    with grpc.insecure_channel(served.server.grpc_address) as channel:
+        stub = channel.unary_unary(
+            f"/{SERVICE}/ModelReady",
+            request_serializer=ready.request.SerializeToString,
+            response_deserializer=ready.response.FromString,
+        )
+        held = Waiting(lambda: served.server.on_loop(hold))
+        assert begun.wait(PATIENCE)
+        asked = [stub.future(ready.request(name="letters"), timeout=120) for _ in range(20)]
+        assert [each.result().ready for each in asked] == [True] * 20
+        held.result()
