@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from anabranch.engine.codegen.expression.llvm import KernelSpec
 from anabranch.engine.codegen.gather import rows
 from anabranch.engine.codegen.llvm import entry as entry_module
 from anabranch.engine.codegen.llvm import library as library_module
+from anabranch.engine.codegen.llvm.builder import FunctionBuilder
 from anabranch.engine.codegen.llvm.compiler import Compiler, Effort
-from anabranch.engine.codegen.llvm.entry import effort_of
+from anabranch.engine.codegen.llvm.entry import Operand, effort_of
 from anabranch.engine.codegen.llvm.library import Library, modules_of
 from anabranch.engine.codegen.llvm.object_files import ObjectFiles
 from anabranch.engine.graph.spec import TensorSpec
@@ -362,6 +364,63 @@ def test_an_expected_kernel_is_compiled_by_another_thread(tmp_path: Path, emitte
     library.expect(spec)
     np.testing.assert_array_equal(_run(entry, spec, 3), np.full(64, 3, "float32"))
     assert len([name for name in emitted if name.startswith("anabranch compiler")]) == len(emitted)
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """A function that writes one number."""
+
+    number: int
+
+    effort = Effort.PRINTED
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (f"constant_{self.number}",)
+
+    def print_declarations(self) -> str:
+        return f"declare void @{self.names[0]}(ptr)\n"
+
+    def print_functions(self) -> str:
+        code = FunctionBuilder(self.names[0], ["ptr %out"], linkage="")
+        code.store("i64", self.number, "%out")
+        return code.text()
+
+
+@dataclass(frozen=True)
+class _Caller:
+    """A kernel that calls functions one after the other, each on the element behind that of the one before."""
+
+    calls: tuple[_Constant, ...]
+    effort: Effort
+
+    operands = (Operand("i64", 1, is_written=True),)
+    number_count = 0
+
+    def print_run(self, name: str) -> str:
+        code = FunctionBuilder(f"{name}_run", ["ptr %d0", "ptr %numbers"])
+        for position, called in enumerate(self.calls):
+            code.call(called.names[0], [("ptr", code.at("i64", "%d0", position))])
+        return code.text()
+
+
+@pytest.mark.parametrize("begun", [0, 2])
+def test_functions_that_kernels_of_several_modules_call_are_compiled_once(
+    tmp_path: Path, emitted: list[str], begun: int
+) -> None:
+    one, two = _Constant(1), _Constant(2)
+    specs = [_Caller((one, two), Effort.PRINTED), _Caller((one, one), Effort.PRINTED), _Caller((two,), Effort.LARGE)]
+    library = Library(tmp_path)
+    assert library.usable
+    emitted.clear()
+    library.begin(specs[:begun])
+    for entry, spec in zip(library.get(specs), specs, strict=True):
+        out = np.zeros(2, "int64")
+        kind = TensorSpec((2,), out.dtype)
+        assert entry(BoundKernel(spec, [], [kind], []).table, id(out)) == 0
+        assert out.tolist() == [called.number for called in spec.calls] + [0] * (2 - len(spec.calls))
+    assert len(emitted) == 4  # two functions, and a module of each effort
+    assert all(name.startswith("anabranch compiler") for name in emitted)
 
 
 def _open_step() -> tuple[ab.Graph, list[Any], list[Any]]:

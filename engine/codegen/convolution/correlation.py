@@ -65,7 +65,7 @@ class CorrelationKernel:
     vectors: int
     is_padded: bool
 
-    effort = Effort.LARGE
+    effort = Effort.PRINTED
 
     @property
     def number_count(self) -> int:
@@ -129,9 +129,9 @@ def _print_tile_result(code: Builder, kernel: CorrelationKernel, sums: list[list
             for v, slot in enumerate(row):
                 value = code.let(f"load {vector}, ptr {slot}")
                 code.store_vector(vector, kind, value, flat, pixel * width + v * lanes)
-        with code.loop(0, kernel.pixels) as pixel, code.loop(0, "%left") as filter_:
-            value = code.load(kind, flat, code.add(code.mul(pixel, width), filter_))
-            code.store(kind, value, "%out", code.add(code.mul(pixel, "%out_pixel"), filter_))
+        with code.loop(0, kernel.pixels) as pixel:
+            target = code.at(kind, "%out", code.mul(pixel, "%out_pixel"))
+            code.copy(kind, code.at(kind, flat, code.mul(pixel, width)), target, "%left")
 
 
 def _print_pack(kernel: CorrelationKernel, name: str) -> str:
@@ -147,6 +147,7 @@ def _print_pack(kernel: CorrelationKernel, name: str) -> str:
     weights = code.at(kind, weights, code.add(to_group, to_filter))
     left = code.least(code.sub(fields["filters"], first), width)
     channels, step = fields["channels"], fields["weight_filter"]
+    is_dense = code.compare("eq", step, 1)
     counts = [fields[f"taps_{axis}"] for axis in AXES]
     loops = [code.loop(0, count) for count in counts]
     with loops[0] as deep, loops[1] as down, loops[2] as across:
@@ -157,10 +158,11 @@ def _print_pack(kernel: CorrelationKernel, name: str) -> str:
         with code.loop(0, channels) as channel:
             source = code.at(kind, weights, code.add(from_tap, code.mul(channel, fields["weight_channel"])))
             place = code.at(kind, target, code.mul(code.add(to_tap, channel), width))
-            with code.loop(0, left) as filter_:
+            with code.when(is_dense):
+                code.copy(kind, source, place, left)
+            with code.when(code.let(f"xor i1 {is_dense}, true")), code.loop(0, left) as filter_:
                 code.store(kind, code.load(kind, source, code.mul(filter_, step)), place, filter_)
-            with code.loop(left, width) as filter_:
-                code.line(f"store {kind} 0.0, ptr {code.at(kind, place, filter_)}")
+            code.clear(kind, code.at(kind, place, left), code.sub(width, left))
     return code.text()
 
 
@@ -311,12 +313,9 @@ def print_padded_copy(kind: str, name: str) -> str:
         source = code.at(kind, "%source", code.sub(code.mul(line, "%row"), "%before"))
         start = code.let(f"select i1 {is_inside}, i64 {begin}, i64 %padded")
         stop = code.let(f"select i1 {is_inside}, i64 {end}, i64 %padded")
-        with code.loop(0, start) as place:
-            code.line(f"store {kind} 0.0, ptr {code.at(kind, target, place)}")
-        with code.loop(start, stop) as place:
-            code.store(kind, code.load(kind, source, place), target, place)
-        with code.loop(stop, "%padded") as place:
-            code.line(f"store {kind} 0.0, ptr {code.at(kind, target, place)}")
+        code.clear(kind, target, start)
+        code.copy(kind, code.at(kind, source, start), code.at(kind, target, start), code.sub(stop, start))
+        code.clear(kind, code.at(kind, target, stop), code.sub("%padded", stop))
     return code.text()
 
 

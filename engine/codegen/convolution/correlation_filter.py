@@ -47,7 +47,7 @@ class FilterKernel:
     is_padded: bool
     is_uneven: bool
 
-    effort = Effort.LARGE
+    effort = Effort.PRINTED
 
     @property
     def number_count(self) -> int:
@@ -135,8 +135,7 @@ def _print_task(kernel: FilterKernel, name: str) -> str:
     sums = code.at(kind, fields.address("sums_address", kind), code.mul(image_part, fields["sums_size"]))
     tiles = fields["tiles"]
     first, last = print_share(code, code.mul(tiles, fields["panels"]), tile_part, fields["tile_parts"])
-    with code.loop(code.mul(first, size), code.mul(last, size)) as place:
-        code.line(f"store {kind} 0.0, ptr {code.at(kind, sums, place)}")
+    code.clear(kind, code.at(kind, sums, code.mul(first, size)), code.mul(code.sub(last, first), size))
     columns, stride, filters = fields["columns"], fields["stride_down"], code.mul(fields["groups"], fields["filters"])
     begin, end = print_share(code, fields["units"], image_part, fields["image_parts"])
     offsets = fields.address("offsets_address", "i64")
@@ -200,14 +199,23 @@ def _print_sum(kernel: FilterKernel, name: str) -> str:
         target = code.at(kind, out, code.add(code.mul(cell, all_filters), code.mul(group, filters), begin))
         left = code.least(code.sub(filters, begin), width)
         source = code.at(kind, sums, place)
-        with code.loop(0, left) as number:
-            code.store(kind, code.load(kind, source, number), target, number)
-        with code.loop(1, fields["image_parts"]) as part:
-            source = code.at(kind, sums, code.add(code.mul(part, fields["sums_size"]), place))
-            with code.loop(0, left) as number:
-                total = code.let(f"fadd {kind} {code.load(kind, target, number)}, {code.load(kind, source, number)}")
-                code.store(kind, total, target, number)
+        whole = code.mul(code.div(left, kernel.lanes), kernel.lanes)
+        for start, stop, lanes in ((0, whole, kernel.lanes), (whole, left, 1)):
+            with code.loop(start, stop, lanes) as number:
+                total = _print_total(code, kernel, lanes, code.at(kind, source, number), fields)
+                code.store_vector(f"<{lanes} x {kind}>", kind, total, target, number)
     return code.text()
+
+
+def _print_total(code: Builder, kernel: FilterKernel, lanes: int, source: str, fields: Fields) -> str:
+    """The sum, over the parts, of some elements; those of the first part are given."""
+    kind, vector = kernel.element, f"<{lanes} x {kernel.element}>"
+    total = code.slot(vector, code.load_vector(vector, kind, source))
+    with code.loop(1, fields["image_parts"]) as part:
+        value = code.load_vector(vector, kind, source, code.mul(part, fields["sums_size"]))
+        known = code.let(f"load {vector}, ptr {total}")
+        code.line(f"store {vector} {code.let(f'fadd {vector} {known}, {value}')}, ptr {total}")
+    return code.let(f"load {vector}, ptr {total}")
 
 
 def _print_run(kernel: FilterKernel, name: str) -> str:

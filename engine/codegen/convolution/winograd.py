@@ -12,15 +12,16 @@ Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..expression.llvm import KernelSpec
 from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
-from ..llvm.entry import Operand
+from ..llvm.entry import Functions, Operand
 from ..llvm.tasks import Fields, print_parallel, print_share
-from .transforms import TAPS, TRANSFORMS, Matrix, Transforms, print_on_both_axes
+from .winograd_functions import TileFunctions, convolution_functions, print_cells
 
 # What the code reads of the tiles: sizes of the input and the result, how they are cut up, what is before the input.
 TILES = (
@@ -38,6 +39,34 @@ _FOLLOWING = 5  # and from there on, those of the operands of what follows
 
 
 @dataclass(frozen=True)
+class FollowingFunctions:
+    """The body of an elementwise kernel, which convolutions call: those that the same follows share it.
+
+    Attributes:
+        body: over pixels and filters.
+    """
+
+    body: KernelSpec
+
+    effort = Effort.LARGE
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (f"{self._prefix}_body",)
+
+    @property
+    def _prefix(self) -> str:
+        return f"following_{hashlib.sha256(repr(self.body).encode()).hexdigest()[:16]}"
+
+    def print_declarations(self) -> str:
+        parameters = [*["ptr"] * len(self.body.operands), "ptr", "i64", "i64"]
+        return f"declare void @{self.names[0]}({', '.join(parameters)})\n"
+
+    def print_functions(self) -> str:
+        return self.body.print_body(self._prefix, SHORT_LOOP, linkage="")
+
+
+@dataclass(frozen=True)
 class Following:
     """An elementwise kernel that is run on each block of the result while that is in the cache.
 
@@ -52,6 +81,10 @@ class Following:
     taken: int
     keeps: bool
     target: int
+
+    @property
+    def functions(self) -> FollowingFunctions:
+        return FollowingFunctions(self.body)
 
     def operands(self) -> tuple[str, list[str]]:
         """Return the parameters of a run function: the convolution's result, and the operands of the body."""
@@ -84,7 +117,15 @@ class WinogradKernel:
     vectors: int
     following: Following | None = None
 
-    effort = Effort.LARGE
+    effort = Effort.PRINTED
+
+    @property
+    def calls(self) -> tuple[Functions, ...]:
+        return (self.functions, self.following.functions) if self.following else (self.functions,)
+
+    @property
+    def functions(self) -> TileFunctions:
+        return convolution_functions(self.element, self.lanes, self.tile)
 
     @property
     def number_count(self) -> int:
@@ -95,76 +136,17 @@ class WinogradKernel:
         """The filters of a panel."""
         return self.lanes * self.vectors
 
-    @property
-    def transforms(self) -> Transforms:
-        return TRANSFORMS[self.tile]
-
     def print_run(self, name: str) -> str:
-        tiles = Tiles(self.element, self.lanes, self.transforms)
         printed = [
-            _print_taps(self, name),
             _print_weights(self, name),
-            print_input(tiles, f"{name}_input", tiles.transforms.input),
             print_product(f"{name}_product", self.element, self.lanes, self.rows, self.vectors),
-            _print_back(self, name),
-            self.following.body.print_body(name, SHORT_LOOP) if self.following else "",
             _print_task(self, name),
             _print_run(self, name),
         ]
         return "".join(printed)
 
 
-@dataclass(frozen=True)
-class Tiles:
-    """The tiles of images in vectors of channels.
-
-    Attributes:
-        element: the LLVM type.
-        lanes: elements of a vector.
-        transforms: those of a tile.
-    """
-
-    element: str
-    lanes: int
-    transforms: Transforms
-
-    @property
-    def vector(self) -> str:
-        return f"<{self.lanes} x {self.element}>"
-
-
 # --- the weights ------------------------------------------------------------------------------------------------------
-
-
-def _print_taps(kernel: WinogradKernel, name: str) -> str:
-    """Transform the taps of a vector of filters of one channel; where it is less than a vector, others are zero."""
-    kind, lanes, transforms = kernel.element, kernel.lanes, kernel.transforms
-    vector, count = f"<{lanes} x {kind}>", TAPS * TAPS
-    sizes = ("down", "across", "filter", "left", "place")
-    parameters = ["ptr %weights", "ptr %target", *[f"i64 %{size}" for size in sizes]]
-    code = FunctionBuilder(f"{name}_taps", parameters)
-    held = code.slot(f"[{count * lanes} x {kind}]")
-    taps = [(down, across) for down in range(TAPS) for across in range(TAPS)]
-    sources = [code.at(kind, "%weights", code.add(code.mul("%down", a), code.mul("%across", b))) for a, b in taps]
-    is_full, is_dense = code.compare("sge", "%left", lanes), code.compare("eq", "%filter", 1)
-    is_quick = code.let(f"and i1 {is_full}, {is_dense}")
-    with code.when(is_quick):
-        for number, source in enumerate(sources):
-            code.store_vector(vector, kind, code.load_vector(vector, kind, source), held, number * lanes)
-    with code.when(code.let(f"xor i1 {is_quick}, true")):
-        last = code.greatest(code.sub("%left", 1), 0)
-        for lane in range(lanes):
-            place = code.mul(code.least(lane, last), "%filter")
-            is_there = code.compare("slt", lane, "%left")
-            for number, source in enumerate(sources):
-                value = code.let(f"select i1 {is_there}, {kind} {code.load(kind, source, place)}, {kind} 0.0")
-                code.store(kind, value, held, number * lanes + lane)
-    loaded = [code.load_vector(vector, kind, held, number * lanes) for number in range(count)]
-    square = [loaded[start : start + TAPS] for start in range(0, count, TAPS)]
-    made = print_on_both_axes(code, kind, lanes, transforms.weights, square)
-    for number, value in enumerate(value for row in made for value in row):
-        code.store_vector(vector, kind, value, "%target", code.mul("%place", number))
-    return code.text()
 
 
 def _print_weights(kernel: WinogradKernel, name: str) -> str:
@@ -195,71 +177,12 @@ def _print_weights(kernel: WinogradKernel, name: str) -> str:
             source = code.at(kind, weights, code.add(code.mul(channel, by_channel), code.mul(filter_, by_filter)))
             # Of what is not there the first filter is read.
             source = code.let(f"select i1 {code.compare('sgt', left, 0)}, ptr {source}, ptr {weights}")
-            print_call(code, f"{name}_taps", (source, code.at(kind, row, v * lanes)), (*steps, left, place))
+            pointers = (source, code.at(kind, row, v * lanes))
+            print_call(code, kernel.functions.name("taps"), pointers, (*steps, left, place))
     return code.text()
 
 
 # --- tiles ------------------------------------------------------------------------------------------------------------
-
-
-def print_input(tiles: Tiles, name: str, matrix: Matrix) -> str:
-    """Transform one tile, for some vectors of channels.
-
-    The cells are the numbers of bytes of a table behind the first one. The last vector ends with the last channel.
-    """
-    kind, lanes, vector = tiles.element, tiles.lanes, tiles.vector
-    cells = len(matrix[0])
-    sizes = ("channels", "vectors", "step", "place")
-    parameters = ["ptr %x", "ptr %table", "ptr %target"]
-    code = FunctionBuilder(name, [*parameters, *[f"i64 %{size}" for size in sizes]])
-    last = code.sub("%channels", lanes)
-    with code.loop(0, "%vectors") as number:
-        channel = code.least(code.mul(number, lanes), last)
-        here = code.at(kind, "%x", channel)
-        addresses = [[_cell(code, here, i * cells + j) for j in range(cells)] for i in range(cells)]
-        values = [[code.load_vector(vector, kind, address) for address in row] for row in addresses]
-        target = code.at(kind, "%target", code.mul(number, "%step"))
-        made = print_on_both_axes(code, kind, lanes, matrix, values)
-        for place, value in enumerate(value for row in made for value in row):
-            code.store_vector(vector, kind, value, target, code.mul("%place", place))
-    return code.text()
-
-
-def _cell(code: Builder, base: str, number: int) -> str:
-    """Return the address of a cell of a table."""
-    return code.at("i8", base, code.load("i64", "%table", number))
-
-
-def print_table(
-    code: Builder,
-    table: str,
-    cells: int,
-    first: tuple[Size, Size],
-    sizes: tuple[Size, Size],
-    pixel: Size,
-    outside: Size,
-) -> None:
-    """Fill a table of the cells of a tile, in bytes from its first one.
-
-    Args:
-        table: where it is.
-        cells: of the tile along each axis.
-        first: the row and the column of the first cell.
-        sizes: the rows and the columns of the image; cells outside are at `outside`.
-        pixel: the bytes from a pixel to the next.
-        outside: the bytes from the first cell to what stands for cells outside.
-    """
-    inside: list[list[str]] = []
-    for start, size in zip(first, sizes, strict=True):
-        places = [code.add(start, number) for number in range(cells)]
-        bounds = [(code.compare("sge", place, 0), code.compare("slt", place, size)) for place in places]
-        inside.append([code.let(f"and i1 {above}, {below}") for above, below in bounds])
-    row = code.mul(sizes[1], pixel)
-    for i in range(cells):
-        for j in range(cells):
-            is_there = code.let(f"and i1 {inside[0][i]}, {inside[1][j]}")
-            offset = code.add(code.mul(row, i), code.mul(pixel, j))
-            code.store("i64", code.let(f"select i1 {is_there}, i64 {offset}, i64 {outside}"), table, i * cells + j)
 
 
 def print_product(name: str, kind: str, lanes: int, rows: int, vectors: int) -> str:
@@ -299,40 +222,6 @@ def print_outer_product(
             code.line(f"store {vector} {code.multiply_add(vector, spread, factor, total)}, ptr {slot}")
 
 
-def _print_back(kernel: WinogradKernel, name: str) -> str:
-    """Transform the products of one tile back, for all filters; results outside the image go to what is never read."""
-    kind, lanes, width = kernel.element, kernel.lanes, kernel.width
-    vector, matrix = f"<{lanes} x {kind}>", kernel.transforms.back
-    sizes = ("filters", "panels", "step", "place")
-    parameters = ["ptr %products", "ptr %out", "ptr %table"]
-    code = FunctionBuilder(f"{name}_back", [*parameters, *[f"i64 %{size}" for size in sizes]])
-    cells = len(matrix[0])
-    with code.loop(0, "%panels") as panel, code.loop(0, kernel.vectors) as v:
-        filter_ = code.add(code.mul(panel, width), code.mul(v, lanes))
-        left = code.sub("%filters", filter_)
-        with code.when(code.compare("sgt", left, 0)):
-            source = code.at(kind, "%products", code.add(code.mul(panel, "%step"), code.mul(v, lanes)))
-            places = [[code.mul("%place", i * cells + j) for j in range(cells)] for i in range(cells)]
-            values = [[code.load_vector(vector, kind, source, place) for place in row] for row in places]
-            made = [value for row in print_on_both_axes(code, kind, lanes, matrix, values) for value in row]
-            here = code.at(kind, "%out", filter_)
-            with code.when(code.compare("sge", left, lanes)):
-                for number, value in enumerate(made):
-                    code.store_vector(vector, kind, value, _cell(code, here, number))
-            with code.when(code.compare("slt", left, lanes)):
-                for number, value in enumerate(made):
-                    _print_few(code, kind, lanes, value, _cell(code, here, number), left)
-    return code.text()
-
-
-def _print_few(code: Builder, kind: str, lanes: int, value: str, target: str, count: Size) -> None:
-    """Store the first elements of a vector, by way of the stack."""
-    slot = code.slot(f"<{lanes} x {kind}>")
-    code.line(f"store <{lanes} x {kind}> {value}, ptr {slot}")
-    with code.loop(0, count) as lane:
-        code.store(kind, code.load(kind, slot, lane), target, lane)
-
-
 # --- blocks -----------------------------------------------------------------------------------------------------------
 
 
@@ -352,13 +241,13 @@ class TileReader:
 
     Args:
         code: of the task.
-        tiles: what they are.
+        functions: those of the tiles.
         fields: their numbers (`TILES`).
     """
 
-    def __init__(self, code: Builder, tiles: Tiles, fields: Fields) -> None:
-        self._code, self._kind = code, tiles.element
-        self._tile, self._cells = tiles.transforms.tile, tiles.transforms.cells
+    def __init__(self, code: Builder, functions: TileFunctions, fields: Fields) -> None:
+        self._code, self._kind, self._functions = code, functions.element, functions
+        self._tile, self._cells = functions.tile, functions.transforms.cells
         names = ("height", "width", "rows", "columns", "before_down", "before_across", "tile_rows", "tile_columns")
         self._of = {name: fields[name] for name in (*names, "channels", "filters")}
         self._image = code.mul(self._of["tile_rows"], self._of["tile_columns"])
@@ -380,14 +269,15 @@ class TileReader:
         return self._table(self._tile, ("rows", "columns"), "filters")
 
     def _table(self, cells: int, sizes: tuple[str, str], channels: str) -> str:
-        code = self._code
         table = self._slot(cells)
-        pixel = code.mul(self._of[channels], BYTES[self._kind])
-        row = code.mul(self._of[sizes[1]], pixel)
-        for i in range(cells):
-            for j in range(cells):
-                code.store("i64", code.add(code.mul(row, i), code.mul(pixel, j)), table, i * cells + j)
+        steps = (*self._steps(sizes[1], channels), 0)
+        print_cells(self._code, self._functions, table, cells, (0, 0), (cells, cells), steps)
         return table
+
+    def _steps(self, columns: str, channels: str) -> tuple[Size, Size]:
+        """The bytes from a row to the next, and from a pixel to the next."""
+        pixel = self._code.mul(self._of[channels], BYTES[self._kind])
+        return self._code.mul(self._of[columns], pixel), pixel
 
     def _slot(self, cells: int) -> str:
         return self._code.slot(f"[{cells * cells} x i64]")
@@ -440,21 +330,21 @@ class TileReader:
             is_inside = code.let(f"and i1 {is_inside}, {other}")
         with code.when(code.let(f"xor i1 {is_inside}, true")):
             far = code.sub(outside, code.let(f"ptrtoint ptr {base} to i64"))
-            pixel = code.mul(self._of[channels], BYTES[kind])
-            print_table(code, edge, cells, (row, column), (down, across), pixel, far)
+            steps = (*self._steps(sizes[1], channels), far)
+            print_cells(code, self._functions, edge, cells, (row, column), (down, across), steps)
         return base, code.let(f"select i1 {is_inside}, ptr {inner}, ptr {edge}")
 
 
 def _print_task(kernel: WinogradKernel, name: str) -> str:
     """A part: blocks of tiles, for as long as there are any."""
-    kind = kernel.element
+    kind, functions = kernel.element, kernel.functions
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     (x, _, out), fields = print_task_head(code, WINOGRAD_FIELDS)
-    tiles = TileReader(code, Tiles(kind, kernel.lanes, kernel.transforms), fields)
+    tiles = TileReader(code, functions, fields)
     inner, outer, edges = tiles.input_table(), tiles.output_table(), tiles.edge_tables()
     memory = code.at(kind, fields.address("parts_address", kind), code.mul("%part", fields["part_size"]))
     block, input_place, product_place = fields["block"], fields["input_place"], fields["product_place"]
-    places = kernel.transforms.cells**2
+    places = functions.transforms.cells**2
     products = code.at(kind, memory, code.mul(input_place, places))
     unread = code.let(f"ptrtoint ptr {code.at(kind, products, code.mul(product_place, places))} to i64")
     vectors, panels, count = fields["channel_vectors"], fields["panels"], fields["tiles"]
@@ -468,21 +358,19 @@ def _print_task(kernel: WinogradKernel, name: str) -> str:
             base, table = tiles.input(x, place, inner, edges[0])
             target = code.at(kind, memory, code.mul(number, kernel.lanes))
             sizes = (fields["channels"], vectors, code.mul(block, kernel.lanes), input_place)
-            print_call(code, f"{name}_input", (base, table, target), sizes)
+            print_call(code, functions.name("input"), (base, table, target), sizes)
         _print_products(code, kernel, name, fields, memory, products, groups)
         with code.loop(first, last) as tile:
             base, table = tiles.output(out, tiles.place(tile), outer, edges[1], unread)
             source = code.at(kind, products, code.mul(code.sub(tile, first), kernel.width))
-            sizes = (fields["filters"], panels, code.mul(block, kernel.width), product_place)
-            print_call(code, f"{name}_back", (source, base, table), sizes)
+            sizes = (fields["filters"], panels, kernel.vectors, code.mul(block, kernel.width), product_place)
+            print_call(code, functions.name("back"), (source, base, table), sizes)
         if kernel.following:
-            _print_following(code, kernel.following, kernel.tile, name, fields, (first, last))
+            _print_following(code, kernel.following, kernel.tile, fields, (first, last))
     return code.text()
 
 
-def _print_following(
-    code: Builder, following: Following, tile: int, name: str, fields: Fields, tiles: tuple[Size, Size]
-) -> None:
+def _print_following(code: Builder, following: Following, tile: int, fields: Fields, tiles: tuple[Size, Size]) -> None:
     """Compute what follows on the pixels of some tiles: on all rows of a row of tiles at once, or on parts of rows."""
     body, filters = following.body, fields["filters"]
     pointers = [code.load("ptr", "%context", _FOLLOWING + k) for k in range(len(body.operands))]
@@ -505,7 +393,8 @@ def _print_following(
         begin = code.add(code.mul(code.add(code.mul(image, down), top), across), left)
         with code.loop(0, code.choose(is_whole, 1, lines)) as line:
             pixel = code.add(begin, code.mul(line, across))
-            print_call(code, f"{name}_body", (*pointers, numbers), (pixel, code.add(pixel, count)))
+            sizes = (pixel, code.add(pixel, count))
+            print_call(code, following.functions.names[0], (*pointers, numbers), sizes)
 
 
 def _print_products(
@@ -515,7 +404,8 @@ def _print_products(
     kind, rows = kernel.element, kernel.rows
     block, vectors = fields["block"], fields["channel_vectors"]
     weights, weights_place = fields.address("weights_address", kind), fields["weights_place"]
-    with code.loop(0, kernel.transforms.cells**2) as place, code.loop(0, fields["panels"]) as panel:
+    places = kernel.functions.transforms.cells**2
+    with code.loop(0, places) as place, code.loop(0, fields["panels"]) as panel:
         left = code.at(kind, memory, code.mul(place, fields["input_place"]))
         to_panel = code.mul(panel, vectors, kernel.lanes * kernel.width)
         right = code.at(kind, weights, code.add(code.mul(place, weights_place), to_panel))
@@ -549,9 +439,7 @@ def print_call(code: Builder, name: str, pointers: Sequence[str], sizes: Sequenc
 
 def print_zeros(code: Builder, kind: str, fields: Fields) -> None:
     """Clear the row that stands for cells outside the input."""
-    zeros = fields.address("zeros_address", kind)
-    with code.loop(0, fields["zeros_size"]) as place:
-        code.line(f"store {kind} 0.0, ptr {code.at(kind, zeros, place)}")
+    code.clear(kind, fields.address("zeros_address", kind), fields["zeros_size"])
 
 
 def _print_run(kernel: WinogradKernel, name: str) -> str:

@@ -263,7 +263,7 @@ def tile_numbers(images: Images, tile: int, lanes: int) -> dict[str, int]:
 
 def _numbers(kernel: WinogradKernel, images: Images, steps: dict[str, int]) -> list[int]:
     """The numbers that the code of a kernel reads."""
-    size, places = BYTES[kernel.element], kernel.transforms.cells**2
+    size, places = BYTES[kernel.element], kernel.functions.transforms.cells**2
     numbers = tile_numbers(images, kernel.tile, kernel.lanes)
     panels = -(-images.filters // kernel.width)
     channels, filters = numbers["channel_vectors"] * kernel.lanes, panels * kernel.width
@@ -315,7 +315,7 @@ def _filter_tile(filters: int, registers: Registers) -> tuple[int, int]:
 
 def _filter_numbers(kernel: WinogradFilterKernel, images: Images) -> list[int]:
     """The numbers that the code of a kernel of a filter's gradient reads."""
-    size, places, lanes = BYTES[kernel.element], kernel.transforms.cells**2, kernel.lanes
+    size, places, lanes = BYTES[kernel.element], kernel.functions.transforms.cells**2, kernel.lanes
     numbers = tile_numbers(images, kernel.tile, lanes)
     tiles, channel_vectors, filter_vectors = numbers["tiles"], numbers["channel_vectors"], -(-images.filters // lanes)
     channel_block, channel_blocks = _in_blocks(channel_vectors, _FILTER_BLOCK // lanes, 1)

@@ -17,19 +17,17 @@ from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.tasks import Fields, print_parallel, print_share
-from .transforms import TAPS, TRANSFORMS, Transforms, print_on_both_axes, transposed
 from .winograd import (
     TILES,
     TileReader,
-    Tiles,
     print_call,
     print_counter,
     print_head,
-    print_input,
     print_outer_product,
     print_task_head,
     print_zeros,
 )
+from .winograd_functions import TileFunctions, convolution_functions, gradient_functions
 
 # What the code reads. Blocks of channels and filters are counted in vectors, shares and blocks of tiles in tiles.
 WINOGRAD_FILTER_FIELDS = (
@@ -59,7 +57,7 @@ class WinogradFilterKernel:
     rows: int
     vectors: int
 
-    effort = Effort.LARGE
+    effort = Effort.PRINTED
 
     @property
     def number_count(self) -> int:
@@ -71,20 +69,22 @@ class WinogradFilterKernel:
         return self.lanes * self.vectors
 
     @property
-    def transforms(self) -> Transforms:
-        return TRANSFORMS[self.tile]
+    def functions(self) -> TileFunctions:
+        """Those that convolutions call too."""
+        return convolution_functions(self.element, self.lanes, self.tile)
 
     @property
-    def tiles(self) -> Tiles:
-        return Tiles(self.element, self.lanes, self.transforms)
+    def own_functions(self) -> TileFunctions:
+        return gradient_functions(self.element, self.lanes, self.tile)
+
+    @property
+    def calls(self) -> tuple[TileFunctions, ...]:
+        return self.functions, self.own_functions
 
     def print_run(self, name: str) -> str:
         printed = [
-            print_input(self.tiles, f"{name}_input", self.transforms.input),
-            print_input(self.tiles, f"{name}_output", transposed(self.transforms.back)),
             _print_product(self, name),
             _print_task(self, name),
-            _print_taps(self, name),
             _print_sum(self, name),
             _print_run(self, name),
         ]
@@ -117,9 +117,9 @@ def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
     kind, lanes = kernel.element, kernel.lanes
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     (x, dy, _), fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
-    reader = TileReader(code, kernel.tiles, fields)
+    reader = TileReader(code, kernel.functions, fields)
     memory = code.at(kind, fields.address("parts_address", kind), code.mul("%part", fields["part_size"]))
-    outputs = code.at(kind, memory, code.mul(fields["input_place"], kernel.transforms.cells**2))
+    outputs = code.at(kind, memory, code.mul(fields["input_place"], kernel.functions.transforms.cells**2))
     tables = reader.input_table(), reader.output_table(), *reader.edge_tables()
     channel_block, filter_block = fields["channel_block"], fields["filter_block"]
     channels, filters = code.mul(channel_block, lanes), code.mul(filter_block, lanes)
@@ -129,8 +129,7 @@ def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
         share = code.div(rest, fields["channel_blocks"])
         of_channels = code.mul(code.sub(rest, code.mul(share, fields["channel_blocks"])), channel_block)
         sums = code.at(kind, fields.address("sums_address", kind), code.mul(unit, fields["sums_size"]))
-        with code.loop(0, fields["sums_size"]) as place:
-            code.line(f"store {kind} 0.0, ptr {code.at(kind, sums, place)}")
+        code.clear(kind, sums, fields["sums_size"])
         channel_vectors = code.least(channel_block, code.sub(fields["channel_vectors"], of_channels))
         filter_vectors = code.least(filter_block, code.sub(fields["filter_vectors"], of_filters))
         panels = code.div(code.add(filter_vectors, kernel.vectors - 1), kernel.vectors)
@@ -143,13 +142,13 @@ def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
                 passed = reader.input(x, place, tables[0], tables[2])
                 target = code.at(kind, memory, code.mul(number, channels))
                 sizes = (code.mul(of_channels, lanes), fields["channels"], channel_vectors, fields["input_place"])
-                _print_transform(code, kernel, f"{name}_input", passed, target, sizes)
+                _print_transform(code, kernel, kernel.functions.name("input"), passed, target, sizes)
                 passed = reader.output(dy, place, tables[1], tables[3], fields["zeros_address"])
                 target = code.at(kind, outputs, code.mul(number, filters))
                 # A panel is filled up with the last filters.
                 vectors = code.mul(panels, kernel.vectors)
                 sizes = (code.mul(of_filters, lanes), fields["filters"], vectors, fields["output_place"])
-                _print_transform(code, kernel, f"{name}_output", passed, target, sizes)
+                _print_transform(code, kernel, kernel.own_functions.name("output"), passed, target, sizes)
             rows = code.mul(channel_vectors, lanes // kernel.rows)
             counts = (rows, panels, code.sub(last, first), channels, filters)
             _print_products(code, kernel, name, fields, (memory, outputs, sums), counts)
@@ -201,7 +200,7 @@ def _print_products(
     kind, size = kernel.element, kernel.rows * kernel.width
     inputs, outputs, sums = memory
     groups, panels, tiles, channels, filters = counts
-    with code.loop(0, kernel.transforms.cells**2) as place:
+    with code.loop(0, kernel.functions.transforms.cells**2) as place:
         left = code.at(kind, inputs, code.mul(place, fields["input_place"]))
         right = code.at(kind, outputs, code.mul(place, fields["output_place"]))
         total = code.at(kind, sums, code.mul(place, fields["sums_place"]))
@@ -218,31 +217,6 @@ def _print_products(
 def _panels(code: Builder, kernel: WinogradFilterKernel, fields: Fields) -> Size:
     """The panels of a block of filters."""
     return code.div(fields["filter_block"], kernel.vectors)
-
-
-def _print_taps(kernel: WinogradFilterKernel, name: str) -> str:
-    """Add up the shares of the sums of one channel and a vector of filters, and transform them into taps."""
-    kind, lanes, transforms = kernel.element, kernel.lanes, kernel.transforms
-    vector, cells = f"<{lanes} x {kind}>", transforms.cells
-    sizes = ("shares", "share", "place", "tap")
-    parameters = ["ptr %sums", "ptr %out", *[f"i64 %{size}" for size in sizes]]
-    code = FunctionBuilder(f"{name}_taps", parameters)
-    slots = [code.slot(vector) for _ in range(cells * cells)]
-    for slot in slots:
-        code.line(f"store {vector} zeroinitializer, ptr {slot}")
-    with code.loop(0, "%shares") as share:
-        source = code.at(kind, "%sums", code.mul(share, "%share"))
-        for number, slot in enumerate(slots):
-            value = code.load_vector(vector, kind, source, code.mul("%place", number))
-            total = code.let(f"load {vector}, ptr {slot}")
-            code.line(f"store {vector} {code.let(f'fadd {vector} {total}, {value}')}, ptr {slot}")
-    values = [code.let(f"load {vector}, ptr {slot}") for slot in slots]
-    square = [values[start : start + cells] for start in range(0, cells * cells, cells)]
-    made = print_on_both_axes(code, kind, lanes, transposed(transforms.weights), square)
-    assert len(made) == TAPS
-    for number, value in enumerate(value for row in made for value in row):
-        code.store_vector(vector, kind, value, "%out", code.mul("%tap", number))
-    return code.text()
 
 
 def _print_sum(kernel: WinogradFilterKernel, name: str) -> str:
@@ -273,7 +247,7 @@ def _print_sum(kernel: WinogradFilterKernel, name: str) -> str:
         target = code.at(kind, out, code.add(code.mul(channel, filters), filter_))
         share = code.mul(whole, fields["sums_size"])
         sizes = (fields["shares"], share, fields["sums_place"], code.mul(channels, filters))
-        print_call(code, f"{name}_taps", (source, target), sizes)
+        print_call(code, kernel.own_functions.name("gradient"), (source, target), sizes)
     return code.text()
 
 

@@ -79,14 +79,15 @@ class KernelSpec:
     def print_run(self, name: str) -> str:
         return self.print_body(name) + print_parts(self, name)
 
-    def print_body(self, name: str, metadata: str = LOOP) -> str:
+    def print_body(self, name: str, metadata: str = LOOP, linkage: str = "internal") -> str:
         """A function ``@{name}_body`` of the operands, the numbers, and where the outermost loop begins and ends.
 
         Args:
             name: of the kernel.
             metadata: of the innermost loop's branch back.
+            linkage: of the function.
         """
-        return _print_loops(self, name, metadata)
+        return _print_loops(self, name, metadata, linkage)
 
 
 def work_of(nodes: Sequence[Node], operands: Sequence[Operand]) -> float:
@@ -123,10 +124,11 @@ def print_parts(spec: KernelSpec, name: str) -> str:
     return run.text() + part.text()
 
 
-def _print_loops(spec: KernelSpec, name: str, metadata: str) -> str:
+def _print_loops(spec: KernelSpec, name: str, metadata: str, linkage: str) -> str:
     operands = spec.operands
     parameters = [f"ptr {'' if may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(operands)]
-    code = FunctionBuilder(f"{name}_body", [*parameters, "ptr %numbers", "i64 %begin", "i64 %end"])
+    parameters += ["ptr %numbers", "i64 %begin", "i64 %end"]
+    code = FunctionBuilder(f"{name}_body", parameters, linkage=linkage)
     extents = [code.load("i64", "%numbers", loop) for loop in range(spec.loops)]
     strides = {place: code.load("i64", "%numbers", spec.loops + k) for k, place in enumerate(spec.strided)}
     with ExitStack() as loops:
@@ -240,6 +242,8 @@ def declarations() -> str:
     lines = ["!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}', "!2 = distinct !{!2, !1}"]
     lines += ["!3 = distinct !{!3, !1, !4}", '!4 = !{!"llvm.loop.interleave.count", i32 1}']
     lines.append("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    lines.append("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+    lines.append("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     lines += ["declare i64 @llvm.ctpop.i64(i64)", "declare i64 @llvm.cttz.i64(i64, i1)"]
     for kind, suffix in (("float", "f32"), ("double", "f64")):
         for name in ("fabs", "sqrt", "floor", "ceil", "trunc", "rint"):

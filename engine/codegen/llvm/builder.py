@@ -220,6 +220,16 @@ class Builder:
         """Write the vector that begins at element `index` behind `pointer`."""
         self.line(f"store {vector} {value}, ptr {self.at(kind, pointer, index)}, align {BYTES[kind]}")
 
+    def copy(self, kind: str, source: str, target: str, count: Size) -> None:
+        """Copy `count` elements to memory that does not overlap with theirs."""
+        size = self.mul(count, BYTES[kind])
+        self.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)")
+
+    def clear(self, kind: str, pointer: str, count: Size) -> None:
+        """Write `count` zeros."""
+        size = self.mul(count, BYTES[kind])
+        self.line(f"call void @llvm.memset.p0.i64(ptr {pointer}, i8 0, i64 {size}, i1 false)")
+
     def prefetch(self, kind: str, pointer: str, start: Size, stop: Size, to_write: bool = False) -> None:
         """Fetch the elements from `start` to `stop` behind a pointer into the cache, line by line."""
         with self.loop(start, stop, _LINE // BYTES[kind]) as element:

@@ -7,6 +7,7 @@ it is called, are read from a table, so one kernel serves all batch sizes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from ...common.quick_dataclass import dataclass
@@ -78,6 +79,23 @@ class Kernel(Protocol):
     def print_run(self, name: str) -> str: ...
 
 
+class Functions(Protocol):
+    """Functions that kernels of several modules call by name: a module of its own, compiled once and hashable.
+
+    A kernel names them in its attribute `calls`. `repr` stands for the text that is printed.
+    """
+
+    @property
+    def effort(self) -> Effort: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def print_declarations(self) -> str: ...
+
+    def print_functions(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class PrintedKernel:
     """A kernel whose code is given as text.
@@ -99,6 +117,11 @@ class PrintedKernel:
 def effort_of(kernel: Kernel) -> Effort:
     """Return the effort that the compiler makes for a kernel."""
     return getattr(kernel, "effort", Effort.FULL)
+
+
+def functions_of(kernels: Iterable[Kernel]) -> list[Functions]:
+    """Return the functions that some kernels call, each once."""
+    return list(dict.fromkeys(functions for kernel in kernels for functions in getattr(kernel, "calls", ())))
 
 
 class KernelWithEntry:

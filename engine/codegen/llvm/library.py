@@ -68,6 +68,7 @@ class Library:
         self.quick = os.environ.get(_SWITCH) == "quick"
         self._files = ObjectFiles(folder)
         self._loaded: dict[bool, dict[Kernel, Any]] = {False: {}, True: {}}  # callable entries, by `quick`
+        self._offered: set[entry.Functions] = set()
         self._begun: list[list[Kernel]] = []  # modules of kernels that are being compiled
         self._coming: dict[str, Future[bytes]] = {}  # object code that is being compiled
         self._workers: Any = None
@@ -113,7 +114,7 @@ class Library:
         coming = {spec for group in begun for spec in group}
         missing = [spec for spec in dict.fromkeys(specs) if spec not in self._functions and spec not in coming]
         groups = [*begun, *modules_of(missing)]
-        if len(groups) > 1:
+        if len(groups) > 1 or entry.functions_of(missing):
             self._prepare(groups)
         for group in groups:
             self._compile(group)
@@ -140,6 +141,9 @@ class Library:
             self._prepare([[spec]])
 
     def _prepare(self, groups: Sequence[Sequence[Kernel]]) -> None:
+        for functions in entry.functions_of(spec for group in groups for spec in group):
+            if functions not in self._offered:
+                self.prepare(repr(functions), functions.print_functions, functions.effort)
         for group in groups:
             self.prepare(repr(group), lambda group=group: _print_all(group), entry.effort_of(group[0]))
 
@@ -230,7 +234,17 @@ class Library:
     def _at_most(self, effort: Effort) -> Effort:
         return Effort.LEAST if self.quick else effort
 
+    def _offer_functions(self, functions: entry.Functions) -> None:
+        if functions in self._offered:
+            return
+        engine = self.load(repr(functions), functions.print_functions, functions.effort)
+        for name in functions.names:
+            self.offer(name, engine.get_function_address(name))
+        self._offered.add(functions)
+
     def _compile(self, specs: list[Kernel]) -> None:
+        for functions in entry.functions_of(specs):
+            self._offer_functions(functions)
         engine = self.load(repr(specs), lambda: _print_all(specs), entry.effort_of(specs[0]))
         for number, spec in enumerate(specs):
             signature = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * (1 + len(spec.operands)))
@@ -260,7 +274,8 @@ class Library:
 
 
 def _print_all(specs: Sequence[Kernel]) -> str:
-    return "".join(entry.print_kernel(spec, f"kernel_{number}") for number, spec in enumerate(specs))
+    declared = [functions.print_declarations() for functions in entry.functions_of(specs)]
+    return "".join([*declared, *[entry.print_kernel(spec, f"kernel_{number}") for number, spec in enumerate(specs)]])
 
 
 def modules_of(specs: Sequence[Kernel]) -> list[list[Kernel]]:

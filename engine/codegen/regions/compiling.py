@@ -538,6 +538,4 @@ def _declarations() -> list[str]:
             lane = f"<{width} x {kind}>"
             lines.append(f"declare {lane} @llvm.fmuladd.v{width}{suffix}({lane}, {lane}, {lane})")
     lines += packed_declarations()
-    lines.append("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-    lines.append("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     return lines
