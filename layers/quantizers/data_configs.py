@@ -46,8 +46,9 @@ class _DataConfig(QuantizationConfig):
         return f"{self.mode}/{self.weight_bits}/{self.group_size}"
 
     def get_config(self) -> dict[str, Any]:
-        """Return the settings; data is needed once only, and not kept."""
-        return {"dataset": None, "tokenizer": None, **{name: getattr(self, name) for name in self.settings}}
+        """Return the settings; data and the structure, which holds layers, are needed once only, and not kept."""
+        needed_once = ("dataset", "tokenizer", "quantization_layer_structure")
+        return {**{name: getattr(self, name) for name in self.settings}, **dict.fromkeys(needed_once)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
@@ -88,7 +89,6 @@ class GPTQConfig(_DataConfig):
         "group_size",
         "symmetric",
         "activation_order",
-        "quantization_layer_structure",
     )
 
     def __init__(
@@ -138,14 +138,7 @@ class AWQConfig(_DataConfig):
     Source: Lin et al., "AWQ: Activation-aware Weight Quantization", 2024.
     """
 
-    settings = (
-        "weight_bits",
-        "num_samples",
-        "sequence_length",
-        "group_size",
-        "num_grid_points",
-        "quantization_layer_structure",
-    )
+    settings = ("weight_bits", "num_samples", "sequence_length", "group_size", "num_grid_points")
 
     def __init__(
         self,

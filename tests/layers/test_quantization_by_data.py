@@ -97,6 +97,20 @@ def test_a_language_model_is_quantised_by_data_and_saved(config: Any, tmp_path: 
         model.blocks[0].hidden.enable_lora(0 if config.mode == "awq" else 2)
 
 
+@pytest.mark.parametrize("config_class", [quantizers.GPTQConfig, quantizers.AWQConfig])
+def test_a_structure_given_by_the_config_is_not_part_of_files(config_class: Any, tmp_path: Any):
+    """Its layers have the config, which a file that held them would hold again, and so on."""
+    table, block = layers.Embedding(24, 8), ab.Sequential([layers.Dense(16, activation="relu"), layers.Dense(8)])
+    model = ab.Sequential([ab.Input((8,), dtype="int32"), table, block])
+    structure = {"pre_block_layers": [table], "sequential_blocks": [block]}
+    config = config_class([TOKENS], None, sequence_length=8, quantization_layer_structure=structure)
+    model.quantize(config=config)
+    model.save(tmp_path / "model.keras")
+    again = ab.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.predict(TOKENS, verbose=0), model.predict(TOKENS, verbose=0))
+    assert config.get_config()["quantization_layer_structure"] is None
+
+
 def test_windows_are_taken_from_all_of_the_data():
     config = quantizers.GPTQConfig(
         ["abc", "defgh"], lambda text: [ord(c) for c in text], num_samples=3, sequence_length=4
