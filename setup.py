@@ -8,6 +8,7 @@ looks for files.
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,7 +53,11 @@ def _names(name: str, target: str) -> str:
     parent, _, own = name.partition(".")
     module = ALIASES.get(name) or (f"{target}.{own}" if own else target)
     depth = 2 if own or any(other.startswith(f"{parent}.") for other in public_modules()) else 1
-    return f"from {'.' * depth}{module.removeprefix('.')} import *\n"
+    path = "." * depth + module.removeprefix(".")
+    # mypy may read the list of a module before those that it is put together from, so these are named, too.
+    folder = ROOT / module.removeprefix(".").replace(".", "/") / "__init__.py"
+    parts = re.findall(r"^from (\.[\w.]+) import \*", folder.read_text(), re.MULTILINE) if folder.exists() else []
+    return "".join(f"from {path}{part} import *\n" for part in ("", *parts))
 
 
 class BuildWithPublicModules(build_py):
