@@ -62,7 +62,12 @@ def run_now(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, 
     Raises:
         ValueError, TypeError: the inputs do not fit the op (from `Op.infer`).
     """
-    outputs = _outputs(op, inputs, arrays)
+    try:
+        outputs = _outputs(op, inputs, arrays)
+    except MemoryError as error:
+        given = ", ".join(str(tensor.spec) for tensor in inputs) or "none"
+        error.add_note(f"In op {op.type_name!r}; inputs: {given}. Give it smaller ones, or fewer rows at a time.")
+        raise
     if watch.check is not None:
         watch.check(op, arrays, [output.array for output in outputs])  # pyright: ignore[reportAttributeAccessIssue]
     for tensor in inputs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -444,15 +443,24 @@ class CSVLogger(Callback):
         mode = "w" if self.keys is None and not self.append else "a"
         if self.keys is None:
             self.keys = (self._keys_of_file() if self.append else None) or _columns(logs)
+        try:
+            self._write(mode, self.keys, {"epoch": epoch, **_plain(logs)})
+        except OSError as error:
+            error.add_note(
+                f"CSVLogger can't write to filename={str(self.filename)!r}: make room there, or name another file."
+            )
+            raise
+
+    def _write(self, mode: str, keys: list[str], row: Mapping[str, Any]) -> None:
         with open(self.filename, mode, newline="", encoding="utf-8") as file:
             import csv  # only this callback needs it
 
             writer = csv.DictWriter(
-                file, ["epoch", *self.keys], delimiter=self.separator, restval="NA", extrasaction="ignore"
+                file, ["epoch", *keys], delimiter=self.separator, restval="NA", extrasaction="ignore"
             )
             if file.tell() == 0:
                 writer.writeheader()
-            writer.writerow(OrderedDict({"epoch": epoch, **_plain(logs)}))
+            writer.writerow(row)
 
     def _keys_of_file(self) -> list[str] | None:
         """The columns of the file that exists, behind the epoch."""

@@ -32,6 +32,11 @@ Program = Callable[..., tuple[Any, ...]]  # of the arrays of a batch: what it fe
 Build = Callable[[Layout, list[Tensor]], list[Tensor]]
 
 
+def _name_the_batch(error: MemoryError, batch: Batch) -> None:
+    shapes = ", ".join(str(tuple(np.shape(leaf))) for leaf in batch.leaves)
+    error.add_note(f"In a step on {batch.size} rows, arrays of shapes {shapes}. Give a smaller batch_size.")
+
+
 class StepPrograms:
     """The programs of one kind of step (training, testing, predicting).
 
@@ -57,8 +62,7 @@ class StepPrograms:
         try:
             return self.prepare(batch)(*batch.leaves)
         except MemoryError as error:
-            shapes = ", ".join(str(tuple(np.shape(leaf))) for leaf in batch.leaves)
-            error.add_note(f"In a step on {batch.size} rows, arrays of shapes {shapes}. Give a smaller batch_size.")
+            _name_the_batch(error, batch)
             raise
 
     def run_together(self, batches: Sequence[Batch]) -> tuple[Any, ...]:
@@ -73,8 +77,12 @@ class StepPrograms:
             program = self._loop_of(key, alike)
             if program is None:
                 found = [self.run(batch) for batch in alike][-1]
-            else:
+                continue
+            try:
                 found = program(*[np.stack(leaves) for leaves in zip(*[b.leaves for b in alike], strict=True)])
+            except MemoryError as error:
+                _name_the_batch(error, alike[0])
+                raise
         return found
 
     def prepare(self, batch: Batch) -> Program:

@@ -335,6 +335,12 @@ def test_csv_logger_has_columns_for_values_that_come_later(tmp_path: Path) -> No
     assert path.read_text().splitlines()[0] == "epoch,loss,mae,val_loss,val_mae"
 
 
+def test_csv_logger_names_the_file_that_it_cannot_write(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="directory") as caught:
+        fit_with([3], CSVLogger(tmp_path))
+    assert caught.value.__notes__[-1].startswith(f"CSVLogger can't write to filename={str(tmp_path)!r}: make room")
+
+
 def test_csv_logger_writes_and_appends(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     model, first = fit_with([3, 2], CSVLogger(path))

@@ -495,15 +495,24 @@ def test_a_weight_that_is_too_large_is_named():
         layer.build((None, 10**8))
 
 
-def test_a_step_without_memory_names_the_batch():
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_step_without_memory_names_the_batch(together: int):
     class Outer(layers.Layer):
         def call(self, inputs: Any) -> Any:
             return ab.ops.numpy_function(lambda x: np.empty((10**9, 10**9)), [inputs], "float32")
 
     model = ab.Sequential([Outer()])
+    model.compile(steps_per_execution=together)
     with pytest.raises(MemoryError) as caught:
-        model.predict(X, verbose=0)
-    assert any("In a step on 4 rows, arrays of shapes (4, 3)." in note for note in caught.value.__notes__)
+        model.predict(X, batch_size=2, verbose=0)
+    assert any("In a step on 2 rows, arrays of shapes (2, 3)." in note for note in caught.value.__notes__)
+
+
+def test_an_op_without_memory_is_named():
+    rows = ab.ops.broadcast_to(np.ones(1, "float32"), (10**8, 10**8))
+    with pytest.raises(MemoryError) as caught:
+        ab.ops.tanh(rows)
+    assert caught.value.__notes__[0].startswith("In op 'tanh'; inputs: float32[100000000,100000000]. Give it smaller")
 
 
 # --- symbolic tensors -----------------------------------------------------------------------------------------------
