@@ -119,10 +119,12 @@ def batch_jacobian(y: Any, x: Any, unconnected_gradients: str = "none", parallel
     y_sizes, x_sizes = shape(y), shape(source)
     if isinstance(y_sizes[0], int) and isinstance(x_sizes[0], int) and y_sizes[0] != x_sizes[0]:
         raise ValueError(f"batch_jacobian: y and x must have as many rows; got {y!r} and {source!r}.")
-    columns = _product(y_sizes[1:])
-    rows = reshape(y, (y_sizes[0], columns))
     # [elements of a row of y, batch, ...]
-    (found,) = _rows(rows, columns, [x], parallel)
+    if runs_now([y]):
+        (found,) = _rows_of_value(y, y_sizes[1:], [x])
+    else:
+        columns = _product(y_sizes[1:])
+        (found,) = _rows(reshape(y, (y_sizes[0], columns)), columns, [x], parallel)
     if found is None:
         return zeros((*y_sizes, *x_sizes[1:]), source.dtype) if unconnected_gradients == "zero" else None
     return reshape(moveaxis(found, 0, 1), (*y_sizes, *x_sizes[1:]))
@@ -136,8 +138,10 @@ def _check_unconnected(value: str) -> None:
 def _jacobian(y: Any, xs: Any, zero: bool, parallel: bool) -> Any:
     target = convert_to_tensor(y)
     leaves = flatten(xs)
-    flat = ravel(target)
-    found = _rows(flat, size(target), leaves, parallel)
+    if runs_now([target]):
+        found = _rows_of_value(target, shape(target), leaves)
+    else:
+        found = _rows(ravel(target), size(target), leaves, parallel)
     return pack_as(
         xs,
         [
@@ -149,8 +153,6 @@ def _jacobian(y: Any, xs: Any, zero: bool, parallel: bool) -> Any:
 
 def _rows(target: Tensor, count: Any, xs: list[Any], parallel: bool) -> list[Any]:
     """For each x the gradients of each column of `target`, stacked; None where there is no path."""
-    if runs_now([target]):
-        return _rows_of_value(target, xs)
     connected: list[bool] = []
 
     def row(unit: Tensor) -> list[Any]:
@@ -163,10 +165,13 @@ def _rows(target: Tensor, count: Any, xs: list[Any], parallel: bool) -> list[Any
     return [next(stacked) if is_there else None for is_there in connected]
 
 
-def _rows_of_value(target: Tensor, xs: list[Any]) -> list[Any]:
-    """The same for values: a sweep over the tape for each column."""
-    assert target.shape is not None, "of values all shapes are known"
-    units = eye(target.shape[-1], dtype=target.dtype)
+def _rows_of_value(target: Tensor, sizes: Sequence[int], xs: list[Any]) -> list[Any]:
+    """The same for a value, for each element of its last axes, of these sizes: a sweep over the tape for each.
+
+    The value itself is differentiated, for no tape has recorded what would be made of it now.
+    """
+    count = _product(sizes)
+    units = reshape(eye(count, dtype=target.dtype), (count, *sizes))
     found = [dense(gradients(target, xs, [broadcast_to(unit, shape(target))])) for unit in units]
     columns: list[Any] = list(zip(*found, strict=True))
     if not found:

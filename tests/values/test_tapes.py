@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import pytest
 from shared.values import plain, refused, same
 
 import anabranch as k
@@ -134,6 +135,30 @@ def test_tape_jacobian() -> None:
         tape.watch(rows)
         y = rows**2
     same(tape.batch_jacobian(y, rows), [[[2.0, 0.0], [0.0, 4.0]], [[6.0, 0.0], [0.0, 8.0]]])
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (2, 1, 2)])
+def test_tape_jacobian_of_targets_of_any_rank(shape: tuple[int, ...]) -> None:
+    size = int(np.prod(shape))
+    x, factors = k.ops.array(np.linspace(1, 2, 4)), np.arange(size * 4.0).reshape(*shape, 4)
+    with k.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = k.ops.sum(factors * x**2, axis=-1)
+    same(tape.jacobian(y, x), factors * 2 * np.linspace(1, 2, 4))
+    weight = k.Variable(np.ones((2, 3), "float32"))
+    with k.GradientTape() as tape:
+        y = k.ops.array([[1.0, 2.0]]) @ weight
+    same(tape.jacobian(y, weight), np.einsum("i,jk->jik", [1.0, 2.0], np.eye(3))[None])
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3)])
+def test_tape_batch_jacobian_of_rows_of_any_rank(shape: tuple[int, ...]) -> None:
+    factors, rows = np.arange(int(np.prod(shape)) * 8.0).reshape(2, *shape, 4), np.linspace(1, 2, 8).reshape(2, 4)
+    x = k.ops.array(rows)
+    with k.GradientTape() as tape:
+        tape.watch(x)
+        y = k.ops.sum(factors * k.ops.reshape(x, (2, *(1 for _ in shape), 4)) ** 2, axis=-1)
+    same(tape.batch_jacobian(y, x), factors * 2 * rows.reshape(2, *(1 for _ in shape), 4))
 
 
 def test_tape_of_hessian() -> None:
