@@ -21,16 +21,8 @@ from typing import TYPE_CHECKING, Any
 from ...engine.autodiff import custom_gradient as custom_gradient
 from ...engine.common.dtypes import DTypeLike, as_dtype
 from ...engine.control_flow import TensorArray as TensorArray
-from ...engine.control_flow import case as case
-from ...engine.control_flow import cond as cond
 from ...engine.control_flow import group as group
 from ...engine.control_flow import no_op as no_op
-from ...engine.control_flow import while_loop as while_loop
-from ...engine.control_flow.scan import foldl as foldl
-from ...engine.control_flow.scan import foldr as foldr
-from ...engine.control_flow.scan import map_fn as map_fn
-from ...engine.control_flow.scan import scan as scan
-from ...engine.control_flow.vectorized_map import vectorized_map as vectorized_map
 from ...engine.graph import IndexedSlices as IndexedSlices
 from ...engine.graph import Tensor as Tensor
 from ...engine.graph import Variable as Variable
@@ -40,12 +32,12 @@ from ...engine.graph import name_scope as name_scope
 from ...engine.graph import spec as specs
 from ...engine.objects.on_demand import no_attribute
 from ...engine.ops import constant as constant
-from ...engine.ops import convert_to_tensor as convert_to_tensor
 from ...engine.ops import is_tensor as is_tensor
-from ...engine.ops import numpy_function as numpy_function
+from ...engine.ops import print as print
 from ...engine.session.function import function as trace_function
 from ..training.gradient_tape import GradientTape as GradientTape
 from . import data as data
+from . import debugging as debugging
 from . import image as image
 from . import linalg as linalg
 from . import math as math
@@ -102,8 +94,28 @@ from .arrays import unstack as unstack
 from .arrays import where as where
 from .arrays import zeros as zeros
 from .arrays import zeros_like as zeros_like
-from .gradients import clip_by_global_norm as clip_by_global_norm
-from .gradients import clip_by_norm as clip_by_norm
+from .clipping import clip_by_global_norm as clip_by_global_norm
+from .clipping import clip_by_norm as clip_by_norm
+from .control_flow import case as case
+from .control_flow import cond as cond
+from .control_flow import convert_to_tensor as convert_to_tensor
+from .control_flow import dynamic_partition as dynamic_partition
+from .control_flow import dynamic_stitch as dynamic_stitch
+from .control_flow import ensure_shape as ensure_shape
+from .control_flow import executing_eagerly as executing_eagerly
+from .control_flow import foldl as foldl
+from .control_flow import foldr as foldr
+from .control_flow import gradients as gradients
+from .control_flow import identity_n as identity_n
+from .control_flow import init_scope as init_scope
+from .control_flow import map_fn as map_fn
+from .control_flow import numpy_function as numpy_function
+from .control_flow import py_function as py_function
+from .control_flow import scan as scan
+from .control_flow import switch_case as switch_case
+from .control_flow import vectorized_map as vectorized_map
+from .control_flow import while_loop as while_loop
+from .debugging import Assert as Assert
 from .math import abs as abs
 from .math import acos as acos
 from .math import acosh as acosh
@@ -162,12 +174,22 @@ from .math import truediv as truediv
 if TYPE_CHECKING:
     import anabranch as keras
 
+    from ... import errors as errors
     from ... import initializers as initializers
     from ... import losses as losses
     from ... import metrics as metrics
     from ... import optimizers as optimizers
+    from ... import queues as queue
     from ... import summary as summary
+    from ... import tree as nest
     from ..structures import ShapeLike
+
+    constant_initializer, ones_initializer, zeros_initializer = (
+        initializers.Constant,
+        initializers.Ones,
+        initializers.Zeros,
+    )
+    random_normal_initializer, random_uniform_initializer = initializers.RandomNormal, initializers.RandomUniform
 
 float16, bfloat16, float32, float64 = "float16", "bfloat16", "float32", "float64"
 int8, int16, int32, int64 = "int8", "int16", "int32", "int64"
@@ -192,8 +214,24 @@ def _tensor_shape(dims: ShapeLike) -> tuple[int | None, ...] | None:
 
 TensorSpec, TensorShape = _tensor_spec, _tensor_shape
 
-# Names of TensorFlow that are those of modules of this package; they are imported when they are first asked for.
-_MODULES = ("initializers", "losses", "metrics", "optimizers", "summary")
+# Names of TensorFlow, and the modules of this package that they stand for; these are imported when first asked for.
+_MODULES = {
+    "errors": "errors",
+    "initializers": "initializers",
+    "losses": "losses",
+    "metrics": "metrics",
+    "nest": "tree",
+    "optimizers": "optimizers",
+    "queue": "queues",
+    "summary": "summary",
+}
+_INITIALIZERS = {
+    "constant_initializer": "Constant",
+    "ones_initializer": "Ones",
+    "random_normal_initializer": "RandomNormal",
+    "random_uniform_initializer": "RandomUniform",
+    "zeros_initializer": "Zeros",
+}
 _INSTEAD = {
     "Session": "It runs graphs. Use anabranch.Session with an anabranch.Graph, or tf.function.",
     "compat": "It holds names of TensorFlow 1. Those of its graphs are in anabranch: placeholder, Session, while_loop.",
@@ -209,7 +247,9 @@ def _look_up(name: str) -> Any:
     if name == "keras":
         return import_module("...", __name__)
     if name in _MODULES:
-        return getattr(import_module("...", __name__), name)
+        return getattr(import_module("...", __name__), _MODULES[name])
+    if name in _INITIALIZERS:
+        return getattr(_look_up("initializers"), _INITIALIZERS[name])
     raise no_attribute(__name__, name, _INSTEAD, "TensorFlow")
 
 
@@ -217,6 +257,7 @@ if not TYPE_CHECKING:  # type checkers would take any name for a public one
     __getattr__ = _look_up
 
 __all__ = [
+    "Assert",
     "GradientTape",
     "IndexedSlices",
     "Tensor",
@@ -252,6 +293,7 @@ __all__ = [
     "concat",
     "cond",
     "constant",
+    "constant_initializer",
     "control_dependencies",
     "convert_to_tensor",
     "cos",
@@ -259,10 +301,16 @@ __all__ = [
     "cumsum",
     "custom_gradient",
     "data",
+    "debugging",
     "device",
     "divide",
+    "dynamic_partition",
+    "dynamic_stitch",
     "einsum",
+    "ensure_shape",
     "equal",
+    "errors",
+    "executing_eagerly",
     "exp",
     "expand_dims",
     "eye",
@@ -276,11 +324,14 @@ __all__ = [
     "function",
     "gather",
     "gather_nd",
+    "gradients",
     "greater",
     "greater_equal",
     "group",
     "identity",
+    "identity_n",
     "image",
+    "init_scope",
     "initializers",
     "int8",
     "int16",
@@ -306,6 +357,7 @@ __all__ = [
     "multiply",
     "name_scope",
     "negative",
+    "nest",
     "newaxis",
     "nn",
     "no_op",
@@ -314,11 +366,17 @@ __all__ = [
     "numpy_function",
     "one_hot",
     "ones",
+    "ones_initializer",
     "ones_like",
     "optimizers",
     "pad",
     "pow",
+    "print",
+    "py_function",
+    "queue",
     "random",
+    "random_normal_initializer",
+    "random_uniform_initializer",
     "range",
     "rank",
     "reduce_all",
@@ -359,6 +417,7 @@ __all__ = [
     "strings",
     "subtract",
     "summary",
+    "switch_case",
     "tan",
     "tanh",
     "tensor_scatter_nd_add",
@@ -377,6 +436,7 @@ __all__ = [
     "where",
     "while_loop",
     "zeros",
+    "zeros_initializer",
     "zeros_like",
 ]
 

@@ -12,7 +12,7 @@ from .arrays import eye as eye
 from .arrays import matmul as matmul
 from .arrays import norm as norm
 from .arrays import tensordot as tensordot
-from .gradients import global_norm as global_norm
+from .clipping import global_norm as global_norm
 from .math import l2_normalize as l2_normalize
 from .wrapping import of_one
 

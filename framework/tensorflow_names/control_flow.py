@@ -1,0 +1,400 @@
+"""Control flow with TensorFlow's arguments: loops, branches, `map_fn`, `scan`, folds, and Python functions as ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...engine import autodiff, ops
+from ...engine import control_flow as loops
+from ...engine.common.dtypes import DTypeLike, as_dtype
+from ...engine.common.nest import flatten, is_sequence, map_structure, pack_as
+from ...engine.control_flow import scan as scans
+from ...engine.control_flow.vectorized_map import vectorized_map as vectorize
+from ...engine.graph import Tensor, TensorSpec, as_shape, eagerly, get_default_graph
+from ...engine.graph.context import in_explicit_graph
+from ...engine.ops.base import TensorLike
+from ..structures import ShapeLike
+from ..training.gradient_tape import GradientTape
+from .arrays import identity
+
+Branch = Callable[[], Any]
+
+
+def cond(pred: TensorLike, true_fn: Branch, false_fn: Branch, name: str | None = None) -> Any:
+    """Return the result of one of two functions, chosen by a scalar bool."""
+    return loops.cond(pred, true_fn, false_fn, name=name)
+
+
+def case(
+    pred_fn_pairs: Sequence[tuple[TensorLike, Branch]],
+    default: Branch | None = None,
+    exclusive: bool = False,
+    strict: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Return the result of the first function whose predicate holds, else of `default`.
+
+    Args:
+        pred_fn_pairs: pairs of a scalar bool and a function.
+        default: called if no predicate holds. Without it that is an error.
+        exclusive: also fail if more than one predicate holds.
+        strict: accepted for TensorFlow's sake; results keep the structure that the functions return.
+
+    Raises:
+        InvalidArgumentError: at run time, if no predicate holds and there is no default, or by `exclusive`.
+    """
+    if isinstance(pred_fn_pairs, Mapping):
+        raise TypeError(
+            "tf.case: pred_fn_pairs is a list of pairs (predicate, function), got a dict, which has no order."
+        )
+    pairs = [(ops.convert_to_tensor(pred, "bool"), function) for pred, function in pred_fn_pairs]
+    if not exclusive or len(pairs) < 2:
+        return loops.case(pairs, default)
+    held = ops.sum(ops.cast(ops.stack([pred for pred, _ in pairs]), "int32"))
+    check = ops.assert_less_equal(held, 1, "tf.case: exclusive=True, and more than one predicate holds.")
+    if check is None:  # of values, at once
+        return loops.case(pairs, default)
+    with get_default_graph().control_dependencies([check]):
+        pairs = [(identity(pred), function) for pred, function in pairs]
+    return loops.case(pairs, default)
+
+
+def switch_case(
+    branch_index: TensorLike,
+    branch_fns: Mapping[int, Branch] | Sequence[Branch] | Sequence[tuple[int, Branch]],
+    default: Branch | None = None,
+    name: str | None = None,
+) -> Any:
+    """Return the result of the function that an integer chooses, else of `default`.
+
+    Args:
+        branch_index: a scalar int32.
+        branch_fns: functions by index: a list, a dict, or pairs of an index and a function.
+        default: called for every other index; by default the last function.
+
+    Raises:
+        TypeError: `branch_fns` has something else.
+        ValueError: it has none, or its indices are not 0, 1, 2, ...
+    """
+    if isinstance(branch_fns, Mapping):
+        pairs: list[Any] = list(branch_fns.items())
+    else:
+        pairs = [each if is_sequence(each) else (index, each) for index, each in enumerate(branch_fns)]
+    for pair in pairs:
+        if len(pair) != 2 or not isinstance(pair[0], int) or not callable(pair[1]):
+            raise TypeError(
+                f"tf.switch_case: branch_fns has functions, or pairs of an index and a function; got {pair!r}."
+            )
+    branches: dict[int, Branch] = dict(pairs)
+    if sorted(branches) != list(range(max(len(pairs), 1))):
+        found = [index for index, _ in pairs]
+        raise ValueError(f"tf.switch_case: branch_fns needs one function for each index from 0 on, got {found}.")
+    index, last = ops.convert_to_tensor(branch_index), len(branches) - 1
+    place = ops.where(ops.logical_or(index < 0, index > last), last + 1, index)
+    return loops.switch(place, [*[branches[each] for each in range(last + 1)], default or branches[last]])
+
+
+def while_loop(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    maximum_iterations: TensorLike | None = None,
+    name: str | None = None,
+) -> Any:
+    """Run `body` while `cond` holds (`anabranch.while_loop`); `back_prop=False` stops the gradient."""
+    limits = {"shape_invariants": shape_invariants, "parallel_iterations": parallel_iterations}
+    found = loops.while_loop(
+        cond, body, loop_vars, maximum_iterations, swap_memory=swap_memory, name=name or "while", **limits
+    )
+    return found if back_prop else _without_gradient(found)
+
+
+def map_fn(
+    fn: Callable[[Any], Any],
+    elems: Any,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+    fn_output_signature: Any = None,
+) -> Any:
+    """Apply a function to the elements along the first axis, and stack the results.
+
+    Args:
+        fn: takes an element, or one of each array in the structure of `elems`.
+        elems: arrays with one common first axis, in any structure.
+        dtype, fn_output_signature: of the results, in their structure; found by tracing `fn` if there is none.
+        back_prop: whether gradients flow.
+        parallel_iterations, swap_memory, infer_shape: accepted for TensorFlow's sake: the compiler decides.
+
+    Raises:
+        TypeError: results of other dtypes than those that are given.
+    """
+    found = scans.map_fn(fn, elems)
+    wanted = fn_output_signature if fn_output_signature is not None else dtype
+    if wanted is not None:
+        _check_dtypes("tf.map_fn", found, wanted)
+    return found if back_prop else _without_gradient(found)
+
+
+def _check_dtypes(function: str, found: Any, wanted: Any) -> None:
+    specs, results = flatten(wanted), flatten(found)
+    if len(specs) != len(results):
+        raise TypeError(f"{function}: fn returns {len(results)} tensors, where {len(specs)} dtypes are given.")
+    for spec, result in zip(specs, results, strict=True):
+        dtype = spec.dtype if isinstance(spec, TensorSpec) else spec
+        if result.dtype != as_dtype(dtype):
+            raise TypeError(
+                f"{function}: fn returns {result.dtype}, where {dtype} is given. Cast the result, or give its."
+            )
+
+
+def scan(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Return all accumulators of a fold, stacked: ``a = fn(a, x)`` for each element `x` along the first axis.
+
+    Args:
+        fn: takes the accumulator and an element; returns the next accumulator.
+        elems: arrays with one common first axis, in any structure.
+        initializer: the first accumulator; by default the first element, which is then also the first result.
+        back_prop: whether gradients flow.
+        parallel_iterations, swap_memory, infer_shape: accepted for TensorFlow's sake: the compiler decides.
+        reverse: begin with the last element; results keep the order of the elements.
+    """
+    elems = map_structure(ops.convert_to_tensor, elems)
+
+    def step(carry: Any, x: Any) -> tuple[Any, Any]:
+        following = fn(carry, x)
+        return following, following
+
+    if initializer is not None:
+        found = scans.scan(step, map_structure(ops.convert_to_tensor, initializer), elems, reverse=reverse)[1]
+    else:
+        rest = map_structure(lambda x: x[:-1] if reverse else x[1:], elems)
+        first = map_structure(lambda x: x[-1] if reverse else x[0], elems)
+        rows = scans.scan(step, first, rest, reverse=reverse)[1]
+        pairs = zip(flatten(first), flatten(rows), strict=True)
+        joined = [ops.concatenate([many, one[None]] if reverse else [one[None], many]) for one, many in pairs]
+        found = pack_as(first, joined)
+    return found if back_prop else _without_gradient(found)
+
+
+def foldl(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Return the last accumulator of `scan`, from the first element to the last."""
+    found = scans.foldl(fn, elems, initializer)
+    return found if back_prop else _without_gradient(found)
+
+
+def foldr(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Return the last accumulator of `scan`, from the last element to the first."""
+    found = scans.foldr(fn, elems, initializer)
+    return found if back_prop else _without_gradient(found)
+
+
+def vectorized_map(fn: Callable[[Any], Any], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True) -> Any:
+    """Apply a function to all elements along the first axis at once."""
+    return vectorize(fn, elems, fallback_to_while_loop)
+
+
+def _without_gradient(found: Any) -> Any:
+    return map_structure(ops.stop_gradient, found)
+
+
+def numpy_function(
+    func: Callable[..., Any], inp: Sequence[TensorLike], Tout: Any, stateful: bool = True, name: str | None = None
+) -> Any:
+    """Call a Python function of NumPy arrays when the program gets there; it has no gradient."""
+    return ops.numpy_function(func, list(inp), Tout, stateful, name=name)
+
+
+def py_function(func: Callable[..., Any], inp: Sequence[TensorLike], Tout: Any, name: str | None = None) -> Any:
+    """Call a Python function of tensors when the program gets there; its gradient is that of what it computes.
+
+    Args:
+        func: takes tensors that have values, and returns one tensor, several, or None, as `Tout` says.
+        inp: what it takes.
+        Tout: the dtype of its result; a list of dtypes for several; an empty one for none.
+
+    For the gradient the function is called a second time, under a tape. Gradients of gradients are refused.
+    """
+    return ops.numpy_function(_Eagerly(func), list(inp), Tout, grad=_EagerGradient(func), name=name)
+
+
+class _Eagerly(NamedTuple):
+    """A function of tensors, called with arrays."""
+
+    func: Callable[..., Any]
+
+    def __call__(self, *arrays: Any) -> Any:
+        with eagerly():
+            found = self.func(*[ops.convert_to_tensor(array) for array in arrays])
+            return map_structure(_as_array, found)
+
+
+def _as_array(value: Any) -> Any:
+    return value if value is None else ops.convert_to_tensor(value).numpy()
+
+
+class _EagerGradient(NamedTuple):
+    """The cotangents of a function's inputs, by a tape around a second call."""
+
+    func: Callable[..., Any]
+
+    def __call__(self, inputs: list[Tensor], outputs: list[Tensor], cotangents: list[Any]) -> list[Any]:
+        floats = [index for index, x in enumerate(inputs) if x.dtype.kind in "fc"]
+        given = [ops.zeros_like(y) if dy is None else dy for y, dy in zip(outputs, cotangents, strict=True)]
+
+        def compute(*arrays: Any) -> list[Any]:
+            with eagerly():
+                values = [ops.convert_to_tensor(array) for array in arrays[: len(inputs)]]
+                sources = [values[index] for index in floats]
+                with GradientTape() as tape:
+                    tape.watch(sources)
+                    targets = flatten(self.func(*values))
+                found = tape.gradient(targets, sources, list(arrays[len(inputs) :]))
+                return [
+                    _as_array(ops.zeros_like(x) if dx is None else dx) for x, dx in zip(sources, found, strict=True)
+                ]
+
+        dtypes, shapes = [inputs[index].dtype for index in floats], [inputs[index].shape for index in floats]
+        found = ops.numpy_function(compute, [*inputs, *given], dtypes, stateful=False, shape=shapes)
+        by_index = dict(zip(floats, found, strict=True))
+        return [by_index.get(index) for index in range(len(inputs))]
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str | None = None,
+    gate_gradients: bool = False,
+    aggregation_method: Any = None,
+    stop_gradients: Any = None,
+    unconnected_gradients: str | Enum = "none",
+) -> list[Any]:
+    """Return the gradient of the sum of `ys` with respect to each of `xs` (`anabranch.gradients`), in a list.
+
+    Args:
+        ys: a tensor, or several. Those without derivatives, such as the counter of a loop, count nothing.
+        xs: a tensor or variable, or several.
+        grad_ys: a cotangent for each of `ys`; ones by default.
+        stop_gradients: tensors that count as constants.
+        unconnected_gradients: "none" or "zero": what stands for an `x` that no `y` depends on.
+        gate_gradients, aggregation_method: accepted for TensorFlow's sake: the compiler decides.
+    """
+    sources = list(xs) if is_sequence(xs) else [xs]
+    absent = str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
+    if grad_ys is None:
+        ys = [y for y in (ys if is_sequence(ys) else [ys]) if as_dtype(y.dtype).kind in "fcV"] or ys
+    return autodiff.gradients(ys, sources, grad_ys, stop_gradients, absent, name or "gradients")
+
+
+def convert_to_tensor(
+    value: TensorLike, dtype: DTypeLike | None = None, dtype_hint: DTypeLike | None = None, name: str | None = None
+) -> Tensor:
+    """Convert a value to a tensor: of `dtype`, else of `dtype_hint` if the value can be that, else of its own dtype."""
+    if dtype is None and dtype_hint is not None and not isinstance(value, Tensor):
+        found = np.asarray(value).dtype
+        hinted = as_dtype(dtype_hint)
+        dtype = hinted if hinted.kind == found.kind or (found.kind in "iu" and hinted.kind in "fc") else None
+    return ops.convert_to_tensor(value, dtype)
+
+
+def executing_eagerly() -> bool:
+    """Test whether ops run at once here: no graph is being built."""
+    return not in_explicit_graph()
+
+
+def init_scope() -> Any:
+    """Leave the graph that is being built: inside the block ops run at once."""
+    return eagerly()
+
+
+def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
+    """Return a tensor whose shape is checked when the program runs, and known from here on as far as it is given."""
+    tensor = ops.convert_to_tensor(x)
+    check = ops.assert_shape(tensor, shape)
+    if check is None:  # of values, at once
+        return tensor
+    with get_default_graph().control_dependencies([check]):
+        checked = identity(tensor)
+    wanted = as_shape(shape)
+    if wanted is None:
+        return checked
+    sizes = ops.shape(checked) if None in wanted else ()
+    return ops.reshape(checked, [sizes[axis] if size is None else size for axis, size in enumerate(wanted)])
+
+
+def identity_n(input: Sequence[TensorLike], name: str | None = None) -> list[Tensor]:
+    """Return a list of the same tensors."""
+    return [identity(x) for x in input]
+
+
+def dynamic_partition(
+    data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
+) -> list[Tensor]:
+    """Split `data` by the partition that each element has."""
+    return ops.dynamic_partition(data, partitions, num_partitions)
+
+
+def dynamic_stitch(indices: Sequence[TensorLike], data: Sequence[TensorLike], name: str | None = None) -> Tensor:
+    """Join rows of several tensors: ``merged[indices[m][i]] = data[m][i]``."""
+    return ops.dynamic_stitch(indices, data)
+
+
+__all__ = [
+    "case",
+    "cond",
+    "convert_to_tensor",
+    "dynamic_partition",
+    "dynamic_stitch",
+    "ensure_shape",
+    "executing_eagerly",
+    "foldl",
+    "foldr",
+    "gradients",
+    "identity_n",
+    "init_scope",
+    "map_fn",
+    "numpy_function",
+    "py_function",
+    "scan",
+    "switch_case",
+    "vectorized_map",
+    "while_loop",
+]
