@@ -72,7 +72,9 @@ class Region(Graph):
 
     def capture(self, tensor: Tensor) -> Symbol:
         if isinstance(tensor, Value):
-            return self.capture_value(tensor)
+            if self.is_built or not tensor.spec.differentiable or self.root.feed_of(tensor) is not None:
+                return self.capture_value(tensor)
+            return self.capture(self.parent.capture(tensor))  # one constant outside, by which gradients are taken
         assert isinstance(tensor, Symbol)
         if tensor.operation.graph is self:
             return tensor

@@ -265,8 +265,9 @@ def constant_of(value: Value, graph: Graph) -> Symbol:
             "make it a constant by ops.stop_gradient(value).",
             stacklevel=user_stacklevel(),
         )
-    if not value.shape and value.dtype.kind != "T":
+    if not value.shape and value.dtype.kind != "T" and not value.spec.differentiable:
         return _scalar_constant(value.array, value.dtype, graph)
+    # Not shared with equal numbers, which are no part of the gradient by this value.
     with graph.control_dependencies(None), graph.device(None):
         return graph.add(Constant(value.array), (), "constant").outputs[0]
 

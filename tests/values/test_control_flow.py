@@ -72,3 +72,35 @@ def test_an_error_of_a_store_is_the_only_one() -> None:
     with pytest.raises(LookupError, match="key 7 is read, but no operation before wrote it") as caught:
         store.read(7)
     assert caught.value.__context__ is None  # nothing of how plans are looked up
+
+
+CAPTURING = {
+    "itself": (lambda v: v * v, 2.0),
+    "beside an equal number": (lambda v: v * 1.0 + 1.0, 1.0),
+    "a loop": (lambda v: k.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, x * v), (0, 1.0))[1], 3.0),
+    "a loop and around it": (
+        lambda v: v + k.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, x * v), (0, 1.0))[1],
+        4.0,
+    ),
+    "a branch": (lambda v: k.cond(k.placeholder((), "bool", "p"), lambda: v * v, lambda: v), 2.0),
+    "a branch in a loop": (
+        lambda v: k.while_loop(
+            lambda i, _: i < 2, lambda i, x: (i + 1, k.cond(i > 0, lambda: x * v, lambda: x + v)), (0, 1.0)
+        )[1],
+        3.0,
+    ),
+    "a scan": (lambda v: k.scan(lambda a, x: (a * v + x, a), 1.0, k.ops.ones(2))[0], 3.0),
+}
+
+
+@pytest.mark.parametrize("name", CAPTURING)
+def test_gradients_by_values_that_a_graph_captures(name: str) -> None:
+    """A value is one constant of the graph, whose uses in loops and branches count; equal numbers are not it."""
+    build, expected = CAPTURING[name]
+    v = k.constant(1.0)
+    with k.Graph().as_default() as graph:
+        (dv,) = k.gradients(build(v), [v])
+        feeds = {node.outputs[0]: True for node in graph.operations if node.name == "p"}
+        assert float(k.Session(graph).run(dv, feeds)) == expected
+    if name != "a branch":
+        assert float(k.function(lambda: k.gradients(build(v), [v])[0])()) == expected
