@@ -20,7 +20,7 @@ from ..graph.op import as_scalar_or_array
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
 from ..graph.value import FlowValue, Value
-from ..ops.base import as_array, convert_to_tensor
+from ..ops.base import as_array, convert_to_tensor, is_numpy
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.store_value import StoreValue
 from ..runtime.program import as_fetched
@@ -32,8 +32,8 @@ _MOST_KNOWN = 64
 
 
 class Function:
-    """A traced function. Called on values and arrays it runs compiled and returns values; on symbols it adds to their
-    graph.
+    """A traced function. Called on values and arrays it runs compiled and returns values. Called on symbols, or while a
+    graph is being built, it adds to the graph: in another function, or in a loop or branch, it runs with that.
 
     Args:
         python_function: builds the computation out of anabranch ops.
@@ -64,7 +64,9 @@ class Function:
         kinds_of_leaves: set[type[Any]] = {type(component(leaf)) for leaf in leaves}
         if FlowValue in kinds_of_leaves and not graph_context.stack:
             return self.python_function(*args, **kwargs)
-        if self._joins_a_graph(kinds_of_leaves) or meets_itself(self, args, kwargs):
+        if graph_context.stack and any(map(is_numpy, leaves)):
+            args, kwargs = pack_as((args, kwargs), [convert_to_tensor(x) if is_numpy(x) else x for x in leaves])
+        if Symbol in kinds_of_leaves or graph_context.stack or meets_itself(self, args, kwargs):
             return call_on_tensors(self, args, kwargs)
         arrays = {position: as_array(leaf) for position, leaf in enumerate(leaves) if _is_array(leaf)}
         specs = {position: TensorSpec(tuple(a.shape), a.dtype) for position, a in arrays.items()}
@@ -72,11 +74,6 @@ class Function:
         if kinds is not None and len(self._known) < _MOST_KNOWN and all(map(_is_fed_as_it_is, args, arrays.values())):
             self._known[kinds] = trace
         return trace.run([leaves[p] if type(leaves[p]) is Value else array for p, array in arrays.items()])
-
-    @staticmethod
-    def _joins_a_graph(kinds: set[type]) -> bool:
-        """Test whether a call on arguments of these types adds to a graph."""
-        return Symbol in kinds or bool(graph_context.stack and not kinds.isdisjoint((Value, FlowValue)))
 
     def may_recurse(self) -> bool:
         """Test whether a look at the function's names says that it may call itself, directly or by way of others."""

@@ -341,3 +341,39 @@ def test_a_known_trace_is_not_taken_for_other_arguments():
     assert scale(x, np.float32(3), np.float32(0)).tolist() == [4, 7]
     assert [scale(x).tolist(), scale(x, np.float32(3)).tolist()] == [[2, 4], [3, 6]]
     assert len(traces) == scale.trace_count() == 4
+
+
+@pytest.mark.parametrize("given", [(), (2.0,), (np.float32(2.0),), (np.ones(3, "float32"),)])
+def test_a_call_without_tensors_is_part_of_the_graph_around_it(given: tuple[Any, ...]) -> None:
+    """It runs whenever that graph does, in its loops and branches, and not while it is built."""
+    count = ab.Variable(0.0)
+
+    @ab.function
+    def step(x: Any = 1.0) -> Any:
+        count.assign_add(1.0)
+        return x * 2.0
+
+    @ab.function
+    def around(y: Any) -> Any:
+        return ab.cond(y > 0, lambda: step(*given) + y, lambda: step() * 0.0 + y)
+
+    for calls in (1, 2):
+        around(1.0)
+        assert float(count.numpy()) == calls
+
+    @ab.function
+    def loop() -> Any:
+        return ab.while_loop(lambda i: i < 3, lambda i: (i + 1, step(*given))[:1], (0,))
+
+    loop()
+    assert float(count.numpy()) == 5
+    with ab.Graph().as_default() as graph:
+        doubled = ab.ops.convert_to_tensor(step(*given))
+        assert float(count.numpy()) == 5
+        assert np.all(ab.Session(graph).run(doubled) == np.multiply(2.0, given[0] if given else 1.0))
+
+
+def test_random_bits_of_a_call_without_tensors_are_drawn_in_each_step() -> None:
+    draw = ab.function(lambda: ab.random.normal((2,)))
+    around = ab.function(lambda x: x + draw())
+    assert not np.allclose(around(0.0), around(0.0))
