@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from functools import cache
 from typing import Any
@@ -51,6 +52,12 @@ def give_back() -> None:
     if trim is not None:
         trim(0)
     release_pages("libllvmlite")
+
+
+def give_back_cycles() -> None:
+    """Free what a version that has gone held in cycles, which Python would keep for ten reloads, and `give_back`."""
+    gc.collect()
+    give_back()
 
 
 @cache

@@ -15,7 +15,7 @@ from .configuration import MAX_ROWS, ModelConfig
 from .decoding.decoder import Decoder, load_any
 from .decoding.served import ServedDecoder
 from .exporting.keras_files import KerasFile
-from .memory import Memory, give_back
+from .memory import Memory, give_back, give_back_cycles
 from .metrics import Metrics
 from .servable import Servable
 from .served_model import ServedModel
@@ -190,7 +190,7 @@ class ModelVersions:
         self._replaced = [each for each in self._replaced if each is not served]
         del served
         self._release(number)
-        await asyncio.get_running_loop().run_in_executor(None, give_back)
+        await asyncio.get_running_loop().run_in_executor(None, give_back_cycles)
         _log.info("model %r: version %d has gone", self.name, number)
 
     def _release(self, number: int) -> None:

@@ -288,16 +288,16 @@ def test_memory_comes_back_after_reloads(tmp_path: Path) -> None:
 def test_a_hundred_reloads_take_no_memory(tmp_path: Path) -> None:
     """In a process of its own, whose memory nothing else uses."""
     script = """
-import gc, json, pathlib, shutil, sys
+import json, pathlib, shutil, sys
 from urllib.request import urlopen
 import numpy as np
 import anabranch as ab
 folder = pathlib.Path(sys.argv[1])
 def megabytes():
-    gc.collect()
     return int(next(l for l in open("/proc/self/status") if l.startswith("VmRSS")).split()[1]) / 1024
-x = np.zeros((1, 256), "float32")
-model = ab.Sequential([ab.Input((256,), name="x"), ab.layers.Dense(1024, "relu"), ab.layers.Dense(10)])
+x = np.zeros((1, 9), "int64")
+embedding, rnn = ab.layers.Embedding(9, 16), ab.layers.GRU(64, return_sequences=True)
+model = ab.Sequential([ab.Input((None,), dtype="int64", name="x"), embedding, rnn, ab.layers.Dense(10)])
 model.export(folder, verbose=False, warmup=x)
 body = json.dumps({"instances": x.tolist()}).encode()
 sizes = []
@@ -309,7 +309,7 @@ with ab.serving.Server({"m": folder}, poll_seconds=0) as server:
         urlopen(f"{server.rest_url}/v1/models/m:predict", body).read()
         shutil.rmtree(folder / str(version - 1))
         sizes.append(megabytes())
-print(min(sizes[10:20]), min(sizes[-10:]))
+print(sizes[0], min(sizes[-10:]))
 """
     command = [sys.executable, "-c", script, str(tmp_path / "m")]
     result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
