@@ -34,6 +34,7 @@ SHARE = 0.8  # of the requests that are answered where clients never pause
 AT_ONCE = 200
 RELOAD_SECONDS = 5.0  # between two versions
 KEPT = 3  # versions of a model on the disk
+PATIENCE = 600.0  # seconds for an answer, on a machine that others use
 CHOICES = 12  # different requests for a model
 NAMES = ("dense", "decoder", "tagger", "mixing")
 
@@ -166,7 +167,7 @@ class Clients:
         x = self.models.inputs[name][number]
         tensor = {"name": "x", "datatype": "INT64" if name == "tagger" else "FP32", "shape": x.shape}
         request = message_class("ModelInferRequest")(model_name=name, inputs=[tensor], raw_input_contents=[x.tobytes()])
-        answer = await self.infer(request, timeout=60)
+        answer = await self.infer(request, timeout=PATIENCE)
         (output,) = answer.outputs
         data = np.frombuffer(answer.raw_output_contents[0], "<f4")
         return {"model_version": answer.model_version, "outputs": [{"shape": list(output.shape), "data": data}]}

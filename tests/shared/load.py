@@ -27,17 +27,20 @@ def post(path: str, body: bytes, headers: str = "") -> bytes:
     return f"{head}\r\n\r\n".encode() + body
 
 
+_IDLE_SECONDS = 2.0  # a server closes what nobody uses, perhaps just when a request is sent
+
+
 class Connections:
-    """Keeps connections to a server, as many as there are requests at once."""
+    """Keeps connections to a server, as many as there are requests at once, for as long as they are in use."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._where = parts.hostname or "", parts.port or 0
-        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def ask(self, request: bytes) -> Answer:
         """Send the bytes of a request and give its answer. A connection is dropped where that is cancelled."""
-        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(*self._where)
+        reader, writer = self._kept() or await asyncio.open_connection(*self._where)
         try:
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
@@ -46,14 +49,27 @@ class Connections:
         except BaseException:
             writer.close()
             raise
-        self._idle.append((reader, writer))
+        self._idle.append((time.perf_counter(), reader, writer))
         return Answer(int(head[9:12]), body)
+
+    def _kept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """Return the connection that was used last, unless that is too long ago: then so it is for all others."""
+        if not self._idle:
+            return None
+        since, reader, writer = self._idle.pop()
+        if time.perf_counter() - since < _IDLE_SECONDS:
+            return reader, writer
+        writer.close()
+        for _, _, other in self._idle:
+            other.close()
+        self._idle.clear()
+        return None
 
     async def close(self) -> None:
         """Close those that are idle, and wait for that."""
-        for _, writer in self._idle:
+        for _, _, writer in self._idle:
             writer.close()
-        for _, writer in self._idle:
+        for _, _, writer in self._idle:
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
         self._idle.clear()
