@@ -163,29 +163,6 @@ _MODULES: dict[str, str] = {
     "visualization": ".framework.visualization",
     "wrappers": ".framework.wrappers",
 }
-_CHECKPOINTS = "Use ab.callbacks.BackupAndRestore with fit, or ab.distribute.CheckpointManager in a loop of your own."
-_DATA = (
-    "Use tf.data.Dataset of `from anabranch import tf`, or ab.utils.PyDataset; fit takes both, arrays and generators."
-)
-# Names that scripts for other frameworks try first, and what to use in place of each.
-_INSTEAD = {
-    "Checkpoint": _CHECKPOINTS,
-    "DataLoader": "Use ab.utils.PyDataset, or PyTorch's DataLoader: fit takes both.",
-    "Dataset": _DATA,
-    "Module": "Subclass ab.layers.Layer or ab.Model.",
-    "autocast": 'Call ab.mixed_precision.set_global_policy("mixed_float16") before layers are made.',
-    "cuda": "Declare GPUs by ab.config.set_devices(gpu=1).",
-    "data": _DATA,
-    "grad": "Use ab.GradientTape outside of graphs, and ab.gradients in them.",
-    "jit": "Use ab.function.",
-    "keras": "The package has Keras's names itself: import anabranch as keras.",
-    "load": "Use ab.load_model for models, and ab.serving.load for what was exported.",
-    "manual_seed": "Use ab.utils.set_random_seed.",
-    "no_grad": "Nothing is recorded outside of ab.GradientTape.",
-    "save": 'Use model.save("model.keras"), or model.save_weights("model.weights.h5").',
-    "tensor": "Use ab.convert_to_tensor.",
-    "train": _CHECKPOINTS,
-}
 _PACKAGES = ("distribute", "engine", "framework", "layers", "optim")
 
 if TYPE_CHECKING:
@@ -341,12 +318,9 @@ def _look_up(name: str) -> Any:
         return _load(name, _MODULES[name])
     if name in _PACKAGES:
         return _import(f".{name}")
-    if name in _INSTEAD:
-        raise AttributeError(
-            f"module {__name__!r} does not have {name}, as other frameworks do. {_INSTEAD[name]}", name=name
-        )
-    # With the name and the module Python suggests the nearest name.
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    from .engine.common.names_elsewhere import PACKAGE, module_error  # only errors need it
+
+    raise module_error(__name__, name, PACKAGE)
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for a public one

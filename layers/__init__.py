@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..engine.common.names_elsewhere import LAYERS_MODULE
 from ..engine.objects.on_demand import modules_by_name, on_demand
 from ..engine.objects.registry import deserialize_keras_object as deserialize
 from ..engine.objects.registry import register_builtins_to_come
@@ -272,7 +273,7 @@ _INSTEAD = {
     "TorchModuleWrapper": "It runs modules of PyTorch. Export them by torch.onnx.export; read them with ab.onnx.load.",
 }
 if not TYPE_CHECKING:  # type checkers would take any name for a public one
-    __getattr__, __dir__ = on_demand(globals(), _NAMES, _INSTEAD)
+    __getattr__, __dir__ = on_demand(globals(), _NAMES, _INSTEAD, LAYERS_MODULE)
 
 __all__ = [
     "ELU",

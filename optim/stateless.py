@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..engine.common.names_elsewhere import OPTIMIZERS, ExplainsNames
 from ..engine.control_flow import cond
 from ..engine.graph import (
     IndexedSlices,
@@ -22,7 +23,7 @@ from ..engine.ops.math.comparison import where
 from ..engine.session import Function
 
 
-class StatelessSteps:
+class StatelessSteps(ExplainsNames, elsewhere=OPTIMIZERS):
     """The half of `Optimizer` that makes steps without changing anything; see there."""
 
     name: str

@@ -6,6 +6,7 @@ import numbers
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..common.names_elsewhere import TENSORS, ExplainsNames
 from .array_methods import ArrayMethods
 from .operator_table import define_operators, operator_functions
 from .spec import Shape, Spec
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from .graph import Graph, Operation
 
 
-class Operators:
+class Operators(ExplainsNames, elsewhere=TENSORS):
     """Python's operators over tensors, elementwise as NumPy's.
 
     ``==`` and ``!=`` are elementwise, too, while the hash is that of the identity: tensors can be keys of dictionaries,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
+
+from ..common.names_elsewhere import module_error
 
 
 def modules_by_name(package: str, names_in: Mapping[str, str]) -> dict[str, str]:
@@ -22,7 +23,11 @@ def modules_by_name(package: str, names_in: Mapping[str, str]) -> dict[str, str]
 
 
 def no_attribute(
-    module: str, name: str, instead: Mapping[str, str] | None = None, source: str = "Keras"
+    module: str,
+    name: str,
+    instead: Mapping[str, str] | None = None,
+    source: str = "Keras",
+    elsewhere: Mapping[str, str] | None = None,
 ) -> AttributeError:
     """Return the error for a name that a public module does not have.
 
@@ -31,16 +36,19 @@ def no_attribute(
         name: the name that was asked for.
         instead: names that another framework has and what to use in place of each.
         source: that framework.
+        elsewhere: the same as `instead` for names of other frameworks.
     """
     remedy = (instead or {}).get(name)
     if remedy is not None:
         return AttributeError(f"module {module!r} does not have {source}'s {name}. {remedy}", name=name)
-    # With the name and the module Python suggests the nearest name.
-    return AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
+    return module_error(module, name, elsewhere or {})
 
 
 def on_demand(
-    own: dict[str, Any], modules: Mapping[str, str], instead: Mapping[str, str] | None = None
+    own: dict[str, Any],
+    modules: Mapping[str, str],
+    instead: Mapping[str, str] | None = None,
+    elsewhere: Mapping[str, str] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
@@ -48,11 +56,12 @@ def on_demand(
         own: its globals.
         modules: its public names to the modules that define them.
         instead: names that Keras has and the package has not, and what to use in place of each.
+        elsewhere: the same for names of other frameworks.
     """
 
     def get(name: str) -> Any:
         if name not in modules:
-            raise no_attribute(own["__name__"], name, instead)
+            raise no_attribute(own["__name__"], name, instead, elsewhere=elsewhere)
         value = own[name] = getattr(import_module(modules[name]), name)
         return value
 

@@ -4,9 +4,9 @@ Each op is one class in one place (see `anabranch.engine.graph.op.Op`), from whi
 """
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
+from ..common.names_elsewhere import OPS_MODULE, module_error
 from ..graph.op import ErrorSample, Op, Sample, registered_ops
 from . import checks, conversion
 from . import operators as operators  # gives tensors their operators
@@ -232,7 +232,7 @@ def _look_up(name: str) -> Any:
     if name in _AUTODIFF:
         return getattr(importlib.import_module(f"..autodiff.{_AUTODIFF[name]}", __name__), name)
     if name not in _CONTROL_FLOW:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        raise module_error(__name__, name, OPS_MODULE)
     module = importlib.import_module(f"..control_flow.{_CONTROL_FLOW[name]}", __name__)
     return getattr(module, "map_fn" if name == "map" else name)
 

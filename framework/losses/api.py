@@ -9,9 +9,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ...engine.common.dtypes import DTypeLike
+from ...engine.common.names_elsewhere import LOSSES_MODULE, module_error
 from ...engine.objects.registry import (
     custom_object_scope,
     deserialize_keras_object,
@@ -494,6 +495,13 @@ def deserialize(name: str | Config, custom_objects: Mapping[str, Any] | None = N
         name = {**name, "module": "keras.losses"}
     return deserialize_keras_object(name, custom_objects)
 
+
+def _look_up(name: str) -> NoReturn:
+    raise module_error(__name__, name, LOSSES_MODULE)
+
+
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__ = _look_up
 
 __all__ = [
     "CTC",

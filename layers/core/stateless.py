@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from ...engine.common.names_elsewhere import LAYERS, ExplainsNames
 from ...engine.graph import Graph, StatelessScope, Symbol, Tensor, Variable
 from ...engine.graph.graph import graph_for
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .shape_programs import ArrayFunction
 
 
-class StatelessCalls(LayerConfig):
+class StatelessCalls(LayerConfig, ExplainsNames, elsewhere=LAYERS):
     """The half of `Layer` that calls it without changing it; see there."""
 
     _functions: dict[Hashable, ArrayFunction]

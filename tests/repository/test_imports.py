@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shared.sample import first_of
 
 import anabranch as ab
+from anabranch.engine.common import names_elsewhere
 from anabranch.engine.objects.registry import deserialize_keras_object
 
 ROOT = Path(__file__).parents[2]
@@ -151,6 +153,7 @@ def test_a_small_model_imports_the_files_of_its_own_layers_only():
     code = """
 import sys
 import anabranch as ab
+from anabranch.engine.common import names_elsewhere
 model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2, "relu")])
 model.compile("sgd", "mse")
 unused = ["attention.transformer", "recurrent.lstm", "convolution.pooling"]
@@ -165,6 +168,7 @@ def test_a_star_import_brings_all_names():
 from anabranch.layers import *
 from anabranch.optim import *
 import anabranch as ab
+from anabranch.engine.common import names_elsewhere
 print(LSTM is ab.layers.LSTM, AvgPool2D is ab.layers.AveragePooling2D, Muon is ab.optimizers.Muon)
 """
     assert run(code) == "True True True"
@@ -209,6 +213,7 @@ def test_imports_leave_the_collector_as_it_was(enabled: bool) -> None:
 import gc
 gc.{"enable" if enabled else "disable"}()
 import anabranch as ab
+from anabranch.engine.common import names_elsewhere
 ab.Sequential, ab.losses.Loss, ab.layers.Dense, ab.engine
 print(gc.isenabled())
 try:
@@ -223,6 +228,7 @@ def test_public_modules_list_public_names_only() -> None:
     code = """
 import types
 import anabranch as ab
+from anabranch.engine.common import names_elsewhere
 for name in set(ab.__all__) - {"engine", "framework"}:
     module = getattr(ab, name)
     if isinstance(module, types.ModuleType):
@@ -258,10 +264,78 @@ def test_names_of_other_frameworks_lead_to_those_of_this_one(name: str, remedy: 
 
 
 def test_what_names_of_other_frameworks_lead_to_is_there() -> None:
-    for name, remedy in ab._INSTEAD.items():
-        assert not hasattr(ab, name)
-        for path in re.findall(r"\bab\.([\w.]+\w)", remedy):
-            operator.attrgetter(path)(ab)
+    x, layer, model, optimizer = ab.ops.ones(2), ab.layers.Dense(1), ab.Sequential(), ab.optim.Adam()
+    of_tables: list[tuple[dict[str, str], tuple[object, ...]]] = [
+        (names_elsewhere.TENSORS, (x, ab.Variable(1.0), ab.Input(()))),
+        (names_elsewhere.LAYERS, (layer, model)),
+        (names_elsewhere.OPTIMIZERS, (optimizer,)),
+        (names_elsewhere.PACKAGE, (ab,)),
+        (names_elsewhere.LAYERS_MODULE, (ab.layers,)),
+        (names_elsewhere.LOSSES_MODULE, (ab.losses,)),
+        (names_elsewhere.NN_MODULE, (ab.nn,)),
+        (names_elsewhere.OPS_MODULE, (ab.ops,)),
+    ]
+    for remedies, owners in of_tables:
+        for name, remedy in remedies.items():
+            for owner in owners:
+                with pytest.raises(AttributeError, match=f"does not have {name}, as other frameworks do. "):
+                    getattr(owner, name)
+            for path in re.findall(r"\bab\.([\w.]+\w)", remedy):
+                operator.attrgetter(path)(ab)
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("loss.backward()", "Compute the loss inside of `with ab.GradientTape() as tape:`"),
+        ("model.parameters()", "Use trainable_variables"),
+        ("ab.layers.Linear(3, 4)", "Use ab.layers.Dense."),
+        ("ab.layers.Conv2d(3, 4, 3)", "Use ab.layers.Conv2D."),
+        ("ab.nn.ConvTranspose1d(3, 4, 3)", "Use ab.layers.Conv1DTranspose."),
+        ("ab.losses.CrossEntropyLoss()", r"Use ab.losses.SparseCategoricalCrossentropy(from_logits=True)."),
+        ("model.to('cuda')", "Declare GPUs by ab.config.set_devices(gpu=1)"),
+        ("loss.cuda()", "Declare GPUs by ab.config.set_devices(gpu=1)"),
+        ("optimizer.zero_grad()", "Leave it out"),
+        ("optimizer.step()", "Use apply(gradients, variables)"),
+        ("model.train()", "Pass training=True"),
+        ("variable.view(2)", "Use ab.ops.reshape."),
+        ("ab.ops.cat([loss, loss])", "Use ab.ops.concatenate."),
+    ],
+)
+def test_lines_of_pytorch_name_the_way_here(line: str, remedy: str) -> None:
+    loss, variable = ab.ops.sum(ab.ops.ones(2)), ab.Variable([1.0, 2.0])
+    scope = {"ab": ab, "loss": loss, "variable": variable, "model": ab.Sequential(), "optimizer": ab.optim.Adam()}
+    with pytest.raises(AttributeError, match=re.escape(remedy)):
+        eval(line, scope)
+
+
+def test_a_property_that_fails_says_what_it_lacks() -> None:
+    class Broken(ab.Layer):
+        @property
+        def parameters(self) -> object:
+            return operator.attrgetter("nothing_of_the_kind")(self)
+
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        operator.attrgetter("parameters")(Broken())
+
+
+def test_names_of_other_frameworks_are_free() -> None:
+    class Mixed:
+        def state_dict(self) -> str:
+            return "of a later base"
+
+    class Own(ab.Model, Mixed):
+        def parameters(self) -> str:
+            return "own"
+
+    model: Any = Own()
+    model.to = "set"
+    assert (model.state_dict(), model.parameters(), model.to) == ("of a later base", "own", "set")
+    assert type(model).state_dict(model) == "of a later base"
+    for thing in (ab.ops.ones(2), ab.Variable(1.0), ab.layers.Dense(1), ab.optim.Adam()):
+        assert not {"backward", "forward", "zero_grad", "data"} & set(dir(thing))
+        assert not hasattr(thing, "data")
+        assert not hasattr(thing, "zero_grad")
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             elif name == "_value" and "_value" in self.__dict__:  # it was written until just now
                 return self.__dict__["_value"]
             if name != "_value" or self._first is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+                return super().__getattribute__(name)  # fails as it did
             with self.lock:
                 first, held = self._first, self._held
                 if first is not None and "_value" not in self.__dict__ and (held is None or held.is_mine):

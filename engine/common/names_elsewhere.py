@@ -1,0 +1,267 @@
+"""Errors for attributes that objects and modules lack, and that other frameworks have: they name what to use here.
+
+PyTorch's names are those that users try most.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+_TAPE = "Compute the loss inside of `with ab.GradientTape() as tape:`; tape.gradient(loss, variables) gives gradients."
+_CAST = "Use ab.ops.cast."
+_CONSTANT = "A tensor never changes: compute another one, or assign to an ab.Variable."
+_DEVICE = "Declare GPUs by ab.config.set_devices(gpu=1); `with ab.device(...)` names the one to compute on."
+_MODE = "Pass training=True or training=False in the call; fit, evaluate and predict do."
+_POLICY = 'Call ab.mixed_precision.set_global_policy("mixed_float16") before layers are made.'
+_LAYERS = "Keep layers as attributes, or in lists and dicts that are attributes."
+
+
+def _by_op(names: str) -> dict[str, str]:
+    return {name: f"Use ab.ops.{name}." for name in names.split()}
+
+
+TENSORS: dict[str, str] = {
+    **_by_op(
+        "abs cos erf exp log log10 matmul maximum minimum norm power relu rsqrt sigmoid sin softmax sqrt square tanh"
+    ),
+    **_by_op("broadcast_to expand_dims repeat split tile where"),
+    **dict.fromkeys(["backward", "grad", "requires_grad", "requires_grad_", "retain_grad", "grad_fn"], _TAPE),
+    **dict.fromkeys(["bfloat16", "bool", "double", "float", "half", "int", "long", "type", "type_as"], _CAST),
+    **dict.fromkeys(["add_", "clamp_", "copy_", "div_", "fill_", "mul_", "sub_", "zero_"], _CONSTANT),
+    **dict.fromkeys(["cpu", "cuda", "is_cuda", "to"], f"{_DEVICE} For dtypes use ab.ops.cast."),
+    "bmm": "Use ab.ops.matmul.",
+    "clamp": "Use ab.ops.clip.",
+    "clone": "Use it as it is: a tensor never changes.",
+    "contiguous": "Leave it out: steps choose layouts themselves.",
+    "data": "Use ab.ops.stop_gradient, or numpy() for an array.",
+    "detach": "Use ab.ops.stop_gradient.",
+    "dim": "Use ndim.",
+    "expand": "Use ab.ops.broadcast_to.",
+    "gather": "Use ab.ops.take_along_axis.",
+    "get_shape": "Use shape.",
+    "masked_fill": "Use ab.ops.where.",
+    "mm": "Use ab.ops.matmul.",
+    "numel": "Use size.",
+    "permute": "Use ab.ops.transpose.",
+    "pow": "Use ab.ops.power.",
+    "set_shape": "Use ab.ops.reshape.",
+    "t": "Use T, or ab.ops.transpose.",
+    "unsqueeze": "Use ab.ops.expand_dims.",
+    "view": "Use ab.ops.reshape.",
+}
+LAYERS: dict[str, str] = {
+    **dict.fromkeys(["children", "modules", "named_children", "named_modules"], f"A model has layers. {_LAYERS}"),
+    **dict.fromkeys(["cpu", "cuda", "to"], _DEVICE),
+    **dict.fromkeys(["eval", "train"], _MODE),
+    **dict.fromkeys(["bfloat16", "float", "half"], _POLICY),
+    "add_module": _LAYERS,
+    "evaluate_generator": "Use evaluate, which takes generators.",
+    "fit_generator": "Use fit, which takes generators.",
+    "forward": "Call the object itself; a class of your own defines call(self, inputs).",
+    "load_state_dict": "Use load_weights for a file, and set_weights for arrays.",
+    "named_parameters": "Use trainable_variables; each has a path and a name.",
+    "parameters": "Use trainable_variables, or weights with those that are not trained.",
+    "predict_classes": "Use ab.ops.argmax(model.predict(x), axis=-1).",
+    "predict_generator": "Use predict, which takes generators.",
+    "predict_proba": "Use predict.",
+    "register_buffer": "Use add_weight(..., trainable=False) in build.",
+    "register_parameter": "Use add_weight in build.",
+    "requires_grad_": "Set trainable.",
+    "state_dict": "Use save_weights for a file, and get_weights for arrays.",
+    "weight": "Use kernel or embeddings, or weights for all.",
+    "zero_grad": "Leave it out: gradients are what a tape gives, and are kept nowhere.",
+}
+OPTIMIZERS: dict[str, str] = {
+    "load_state_dict": "A saved model has its optimizer's state: use ab.load_model.",
+    "lr": "Use learning_rate.",
+    "param_groups": "Set learning_rate; ab.optim.MultiOptimizer has optimizers for parts of a model.",
+    "state_dict": "model.save keeps the optimizer's state; optimizer.variables has it.",
+    "step": "Use apply(gradients, variables) with gradients of ab.GradientTape, or model.fit.",
+    "zero_grad": "Leave it out: gradients are what a tape gives, and are kept nowhere.",
+}
+
+
+def _use(names: Mapping[str, str], prefix: str = "ab.") -> dict[str, str]:
+    return {name: f"Use {prefix}{here}." for name, here in names.items()}
+
+
+def _of_dimensions(names: Mapping[str, str]) -> dict[str, str]:
+    """Map PyTorch's names of layers of one to three dimensions, whose last letter is small."""
+    return {f"{name}{k}d": here.replace("#", f"{k}D") for name, here in names.items() for k in (1, 2, 3)}
+
+
+_LAYER_NAMES = {
+    **_of_dimensions(
+        {"AdaptiveAvgPool": "layers.AdaptiveAveragePooling#", "AdaptiveMaxPool": "layers.AdaptiveMaxPooling#"}
+    ),
+    **_of_dimensions({"AvgPool": "layers.AveragePooling#", "BatchNorm": "layers.BatchNormalization"}),
+    **_of_dimensions({"Conv": "layers.Conv#", "ConvTranspose": "layers.Conv#Transpose"}),
+    **_of_dimensions({"Dropout": "layers.SpatialDropout#", "MaxPool": "layers.MaxPooling#"}),
+    "Dropout1d": "layers.SpatialDropout1D",
+    "GroupNorm": "layers.GroupNormalization",
+    "LayerNorm": "layers.LayerNormalization",
+    "Linear": "layers.Dense",
+    "Model": "Model",
+    "Module": "layers.Layer or ab.Model as the base",
+    "MultiheadAttention": "layers.MultiHeadAttention",
+    "Parameter": "layers.Layer.add_weight in build",
+    "RMSNorm": "layers.RMSNormalization",
+    "RNNCell": "layers.SimpleRNNCell",
+    "Sequential": "Sequential",
+    "TransformerDecoderLayer": "layers.TransformerDecoder",
+    "TransformerEncoderLayer": "layers.TransformerEncoder",
+    "Upsample": "layers.UpSampling2D",
+    **{
+        name: f'layers.Activation("{name.lower()}")'
+        for name in ("GELU", "Mish", "SELU", "SiLU", "Sigmoid", "Softplus", "Tanh")
+    },
+}
+_LOSS_NAMES = {
+    "BCELoss": "losses.BinaryCrossentropy",
+    "BCEWithLogitsLoss": "losses.BinaryCrossentropy(from_logits=True)",
+    "CTCLoss": "losses.CTC",
+    "CrossEntropyLoss": "losses.SparseCategoricalCrossentropy(from_logits=True)",
+    "HuberLoss": "losses.Huber",
+    "KLDivLoss": "losses.KLDivergence",
+    "L1Loss": "losses.MeanAbsoluteError",
+    "MSELoss": "losses.MeanSquaredError",
+    "NLLLoss": "losses.SparseCategoricalCrossentropy",
+    "SmoothL1Loss": "losses.Huber",
+}
+_OP_NAMES = {
+    "bmm": "ops.matmul",
+    "cat": "ops.concatenate",
+    "clamp": "ops.clip",
+    "concat": "ops.concatenate",
+    "cross_entropy": "ops.sparse_categorical_crossentropy",
+    "from_numpy": "ops.convert_to_tensor",
+    "index_select": "ops.take",
+    "masked_fill": "ops.where",
+    "mm": "ops.matmul",
+    "permute": "ops.transpose",
+    "pow": "ops.power",
+    "rand": "random.uniform",
+    "randn": "random.normal",
+    "reduce_max": "ops.max",
+    "reduce_mean": "ops.mean",
+    "reduce_min": "ops.min",
+    "reduce_sum": "ops.sum",
+    "tensor": "ops.convert_to_tensor",
+    "unsqueeze": "ops.expand_dims",
+}
+_CHECKPOINTS = "Use ab.callbacks.BackupAndRestore with fit, or ab.distribute.CheckpointManager in a loop of your own."
+_DATA = (
+    "Use tf.data.Dataset of `from anabranch import tf`, or ab.utils.PyDataset; fit takes both, arrays and generators."
+)
+_DTYPE = 'Dtypes are strings, such as dtype="float32".'
+PACKAGE: dict[str, str] = {
+    **dict.fromkeys(["bfloat16", "float16", "float32", "float64", "int32", "int64", "uint8"], _DTYPE),
+    **_by_op("arange argmax cast concatenate exp eye full log matmul max maximum mean min minimum ones ones_like"),
+    **_by_op("reshape sigmoid softmax sqrt stack sum tanh transpose where zeros zeros_like"),
+    **_use(_OP_NAMES),
+    "Checkpoint": _CHECKPOINTS,
+    "DataLoader": "Use ab.utils.PyDataset, or PyTorch's DataLoader: fit takes both.",
+    "Dataset": _DATA,
+    "Module": "Subclass ab.layers.Layer or ab.Model.",
+    "autocast": _POLICY,
+    "compile": "Use ab.function for functions, and model.compile for models.",
+    "cuda": "Declare GPUs by ab.config.set_devices(gpu=1).",
+    "data": _DATA,
+    "grad": "Use ab.GradientTape outside of graphs, and ab.gradients in them.",
+    "jit": "Use ab.function.",
+    "keras": "The package has Keras's names itself: import anabranch as keras.",
+    "load": "Use ab.load_model for models, and ab.serving.load for what was exported.",
+    "manual_seed": "Use ab.utils.set_random_seed.",
+    "no_grad": "Nothing is recorded outside of ab.GradientTape.",
+    "save": 'Use model.save("model.keras"), or model.save_weights("model.weights.h5").',
+    "tensor": "Use ab.convert_to_tensor.",
+    "train": _CHECKPOINTS,
+    "value_and_grad": "Use ab.GradientTape outside of graphs, and ab.gradients in them.",
+    "vmap": "Use ab.vectorized_map.",
+}
+_LISTS = dict.fromkeys(["ModuleDict", "ModuleList"], _LAYERS)
+_SAME_LAYERS = ("Dropout", "Embedding", "Flatten", "GRU", "GRUCell", "Identity", "LSTM", "LSTMCell", "ReLU", "Softmax")
+LAYERS_MODULE: dict[str, str] = {**_use(_LAYER_NAMES), **_use(_LOSS_NAMES), **_LISTS}
+LOSSES_MODULE: dict[str, str] = _use(_LOSS_NAMES)
+NN_MODULE: dict[str, str] = {
+    **LAYERS_MODULE,
+    **_use({name: f"layers.{name}" for name in _SAME_LAYERS}),
+    "functional": "Use ab.ops, ab.activations and ab.losses.",
+}
+OPS_MODULE: dict[str, str] = _use(_OP_NAMES)
+
+
+def missing(what: str, name: str, remedy: str) -> AttributeError:
+    """Make the error for an attribute that other frameworks have."""
+    return AttributeError(f"{what} does not have {name}, as other frameworks do. {remedy}", name=name)
+
+
+def module_error(module: str, name: str, remedies: Mapping[str, str]) -> AttributeError:
+    """Make the error for a name that a module lacks.
+
+    Args:
+        module: its name.
+        name: the name that was looked for.
+        remedies: what to use in place of names of other frameworks.
+    """
+    if name in remedies:
+        return missing(f"module {module!r}", name, remedies[name])
+    # With the name and the module Python suggests the nearest name.
+    return AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
+
+
+class _NameElsewhere:
+    """Stands in a class for an attribute of other frameworks: to get it is an `AttributeError` with a remedy.
+
+    A `__getattr__` would do the same, and make each attribute that exists slower: CPython then specialises none.
+    """
+
+    def __init__(self, owner: type[object], name: str, remedy: str) -> None:
+        self.owner, self.name, self.remedy = owner, name, remedy
+
+    def __get__(self, instance: object, cls: type[object]) -> Any:
+        behind = super(self.owner, cls if instance is None else instance)
+        if hasattr(behind, self.name):  # a base that comes later in the class of a user
+            return getattr(behind, self.name)
+        what = f"class {cls.__name__!r}" if instance is None else f"{cls.__name__!r} object"
+        raise missing(what, self.name, self.remedy)
+
+
+class ExplainsNames:
+    """The base of classes that name what to use here where users try a name of another framework.
+
+    Args:
+        elsewhere: of a subclass: what to use in place of each of those names.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, elsewhere: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, remedy in (elsewhere or {}).items():
+            setattr(cls, name, _NameElsewhere(cls, name, remedy))
+
+    def __dir__(self) -> list[str]:
+        """List the attributes that there are."""
+        return [name for name in super().__dir__() if not isinstance(_found(type(self), name), _NameElsewhere)]
+
+
+def _found(cls: type[Any], name: str) -> object:
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+
+
+__all__ = [
+    "LAYERS",
+    "LAYERS_MODULE",
+    "LOSSES_MODULE",
+    "NN_MODULE",
+    "OPS_MODULE",
+    "OPTIMIZERS",
+    "PACKAGE",
+    "TENSORS",
+    "ExplainsNames",
+    "missing",
+    "module_error",
+]
