@@ -349,6 +349,11 @@ def _made(expert: Any, count: int) -> list[Layer]:
             f"own, got the layer {expert.name!r} itself. Write expert=lambda: layers.{type(expert).__name__}(...), or "
             f"give a list of {count} layers."
         )
+    if not callable(expert) and not isinstance(expert, (list, tuple)):
+        raise ValueError(
+            "MixtureOfExperts: expert must be a function that makes a layer, or a list of layers; got "
+            f"expert={expert!r}. Write expert=lambda: layers.Dense(8)."
+        )
     experts: list[Any] = list(expert) if isinstance(expert, (list, tuple)) else [expert() for _ in range(count)]
     wrong = next((layer for layer in experts if not isinstance(layer, Layer)), None)
     if wrong is not None:

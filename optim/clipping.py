@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from ..engine import ops
@@ -19,6 +20,18 @@ Bound = float | None
 def on_values(gradient: Gradient, change: Callable[[Tensor], Tensor]) -> Gradient:
     """The gradient with its elements changed by a function that keeps zero zero."""
     return gradient.map_values(change) if isinstance(gradient, IndexedSlices) else change(gradient)
+
+
+def check_numbers(options: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Check that options of these names are numbers, or None.
+
+    Raises:
+        ValueError: one is something else.
+    """
+    for name in names:
+        value = options[name]
+        if value is not None and not isinstance(value, Real):
+            raise ValueError(f"{name} must be a number, or None; got {value!r} of type {type(value).__name__}.")
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,7 @@ class Clipping:
     global_clipnorm: float | None = None
 
     def __post_init__(self) -> None:
+        check_numbers(vars(self), ("clipnorm", "clipvalue", "global_clipnorm"))
         given = {name: value for name, value in vars(self).items() if value is not None}
         if len(given) > 1:
             raise ValueError(f"Only one of clipnorm, clipvalue and global_clipnorm can be set; got {given}.")

@@ -34,7 +34,7 @@ from ..engine.objects import initializers
 from ..engine.objects.names import name_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..engine.session import Function
-from .clipping import Clipping, Gradient, as_arrays, on_values, rows_once
+from .clipping import Clipping, Gradient, as_arrays, check_numbers, on_values, rows_once
 from .replicas import share_of_loss, who_takes
 from .saved_state import SavedState
 from .schedules import LearningRateSchedule
@@ -138,6 +138,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         return {**self.__dict__, "_compiled": {}}
 
     def _check_options(self) -> None:
+        check_numbers(vars(self), ("weight_decay", "ema_momentum", "loss_scale_factor", "gradient_accumulation_steps"))
         steps, frequency = self.gradient_accumulation_steps, self.ema_overwrite_frequency
         if steps is not None and steps < 2:
             raise ValueError(f"gradient_accumulation_steps must be at least 2, or None; got {steps}.")

@@ -276,6 +276,7 @@ SAME = layers.Dense(2)
         ({"k": 0}, "k must be a positive integer, got k=0"),
         ({"k": 4}, "k must be at most num_experts=3, got k=4"),
         ({"capacity_factor": 0.0}, "capacity_factor must be positive, or None to drop no token, got 0.0"),
+        ({"expert": 16}, r"expert must be a function that makes a layer, or a list of layers; got expert=16"),
         ({"expert": lambda: 3}, "expert must be a function that returns a layer, got 3 from it"),
         ({"expert": lambda: SAME}, "expert must give 3 different layers, got 1. Make the layer inside the function"),
         ({"expert": [layers.Dense(2)]}, "expert must give 3 different layers, got 1"),
