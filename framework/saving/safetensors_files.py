@@ -23,6 +23,7 @@ from .archive import SavedFileError, atomic_write, check_overwrite, check_readab
 
 Array = np.ndarray[Any, Any]
 MOST_HEADER_BYTES = 100_000_000
+MOST_DIMENSIONS = 64  # of an array of NumPy
 METADATA = "__metadata__"
 _DTYPES = {
     "F64": "float64",
@@ -169,6 +170,11 @@ def _entry(path: Path, name: str, value: object, begin: int) -> Entry:
         raise _damaged(path, f"{name!r} is of dtype {code!r}, expected one of {', '.join((*_DTYPES, *_BYTES_ONLY))}")
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise _damaged(path, f"{name!r} has the shape {shape!r} and the offsets {offsets!r}")
+    if len(shape) > MOST_DIMENSIONS:
+        raise SavedFileError(
+            f"{str(path)!r}: {name!r} has {len(shape)} dimensions, arrays here have at most {MOST_DIMENSIONS}. Save it "
+            "in another shape."
+        )
     item = _BYTES_ONLY.get(code) or as_dtype(_DTYPES[code]).itemsize
     start, stop = offsets
     if stop - start != math.prod(shape) * item:
@@ -176,6 +182,8 @@ def _entry(path: Path, name: str, value: object, begin: int) -> Entry:
             path,
             f"{name!r} of shape {shape} and dtype {code} takes {math.prod(shape) * item:,} bytes, not {stop - start:,}",
         )
+    if math.prod(size for size in shape if size) * item >= 2**63:
+        raise _damaged(path, f"{name!r} of shape {shape} is empty, but its other sizes are too large")
     return Entry(code, tuple(shape), begin + start, begin + stop)
 
 
@@ -216,10 +224,13 @@ def write_safetensors(
 
     Raises:
         ValueError: an array is of a dtype that the format lacks, or a name is that of the metadata.
+        TypeError: a name, or a part of the metadata, is no text.
         FileExistsError: the file exists and `overwrite` is False.
     """
     target = Path(path)
     check_overwrite(target, overwrite)
+    if not all(isinstance(part, str) for pair in (metadata or {}).items() for part in pair):
+        raise TypeError(f"write_safetensors: metadata is texts by name, got {metadata!r}. Write numbers as texts.")
     found = {name: _writable(name, array) for name, array in arrays.items()}
     # By falling size of their elements, so that each is at a multiple of that.
     order = sorted(found, key=lambda name: (-found[name].dtype.itemsize, name))
@@ -241,7 +252,9 @@ def write_safetensors(
             stream.write(np.ascontiguousarray(found[name]).reshape(-1).view(np.uint8).data)
 
 
-def _writable(name: str, array: object) -> Array:
+def _writable(name: object, array: object) -> Array:
+    if not isinstance(name, str):
+        raise TypeError(f"write_safetensors: names of arrays are texts, got {name!r} of type {type(name).__name__}.")
     found = np.asarray(array)
     if name == METADATA:
         raise ValueError(f"write_safetensors: {name!r} is the format's own name; give the array another one.")

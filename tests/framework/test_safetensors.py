@@ -59,6 +59,12 @@ def test_what_can_not_be_written(tmp_path: Path):
         ab.saving.write_safetensors(path, {"x": np.zeros(2, "complex64")})
     with pytest.raises(ValueError, match="the format's own name"):
         ab.saving.write_safetensors(path, {"__metadata__": np.zeros(2)})
+    numbered, counted = dict[Any, Any]({"a": np.zeros(2), 1: np.zeros(2)}), dict[str, Any](step=3)
+    with pytest.raises(TypeError, match="names of arrays are texts, got 1 of type int"):
+        ab.saving.write_safetensors(path, numbered)
+    with pytest.raises(TypeError, match=r"metadata is texts by name, got .'step': 3."):
+        ab.saving.write_safetensors(path, {"a": np.zeros(2)}, counted)
+    assert not path.exists()
     ab.saving.write_safetensors(path, {})
     assert len(ab.saving.read_safetensors(path)) == 0
     with pytest.raises(FileExistsError, match="exists already"):
@@ -96,6 +102,8 @@ def entry(**changes: Any) -> dict[str, Any]:
         (file_of({"a": entry(shape=[4.0])}, b"1234"), "shape"),
         (file_of({"a": entry(shape=[True, 4])}, b"1234"), "shape"),
         (file_of({"a": entry(shape=[2**62, 2**62])}, b"1234"), "takes"),
+        (file_of({"a": entry(shape=[1] * 65, data_offsets=[0, 1])}, b"1"), "has 65 dimensions, .* at most 64"),
+        (file_of({"a": entry(shape=[0, 2**62, 2**62], data_offsets=[0, 0])}), "too large"),
         (file_of({"a": entry(data_offsets=[0, 3])}, b"1234"), "takes 4 bytes, not 3"),
         (file_of({"a": entry(data_offsets=[4, 0])}, b"1234"), "takes"),
         (file_of({"a": entry(data_offsets=[1, 5])}, b"12345"), "begins at byte 1"),
