@@ -34,8 +34,8 @@ WINOGRAD_FIELDS = (
     *("weight_start", "weight_down", "weight_across", "weight_channel", "weight_filter"),
     *("weights_address", "weights_place", "parts_address", "part_size", "input_place", "product_place"),
 )
-_COUNTER, _NUMBERS = 4, 3  # where in a task's context; the addresses of the arrays come first
-_FOLLOWING = 5  # and from there on, those of the operands of what follows
+_COUNTER, _NUMBERS, _THEN = 4, 3, 5  # where in a task's context; the addresses of the arrays come first
+_FOLLOWING = 6  # and from there on, those of the operands of what follows
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,16 @@ class WinogradKernel:
 
     @property
     def calls(self) -> tuple[Functions, ...]:
-        return (self.functions, self.following.functions) if self.following else (self.functions,)
+        following = (self.following.functions,) if self.following else ()
+        return (self.functions, self.panels, *following)
 
     @property
     def functions(self) -> TileFunctions:
         return convolution_functions(self.element, self.lanes, self.tile)
+
+    @property
+    def panels(self) -> PanelFunctions:
+        return PanelFunctions(self.functions, self.rows, self.vectors)
 
     @property
     def number_count(self) -> int:
@@ -137,11 +142,56 @@ class WinogradKernel:
         return self.lanes * self.vectors
 
     def print_run(self, name: str) -> str:
+        then = _print_following(self.following, self.tile, name) if self.following else ""
+        return then + _print_run(self, name)
+
+
+@dataclass(frozen=True)
+class PanelFunctions:
+    """The tasks of convolutions that sum products in one tile of registers, whatever follows.
+
+    Attributes:
+        functions: those of the tiles of images.
+        rows: tiles of images that are summed at once.
+        vectors: filters of a panel, in vectors.
+    """
+
+    functions: TileFunctions
+    rows: int
+    vectors: int
+
+    effort = Effort.PRINTED
+
+    @property
+    def element(self) -> str:
+        return self.functions.element
+
+    @property
+    def lanes(self) -> int:
+        return self.functions.lanes
+
+    @property
+    def width(self) -> int:
+        """The filters of a panel."""
+        return self.lanes * self.vectors
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.name("weights"), self.name("task")
+
+    def name(self, part: str) -> str:
+        """Return the name of a function."""
+        return self.functions.name(f"{self.rows}_{self.vectors}_{part}")
+
+    def print_declarations(self) -> str:
+        return "".join(f"declare void @{name}(ptr, i64)\n" for name in self.names)
+
+    def print_functions(self) -> str:
         printed = [
-            _print_weights(self, name),
-            print_product(f"{name}_product", self.element, self.lanes, self.rows, self.vectors),
-            _print_task(self, name),
-            _print_run(self, name),
+            self.functions.print_declarations(),
+            _print_weights(self),
+            print_product(self.name("product"), self.element, self.lanes, self.rows, self.vectors),
+            _print_task(self),
         ]
         return "".join(printed)
 
@@ -149,13 +199,13 @@ class WinogradKernel:
 # --- the weights ------------------------------------------------------------------------------------------------------
 
 
-def _print_weights(kernel: WinogradKernel, name: str) -> str:
+def _print_weights(kernel: PanelFunctions) -> str:
     """A part: transform the weights of some vectors of channels for some panels.
 
     The last vector of channels ends with the last channel: weights of channels that the one before it has are zero.
     """
     kind, lanes, width = kernel.element, kernel.lanes, kernel.width
-    code = FunctionBuilder(f"{name}_weights", ["ptr %context", "i64 %part"])
+    code = FunctionBuilder(kernel.name("weights"), ["ptr %context", "i64 %part"], linkage="")
     (_, weights, _), fields = print_task_head(code, WINOGRAD_FIELDS)
     weights = code.at(kind, weights, fields["weight_start"])
     target, vectors = fields.address("weights_address", kind), fields["channel_vectors"]
@@ -335,10 +385,10 @@ class TileReader:
         return base, code.let(f"select i1 {is_inside}, ptr {inner}, ptr {edge}")
 
 
-def _print_task(kernel: WinogradKernel, name: str) -> str:
+def _print_task(kernel: PanelFunctions) -> str:
     """A part: blocks of tiles, for as long as there are any."""
     kind, functions = kernel.element, kernel.functions
-    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
+    code = FunctionBuilder(kernel.name("task"), ["ptr %context", "i64 %part"], linkage="")
     (x, _, out), fields = print_task_head(code, WINOGRAD_FIELDS)
     tiles = TileReader(code, functions, fields)
     inner, outer, edges = tiles.input_table(), tiles.output_table(), tiles.edge_tables()
@@ -359,19 +409,22 @@ def _print_task(kernel: WinogradKernel, name: str) -> str:
             target = code.at(kind, memory, code.mul(number, kernel.lanes))
             sizes = (fields["channels"], vectors, code.mul(block, kernel.lanes), input_place)
             print_call(code, functions.name("input"), (base, table, target), sizes)
-        _print_products(code, kernel, name, fields, memory, products, groups)
+        _print_products(code, kernel, fields, memory, products, groups)
         with code.loop(first, last) as tile:
             base, table = tiles.output(out, tiles.place(tile), outer, edges[1], unread)
             source = code.at(kind, products, code.mul(code.sub(tile, first), kernel.width))
             sizes = (fields["filters"], panels, kernel.vectors, code.mul(block, kernel.width), product_place)
             print_call(code, functions.name("back"), (source, base, table), sizes)
-        if kernel.following:
-            _print_following(code, kernel.following, kernel.tile, fields, (first, last))
+        then = code.load("ptr", "%context", _THEN)
+        with code.when(code.let(f"icmp ne ptr {then}, null")):
+            code.line(f"call void {then}(ptr %context, i64 {first}, i64 {last})")
     return code.text()
 
 
-def _print_following(code: Builder, following: Following, tile: int, fields: Fields, tiles: tuple[Size, Size]) -> None:
+def _print_following(following: Following, tile: int, name: str) -> str:
     """Compute what follows on the pixels of some tiles: on all rows of a row of tiles at once, or on parts of rows."""
+    code = FunctionBuilder(f"{name}_then", ["ptr %context", "i64 %first", "i64 %last"])
+    _, fields = print_task_head(code, WINOGRAD_FIELDS)
     body, filters = following.body, fields["filters"]
     pointers = [code.load("ptr", "%context", _FOLLOWING + k) for k in range(len(body.operands))]
     numbers = code.slot(f"[{body.number_count} x i64]")
@@ -379,7 +432,7 @@ def _print_following(code: Builder, following: Following, tile: int, fields: Fie
     for position, value in enumerate([filters, *steps]):
         code.store("i64", value, numbers, 1 + position)  # behind the pixels, which the call gives
     down, across, tile_rows, tile_columns = (fields[name] for name in ("rows", "columns", "tile_rows", "tile_columns"))
-    first, last = tiles
+    first, last = "%first", "%last"
     rows = code.div(first, tile_columns), code.add(code.div(code.sub(last, 1), tile_columns), 1)
     with code.loop(*rows) as row:
         start = code.mul(row, tile_columns)
@@ -395,10 +448,11 @@ def _print_following(code: Builder, following: Following, tile: int, fields: Fie
             pixel = code.add(begin, code.mul(line, across))
             sizes = (pixel, code.add(pixel, count))
             print_call(code, following.functions.names[0], (*pointers, numbers), sizes)
+    return code.text()
 
 
 def _print_products(
-    code: Builder, kernel: WinogradKernel, name: str, fields: Fields, memory: str, products: str, groups: Size
+    code: Builder, kernel: PanelFunctions, fields: Fields, memory: str, products: str, groups: Size
 ) -> None:
     """Multiply the tiles of a block by the weights, place by place."""
     kind, rows = kernel.element, kernel.rows
@@ -418,15 +472,16 @@ def _print_products(
                 right,
                 code.at(kind, target, code.mul(group, rows * kernel.width)),
             )
-            print_call(code, f"{name}_product", pointers, (vectors, code.mul(block, kernel.lanes)))
+            print_call(code, kernel.name("product"), pointers, (vectors, code.mul(block, kernel.lanes)))
 
 
-def print_head(code: Builder, out: str, others: Sequence[str] = ()) -> str:
-    """Print a context for tasks: two operands, the result and the numbers, a counter, and further operands."""
+def print_head(code: Builder, out: str, then: str = "null", others: Sequence[str] = ()) -> str:
+    """Print a context for tasks: two operands, the result, the numbers, a counter, what follows, and its operands."""
     context = code.slot(f"[{_FOLLOWING + len(others)} x i64]")
     for position, array in enumerate(("%d0", "%d1", out, "%numbers")):
         code.store("ptr", array, context, position)
     code.store("i64", 0, context, _COUNTER)
+    code.store("ptr", then, context, _THEN)
     for position, array in enumerate(others):
         code.store("ptr", array, context, _FOLLOWING + position)
     return context
@@ -446,9 +501,9 @@ def _print_run(kernel: WinogradKernel, name: str) -> str:
     parameters = [f"ptr %d{k}" for k in range(len(kernel.operands))]
     code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
     out, others = kernel.following.operands() if kernel.following else (f"%d{len(kernel.operands) - 1}", [])
-    context = print_head(code, out, others)
+    context = print_head(code, out, f"@{name}_then" if kernel.following else "null", others)
     fields = Fields(code, "%numbers", WINOGRAD_FIELDS)
     print_zeros(code, kernel.element, fields)
-    print_parallel(code, f"{name}_weights", context, fields["parts"])
-    print_parallel(code, f"{name}_task", context, fields["parts"])
+    for part in ("weights", "task"):
+        print_parallel(code, kernel.panels.name(part), context, fields["parts"])
     return code.text()
