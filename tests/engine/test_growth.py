@@ -6,7 +6,7 @@ Calls are counted, not time: they are the same in each run. What would be quadra
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,9 @@ from shared.growing_programs import PROGRAMS, Built
 from shared.sample import first_of
 
 import anabranch as ab
+from anabranch.engine.passes.framework import pipeline
+from anabranch.engine.passes.framework.driver import Rule, apply_rules
+from anabranch.engine.passes.framework.rewriter import Rewriter
 from anabranch.engine.runtime import program
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.releases import last_reads
@@ -84,6 +87,26 @@ def test_last_reads_of_many_histories_are_found_in_one_walk(monkeypatch: pytest.
         counts.append(0)
         with ab.Graph().as_default() as graph:
             fetches, x = PROGRAMS["scalar loop"](size)
+            ab.Session(graph).program(fetches, [x])
+    small, large = counts
+    assert 0 < large < MOST * small
+
+
+def test_epilogues_look_up_where_variables_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each layer has a product, and two variables that its step writes."""
+    counts: list[int] = []
+
+    def counted(step: Rewriter, rules: Sequence[Rule], name: str) -> int:
+        if name != "epilogues":
+            return apply_rules(step, rules, name)
+        found: list[int] = []
+        counts.append(calls_of(lambda: found.append(apply_rules(step, rules, name))))
+        return found[0]
+
+    monkeypatch.setattr(pipeline, "apply_rules", counted)
+    for size in (100, 200):
+        with ab.Graph().as_default() as graph:
+            fetches, x = PROGRAMS["layer stack"](size)
             ab.Session(graph).program(fetches, [x])
     small, large = counts
     assert 0 < large < MOST * small

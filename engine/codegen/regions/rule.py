@@ -370,8 +370,9 @@ def _planned_run(run: Sequence[Operation], outputs: Sequence[Symbol]) -> Plan | 
 
 def _planned(operation: Operation, users: Sequence[Operation], by_form: dict[Hashable, Plan]) -> Plan | None:
     form = form_of(operation, users)
-    if form in by_form:
-        return plan_alike(by_form[form], operation)
+    alike = by_form.get(form)
+    if alike is not None:
+        return plan_alike(alike, operation)
     try:
         plan = plan_loop(operation, users, library.host)
     except (UnsupportedError, TooLargeError) as error:

@@ -20,15 +20,21 @@ def reorder(graph: Graph, replaced: Mapping[Operation, Operation]) -> None:
     if not replaced and _is_in_order(graph.operations):
         _number(graph, graph.operations)
         return
-    operations = list(dict.fromkeys(replaced.get(operation, operation) for operation in graph.operations))
+    operations = graph.operations
+    if replaced:
+        operations = list(dict.fromkeys([replaced.get(operation, operation) for operation in operations]))
     position = {operation: operation.index for operation in operations}
     users: dict[Operation, list[Operation]] = {operation: [] for operation in operations}
     waiting = dict.fromkeys(operations, 0)
     earlier = earlier_effects(operations)
     for operation in operations:
-        controls = [replaced.get(source, source) for source in operation.control_inputs]
-        operation.control_inputs = tuple(dict.fromkeys(controls))
-        before = {tensor.operation for tensor in operation.inputs} | {*controls, *earlier.get(operation, ())}
+        before = {tensor.operation for tensor in operation.inputs}
+        if operation.control_inputs:
+            controls = dict.fromkeys([replaced.get(source, source) for source in operation.control_inputs])
+            operation.control_inputs = tuple(controls)
+            before.update(controls)
+        if operation in earlier:
+            before.update(earlier[operation])
         for source in before:
             if source in users:
                 users[source].append(operation)

@@ -186,7 +186,7 @@ def _sink(step: Rewriter, options: Options) -> None:
 
 def _fission(step: Rewriter, options: Options) -> None:
     del options
-    split_loops(step.graph, step.kept, step.fed)
+    split_loops(step.graph, step.operations, step.kept)
 
 
 def _same_shapes(step: Rewriter, options: Options) -> None:

@@ -37,7 +37,7 @@ class _Uses:
         hidden: for each tensor the number of its other uses.
         named: the tensors that `While.cotangents` names.
         awaited: the operations for which others wait.
-        writes: for each graph where its operations write.
+        writes: for each graph where its operations write, in order.
         order: all live operations, those of regions before the operation that holds them.
     """
 
@@ -180,7 +180,7 @@ class Rewriter:
         return operation in self._uses.awaited
 
     def writes_in(self, graph: Graph) -> Sequence[int]:
-        """Return the places in `graph` of operations that write."""
+        """Return the places in `graph` of operations that write, in order."""
         return self._uses.writes.get(graph, ())
 
     def walk(self) -> Iterator[Operation]:

@@ -234,26 +234,27 @@ class Specialised:
 
     def _renewed(self, op: Op) -> Op:
         """Ops that refer to inner tensors refer to their copies."""
+        if not isinstance(op, (History, Saved, Recorded, Call)):
+            return op  # as most are
         if isinstance(op, History):
             return History(self.tensors[op.inner])
         if isinstance(op, Saved):
             return Saved(self.tensors[op.inner], op.is_for_gradient)
         if isinstance(op, Recorded):
             return Recorded(self.tensors[op.inner])
-        if isinstance(op, Call):
-            return Call(self._bodies[op.body])
-        return op
+        return Call(self._bodies[op.body])
 
     def _copy_plain(self, op: Op, operation: Operation, inputs: list[Symbol], into: Graph) -> Operation:
         key = _sharing_key(op, inputs, operation) if self.share else None
         if self._asks and key is not None:
             key = (key, *_request(operation))
         known = self._known.setdefault(into, {})
-        if key is not None and key in known and may_rewrite():
+        same = None if key is None else known.get(key)
+        if same is not None and may_rewrite():
             count_rewrite()
             if is_recording():
-                note_change("cse", operation, f"is what {known[key].name} computes")
-            return known[key]
+                note_change("cse", operation, f"is what {same.name} computes")
+            return same
         is_inside = key is not None and into in self._loops and may_rewrite()
         around = self._known_around(op, operation, inputs, into) if is_inside else None
         if around is not None:

@@ -8,6 +8,8 @@ int8.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.provenance import location_of_several
@@ -82,7 +84,9 @@ def _obstacle(step: Rewriter, product: Operation, user: Operation) -> str:
         return f"{user.name!r} is written into a variable in place"
     sources = [operand.operation for operand in user.inputs]
     latest = max((source.index for source in sources if source.graph is product.graph), default=0)
-    if any(product.index < index < latest for index in step.writes_in(product.graph)):  # then not done in place
+    writes = step.writes_in(product.graph)
+    following = bisect_right(writes, product.index)
+    if following < len(writes) and writes[following] < latest:  # then not done in place
         return f"variables are written before the operands of {user.name!r} are there"
     return ""
 

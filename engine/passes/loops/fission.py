@@ -34,7 +34,7 @@ from ...ops.math.elementwise import Add
 from ..framework.limits import count_rewrite, may_rewrite
 from ..framework.log import is_recording, note_kept
 from ..framework.order import reorder
-from ..framework.prune import holds, is_kind_among, needed_in_region, needed_operations
+from ..framework.prune import holds, is_kind_among, needed_in_region
 from ..framework.switches import is_on
 from .batches import is_heavy
 from .before import compute_before
@@ -85,19 +85,18 @@ REWRITES = (
 
 def split_loops(
     graph: Graph,
+    operations: Sequence[Operation],
     targets: Sequence[Symbol | Operation],
-    fed: Sequence[Symbol] = (),
     reassociate: bool = True,
 ) -> None:
     """Rewrite the loops of a step, and those inside of loops and branches.
 
     Args:
         graph: the step's own graph.
+        operations: those of it that are needed, in program order.
         targets: what of it is wanted.
-        fed: what is fed.
         reassociate: apply rewrites that are not exact, too.
     """
-    operations = needed_operations(graph, targets, fed)
     kept = {target for target in targets if isinstance(target, Symbol)}
     asked = [target for target in targets if isinstance(target, Operation)]
     _split(Users(graph, operations, kept, asked), operations, kept, {}, reassociate)

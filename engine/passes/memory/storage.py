@@ -18,11 +18,12 @@ from ...graph.state.variable import Assign, Variable
 from ...graph.tensor import Symbol
 from ...ops.arrays.axes import Transpose
 from ...ops.base import Constant
-from ...ops.containers.records import RecordSpec
 from ...ops.internal.fused import Fused, HorizontallyFused
 from ..framework.log import note_change
 from ..framework.prune import needed_in_region
 from ..framework.switches import is_on
+
+_UNNAMED = (Constant, Saved, Parameter, Placeholder)
 
 
 @dataclass(frozen=True)
@@ -254,24 +255,20 @@ def is_fresh(tensor: Symbol) -> bool:
 
 
 def last_uses(operations: Sequence[Operation], kept: Iterable[Symbol]) -> dict[Operation, list[Symbol]]:
-    """For each operation of a block, the tensors made in the block that nothing after it uses; `kept` ones live on."""
-    owned = {tensor for operation in operations for tensor in operation.outputs} - set(kept)
+    """For each operation of a block, the tensors made in the block that nothing after it uses; `kept` ones live on.
+
+    Only Python variables of their own are listed: constants, frames and saved values are none.
+    """
+    named = [operation for operation in operations if not isinstance(operation.op, _UNNAMED)]
+    made = [tensor for operation in named for tensor in operation.outputs if type(tensor.spec) is not FrameSpec]
+    owned = set(made).difference(kept)
     dying: dict[Operation, list[Symbol]] = {}
-    alive_later: set[Symbol] = set()
     for operation in reversed(operations):
         for tensor in (*operation.inputs, *operation.outputs):
-            if tensor in alive_later:
-                continue
-            alive_later.add(tensor)
-            if tensor in owned and _has_a_name(tensor):
+            if tensor in owned:
+                owned.remove(tensor)
                 dying.setdefault(operation, []).append(tensor)
     return dying
-
-
-def _has_a_name(tensor: Symbol) -> bool:
-    """Test whether `tensor` is a Python variable of its own: constants, frames and saved values are not."""
-    unnamed = isinstance(tensor.operation.op, (Constant, Saved, Parameter, Placeholder))
-    return not unnamed and (isinstance(tensor.spec, RecordSpec) or not isinstance(tensor.spec, FrameSpec))
 
 
 def blocks(
