@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -21,7 +22,7 @@ from ..engine.graph import Graph, Placeholder, ShardedVariable, TensorSpec, Vari
 from ..engine.graph.graph import get_default_graph
 from ..engine.graph.state.sharded import grouped
 from ..engine.ops.random.keys import SeedGenerator
-from ..engine.queues.errors import DataLossError
+from ..engine.queues.errors import DataLossError, StateLostError, TaskFailedError
 
 _HOUR = 3600.0
 _KEY = TensorSpec((2,), np.dtype("int64"))
@@ -100,6 +101,8 @@ class CheckpointManager:
         self._writing: Future[None] | None = None
         self._saved_at = 0.0
         self._programs: dict[str, tuple[Any, ...]] = {}
+        self._kept: dict[str, np.ndarray[Any, Any]] = {}  # copies of this process
+        self._dropped: list[Any] = []  # operations that give up the copies of tasks
         self._root.make()
         self._parts()  # so that what can't be saved is refused now
 
@@ -116,7 +119,8 @@ class CheckpointManager:
             Whether a checkpoint was saved, or is being saved.
 
         Raises:
-            OSError: this checkpoint, or the one before it that a thread has written, could not be written.
+            OSError: this checkpoint, or the one before it that a thread has written, could not be written. A step of
+                the manager's session raises it, too, if that comes before the next `save`.
         """
         if self._writing is not None and self._writing.done():
             self.wait_until_finished()  # what went wrong is raised, also where nothing is due
@@ -133,7 +137,18 @@ class CheckpointManager:
             write()
         else:
             self._writing = self._pool.submit(write)
+            self._writing.add_done_callback(self._note_failure)
         return True
+
+    def _note_failure(self, writing: Future[None]) -> None:
+        """Have the session's next step raise what has failed, unless a method of the manager has raised it before."""
+
+        def raise_it() -> None:
+            if self._writing is writing:
+                self.wait_until_finished()
+
+        if self._session is not None and writing.exception() is not None:
+            self._session.before_next_step(raise_it)
 
     def _is_due(self, step: int) -> bool:
         if step % self._interval_steps:
@@ -145,7 +160,7 @@ class CheckpointManager:
 
     def _writes(self, folder: Folder, more: Mapping[str, Any]) -> Callable[[], None]:
         """Return what writes the values of this process."""
-        copied = self._copied() if self._consistent else None
+        copied = self._copied() if self._consistent and self._pool is not None else None
 
         def write() -> None:
             values = self._copied() if copied is None else copied
@@ -156,7 +171,10 @@ class CheckpointManager:
         return write
 
     def _copied(self) -> dict[str, Any]:
-        return {name: np.array(_value_of(part)) for name, part in self._parts().items()}
+        """Copy all values into memory that is kept for the next checkpoint."""
+        values = {name: np.asarray(_value_of(part)) for name, part in self._parts().items()}
+        self._kept = {name: _copy(value, self._kept.get(name)) for name, value in values.items()}
+        return dict(self._kept)
 
     def wait_until_finished(self) -> None:
         """Wait until the checkpoint that is being saved is on the disk.
@@ -169,12 +187,17 @@ class CheckpointManager:
             writing.result()
 
     def close(self) -> None:
-        """Wait for what is being saved, and end the thread that saves."""
+        """Wait for what is being saved, end the thread that saves, and give up the memory of copies."""
         try:
             self.wait_until_finished()
         finally:
             if self._pool is not None:
                 self._pool.shutdown()
+            self._kept.clear()
+            dropped, self._dropped = self._dropped, []
+            for operation in dropped:
+                with contextlib.suppress(TaskFailedError, StateLostError):  # a task that is gone has no copies
+                    self._session.run(operation)
 
     def __enter__(self) -> Self:
         return self
@@ -313,7 +336,7 @@ class CheckpointManager:
                 where, what = _text("folder"), _text("metadata")
                 given = where, list(variables), list(variables.values()), what
                 if self._pool is not None and self._consistent:
-                    copied, done = save_copies(self._root.absolute(), *given)
+                    copied, done, self._dropped = save_copies(self._root.absolute(), *given)
                 else:
                     copied, done = None, save(*given)
             self._session.program(done, [where, what])  # here, as the thread must not read a graph that still grows
@@ -349,6 +372,14 @@ def _text(name: str) -> Any:
 
 def _value_of(part: Any) -> Any:
     return part.state if isinstance(part, SeedGenerator) else part.read_value()
+
+
+def _copy(value: np.ndarray[Any, Any], kept: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
+    """Copy an array, into another one if that is alike."""
+    if kept is None or (kept.shape, kept.dtype) != (value.shape, value.dtype):
+        return value.copy()
+    np.copyto(kept, value)
+    return kept
 
 
 def _spec_of(part: Any) -> TensorSpec:

@@ -95,6 +95,24 @@ class CopyParts(_FileOp):
         return (Effect(f"copies for shard {self.number} of a checkpoint", writes=True),)
 
 
+@dataclass(frozen=True)
+class DropCopies(_FileOp):
+    """Gives up the memory of what `CopyParts` has copied."""
+
+    name: str
+    number: int
+
+    def infer(self, *inputs: Any) -> Any:
+        return ()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        _copies.pop((self.name, self.number), None)
+        return ()
+
+    def effects(self) -> Iterable[Effect]:
+        return (Effect(f"copies for shard {self.number} of a checkpoint", writes=True),)
+
+
 def _copied(name: str, number: int) -> list[Any]:
     found = _copies.get((name, number))
     if found is None:
@@ -205,7 +223,7 @@ def save(prefix: Any, names: Sequence[str], tensors: Sequence[Any], metadata: An
 
 def save_copies(
     copies: str, prefix: Any, names: Sequence[str], variables: Sequence[Any], metadata: Any
-) -> tuple[Operation, Operation]:
+) -> tuple[Operation, Operation, list[Operation]]:
     """Build a `save` in two steps: one copies the variables on their tasks, the other writes the copies.
 
     Args:
@@ -213,23 +231,27 @@ def save_copies(
         prefix, names, variables, metadata: as for `save`, in a graph.
 
     Returns:
-        The operation that copies, and the one that writes the manifest.
+        The operation that copies, the one that writes the manifest, and for each task one that gives its copies up.
     """
     where = _as_text(prefix)
     groups = _by_task(names, variables)
     taken: list[Operation | None] = []
+    dropped: list[Operation] = []
     shards: list[Tensor] = []
     for number, (task, parts) in enumerate(groups.items()):
         with _on(task):
             given = [convert_to_tensor(part) for _, part, _ in parts]
             taken.append(apply_effect(CopyParts(copies, number), *given, name=f"save/copies_{number}"))
+            drop = apply_effect(DropCopies(copies, number), name=f"save/drop_{number}")
+            assert drop is not None, "a graph is the default one"
+            dropped.append(drop)
             shard = _shard(parts, number, len(groups), copies)
             shards.append(apply(shard, where, name=f"save/shard_{number}"))
     written = apply_effect(WriteManifest(), where, _as_text(metadata), *shards, name="save/manifest")
     copied = group(*taken)
     assert written is not None, "a graph is the default one"
     assert copied is not None, "a graph is the default one"
-    return copied, written
+    return copied, written, dropped
 
 
 _Part = tuple[str, Any, tuple[int, ...]]  # the name of a tensor, what is saved of it, and which rows that is

@@ -76,6 +76,7 @@ class Session:
         self._latest: Program | MachineProgram | None = None
         self._contexts: list[Any] = []
         self._stop = Stop()
+        self._before_next: list[Callable[[], None]] = []
 
     def run(
         self,
@@ -183,6 +184,10 @@ class Session:
         values = [checked_feed(tensor, value) for tensor, value in zip(feeds, feed_dict.values(), strict=True)]
         return self._variants(leaves, feeds).get(values)
 
+    def before_next_step(self, call: Callable[[], None]) -> None:
+        """Have the next step of any thread begin with a call, which may raise an error in place of the step."""
+        self._before_next.append(call)
+
     def statistics(self) -> Statistics:
         """Return figures of the latest step: bytes saved for a backward pass, number of runs.
 
@@ -242,6 +247,8 @@ class Session:
         self, programs: Variants, fetches: Any, leaves: Sequence[Symbol | Operation], values: Sequence[Any]
     ) -> Any:
         """Run the program for `values`; the fetched leaves in the structure of `fetches`."""
+        while self._before_next:
+            self._before_next.pop()()
         with self._stop:
             program = self._latest = programs.get(values)
             results = iter(program(*values))

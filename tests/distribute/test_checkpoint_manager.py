@@ -136,6 +136,53 @@ def test_a_write_that_fails_is_raised_by_the_next_call(v: ab.Variable, tmp_path:
     assert manager.all_steps() == [2]
 
 
+def test_a_write_that_fails_is_raised_by_the_next_step(graph: ab.Graph, tmp_path: Path) -> None:
+    w = ab.Variable([1.0, 2.0], name="w")
+    y = w.value + 1.0
+    (tmp_path / "step-1").write_text("a file in the place of the folder")
+    with ab.Session(graph) as session, CheckpointManager(tmp_path, [w], session=session) as manager:
+        assert manager.save(1)
+        assert manager._pool is not None
+        manager._pool.submit(int).result(PATIENCE)  # behind the write, on the one thread
+        with pytest.raises(OSError, match="step-1"):
+            session.run(y)
+        assert session.run(y).tolist() == [2.0, 3.0], "it is raised once"
+        assert manager.save(2)
+        assert manager.all_steps() == [2]
+
+
+def test_a_failed_write_that_a_call_has_raised_is_not_raised_by_a_step(graph: ab.Graph, tmp_path: Path) -> None:
+    w = ab.Variable([1.0, 2.0], name="w")
+    y = w.value + 1.0
+    (tmp_path / "step-1").write_text("a file in the place of the folder")
+    with ab.Session(graph) as session, CheckpointManager(tmp_path, [w], session=session) as manager:
+        assert manager.save(1)
+        with pytest.raises(OSError, match="step-1"):
+            manager.wait_until_finished()
+        assert session.run(y).tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("has_session", [False, True])
+def test_copies_are_written_over_and_given_up(graph: ab.Graph, tmp_path: Path, has_session: bool) -> None:
+    w = ab.Variable([1.0, 2.0], name="w")
+    change = w.assign_add([1.0, 1.0])
+    with ab.Session(graph) as session:
+        manager = CheckpointManager(tmp_path, [w], session=session if has_session else None)
+        found: list[Any] = []
+        for step in range(3):
+            manager.save(step)
+            manager.wait_until_finished()
+            found += ops._copies[str(tmp_path.resolve()), 0] if has_session else [manager._kept["w"]]
+            session.run(change)
+        assert len({id(each) for each in found}) == 1
+        manager.restore(1)
+        assert session.run(w).tolist() == [2.0, 3.0]
+        manager.close()
+        assert not any(name == str(tmp_path.resolve()) for name, _ in ops._copies)
+        assert not manager._kept
+        manager.close()
+
+
 @pytest.mark.parametrize(
     ("items", "options", "match"),
     [
@@ -330,7 +377,7 @@ def test_tasks_write_while_steps_go_on(tmp_path: Path, monkeypatch: pytest.Monke
 def test_copies_that_are_gone_are_an_error(running: Running, tmp_path: Path):
     with ab.Graph().as_default() as graph, ab.device(PS):
         a = ab.Variable(np.arange(4.0), name="copied")
-        _, written = ops.save_copies("never taken", str(tmp_path / "step-1"), ["a"], [a], "{}")
+        _, written, _ = ops.save_copies("never taken", str(tmp_path / "step-1"), ["a"], [a], "{}")
     gone = pytest.raises(ab.errors.StateLostError, match="copies for shard 0 of a checkpoint are gone")
     with ab.Session(graph, target=running[WORKER].target) as session, gone:
         session.run(written)
