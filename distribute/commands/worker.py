@@ -96,11 +96,14 @@ def run(options: argparse.Namespace) -> int:
         return 2
 
     def end(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending: a launcher may send one behind the terminal's
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # but Ctrl-C once more ends it at once
         raise KeyboardInterrupt
 
     gc.set_threshold(_COLLECTED_AFTER)
-    signal.signal(signal.SIGTERM, end)
     try:
+        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGINT, end)
         print(f"{server.name} serves at {server.target}", flush=True)
         server.join()
     except KeyboardInterrupt:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +19,7 @@ import pytest
 from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
 
 import anabranch as ab
+from anabranch.distribute.commands import worker as worker_command
 from anabranch.distribute.tasks.front import TaskUnavailableError, ask_task, is_healthy
 from anabranch.distribute.tasks.system import System
 from anabranch.distribute.transport.channel import Channel
@@ -231,6 +235,7 @@ def test_a_killed_task_can_be_started_at_its_address():
 ENDING = """
 import atexit
 import anabranch as ab
+from anabranch.distribute.commands import worker as worker_command
 from anabranch.distribute.tasks.front import ask_task
 
 server = ab.distribute.Server({"worker": ["localhost:0"]}, job_name="worker", task_index=0)
@@ -262,6 +267,40 @@ def test_the_command_says_what_is_wrong():
         done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 2
         assert message in done.stderr
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_a_task_that_is_terminated_twice_ends_in_order(first: int, monkeypatch: pytest.MonkeyPatch):
+    """A second SIGTERM interrupted the end that the first one had begun, with a traceback."""
+    done: list[str] = []
+
+    class Terminated:
+        """A server that gets a signal while it serves, and SIGTERM while it stops."""
+
+        name, target = "/job:ps/task:0", "grpc://localhost:1"
+
+        def __init__(self, *given: Any, **options: Any) -> None:
+            pass
+
+        def join(self) -> None:
+            os.kill(os.getpid(), first)
+            done.append("served on")
+
+        def stop(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("stopped")
+
+    monkeypatch.setattr(worker_command, "Server", Terminated)
+    monkeypatch.setattr(worker_command.gc, "set_threshold", lambda count: None)
+    parser = argparse.ArgumentParser()
+    worker_command.add_arguments(parser)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert worker_command.run(parser.parse_args(["--cluster", '{"ps": ["localhost:0"]}'])) == 0
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert done == ["stopped"]
 
 
 def test_a_task_that_ends_waits_for_no_other_that_never_came():
