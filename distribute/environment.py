@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .cluster import ClusterSpec, joined_address
+from .cluster import ClusterSpec
+from .launchers import numbered
 
 WORKER_JOBS = ("chief", "worker")  # in the order in which their tasks are numbered
 
@@ -18,63 +19,14 @@ class Place(NamedTuple):
     Attributes:
         cluster: all tasks.
         job_name, task_index: which of them this is.
+        is_numbered: whether a launcher has only numbered its processes, which are all alike, so that they find each
+            other by way of the first one.
     """
 
     cluster: ClusterSpec
     job_name: str
     task_index: int
-
-
-class Rendezvous(NamedTuple):
-    """The place where processes that have only their number find each other.
-
-    Attributes:
-        rank, size: the number of this process, and how many there are.
-        address: where process 0 waits for the others.
-    """
-
-    rank: int
-    size: int
-    address: str
-
-
-_RANKS = (  # the number of the process and how many there are: torchrun, Open MPI, SLURM, indexed Jobs of Kubernetes
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # which srun sets, and a batch script alone does not have
-    ("JOB_COMPLETION_INDEX", "WORLD_SIZE"),  # Kubernetes gives the first, the Job's file has to give the other
-)
-
-
-def rendezvous_from_environment(environment: Mapping[str, str] | None = None) -> Rendezvous | None:
-    """Read what torchrun, ``mpirun``, ``srun`` or an indexed Job set for a process; None if they have not started it.
-
-    Process 0 waits at ``MASTER_ADDR`` and at the port behind ``MASTER_PORT``, which torchrun's agent holds. Where there
-    is no such variable: at port 29501 of this machine.
-
-    Args:
-        environment: in place of ``os.environ``.
-
-    Raises:
-        ValueError: a variable is no number, or out of range.
-
-    >>> rendezvous_from_environment({"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "29400"})
-    Rendezvous(rank=1, size=4, address='a:29401')
-    """
-    given = os.environ if environment is None else environment
-    names = next((pair for pair in _RANKS if all(given.get(name) for name in pair)), None)
-    if names is None:
-        return None
-    texts = {name: given[name] for name in names}
-    port = given.get("MASTER_PORT") or "29500"
-    try:
-        rank, size = (int(text) for text in texts.values())
-        address = joined_address(given.get("MASTER_ADDR") or "localhost", int(port) + 1)
-    except ValueError:
-        raise ValueError(f"{texts} and MASTER_PORT={port!r} have to be numbers.") from None
-    if not 0 <= rank < size:
-        raise ValueError(f"{texts}: the number of a process is at least 0 and below the number of processes.")
-    return Rendezvous(rank, size, address)
+    is_numbered: bool = False
 
 
 def restarts_allowed(environment: Mapping[str, str] | None = None) -> int:
@@ -125,21 +77,33 @@ def chief_of_launcher(environment: Mapping[str, str] | None = None) -> int | Non
 
 
 def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Place | None:
-    """Read the cluster that a launcher describes in ``TF_CONFIG``; None if there is none.
+    """Read the cluster that a launcher describes; None for a process that is alone.
+
+    That is ``TF_CONFIG``, or what torchrun, ``mpirun``, ``srun`` or an indexed Job of Kubernetes set: of these all
+    processes are tasks of the job "worker". Process 0 listens at ``MASTER_ADDR`` and the port behind ``MASTER_PORT``,
+    by default 29501; each other one has the next port. Where the variables do not say on which host another process
+    runs, as with torchrun on several, its address is ``localhost:0``.
 
     Args:
         environment: in place of ``os.environ``.
 
     Raises:
-        ValueError: the variable can't be read; the message shows how it is written.
+        ValueError: a variable can't be read; of ``TF_CONFIG`` the message shows how it is written.
 
     >>> config = '{"cluster": {"worker": ["localhost:2203"]}, "task": {"type": "worker", "index": 0}}'
     >>> cluster_from_environment({"TF_CONFIG": config}).job_name
     'worker'
+    >>> place = cluster_from_environment({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "MASTER_ADDR": "a"})
+    >>> place.task_index, place.cluster.address("/job:worker/task:0")
+    (1, 'a:29501')
     """
-    text = (os.environ if environment is None else environment).get("TF_CONFIG", "").strip()
+    given = os.environ if environment is None else environment
+    text = given.get("TF_CONFIG", "").strip()
     if not text:
-        return None
+        found = numbered(given)
+        if found is None or len(found.addresses) == 1:
+            return None
+        return Place(ClusterSpec({"worker": found.addresses}), "worker", found.rank, is_numbered=True)
     try:
         config: Any = json.loads(text)
         cluster, task = config["cluster"], config["task"]

@@ -8,7 +8,7 @@ import secrets
 from ...engine.ops import collectives
 from ...engine.ops.collectives import Group, all_gather, all_reduce, barrier, broadcast, reduce_scatter
 from ..cluster import is_loopback, split_address
-from ..environment import WORKER_JOBS, Place, cluster_from_environment, rendezvous_from_environment
+from ..environment import WORKER_JOBS, Place, cluster_from_environment
 from ..token import job_token
 from ..transport.planes import AUTO, Plane, asked
 from .group import ProcessGroup
@@ -35,16 +35,14 @@ def joined(place: Place | None, timeout: float = CONNECT_SECONDS) -> Group | Non
         OSError: something else listens at this worker's address.
     """
     if place is None:
-        found = rendezvous_from_environment()
-        if found is None or found.size == 1:
-            return None
-        return join_at(found.address, found.rank, found.size, timeout)
+        return None
     cluster = place.cluster
     names = [task for job in WORKER_JOBS for task in cluster.tasks if task.startswith(f"/job:{job}/")]
     own = cluster.task_name(place.job_name, place.task_index)
     if own not in names or len(names) == 1:
         return None
-    return _linked(names, [cluster.address(name) for name in names], names.index(own), timeout)
+    addresses = [cluster.address(name) for name in names]
+    return _linked(names, addresses[:1] if place.is_numbered else addresses, names.index(own), timeout)
 
 
 def join_at(address: str, rank: int, size: int, timeout: float = CONNECT_SECONDS) -> Group:

@@ -101,7 +101,7 @@ class DataParallel(Strategy):
             found = joined(place)
             collectives.set_group(found)
         self.group = found if isinstance(found, ProcessGroup) else None
-        self.cluster = None if place is None else place.cluster
+        self.cluster = None if place is None or place.is_numbered else place.cluster
         self.task_index = 0 if self.group is None else self.group.rank
         self.num_workers = 1 if self.group is None else self.group.size
         self.steps = 0

@@ -18,7 +18,6 @@ from ..environment import (
     Place,
     chief_of_launcher,
     cluster_from_environment,
-    rendezvous_from_environment,
     restarts_allowed,
 )
 from .own_task import OwnTask
@@ -163,12 +162,12 @@ class ParameterServer(Strategy):
         self.min_workers = min_workers
         self.deterministic = deterministic
         place = place_of("ParameterServer", cluster, job_name, task_index)
+        _refuse_numbered(place)
         self.cluster = None if place is None else place.cluster
         self.workers = [] if place is None else _tasks(place.cluster, WORKER_JOBS)
         self.ps = [] if place is None else _tasks(place.cluster, ("ps",))
         self.num_workers = max(len(self.workers), 1)
         self._check()
-        _refuse_ranks(place)
         self.task_index = 0
         self._own: OwnTask | None = None
         self.count: Callable[[], dict[str, Any]] = dict  # what `statistics` gives: set by `fit`
@@ -294,13 +293,12 @@ class ParameterServer(Strategy):
             own.leave()
 
 
-def _refuse_ranks(place: Place | None) -> None:
+def _refuse_numbered(place: Place | None) -> None:
     """Refuse processes that a launcher has only numbered: each would train alone."""
-    found = rendezvous_from_environment() if place is None else None
-    if found is not None and found.size > 1:
+    if place is not None and place.is_numbered:
         raise ValueError(
-            f"ParameterServer needs ps tasks, but this is process {found.rank} of {found.size} that are all alike. Use "
-            "DataParallel, or describe the tasks in TF_CONFIG."
+            f"ParameterServer needs ps tasks, but this is process {place.task_index} of {len(place.cluster.tasks)} "
+            "that are all alike. Use DataParallel, or describe the tasks in TF_CONFIG."
         )
 
 

@@ -21,7 +21,7 @@ from shared.tasks import PATIENCE
 import anabranch as ab
 from anabranch import callbacks, layers
 from anabranch.distribute import ClusterSpec, ParameterServer, Server, cluster_from_environment
-from anabranch.distribute.environment import rendezvous_from_environment, tell_launcher
+from anabranch.distribute.environment import tell_launcher
 from anabranch.distribute.strategies import own_task
 from anabranch.engine.checkpoint.folders import Folder
 from anabranch.framework.saving.checkpointing import read_backup
@@ -291,21 +291,71 @@ def test_steps_that_need_what_they_have_updated_are_refused(strategy: ParameterS
 # --- places ---------------------------------------------------------------------------------------------------------
 
 
+SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2,1(x2)"}
+
+
 @pytest.mark.parametrize(
-    ("environment", "found"),
+    ("environment", "rank", "addresses"),
     [
-        ({}, None),
-        ({"RANK": "0"}, None),
-        ({"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "::1", "MASTER_PORT": "80"}, (2, 3, "[::1]:81")),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2, "localhost:29501")),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, None),
-        ({"JOB_COMPLETION_INDEX": "1"}, None),
-        ({"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "job-0.job"}, (1, 3, "job-0.job:29501")),
-        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "MASTER_ADDR": "a"}, (1, 2, "a:29501")),
+        (
+            {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "::1", "MASTER_PORT": "80", "LOCAL_WORLD_SIZE": "3"},
+            2,
+            ["[::1]:81", "[::1]:82", "[::1]:83"],
+        ),
+        (
+            {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "a", "LOCAL_WORLD_SIZE": "2"},
+            2,
+            ["a:29501", "localhost:0", "localhost:0"],
+        ),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, 0, ["localhost:29501", "localhost:0"]),
+        (
+            {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+            1,
+            ["localhost:29501", "localhost:29502"],
+        ),
+        (
+            {"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "job-0.job"},
+            1,
+            ["job-0.job:29501", "job-1.job:29502", "job-2.job:29503"],
+        ),
+        ({"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, 1, ["a:29501", "localhost:0"]),
+        (
+            {**SLURM, "SLURM_STEP_NODELIST": "n[08-09],m"},
+            1,
+            ["n08:29501", "n08:29502", "n09:29503", "m:29504"],
+        ),
+        (
+            {**SLURM, "SLURM_STEP_NODELIST": "n[08-09],m", "SLURM_DISTRIBUTION": "cyclic", "MASTER_ADDR": "n08"},
+            1,
+            ["n08:29501", "localhost:0", "localhost:0", "localhost:0"],
+        ),
+        (
+            {**SLURM, "SLURM_STEP_NODELIST": "n[1]", "SLURM_STEP_TASKS_PER_NODE": "4"},
+            1,
+            ["localhost:29501", "localhost:29502", "localhost:29503", "localhost:29504"],
+        ),
+        ({**SLURM, "MASTER_ADDR": "a"}, 1, ["a:29501", "localhost:0", "localhost:0", "localhost:0"]),
     ],
 )
-def test_launchers_number_processes(environment: dict[str, str], found: Any) -> None:
-    assert rendezvous_from_environment(environment) == found
+def test_launchers_number_processes(environment: dict[str, str], rank: int, addresses: list[str]) -> None:
+    place = cluster_from_environment(environment)
+    assert place is not None
+    assert (place.job_name, place.task_index, place.is_numbered) == ("worker", rank, True)
+    assert place.cluster["worker"] == addresses
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"RANK": "0"},
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"},
+        {"JOB_COMPLETION_INDEX": "1"},
+    ],
+)
+def test_processes_that_are_alone(environment: dict[str, str]) -> None:
+    assert cluster_from_environment(environment) is None
 
 
 @pytest.mark.parametrize(
@@ -318,7 +368,7 @@ def test_launchers_number_processes(environment: dict[str, str], found: Any) -> 
 )
 def test_numbers_that_can_not_be_read(environment: dict[str, str], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        rendezvous_from_environment(environment)
+        cluster_from_environment(environment)
 
 
 def test_parameter_server_refuses_processes_that_are_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
