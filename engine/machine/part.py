@@ -244,6 +244,7 @@ class PartProgram(MachineProgram):
     """
 
     step_type: ClassVar[type[Step]] = PartStep
+    has_python_apart: ClassVar[bool] = True  # else the task would hear nobody while a function runs
     printed: tuple[float, float] | None = None
 
     def __init__(

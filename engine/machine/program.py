@@ -33,6 +33,7 @@ from ..lower.row_writes import read_with_parts
 from ..lower.scheduling import scheduling_of
 from ..ops.base import Constant
 from ..ops.containers.tensor_arrays import ArrayRead
+from ..ops.text.escape import NumpyFunction
 from ..passes.framework.prepare import Step as PreparedStep
 from ..passes.framework.prepare import prepare
 from ..passes.framework.prune import kinds_of, needed_operations
@@ -87,6 +88,7 @@ class MachineProgram:
 
     Attributes:
         step_type: what runs it.
+        has_python_apart: whether Python functions run by themselves; on threads, where a step has several devices.
 
     Args:
         graph: the graph to run.
@@ -107,6 +109,7 @@ class MachineProgram:
     """
 
     step_type: ClassVar[type[Step]] = Step
+    has_python_apart: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -144,7 +147,8 @@ class MachineProgram:
         self._budget, self._turned_off = memory_budget(), turned_off()
         self._others: dict[Any, MachineProgram] = {}  # by guard, budget and passes
         prepared = prepared or prepared_step(graph, targets, feeds, specs, exact, assign)
-        self.machine = lowered(prepared, self.devices, clusters, parallel_iterations, lossy)
+        python_alone = self.has_python_apart
+        self.machine = lowered(prepared, self.devices, clusters, parallel_iterations, lossy, python_alone)
         self.swaps = (_swaps(self.machine) or self._budget is not None) if swaps is None else swaps
         self._is_fresh = [is_fresh(tensor) for tensor in prepared.fetches]
         self.seed = seed
@@ -181,6 +185,7 @@ class MachineProgram:
                 self._own_memory(node)
                 or node.operations[0].op.takes_long
                 or (several and (node.seconds > machine_profile().long_seconds or node in self._long))
+                or (several and self.has_python_apart and _calls_python(node))
             ):
                 return "apart"
             return "here"
@@ -431,6 +436,7 @@ def lowered(
     clusters: bool = True,
     parallel_iterations: int | None = None,
     lossy: Sequence[tuple[str, str]] = (),
+    python_alone: bool = False,
 ) -> Machine:
     """The machine form of a placed step."""
     host = next(name for name, device in devices.items() if device.kind == "cpu")
@@ -481,7 +487,7 @@ def lowered(
     cut(machine, has_own_memory, lossy)
     _estimate(machine, devices)
     if clusters:
-        cluster(machine, lambda node: _stands_alone(node, devices))
+        cluster(machine, lambda node: _stands_alone(node, devices) or (python_alone and _calls_python(node)))
     for node in machine.nodes:
         if node.kind == "op" and node.seconds:
             node.seconds += devices[str(node.device)].kernel_latency
@@ -515,6 +521,11 @@ def _stands_alone(node: Node, devices: Mapping[str, Device]) -> bool:
 def may_wait(node: Node) -> bool:
     """Test whether a node is an operation that may have to wait for others."""
     return isinstance(node.operations[0].op, WaitingOp)
+
+
+def _calls_python(node: Node) -> bool:
+    """Test whether a node is a Python function, whose time is not seen before it has run."""
+    return isinstance(node.operations[0].op, NumpyFunction)
 
 
 def _is_number(node: Node) -> bool:

@@ -41,6 +41,9 @@ class ReplicaAccounts:
         """The numbers of the workers that take part."""
         return sorted(self._workers)
 
+    def _is_member(self, worker: int, incarnation: int) -> bool:
+        return worker in self._workers and self._workers[worker].incarnation == incarnation
+
     @property
     def are_too_few(self) -> bool:
         """Test whether fewer workers take part than steps are made with."""

@@ -1,4 +1,7 @@
-"""Check who may change the state of replicas: the worker that leads, by its token, while no state is lost."""
+"""Check who may change the state of replicas: the worker that leads, by its token, while no state is lost.
+
+What a leader notes for the next one is here, too.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,21 @@ class ReplicaFencing(ReplicaShares):
     leader: int | None
     token: int
     _abandoned: str | None
+    _notes: str
+    _beginner: tuple[str, int] | None
+
+    def note(self, text: str) -> None:
+        """Keep what the next leader will need, in place of what was noted before."""
+        self._notes = text
+
+    def notes(self) -> str:
+        """The latest note."""
+        return self._notes
+
+    @property
+    def _is_free(self) -> bool:
+        """Test whether nobody leads, nor is to begin again."""
+        return self.leader is None and self._beginner is None
 
     def check_leader(self, token: int) -> None:
         """Check the token of somebody who leads.

@@ -51,10 +51,11 @@ METHODS = {
     "hear": Method("iii", (_TEXT,)),
     "statistics": Method("", (_TEXT,)),
     "take": Method("iii", (_NUMBER, _NUMBER, _NUMBER)),
+    "watch": Method("iii"),
     "choose": Method("", (_NUMBER, _NUMBERS, _NUMBERS, _NUMBER), is_leaders=True),
 }
 WORDS = {"i": "an integer", "v": "a vector of integers", "s": "a text"}
-WAITING = ("take", "choose", "hear", "enrol")
+WAITING = ("take", "watch", "choose", "hear", "enrol")
 
 
 def fits(letter: str, given: Any) -> bool:

@@ -1,10 +1,14 @@
-"""Choose which share of a step a worker computes: the part of the state of replicas that decides it."""
+"""Choose which share of a step a worker computes, and which are given up: the part of the state that decides it."""
 
 from __future__ import annotations
 
 import bisect
 
+from .attempts import Attempt
 from .replica_accounts import ReplicaAccounts
+from .replica_tickets import Out
+
+MEASURED_EACH = 32  # steps: with backup workers, late gradients of one of so many are waited for, to measure their time
 
 
 class ReplicaShares(ReplicaAccounts):
@@ -70,5 +74,37 @@ class ReplicaShares(ReplicaAccounts):
         at_work = {out.share for out in self._out.values() if out.step == self._chosen}
         return len(self._counted.keys() | at_work) >= wanted
 
+    # --- shares that are late ---------------------------------------------------------------------------------------
 
-__all__ = ["ReplicaShares"]
+    def watch(self, worker: int, incarnation: int, number: int) -> Attempt:
+        """Ask to hear when the gradients of a ticket come too late for its step, so that computing them is of no use.
+
+        It is served when the ticket is committed, and fails with `CancelledError` when the step has its set without it.
+        The ticket stays out until the worker commits it, or takes the next one.
+        """
+        attempt = Attempt(1)
+        out = self._out.get(number)
+        if out is None or not self._is_member(worker, incarnation):  # it was committed before, or is void
+            attempt.finish(())
+        else:
+            out.watch = attempt
+            if self._is_late(out):
+                out.give_up()
+        return attempt
+
+    def _give_up_late(self) -> None:
+        """Have workers stop whose gradients come too late for a step that has its set now."""
+        for out in self._out.values():
+            if self._is_late(out):
+                out.give_up()
+
+    def _is_late(self, out: Out) -> bool:
+        """Test whether a share is of no use to its step any more, nor to the measurement of backup workers."""
+        return self._synchronous and out.step < self._chosen and not self._is_measured(out.step)
+
+    def _is_measured(self, step: int) -> bool:
+        """Test whether the times of a step's gradients count. With backups late ones of other steps are given up."""
+        return not self._backups or step % MEASURED_EACH == 0
+
+
+__all__ = ["MEASURED_EACH", "ReplicaShares"]

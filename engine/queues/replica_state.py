@@ -264,14 +264,6 @@ class ReplicaStepsState(ReplicaFencing):
         self._is_appointed = self._has_ended_choosing = False
         return self.token, -1 if self._handed is None else self._handed.tickets[0]
 
-    def note(self, text: str) -> None:
-        """Keep what the next leader will need, in place of what was noted before."""
-        self._notes = text
-
-    def notes(self) -> str:
-        """The latest note."""
-        return self._notes
-
     def _refusal(self, worker: int, incarnation: int) -> Exception | None:
         """Give the reason to refuse a worker's request; None if there is none."""
         if self._closed is not None:
@@ -293,9 +285,6 @@ class ReplicaStepsState(ReplicaFencing):
         self._settle()
         return gone
 
-    def _is_member(self, worker: int, incarnation: int) -> bool:
-        return worker in self._workers and self._workers[worker].incarnation == incarnation
-
     def _drop(self, worker: int) -> None:
         del self._workers[worker]
         self._places.remove(worker)
@@ -314,7 +303,9 @@ class ReplicaStepsState(ReplicaFencing):
     def _void(self, worker: int) -> None:
         """Hand out again what a worker has out."""
         for number in sorted(self._out_of.pop(worker, ())):
-            self._hand_back(self._out.pop(number).share, is_dropped=False)
+            out = self._out.pop(number)
+            out.give_up()
+            self._hand_back(out.share, is_dropped=False)
 
     # --- epochs -----------------------------------------------------------------------------------------------------
 
@@ -335,9 +326,7 @@ class ReplicaStepsState(ReplicaFencing):
         before = set(done)
         self._pool = [share for share in range(self._total) if share not in before]
         self._undone = set(self._pool)
-        self._counted.clear()
-        self._out.clear()
-        self._out_of.clear()
+        self._void_all()
         self._is_running = True
         self._contributors.clear()
         self._settle()
@@ -348,10 +337,16 @@ class ReplicaStepsState(ReplicaFencing):
         self._is_running = False
         self._pool.clear()
         self._undone.clear()
+        self._void_all()
+        self._settle()
+
+    def _void_all(self) -> None:
+        """Forget all that is out or counted."""
+        for out in self._out.values():
+            out.give_up()
         self._counted.clear()
         self._out.clear()
         self._out_of.clear()
-        self._settle()
 
     def close(self, reason: str) -> None:
         """End everything: whoever asks or waits gets a `CancelledError` with the reason."""
@@ -402,6 +397,8 @@ class ReplicaStepsState(ReplicaFencing):
         self._enrolments = [each for each in self._enrolments if each[0] is not attempt]
         if attempt in self._chooses:
             self._chooses.remove(attempt)
+        for out in self._out.values():
+            out.watch = None if out.watch is attempt else out.watch
 
     # --- what workers ask -------------------------------------------------------------------------------------------
 
@@ -441,7 +438,8 @@ class ReplicaStepsState(ReplicaFencing):
         if out is None or out.worker != worker or not self._is_member(worker, incarnation):
             return self._receipt(worker, Receipt.REFUSED)
         self._take_back(number)
-        self._arrivals.add(out.step, worker, self.clock() - out.since, len(self._workers))
+        if self._is_measured(out.step):
+            self._arrivals.add(out.step, worker, self.clock() - out.since, len(self._workers))
         if out.share not in self._undone or out.share in self._counted:
             self._settle()
             return self._receipt(worker, Receipt.DUPLICATE)
@@ -464,7 +462,9 @@ class ReplicaStepsState(ReplicaFencing):
 
     def _take_back(self, number: int) -> None:
         """Forget a ticket that is out."""
-        worker = self._out.pop(number).worker
+        out = self._out.pop(number)
+        out.end_watch()
+        worker = out.worker
         self._out_of[worker].discard(number)
         if not self._out_of[worker]:
             del self._out_of[worker]
@@ -493,6 +493,7 @@ class ReplicaStepsState(ReplicaFencing):
         self._undone.difference_update(shares)
         self._counted.clear()
         step, self._chosen = self._chosen, self._chosen + 1
+        self._give_up_late()
         self._contributors.clear()
         self._unapplied[step] = [
             (number, share, worker) for share, (number, _, worker) in zip(shares, chosen, strict=True)
@@ -551,11 +552,6 @@ class ReplicaStepsState(ReplicaFencing):
                     self._is_served = None
                     attempt.finish(ticket)
                     again = True
-
-    @property
-    def _is_free(self) -> bool:
-        """Test whether nobody leads, nor is to begin again."""
-        return self.leader is None and self._beginner is None
 
     def _let_in(self) -> None:
         """Let workers take part that wait for it."""

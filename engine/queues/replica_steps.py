@@ -86,6 +86,10 @@ class ReplicaStepsCall(_ReplicaStepsOp):
 class ReplicaStepsWait(_ReplicaStepsOp, WaitingOp):
     """A request that may have to wait: for a ticket, the set of a step, or an announcement."""
 
+    def effects(self) -> tuple[Effect, ...]:
+        """Give the effects: a watch has none, since the commit that it waits for is an operation of the same step."""
+        return () if self.method == "watch" else super().effects()
+
     def course(self, *inputs: Any) -> Course:
         parts = yield self.steps.asking(self.method, self.task, inputs)
         specs = METHODS[self.method].outputs
@@ -204,6 +208,9 @@ class ReplicaSteps(NamedResource):
     def _describe_take(self, attempt: Attempt) -> str:
         return f"a ticket of {self.name!r} for {self._state.describe(_worker)}."
 
+    def _describe_watch(self, attempt: Attempt) -> str:
+        return f"the gradients of its own step, or the set that does without, of {self.name!r}."
+
     def _describe_hear(self, attempt: Attempt) -> str:
         return f"what the chief announces next, of {self.name!r}."
 
@@ -282,6 +289,10 @@ class ReplicaSteps(NamedResource):
     def take(self, worker: Any, incarnation: Any, epoch: Any) -> Sequence[Tensor]:
         """Take a ticket: its number (-1: the epoch is over), step and share. Waits for the step before."""
         return self._add("take", [worker, incarnation, epoch]).outputs
+
+    def watch(self, worker: Any, incarnation: Any, ticket: Any) -> Operation:
+        """Wait until a ticket is committed; fails with `CancelledError` when its step has a set without it."""
+        return self._add("watch", [worker, incarnation, ticket])
 
     def commit(self, worker: Any, incarnation: Any, ticket: Any, rows: Any) -> Tensor:
         """Count what was put under a ticket; gives a `Receipt`."""

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from .attempts import Attempt
+from .errors import CancelledError
+
 NO_TICKET = -1  # in place of a ticket's number: the epoch is over
 LEAD = -2  # in place of a ticket's number: the worker is to lead from now on
 LEAVE = -3  # in place of a ticket's number: the worker has nothing out, and may leave as it was to
@@ -71,9 +74,23 @@ class Out:
         worker: who has it.
         step, share: what it is for.
         since: the time at which it was taken.
+        watch: the worker's request to hear when it may give up the share; None before there is one.
     """
 
     worker: int
     step: int
     share: int
     since: float
+    watch: Attempt | None = None
+
+    def give_up(self) -> None:
+        """Have the worker stop, if it watches: what it is at would not count."""
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            watch.fail(CancelledError(f"the gradients of share {self.share} come too late for step {self.step}"))
+
+    def end_watch(self) -> None:
+        """Answer the worker that its gradients have come."""
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            watch.finish(())

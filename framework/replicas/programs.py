@@ -15,7 +15,7 @@ from ...engine.common.deadlines import deadline
 from ...engine.graph import Graph, IndexedSlices, Placeholder, TensorSpec, Variable, control_dependencies
 from ...engine.graph.scopes import device
 from ...engine.ops.random.rows import Window
-from ...engine.queues.errors import DeadlineExceededError
+from ...engine.queues.errors import CancelledError, DeadlineExceededError
 from ...engine.queues.replica_steps import FORGET
 from ...engine.queues.replica_tickets import LEAVE_TEXT, Receipt, Ticket
 from ..data.adapters import Batch
@@ -182,7 +182,10 @@ class ReplicaPrograms:
         if program is None:
             program = self._known[key] = self._built_step(batch)
         rows = [np.int64(each) for each in window]
-        return Receipt(int(program(np.int64(ticket), np.float64(part), *rows, *batch.leaves)[0]))
+        try:
+            return Receipt(int(program(np.int64(ticket), np.float64(part), *rows, *batch.leaves)[0]))
+        except CancelledError:  # the step has its set without this ticket; or all has ended, as the next request says
+            return self._commit_nothing(ticket)
 
     def _built_step(self, batch: Batch) -> Run:
         own = self.plan.strategy.workers[self._worker]
@@ -196,6 +199,9 @@ class ReplicaPrograms:
                 for each in self.plan.gradients:
                     each.add(ticket, receipt, batch.size)
             effects = [operation for operation in graph.operations if operation.writes]
+            if self.plan.strategy.backup_workers:  # a late worker stops at once, and is in time for the next step
+                with device(self.plan.strategy.ps[0]):
+                    effects.append(self.plan.steps.watch(self._worker, self._incarnation, ticket))
         specs = [*[spec for spec, _ in _GIVEN], *[TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]]
         targets: list[Any] = [receipt, *effects]
         return self.client.program(graph, targets, [ticket, part, *rows, *feeds], specs, None)

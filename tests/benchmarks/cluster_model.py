@@ -2,7 +2,8 @@
 
 `ReplicaStepsState` hands out tickets, counts gradients and chooses sets as on ps task 0. Time is simulated: workers
 read parameters over the ps tasks' outgoing links, compute for a time that is drawn, and send gradients over the
-incoming links, which all transfers share equally.
+incoming links, which all transfers share equally. A worker whose gradients come too late gives them up; what it has
+begun to transfer is transferred.
 """
 
 from __future__ import annotations
@@ -177,23 +178,35 @@ class Training:
             self._work(worker, attempt.outcome())
 
     def _work(self, worker: int, ticket: Any) -> None:
+        watch = self._state.watch(worker, 1, ticket.number)
         pieces = self._costs.pieces
         left = pieces
+
+        def computed() -> None:
+            if watch.error is None:
+                gradients.add()
 
         def sent() -> None:
             nonlocal left
             left -= 1
-            if left:
-                return
+            if not left and watch.error is None:
+                watch.on_done = None
+                commit()
+
+        def commit() -> None:
             self._state.commit(worker, 1, ticket.number, 1)
             self._apply()
             if not self._synchronous:
                 self.durations.append(self.now - self._begun[worker])
             self._take(worker)
 
+        def read() -> None:
+            if watch.error is None:
+                self._later(self._compute(self._rng), computed)
+
         gradients = Stream(lambda done: self._send(self._up, self._costs.gradients / pieces, done), sent)
-        read = lambda: self._later(self._compute(self._rng), gradients.add)  # noqa: E731 - one event after another
         parameters = Stream(lambda done: self._send(self._down, self._costs.parameters / pieces, done), read)
+        watch.on_done = lambda: self._later(self._costs.latency, commit)
         for _ in range(pieces):
             parameters.add()
 

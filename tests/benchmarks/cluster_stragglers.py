@@ -2,8 +2,8 @@
 
     cluster_stragglers.py FOLDER BACKUPS     one of the processes, which a launcher starts
 
-A worker waits on a timer in place of computing. What is measured is the protocol: which gradients a step waits for. So
-eleven workers may share two processors.
+A worker waits on a timer in place of computing, in several operations, all of which take longer in a slow step. What is
+measured is the protocol: which gradients a step waits for. So eleven workers may share two processors.
 """
 
 from __future__ import annotations
@@ -25,14 +25,24 @@ import anabranch as ab
 NEEDED, SHARE_OF_SLOW = 10, 0.03
 SECONDS, SLOW_SECONDS = 0.5, 5.0  # of a share
 STEPS, FIRST = 100, 5  # the first steps, in which programs are built, do not count
+PARTS = 20  # operations of a share
 _LOOK_SECONDS = 0.02
 _random = random.Random()
+_seconds = 0.0
+
+
+@ab.distribute.register_function("begun, of a benchmark")
+def begun(value: Any) -> Any:
+    """Draw the time that a share takes; gives its value."""
+    global _seconds
+    _seconds = SLOW_SECONDS if _random.random() < SHARE_OF_SLOW else SECONDS
+    return value
 
 
 @ab.distribute.register_function("computed, of a benchmark")
 def computed(value: Any) -> Any:
-    """Give a value when a worker would have computed its share."""
-    time.sleep(SLOW_SECONDS if _random.random() < SHARE_OF_SLOW else SECONDS)
+    """Give a value when a worker would have computed a part of its share."""
+    time.sleep(_seconds / PARTS)
     return value
 
 
@@ -41,7 +51,9 @@ class Waiting(ab.Sequential):
 
     def train_step(self, data: Any) -> Any:
         x, y = data
-        return super().train_step((ab.ops.numpy_function(computed, [x], "float32", shape=x.shape), y))
+        for function in (begun, *[computed] * PARTS):
+            x = ab.ops.numpy_function(function, [x], "float32", shape=x.shape)
+        return super().train_step((x, y))
 
 
 class Steps(threading.Thread):

@@ -1,4 +1,4 @@
-"""`Arrivals`: the number of backup workers that the measured times of gradients favour."""
+"""`Arrivals`: the number of backup workers that the measured times of gradients favour; shares that are given up."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import random
 
 import pytest
 
+from anabranch.engine.queues.errors import CancelledError
+from anabranch.engine.queues.replica_shares import MEASURED_EACH
 from anabranch.engine.queues.replica_state import ReplicaStepsState
-from anabranch.engine.queues.replica_tickets import Ticket
+from anabranch.engine.queues.replica_tickets import Receipt, Ticket
 
 
 def joined(shares: int, workers: int, synchronous: bool = True) -> ReplicaStepsState:
@@ -39,12 +41,16 @@ def timed(seconds: list[list[float]], backups: int) -> ReplicaStepsState:
 
 @pytest.mark.parametrize("backups", [0, 1, 2])
 def test_the_favoured_number_of_backups_is_that_of_the_papers_formula(backups: int):
-    """Late gradients are measured, too, so that it does not depend on the number that the run has."""
+    """Late gradients are measured, too, so that it does not depend on the number that the run has.
+
+    With backups that is so in some steps alone: in others workers give up what is late.
+    """
     rng = random.Random(backups)
-    seconds = [[rng.choice([1.0, 1.1, 1.2, 5.0]) for _ in range(5)] for _ in range(20)]
+    seconds = [[rng.choice([1.0, 1.1, 1.2, 5.0]) for _ in range(5)] for _ in range(20 * MEASURED_EACH)]
     found = timed(seconds, backups).statistics()["backups"]
-    expected = [sum(sorted(times)[4 - b] for times in seconds) / 20 for b in range(5)]
-    assert found["steps"] == 20
+    measured = seconds[::MEASURED_EACH] if backups else seconds
+    expected = [sum(sorted(times)[4 - b] for times in measured) / len(measured) for b in range(5)]
+    assert found["steps"] == len(measured)
     assert found["seconds"] == pytest.approx(expected)
     scores = [expected[0] / expected[b] * (5 - b) / 5 for b in range(5)]
     assert found["normalised"] == pytest.approx(scores)
@@ -79,3 +85,51 @@ def test_steps_are_measured_when_gradients_of_all_have_come():
     assert state.statistics()["backups"]["seconds"] == [4.0, 0.0]
     asynchronous = joined(1, 2, synchronous=False)
     assert asynchronous.statistics()["backups"] == {}
+
+
+def test_a_worker_that_comes_too_late_hears_it_and_its_share_is_handed_out_again():
+    state = joined(1, 2)
+    state.begin_epoch(MEASURED_EACH + 2)
+    for step in range(3):
+        first, late = ticket(state, 0), ticket(state, 1)
+        watches = [state.watch(worker, 100 + worker, each.number) for worker, each in enumerate((first, late))]
+        assert not any(watch.is_done for watch in watches)
+        state.commit(0, 100, first.number, 1)
+        assert watches[0].outcome() == ()
+        if step == 0:
+            assert not watches[1].is_done, "this step measures how long each worker takes"
+            assert state.watch(1, 101, late.number).is_done is False, "whenever it is asked"
+        else:
+            with pytest.raises(CancelledError, match=rf"share {late.share} come too late for step {step}"):
+                watches[1].outcome()
+            with pytest.raises(CancelledError, match="too late"):
+                state.watch(1, 101, late.number).outcome()
+        assert state.commit(1, 101, late.number, 0) is Receipt.LATE
+        state.applied(state.choose().outcome().step)
+        assert state.watch(1, 101, late.number).outcome() == (), "it is committed"
+    assert state.statistics()["receipts"]["1"]["late"] == 3
+    assert late.share in (ticket(state, 0).share, ticket(state, 1).share)
+
+
+def test_nobody_goes_on_with_an_epoch_that_ends_early_or_a_ticket_that_is_void():
+    state = joined(2, 2)
+    state.begin_epoch(2)
+    void = state.watch(0, 100, ticket(state, 0).number)
+    held = state.watch(0, 100, ticket(state, 0).number)
+    with pytest.raises(CancelledError, match="too late"):
+        void.outcome()
+    state.withdraw(held)
+    watch = state.watch(1, 101, ticket(state, 1).number)
+    state.end_epoch()
+    with pytest.raises(CancelledError, match="too late"):
+        watch.outcome()
+    assert not held.is_done
+
+
+def test_a_ticket_that_is_not_committed_is_void_with_the_next_one():
+    state = joined(1, 1)
+    state.begin_epoch(1)
+    old = ticket(state, 0)
+    again = ticket(state, 0)
+    assert again.share == old.share
+    assert state.commit(0, 100, old.number, 1) is Receipt.REFUSED

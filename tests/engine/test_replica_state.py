@@ -11,6 +11,7 @@ import pytest
 
 from anabranch.engine.queues.attempts import Attempt
 from anabranch.engine.queues.errors import CancelledError, StateLostError
+from anabranch.engine.queues.replica_shares import MEASURED_EACH
 from anabranch.engine.queues.replica_state import ReplicaStepsState
 from anabranch.engine.queues.replica_tickets import LEAD, LEAVE, LEAVE_TEXT, NO_TICKET, Chosen, Receipt, Ticket
 
@@ -164,15 +165,6 @@ def test_an_epoch_may_end_early():
     assert not waits.is_done, "the next epoch has not begun"
     assert state.begin_epoch(1) == 2
     assert waits.outcome().share == 0
-
-
-def test_a_ticket_that_is_not_committed_is_void_with_the_next_one():
-    state = joined(1, 1)
-    state.begin_epoch(1)
-    old = ticket(state, 0)
-    again = ticket(state, 0)
-    assert again.share == old.share
-    assert state.commit(0, 100, old.number, 1) is Receipt.REFUSED
 
 
 def test_closing_tells_why():
@@ -542,6 +534,7 @@ class Simulation:
         self.incarnations = dict.fromkeys(range(self.workers), 0)
         self.tickets: dict[int, Ticket] = {}
         self.takes: dict[int, Attempt] = {}
+        self.watches: dict[int, Attempt] = {}  # by worker: of the ticket that it has
         self.held: dict[int, int] = {}  # what stores keep: by ticket the share
         self.horizon = 0
         self.done: list[int] = []
@@ -611,10 +604,7 @@ class Simulation:
         elif draw < 0.3 and self.state.token == self.tokens[-1]:
             self.apply(may_fail)
         elif alive and worker in self.tickets:
-            number, _, share = self.tickets.pop(worker)
-            if number >= self.horizon:
-                self.held[number] = share
-            self.state.commit(worker, self.incarnations[worker], number, share + 1)
+            self.commit(worker, *self.tickets.pop(worker))
         elif alive:
             take = self.takes.pop(worker, None) or self.state.take(worker, self.incarnations[worker], self.state.epoch)
             if not take.is_done:
@@ -629,6 +619,18 @@ class Simulation:
                 self.take_over(worker)
             elif take.outcome().number != NO_TICKET:
                 self.tickets[worker] = take.outcome()
+                self.watches[worker] = self.state.watch(worker, self.incarnations[worker], take.outcome().number)
+
+    def commit(self, worker: int, number: int, step: int, share: int) -> None:
+        """Have a worker put and commit its share, or give it up if it comes too late."""
+        watch = self.watches.pop(worker)
+        given_up = watch.error is not None
+        if number >= self.horizon and not given_up:
+            self.held[number] = share
+        receipt = self.state.commit(worker, self.incarnations[worker], number, share + 1)
+        assert watch.is_done, "nobody waits for what is committed"
+        assert not (given_up and receipt is Receipt.TAKEN), "it was of no use"
+        assert given_up or receipt is not Receipt.LATE or not self.backups or step % MEASURED_EACH == 0
 
     def apply(self, may_fail: bool) -> None:
         if not self.choosing.is_done:

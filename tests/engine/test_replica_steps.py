@@ -133,6 +133,27 @@ def test_a_whole_step_in_one_graph():
     assert (value.tolist(), int(got)) == ([1.0, 2.0], 0)
 
 
+def test_a_watch_waits_for_the_commit_of_its_own_step_or_ends_the_step():
+    with Graph().as_default() as graph:
+        steps = ReplicaSteps(1, backups=1)
+        session = Session(graph)
+        session.run([steps.join(0, 7, "a task"), steps.join(1, 8, "a task"), steps.begin_epoch(0, 2, 1, NONE)])
+        tickets = [int(session.run(steps.take(worker, 7 + worker, 1)[0])) for worker in (0, 1)]
+        receipt = steps.commit(0, 7, tickets[0], 4)
+        with control_dependencies([receipt]):
+            watch = steps.watch(0, 7, tickets[0])
+        assert int(session.run([receipt, watch], timeout=30)[0]) == Receipt.TAKEN
+        step, *_ = session.run(steps.choose(0))
+        session.run(steps.applied(0, step))
+        with pytest.raises(DeadlineExceededError, match="the gradients of its own step, or the set that does without"):
+            session.run(steps.watch(1, 8, tickets[1]), timeout=0.05)  # the first step is measured
+        session.run(steps.commit(1, 8, tickets[1], 0))
+        tickets = [int(session.run(steps.take(worker, 7 + worker, 1)[0])) for worker in (0, 1)]
+        session.run(steps.commit(0, 7, tickets[0], 4))
+        with pytest.raises(CancelledError, match="come too late for step 1"):
+            session.run(steps.watch(1, 8, tickets[1]), timeout=30)
+
+
 def test_waiting_in_vain_tells_for_whom():
     with Graph().as_default() as graph:
         steps = ReplicaSteps(2, name="ours")
