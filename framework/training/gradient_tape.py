@@ -69,9 +69,12 @@ class GradientTape:
         self._start = 0
         self._pauses: list[tuple[int, int]] = []
         self._watched: list[Tensor | Variable] = []
-        self._is_used = False
+        self._is_used = self._is_open = False
 
     def __enter__(self) -> GradientTape:
+        if self._is_open:
+            raise ValueError("GradientTape: `with tape:` is inside of another block of this tape. Make a second one.")
+        self._is_open = True
         self._begin()
         self._tape.enter()
         return self
@@ -81,6 +84,7 @@ class GradientTape:
         self._start = len(self._graph.operations)
 
     def __exit__(self, *exception: object) -> None:
+        self._is_open = False
         self._tape.leave()
 
     def watch(self, tensor: Sources) -> None:
@@ -94,10 +98,10 @@ class GradientTape:
             self._tape.watch(getattr(item, "flow", item))
         self._watched += flatten(tensor)
 
-    def watched_variables(self) -> list[Variable]:
+    def watched_variables(self) -> tuple[Variable, ...]:
         """The variables that were given to `watch`, and those that were read inside the block."""
         given = [item for item in self._watched if isinstance(item, Variable)]
-        return list(dict.fromkeys([*given, *self._tape.variables()]))
+        return tuple(dict.fromkeys([*given, *self._tape.variables()]))
 
     def reset(self) -> None:
         """Begin again here: what was computed so far is constant."""
@@ -153,6 +157,8 @@ class GradientTape:
                 stop_gradients=self._constants(targets),
                 unconnected_gradients=_choice(unconnected_gradients),
             )
+            pairs = zip(items, found, strict=True)
+            found = [dx if self._watches(x) else self._of_unwatched(x, unconnected_gradients) for x, dx in pairs]
         self._release()
         return _packed(sources, regrouped(wholes, found))
 
@@ -205,6 +211,16 @@ class GradientTape:
     def _recorded(self, target: object) -> AbstractContextManager[object]:
         """The block in which gradients of values are read from this tape."""
         return nullcontext() if any(isinstance(item, Symbol) for item in flatten(target)) else self._tape.asked()
+
+    def _watches(self, source: object) -> bool:
+        """Test whether a source counts: a variable that is trainable, or was given to `watch`, as outside of graphs."""
+        if not isinstance(source, Variable) or (self.watch_accessed_variables and source.trainable):
+            return True
+        return any(source is item for item in expanded(self._watched))
+
+    @staticmethod
+    def _of_unwatched(source: Variable, unconnected_gradients: str | Enum) -> Tensor | None:
+        return ops.zeros_like(source) if _choice(unconnected_gradients) == "zero" else None
 
     # --- what is constant -----------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -184,4 +186,34 @@ def test_watched_variables() -> None:
     v = ab.Variable(1.0)
     with ab.Graph().as_default(), ab.GradientTape() as tape:
         tape.watch([v, ab.constant(1.0)])
-        assert tape.watched_variables() == [v]
+        assert tape.watched_variables() == (v,)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_variables_that_are_not_watched_have_no_gradient(traced: bool) -> None:
+    """In functions as outside: moving statistics and what a tape was not given get None, or zeros."""
+    v, frozen = ab.Variable(3.0), ab.Variable(2.0, trainable=False)
+
+    def compute(x: Any) -> Any:
+        with ab.GradientTape(persistent=True) as tape:
+            y = x * v * frozen
+        with ab.GradientTape(watch_accessed_variables=False) as other:
+            other.watch(frozen)
+            z = x * v * frozen
+        dv, none = tape.gradient(y, [v, frozen])
+        _, zero = tape.gradient(y, [v, frozen], unconnected_gradients="zero")
+        missing, given = other.gradient(z, [v, frozen])
+        assert none is None
+        assert missing is None
+        return dv, zero, given
+
+    assert [float(x) for x in (ab.function(compute) if traced else compute)(5.0)] == [10.0, 0.0, 15.0]
+
+
+def test_a_tape_is_not_entered_twice() -> None:
+    v = ab.Variable(2.0)
+    with ab.GradientTape() as tape:
+        with pytest.raises(ValueError, match="inside of another block of this tape"), tape:
+            pass
+        y = v * v
+    assert float(tape.gradient(y, v)) == 4.0

@@ -99,7 +99,7 @@ class OfKeras2(ab.Model):
         self.optimizer.minimize(loss, self.trainable_variables)
         metrics: Any = self.compiled_metrics
         metrics.update_state(y, y_pred)
-        assert tape.watched_variables() == []
+        assert tape.watched_variables() == ()
         return {metric.name: metric.result() for metric in self.metrics}
 
 
