@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from .context import in_explicit_graph
 from .device import DeviceFunction, DeviceName, State
 from .graph import Operation, get_default_graph
+from .state.variable import Variable
 from .tensor import Symbol
 from .value import Value
 
@@ -79,6 +81,10 @@ def control_dependencies(control_inputs: Sequence[Any] | None) -> Any:
     """``with ab.control_dependencies([op]):`` - operations built inside run after those named.
 
     Args:
-        control_inputs: operations or tensors; None lifts the dependencies of outer blocks.
+        control_inputs: operations or tensors; None lifts the dependencies of outer blocks. Where no graph is being
+            built, effects have run when they are given here: assertions, `print` and `no_op` are None, and writes the
+            variable.
     """
+    if control_inputs is not None and not in_explicit_graph():
+        control_inputs = [item for item in control_inputs if item is not None and not isinstance(item, Variable)]
     return get_default_graph().control_dependencies(control_inputs)

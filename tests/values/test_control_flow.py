@@ -1,5 +1,7 @@
 """Loops and branches over values. Each holds for Keras, too, where it has the names."""
 
+from typing import Any
+
 import pytest
 from shared.values import same
 
@@ -104,3 +106,18 @@ def test_gradients_by_values_that_a_graph_captures(name: str) -> None:
         assert float(k.Session(graph).run(dv, feeds)) == expected
     if name != "a branch":
         assert float(k.function(lambda: k.gradients(build(v), [v])[0])()) == expected
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_control_dependencies_on_effects(traced: bool) -> None:
+    """What has run where no graph is built is waited for in a function: one program for both."""
+    v = k.Variable(1.0)
+
+    def compute(x: Any) -> Any:
+        with k.control_dependencies([k.ops.assert_greater(x, 0.0), v.assign_add(x), k.no_op()]):
+            return x * 1.0
+
+    assert float((k.function(compute) if traced else compute)(k.ops.array(2.0))) == 2.0
+    assert float(v.numpy()) == 3.0
+    with k.Graph().as_default(), pytest.raises(TypeError, match="operations and tensors, not NoneType"):
+        k.control_dependencies([None])
