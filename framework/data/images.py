@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
-from ...engine.graph import Tensor
+from ...engine.graph import Tensor, eagerly
 from ...engine.session import Function
 from ..config import floatx
 
@@ -212,7 +212,8 @@ def smart_resize(
     array = np.asarray(x)
     floats = array if array.dtype.kind == "f" and array.dtype.itemsize < 8 else array.astype(floatx())
     resized = Function(lambda image: ops.image.resize(image, target, interpolation, data_format=data_format))
-    return resized(floats[key])
+    with eagerly():
+        return resized(floats[key])
 
 
 def resizer(
@@ -232,7 +233,7 @@ def resizer(
         raise ValueError(f"image_size must be (height, width), got {size}.")
     if crop and padded:
         raise ValueError("Only one of crop_to_aspect_ratio and pad_to_aspect_ratio can be True.")
-    return Function(
+    resize = Function(
         lambda image: ops.image.resize(
             image,
             size,
@@ -242,6 +243,7 @@ def resizer(
             data_format=data_format,
         )
     )
+    return eagerly()(resize)  # files are read at once where a graph is being built, too
 
 
 def save_img(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engine.common.nest import flatten, map_structure
+from ...engine.graph import eagerly
 from ...engine.graph.value import Value
 from ...engine.ops.base import as_array, constant
 from ...engine.ops.random.keys import drawn_entropy
@@ -138,7 +139,7 @@ class Transformations(ABC):
 
     def scan(self, initial_state: Arrays, scan_func: Callable[..., Any], name: str | None = None) -> ElementDataset:
         """Map by a function that carries a state: ``scan_func(state, element)``, of ops, gives (state, element)."""
-        step = Function(scan_func)
+        step = eagerly()(Function(scan_func))
 
         def elements() -> Iterator[Any]:
             state: Any = arrays_of(initial_state)
@@ -489,8 +490,11 @@ def _as_tensor(part: Any) -> Any:
 
 
 def on_elements(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Trace `function`, of ops, for elements: of a tuple it gets the parts as arguments. It returns arrays."""
-    traced = Function(function)
+    """Trace `function`, of ops, for elements: of a tuple it gets the parts as arguments. It returns arrays.
+
+    It runs at once where a graph is being built, too: a pass over a dataset in a function is made by Python.
+    """
+    traced = eagerly()(Function(function))
     return lambda item: map_structure(_as_numpy, _called(traced, item))
 
 

@@ -404,3 +404,18 @@ def test_text_is_standardized_by_a_function_of_string_ops():
     vectorize = ab.layers.TextVectorization(standardize=standardize)
     vectorize.adapt(Dataset.from_tensor_slices(["Hello you!", "hello?"]).batch(2))
     assert vectorize.get_vocabulary() == ["", "[UNK]", "hello", "you"]
+
+
+def test_passes_over_mapped_elements_in_a_function_are_made_at_once() -> None:
+    """Python iterates, and elements become constants of the function, whatever computed them."""
+    mapped = NUMBERS.map(lambda x: x * 2).filter(lambda x: x > 2).scan(0, lambda total, x: (total + x, total + x))
+
+    @ab.function
+    def total(x: Any) -> Any:
+        for batch in mapped.batch(2):
+            x = x + ab.ops.sum(batch)
+        return x
+
+    assert int(total(1)) == 1 + sum([4, 10, 18, 28, 40])
+    with ab.Graph().as_default():
+        assert [item.tolist() for item in mapped.as_numpy_iterator()] == [4, 10, 18, 28, 40]

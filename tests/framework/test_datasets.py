@@ -278,6 +278,8 @@ def test_images_of_a_folder_are_resized_and_labelled(tmp_path: Path) -> None:
     assert x.dtype == np.float32
     np.testing.assert_allclose(x, np.array([50, 200]).reshape(2, 1, 1, 1) * np.ones((2, 4, 3, 3)), rtol=1e-5)
     assert y.tolist() == [0, 1]
+    (most,) = ab.function(lambda: [ab.ops.max(x) for x, _ in dataset])()
+    assert float(most) == pytest.approx(200)  # files are read while it is traced
     grey = image_dataset_from_directory(
         tmp_path, labels=None, color_mode="grayscale", image_size=4, data_format="channels_first", verbose=False
     )

@@ -206,6 +206,8 @@ def test_a_wide_target_and_a_tensor() -> None:
     image = np.arange(16.0, dtype="float32").reshape(4, 4, 1)
     np.testing.assert_allclose(smart_resize(image, (2, 4), "nearest")[..., 0], image[1:3, :, 0])
     assert smart_resize(ab.Input((6, 4, 3)), (2, 2)).shape == (None, 2, 2, 3)
+    with ab.Graph().as_default():
+        assert smart_resize(image, (2, 4), "nearest").numpy()[..., 0].tolist() == image[1:3, :, 0].tolist()
     assert smart_resize(image.astype("uint8"), (2, 2)).dtype == "float32"
 
 
