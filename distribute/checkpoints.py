@@ -22,7 +22,7 @@ from ..engine.graph import Graph, Placeholder, ShardedVariable, TensorSpec, Vari
 from ..engine.graph.graph import get_default_graph
 from ..engine.graph.state.sharded import grouped
 from ..engine.ops.random.keys import SeedGenerator
-from ..engine.queues.errors import DataLossError, StateLostError, TaskFailedError
+from ..engine.queues.errors import DataLossError, StateLostError
 
 _HOUR = 3600.0
 _KEY = TensorSpec((2,), np.dtype("int64"))
@@ -163,17 +163,19 @@ class CheckpointManager:
         copied = self._copied() if self._consistent and self._pool is not None else None
 
         def write() -> None:
-            values = self._copied() if copied is None else copied
+            values = {name: value.copy() for name, value in self._values().items()} if copied is None else copied
             folder.remove(MANIFEST)
             write_manifest(folder, [write_shard(folder, 0, 1, values)], more)
             self._remove_old()
 
         return write
 
-    def _copied(self) -> dict[str, Any]:
+    def _values(self) -> dict[str, np.ndarray[Any, Any]]:
+        return {name: np.asarray(_value_of(part)) for name, part in self._parts().items()}
+
+    def _copied(self) -> dict[str, np.ndarray[Any, Any]]:
         """Copy all values into memory that is kept for the next checkpoint."""
-        values = {name: np.asarray(_value_of(part)) for name, part in self._parts().items()}
-        self._kept = {name: _copy(value, self._kept.get(name)) for name, value in values.items()}
+        self._kept = {name: _copy(value, self._kept.get(name)) for name, value in self._values().items()}
         return dict(self._kept)
 
     def wait_until_finished(self) -> None:
@@ -196,7 +198,8 @@ class CheckpointManager:
             self._kept.clear()
             dropped, self._dropped = self._dropped, []
             for operation in dropped:
-                with contextlib.suppress(TaskFailedError, StateLostError):  # a task that is gone has no copies
+                # A task that is gone has no copies, and a session that is closed doesn't reach any.
+                with contextlib.suppress(ConnectionError, StateLostError):
                     self._session.run(operation)
 
     def __enter__(self) -> Self:

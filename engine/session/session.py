@@ -247,13 +247,22 @@ class Session:
         self, programs: Variants, fetches: Any, leaves: Sequence[Symbol | Operation], values: Sequence[Any]
     ) -> Any:
         """Run the program for `values`; the fetched leaves in the structure of `fetches`."""
-        while self._before_next:
-            self._before_next.pop()()
+        if self._before_next:
+            self._make_calls()
         with self._stop:
             program = self._latest = programs.get(values)
             results = iter(program(*values))
         found = [as_fetched(next(results)) if isinstance(leaf, Symbol) else _known(leaf) for leaf in leaves]
         return _pack_fetches(fetches, found)
+
+    def _make_calls(self) -> None:
+        """Make the calls with which the next step begins, each in one thread."""
+        while self._before_next:
+            try:
+                call = self._before_next.pop()
+            except IndexError:  # a step in another thread has taken it meanwhile
+                return
+            call()
 
     def _variants(self, given: tuple[Symbol | Operation, ...], feeds: tuple[Symbol, ...]) -> Variants:
         leaves = tuple([leaf for leaf in given if not isinstance(leaf, Value)])

@@ -183,6 +183,27 @@ def test_copies_are_written_over_and_given_up(graph: ab.Graph, tmp_path: Path, h
         manager.close()
 
 
+@pytest.mark.parametrize(("save_async", "consistent"), [(False, True), (True, False)])
+def test_no_copy_is_kept_where_no_step_waits_for_one(
+    v: ab.Variable, tmp_path: Path, save_async: bool, consistent: bool
+) -> None:
+    with CheckpointManager(tmp_path, [v], save_async=save_async, consistent=consistent) as manager:
+        manager.save(1)
+        manager.wait_until_finished()
+        assert not manager._kept
+
+
+def test_a_manager_may_be_closed_after_its_session(running: Running, tmp_path: Path) -> None:
+    with ab.Graph().as_default() as graph, ab.device(PS):
+        a = ab.Variable(np.arange(4.0), name="closed after")
+    session = ab.Session(graph, target=running[WORKER].target)
+    manager = CheckpointManager(tmp_path, [a], session=session)
+    manager.save(1)
+    manager.wait_until_finished()
+    session.close()
+    manager.close()
+
+
 @pytest.mark.parametrize(
     ("items", "options", "match"),
     [

@@ -508,3 +508,25 @@ def test_steps_of_one_model_run_at_once_and_another_step_applies_their_gradients
         slopes = [2 * r.T @ (r @ expected - t) / 8 for r, t in zip(rows, targets, strict=True)]
         expected = expected - 0.1 * np.mean(slopes, axis=0)
     np.testing.assert_allclose(w.numpy(), expected, 1e-4, 1e-6)
+
+
+def test_a_call_before_the_next_step_is_made_once(monkeypatch: pytest.MonkeyPatch):
+    """Steps in two threads saw one call, and the second of them raised IndexError."""
+    y = ab.constant(1.0) + 1.0
+    session, made = ab.Session(), list[str]()
+
+    class Raced(list[Any]):
+        """Calls of which another thread takes one between each look and what follows it."""
+
+        def __len__(self) -> int:
+            count = super().__len__()
+            if count:
+                super().pop()
+            return count
+
+    session.before_next_step(lambda: made.append("called"))
+    assert [session.run(y), session.run(y)] == [2.0, 2.0]
+    assert made == ["called"]
+    monkeypatch.setattr(session, "_before_next", Raced([made.clear, made.clear]))
+    assert session.run(y) == 2.0
+    assert made == ["called"]
