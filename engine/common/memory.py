@@ -35,7 +35,8 @@ def release_pages(library: str) -> None:
     """Take the pages of a shared library out of the resident memory, where they hold what its file holds (Linux).
 
     Loading a library of 170 MB touches most of it once, by initialisers and relocations. Pages that are read again come
-    back by page faults. Mappings of which the process has changed a page, such as those of relocated addresses, stay.
+    back by page faults. Mappings of which the process has changed a page, such as those of relocated addresses, stay,
+    also when the page is on a swap device: madvise() would take the change with it.
 
     Args:
         library: what the name of its file begins with.
@@ -48,10 +49,16 @@ def release_pages(library: str) -> None:
             mappings = file.read()
     except OSError:  # no such file system
         return
+    for start, end in _unchanged(mappings, library):
+        advise(start, end - start, _DONTNEED)
+
+
+def _unchanged(mappings: str, library: str) -> list[tuple[int, int]]:
+    """Return where mappings of a library begin and end that hold what its file holds, of the text of smaps."""
     path = rf"[^/\n]*/(?:[^/\n]*/)*{re.escape(library)}[^/\n]*"
-    unchanged = r"(?:[A-Z]\w+:.*\n)*?Anonymous: +0 kB$"
-    for start, end in re.findall(rf"^(\w+)-(\w+) r-[x-]p {path}\n{unchanged}", mappings, re.M):
-        advise(int(start, 16), int(end, 16) - int(start, 16), _DONTNEED)
+    lines = r"(?:[A-Z]\w+:.*\n)*?"
+    form = rf"^(\w+)-(\w+) r-[x-]p {path}\n{lines}Anonymous: +0 kB\n{lines}Swap: +0 kB$"
+    return [(int(start, 16), int(end, 16)) for start, end in re.findall(form, mappings, re.M)]
 
 
 @cache
