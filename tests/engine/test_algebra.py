@@ -193,6 +193,20 @@ SHAPES = {
     "gradient of new axes": (
         lambda a, b: ab.gradients(ops.sum(ops.sin(a[:, None])), [a])[0], {"expand_dims": 1, "cos": 1, "squeeze": 1}
     ),
+    "column of one": (lambda a, b: ops.expand_dims(a, 2)[:, :, 0] + 1, {"add": 1}),
+    "column of one, from the end": (lambda a, b: a[:, :1][..., -1] + 1, {"get_item": 1, "squeeze": 1, "add": 1}),
+    "column of several stays": (lambda a, b: a[:, :2][:, 0] + 1, {"get_item": 2, "add": 1}),
+    "column of one, new axes": (
+        lambda a, b: ops.exp(a[:, :1])[None, :, 0, None] + 1, {"get_item": 1, "exp": 1, "reshape": 1, "add": 1}
+    ),
+    "gradient of a column of one": (
+        lambda a, b: ab.gradients(ops.sum(ops.sin(ops.exp(a[:, :1])[:, 0])), [a])[0],
+        {"get_item": 1, "exp": 1, "squeeze": 1, "cos": 1, "expand_dims": 1, "multiply": 1, "put_item": 1},
+    ),
+    "gradient of a column of one, new axes": (
+        lambda a, b: ab.gradients(ops.sum(ops.sin(ops.reshape(a, (1, 12))[None, 0, None])), [a])[0],
+        {"reshape": 2, "cos": 1},
+    ),
     "broadcast twice": (
         lambda a, b: ops.broadcast_to(ops.broadcast_to(a[:1], (3, 4)), (2, 3, 4)), {"broadcast_to": 1, "get_item": 1}
     ),
@@ -224,6 +238,14 @@ def test_shapes(case):
     target = build(a, b)
     assert types_of([target], [a, b]) == left
     agree([target], {a: special("float32", A), b: special("float32", B)})
+
+
+def test_columns_of_one_in_batches_of_any_size():
+    x = ab.placeholder((None, 1), "float32", "x")
+    target = ops.sin(x[:, 0])
+    (slope,) = ab.gradients(ops.sum(target), [x])
+    assert types_of([target], [x]) == {"squeeze": 1, "sin": 1}
+    agree([target, slope], {x: special("float32", (12, 1))})
 
 
 def test_the_same_inside_a_branch_and_a_loop():

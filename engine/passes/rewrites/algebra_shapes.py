@@ -18,7 +18,7 @@ from ...graph.tensor import Symbol
 from ...ops.arrays.axes import Transpose
 from ...ops.arrays.creation import Fill
 from ...ops.arrays.gathering import PutRows, Take
-from ...ops.arrays.indexing import GetItem, PutItem, SliceItem
+from ...ops.arrays.indexing import GetItem, Items, PutItem, SliceItem
 from ...ops.arrays.joining import Concatenate, Split, Stack, Unstack
 from ...ops.arrays.segments import GatherSegments
 from ...ops.arrays.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, SizeOf, Squeeze, elements
@@ -96,18 +96,40 @@ def _reshapes(match: Match, site: Site) -> Rewrite:
     return None if origin is inputs[0] else site.make(Reshape(spec.shape), origin)
 
 
-def _new_axes(match: Match, site: Site) -> Rewrite:
-    """``x[:, None]``, and its gradient, are reshapes."""
+def _key_of_axes(match: Match, site: Site) -> Rewrite:
+    """``x[:, None]``, ``x[:, 0]`` of an axis of size 1, and their gradients, are reshapes."""
     op, x = match["item"].op, match["x"]
-    axes = tuple([axis for axis, item in enumerate(op.items) if item is None])
-    if not axes or x.shape is None or not all(item is None or item == SliceItem() for item in op.items):
+    whole = x.shape if isinstance(op, GetItem) else op.shape
+    axes = None if whole is None else _reshaped_axes(op.items, whole)
+    if axes is None:
         return None
+    taken, added = axes
     if isinstance(op, GetItem):
-        return site.make(ExpandDims(axes), x)
-    wanted, known = op.shape, shape_of(x)  # of values that are put somewhere, and may be broadcast there
-    if wanted is None or known is None:
+        part = site.make(Squeeze(taken), x) if taken else x
+        return site.make(ExpandDims(added), part) if added else part
+    # Values that are put somewhere may be broadcast there.
+    part_spec = GetItem(op.items).infer(TensorSpec(whole, x.dtype))
+    if shape_of(x) is None or shape_of(x) != part_spec.shape:
         return None
-    return site.make(Squeeze(axes), x) if known == ExpandDims(axes).infer(TensorSpec(wanted, x.dtype)).shape else None
+    part = site.make(Squeeze(added), x) if added else x
+    return site.make(ExpandDims(taken), part) if taken else part
+
+
+def _reshaped_axes(items: Items, shape: Sequence[int | None]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the axes of one element that a key takes, and the places of new ones; None if it does more, or nothing."""
+    taken: list[int] = []
+    added: list[int] = []
+    axis = place = 0
+    for item in items:
+        if item is None:
+            added.append(place)
+        elif isinstance(item, int) and shape[axis] == 1 and item in (0, -1):
+            taken.append(axis)
+        elif item != SliceItem():
+            return None
+        axis += item is not None
+        place += not isinstance(item, int)
+    return (tuple(taken), tuple(added)) if taken or added else None
 
 
 def _has_known_shape(operation: Operation) -> bool:
@@ -297,7 +319,6 @@ RULES = (
     Rule("transposes of transposes", _transpose(of=[op(Transpose, of=[_x], name="inner")]), _one_transpose),
     Rule("transposes of products", _transpose(of=[only_use(_matmul)]), _transposed_product, is_exact=False),
     Rule("reshapes of reshapes", op(*_RESHAPING, name="reshape"), _reshapes),
-    Rule("keys of new axes as reshapes", op(GetItem, PutItem, of=[_x], name="item"), _new_axes),
     Rule("broadcasts that change nothing", _broadcast(of=[_x]), _no_broadcast),
     Rule("broadcasts of broadcasts", _broadcast(of=[op(BroadcastTo, of=[_x])]), _one_broadcast),
     Rule("transposes on the left of products", _product(of=[_swapped_a, _b]), _transposed_left),
@@ -310,4 +331,5 @@ RULES = (
     Rule("single rows put in their places", _put, _rows_in_order, is_exact=False),
     Rule("elements of stacks", _item(of=[_joined(Stack)]), _element_of_stack),
     Rule("slices of what was joined", _item(of=[_joined(Concatenate)]), _part_of_joined),
+    Rule("keys of axes as reshapes", op(GetItem, PutItem, of=[_x], name="item"), _key_of_axes),
 )
