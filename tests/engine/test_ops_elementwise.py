@@ -1,6 +1,7 @@
 """Elementwise ops: promotion, known values, special cases, gradients at special points, errors."""
 
 import math
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.ops.arrays.creation import full
 from anabranch.engine.ops.base import Constant, constant
 from anabranch.engine.ops.conversion import convert_to_tensor
 from anabranch.engine.ops.math import bitwise, comparison, elementwise, mathematics, special, trigonometry
@@ -505,8 +507,9 @@ def test_where_without_values_gives_indices():
     np.testing.assert_array_equal(columns, [0, 0, 1])
 
 
-def test_gradients_with_respect_to_one_of_several_equal_numbers():
+@pytest.mark.parametrize("make", [convert_to_tensor, lambda number: full((), number)])
+def test_gradients_with_respect_to_one_of_several_equal_numbers(make: Callable[[float], Any]) -> None:
     with Graph().as_default():
-        first, second = convert_to_tensor(2.0), convert_to_tensor(2.0)
+        first, second = make(2.0), make(2.0)
         y = first * first + second * 3.0 + 2.0
         assert Session().run(gradients(y, [first, second])) == [4, 3]

@@ -217,3 +217,11 @@ def test_a_tape_is_not_entered_twice() -> None:
             pass
         y = v * v
     assert float(tape.gradient(y, v)) == 4.0
+
+
+def test_scalars_that_are_made_alike_are_watched_apart() -> None:
+    first, second = ab.ops.ones(()), ab.ops.ones(())
+    with ab.GradientTape() as tape:
+        tape.watch([first, second])
+        y = first * first + second * 3.0 + 1.0
+    assert tape.gradient(y, [first, second]) == [2, 3]

@@ -98,7 +98,10 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: Any = None) -> Tensor:
         return broadcast_to(value, shape)
     known = constant_value(value)
     if known is not None and _small(static):
-        return value if not static else make_constant(np.full([d or 0 for d in static], known, value.dtype))
+        if not static and value is fill_value:
+            return value
+        # A scalar, too, is not shared with equal numbers, which are no part of the gradient by it.
+        return make_constant(np.full([d or 0 for d in static], known, value.dtype))
     return apply(Fill(static), value, *dynamic)
 
 
