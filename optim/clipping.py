@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from ..engine import ops
 from ..engine.common.quick_dataclass import dataclass
 from ..engine.graph import IndexedSlices, Tensor, Variable
@@ -23,15 +25,20 @@ def on_values(gradient: Gradient, change: Callable[[Tensor], Tensor]) -> Gradien
 
 
 def check_numbers(options: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Check that options of these names are numbers, or None.
+    """Check that options of these names are numbers, scalar arrays or tensors, or None.
 
     Raises:
         ValueError: one is something else.
     """
     for name in names:
         value = options[name]
-        if value is not None and not isinstance(value, Real):
+        if value is not None and not isinstance(value, Real) and not _is_scalar(value):
             raise ValueError(f"{name} must be a number, or None; got {value!r} of type {type(value).__name__}.")
+
+
+def _is_scalar(value: Any) -> bool:
+    """Test whether a value is an array or tensor of one number."""
+    return isinstance(value, (np.ndarray, Tensor, Variable)) and value.shape == () and value.dtype.kind in "iufV"
 
 
 @dataclass(frozen=True)

@@ -319,6 +319,18 @@ def test_gradient_of_another_shape():
         optim.SGD().apply([[1.0, 2.0, 3.0]], [ab.Variable(np.zeros((2, 3), "float32"), name="w")])
 
 
+@pytest.mark.parametrize("scalar", [np.array(0.5), ab.ops.full((), 0.5), np.float32(0.5)], ids=repr)
+@pytest.mark.parametrize("name", ["weight_decay", "clipnorm", "clipvalue"])
+def test_options_are_scalar_arrays_and_tensors_too(name: str, scalar: Any) -> None:
+    found: list[Any] = []
+    for value in (0.5, scalar):
+        variable = ab.Variable([1.0, 2.0])
+        options: dict[str, Any] = {name: value}
+        ab.optim.SGD(0.1, **options).apply([np.full(2, 3, "float32")], [variable])
+        found.append(variable.numpy())
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
