@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from ...engine import autodiff, ops
 from ...engine import control_flow as loops
 from ...engine.common.dtypes import DTypeLike, as_dtype
 from ...engine.common.nest import flatten, is_sequence, map_structure, pack_as
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.control_flow import scan as scans
 from ...engine.control_flow.vectorized_map import vectorized_map as vectorize
-from ...engine.graph import Tensor, TensorSpec, as_shape, eagerly, get_default_graph
+from ...engine.graph import Tensor, TensorSpec, Variable, as_shape, eagerly, get_default_graph
 from ...engine.graph.context import in_explicit_graph
 from ...engine.ops.base import TensorLike
 from ..structures import ShapeLike
@@ -22,6 +21,7 @@ from ..training.gradient_tape import GradientTape
 from .arrays import identity
 
 Branch = Callable[[], Any]
+_DIFFERENTIABLE = "fcV"  # kinds of dtypes
 
 
 def cond(pred: TensorLike, true_fn: Branch, false_fn: Branch, name: str | None = None) -> Any:
@@ -255,29 +255,37 @@ def py_function(func: Callable[..., Any], inp: Sequence[TensorLike], Tout: Any, 
     return ops.numpy_function(_Eagerly(func), list(inp), Tout, grad=_EagerGradient(func), name=name)
 
 
-class _Eagerly(NamedTuple):
+@dataclass(frozen=True)
+class _Eagerly:
     """A function of tensors, called with arrays."""
 
     func: Callable[..., Any]
 
+    @property
+    def __name__(self) -> str:
+        """The name of the function, for messages."""
+        return getattr(self.func, "__name__", type(self.func).__name__)
+
     def __call__(self, *arrays: Any) -> Any:
         with eagerly():
-            found = self.func(*[ops.convert_to_tensor(array) for array in arrays])
-            return map_structure(_as_array, found)
+            return map_structure(_as_array, self.func(*[ops.convert_to_tensor(array) for array in arrays]))
 
 
 def _as_array(value: Any) -> Any:
-    return value if value is None else ops.convert_to_tensor(value).numpy()
+    """Return the array of a tensor; numbers as they are, which become what dtype is asked for."""
+    return value.numpy() if isinstance(value, (Tensor, Variable)) else value
 
 
-class _EagerGradient(NamedTuple):
+@dataclass(frozen=True)
+class _EagerGradient:
     """The cotangents of a function's inputs, by a tape around a second call."""
 
     func: Callable[..., Any]
 
     def __call__(self, inputs: list[Tensor], outputs: list[Tensor], cotangents: list[Any]) -> list[Any]:
-        floats = [index for index, x in enumerate(inputs) if x.dtype.kind in "fc"]
-        given = [ops.zeros_like(y) if dy is None else dy for y, dy in zip(outputs, cotangents, strict=True)]
+        floats = [index for index, x in enumerate(inputs) if x.dtype.kind in _DIFFERENTIABLE]
+        moving = [index for index, y in enumerate(outputs) if y.dtype.kind in _DIFFERENTIABLE]
+        given = [ops.zeros_like(outputs[k]) if cotangents[k] is None else cotangents[k] for k in moving]
 
         def compute(*arrays: Any) -> list[Any]:
             with eagerly():
@@ -285,7 +293,8 @@ class _EagerGradient(NamedTuple):
                 sources = [values[index] for index in floats]
                 with GradientTape() as tape:
                     tape.watch(sources)
-                    targets = flatten(self.func(*values))
+                    results = _results(self.func(*values), len(outputs))
+                    targets = [ops.convert_to_tensor(results[k], outputs[k].dtype) for k in moving]
                 found = tape.gradient(targets, sources, list(arrays[len(inputs) :]))
                 return [
                     _as_array(ops.zeros_like(x) if dx is None else dx) for x, dx in zip(sources, found, strict=True)
@@ -295,6 +304,12 @@ class _EagerGradient(NamedTuple):
         found = ops.numpy_function(compute, [*inputs, *given], dtypes, stateful=False, shape=shapes)
         by_index = dict(zip(floats, found, strict=True))
         return [by_index.get(index) for index in range(len(inputs))]
+
+
+def _results(returned: Any, count: int) -> Sequence[Any]:
+    """Return what a function returned as so many results; a list may also be the parts of one tensor."""
+    is_whole = count == 1 and not (is_sequence(returned) and len(returned) == 1)
+    return (returned,) if is_whole else returned
 
 
 def gradients(
@@ -320,7 +335,7 @@ def gradients(
     sources = list(xs) if is_sequence(xs) else [xs]
     absent = str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
     if grad_ys is None:
-        ys = [y for y in (ys if is_sequence(ys) else [ys]) if as_dtype(y.dtype).kind in "fcV"] or ys
+        ys = [y for y in (ys if is_sequence(ys) else [ys]) if as_dtype(y.dtype).kind in _DIFFERENTIABLE] or ys
     return autodiff.gradients(ys, sources, grad_ys, stop_gradients, absent, name or "gradients")
 
 
@@ -329,7 +344,7 @@ def convert_to_tensor(
 ) -> Tensor:
     """Convert a value to a tensor: of `dtype`, else of `dtype_hint` if the value can be that, else of its own dtype."""
     if dtype is None and dtype_hint is not None and not isinstance(value, Tensor):
-        found = np.asarray(value).dtype
+        found = ops.convert_to_tensor(value).dtype
         hinted = as_dtype(dtype_hint)
         dtype = hinted if hinted.kind == found.kind or (found.kind in "iu" and hinted.kind in "fc") else None
     return ops.convert_to_tensor(value, dtype)

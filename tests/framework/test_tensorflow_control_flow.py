@@ -123,6 +123,39 @@ def test_python_functions_without_results_and_with_several() -> None:
     assert (float(more), int(whole), seen) == (3.5, 2, [2.5])
 
 
+@pytest.mark.parametrize(
+    ("function", "dtypes", "expected"),
+    [
+        (lambda x: (x * x, tf.cast(x, tf.int32)), [tf.float64, tf.int32], 2 * X),
+        (lambda x: [x * 2.0, x * 3.0], tf.float64, 5 * np.ones_like(X)),
+        (lambda x: [x * 2.0], [tf.float64], 2 * np.ones_like(X)),
+        (lambda x: x.numpy() * 2.0, tf.float64, np.zeros_like(X)),
+        (lambda x: 2.0, tf.float64, np.zeros_like(X)),
+    ],
+    ids=["one without a derivative", "a list as a tensor", "a list of one", "an array", "a number"],
+)
+def test_gradients_of_python_functions(function: Any, dtypes: Any, expected: Any) -> None:
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        found = tf.py_function(function, [x], dtypes)
+        y = tf.reduce_sum(found[0] if isinstance(dtypes, list) else found)
+    np.testing.assert_allclose(tape.gradient(y, x), expected)
+
+
+def test_errors_of_python_functions_name_them() -> None:
+    def cube(x: Any) -> Any:
+        return tf.cast(x, tf.int32)
+
+    with pytest.raises(TypeError, match="cube returned int32, but Tout says float64"):
+        tf.py_function(cube, [X], tf.float64)
+
+
+def test_lists_of_tensors_become_what_is_hinted() -> None:
+    together = tf.function(lambda x: tf.convert_to_tensor([x, 2], dtype_hint=tf.float64))
+    assert together(1).dtype == "float64"
+
+
 def test_gradients_by_name() -> None:
     @tf.function
     def found(x: Any, z: Any) -> Any:
