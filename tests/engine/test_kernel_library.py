@@ -17,6 +17,7 @@ from anabranch.engine.codegen.convolution.pooling import PoolingKernel
 from anabranch.engine.codegen.elementwise.bound import BoundKernel, kernel_spec, loop_numbers
 from anabranch.engine.codegen.expression.llvm import KernelSpec
 from anabranch.engine.codegen.gather import rows
+from anabranch.engine.codegen.host import threads
 from anabranch.engine.codegen.llvm import entry as entry_module
 from anabranch.engine.codegen.llvm import library as library_module
 from anabranch.engine.codegen.llvm.builder import FunctionBuilder
@@ -410,6 +411,7 @@ def test_functions_that_kernels_of_several_modules_call_are_compiled_once(
 ) -> None:
     one, two = _Constant(1), _Constant(2)
     specs = [_Caller((one, two), Effort.PRINTED), _Caller((one, one), Effort.PRINTED), _Caller((two,), Effort.LARGE)]
+    threads.start(library_module.library)  # or a new library compiles what that needs, at any time
     library = Library(tmp_path)
     assert library.usable
     emitted.clear()
