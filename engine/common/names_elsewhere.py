@@ -245,7 +245,9 @@ class ExplainsNames:
 
     def __dir__(self) -> list[str]:
         """List the attributes that there are."""
-        return [name for name in super().__dir__() if not isinstance(_found(type(self), name), _NameElsewhere)]
+        names = super().__dir__()
+        absent = {name for name in names if isinstance(_found(type(self), name), _NameElsewhere)}
+        return [name for name in names if name not in absent or hasattr(self, name)]  # some are the user's own
 
 
 def _found(cls: type[Any], name: str) -> object:

@@ -332,6 +332,8 @@ def test_names_of_other_frameworks_are_free() -> None:
     model.to = "set"
     assert (model.state_dict(), model.parameters(), model.to) == ("of a later base", "own", "set")
     assert type(model).state_dict(model) == "of a later base"
+    assert {"state_dict", "parameters", "to"} <= set(dir(model))
+    assert "zero_grad" not in dir(model)
     for thing in (ab.ops.ones(2), ab.Variable(1.0), ab.layers.Dense(1), ab.optim.Adam()):
         assert not {"backward", "forward", "zero_grad", "data"} & set(dir(thing))
         assert not hasattr(thing, "data")
