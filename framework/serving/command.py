@@ -122,6 +122,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     """Serve by this process."""
+    from .memory import leave_out_modules
     from .storage import ServableError
 
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # whose put() may be called by a signal's handler
@@ -135,6 +136,7 @@ def _serve(options: argparse.Namespace) -> int:
         signal.signal(number, note)
     try:
         server = _server(options)
+        leave_out_modules()
         server.when_alone = lambda: signals.put(signal.SIGTERM)
         with server:
             if options.worker is None:
