@@ -6,6 +6,7 @@ import ipaddress
 import json
 import re
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,9 +44,9 @@ class ClusterSpec(Mapping[str, "list[str]"]):
             for job, tasks in self._jobs.items()
             for number, address in tasks.items()
         }
-        fixed = [address for address in self._by_name.values() if split_address(address)[1]]
-        for address in fixed:
-            if fixed.count(address) > 1:
+        counts = Counter(self._by_name.values())
+        for address, count in counts.items():
+            if count > 1 and split_address(address)[1]:
                 twice = [name for name, known in self._by_name.items() if known == address]
                 raise ValueError(f"ClusterSpec: {' and '.join(twice)} have one address, {address}. Each needs its own.")
 

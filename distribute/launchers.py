@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .cluster import joined_address
 
-_FIRST_PORT = 29500
+_FIRST_PORT, _LAST_PORT = 29500, 65535
 _HERE = "localhost"
 UNKNOWN = "localhost:0"  # the address of a process of which the environment has neither host nor port
 
@@ -76,8 +76,13 @@ def numbered(given: Mapping[str, str]) -> Numbered | None:
         raise ValueError(f"{texts} and MASTER_PORT={text!r} have to be numbers.") from None
     if not 0 <= rank < size:
         raise ValueError(f"{texts}: the number of a process is at least 0 and below the number of processes.")
-    hosts = _hosts(launcher, size, given)
-    return Numbered(rank, [joined_address(host, port + n) if host else UNKNOWN for n, host in enumerate(hosts)])
+    if port > _LAST_PORT:
+        raise ValueError(f"MASTER_PORT={text!r}: process 0 listens at the port behind it, so at most {_LAST_PORT - 1}.")
+    addresses = [
+        joined_address(host, port + number) if host and port + number <= _LAST_PORT else UNKNOWN
+        for number, host in enumerate(_hosts(launcher, size, given))
+    ]
+    return Numbered(rank, addresses)
 
 
 def _hosts(launcher: _Launcher, size: int, given: Mapping[str, str]) -> list[str]:
@@ -88,8 +93,10 @@ def _hosts(launcher: _Launcher, size: int, given: Mapping[str, str]) -> list[str
         nodes = _nodes_of_tasks(given.get("SLURM_STEP_NODELIST", ""), given.get("SLURM_STEP_TASKS_PER_NODE", ""))
         if len(set(nodes)) == 1:
             return [found[0]] * size
-        if len(nodes) == size and given.get("SLURM_DISTRIBUTION", "block").startswith("block"):
-            return [first or nodes[0], *nodes[1:]]
+        form = given.get("SLURM_DISTRIBUTION", "block")
+        if len(nodes) == size and not form.startswith("arbitrary"):
+            rest = nodes[1:] if form.startswith("block") else [""] * (size - 1)  # others do not fill node after node
+            return [first or nodes[0], *rest]
     elif launcher is _JOB:
         name, _, domain = first.partition(".")
         if name.endswith("-0"):  # pods of an indexed Job have their names from their numbers

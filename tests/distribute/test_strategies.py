@@ -330,6 +330,21 @@ SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER
             ["n08:29501", "localhost:0", "localhost:0", "localhost:0"],
         ),
         (
+            {**SLURM, "SLURM_STEP_NODELIST": "n[08-09],m", "SLURM_DISTRIBUTION": "plane=2"},
+            1,
+            ["n08:29501", "localhost:0", "localhost:0", "localhost:0"],
+        ),
+        (
+            {**SLURM, "SLURM_STEP_NODELIST": "n[08-09],m", "SLURM_DISTRIBUTION": "arbitrary"},
+            1,
+            ["localhost:29501", "localhost:0", "localhost:0", "localhost:0"],
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "MASTER_PORT": "65533"},
+            0,
+            ["localhost:65534", "localhost:65535", "localhost:0"],
+        ),
+        (
             {**SLURM, "SLURM_STEP_NODELIST": "n[1]", "SLURM_STEP_TASKS_PER_NODE": "4"},
             1,
             ["localhost:29501", "localhost:29502", "localhost:29503", "localhost:29504"],
@@ -363,6 +378,7 @@ def test_processes_that_are_alone(environment: dict[str, str]) -> None:
     [
         ({"RANK": "one", "WORLD_SIZE": "2"}, "'RANK': 'one'.* have to be numbers"),
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "x"}, "MASTER_PORT='x' have to be numbers"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "65535"}, "MASTER_PORT='65535'.* at most 65534"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "at least 0 and below the number of processes"),
     ],
 )
