@@ -11,6 +11,7 @@ import numpy as np
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
 from ..engine.objects import initializers
+from ..engine.objects.arguments import check_numbers, check_optional_numbers
 from ..engine.objects.identifiers import InitializerLike
 from ..engine.ops.base import TensorLike
 from ..engine.ops.random import samplers as random
@@ -114,6 +115,8 @@ class MixtureOfExperts(Layer):
         self.k = positive_int("MixtureOfExperts", "k", k)
         if k > num_experts:
             raise ValueError(f"MixtureOfExperts: k must be at most num_experts={num_experts}, got k={k}.")
+        check_optional_numbers("MixtureOfExperts", capacity_factor=capacity_factor)
+        check_numbers("MixtureOfExperts", importance_loss=importance_loss, load_loss=load_loss)
         if capacity_factor is not None and not capacity_factor > 0:
             raise ValueError(
                 f"MixtureOfExperts: capacity_factor must be positive, or None to drop no token, got {capacity_factor}."
@@ -126,8 +129,8 @@ class MixtureOfExperts(Layer):
         self.importance_loss = importance_loss
         self.load_loss = load_loss
         self.noisy = noisy
-        self.gate_initializer = initializers.get(gate_initializer)
-        self.noise_initializer = initializers.get(noise_initializer)
+        self.gate_initializer = initializers.get(gate_initializer, "gate_initializer")
+        self.noise_initializer = initializers.get(noise_initializer, "noise_initializer")
         self.seed = seed
         self.seed_generator = random.SeedGenerator(seed)
         self.supports_masking = True

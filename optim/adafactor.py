@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, Unpack
 
 from ..engine import ops
 from ..engine.graph import Tensor, Variable, colocate_with
-from .optimizer import LearningRate, Optimizer, OptimizerOptions
+from ..engine.objects.arguments import check_numbers
+from .optimizer import LearningRate, Optimizer
+from .options import OptimizerOptions
 
 
 class AdafactorStep(NamedTuple):
@@ -47,6 +49,8 @@ class Adafactor(Optimizer):
         relative_step: bool = True,
         **options: Unpack[OptimizerOptions],
     ) -> None:
+        check_numbers("Adafactor", beta_2_decay=beta_2_decay, clip_threshold=clip_threshold)
+        check_numbers("Adafactor", epsilon_1=epsilon_1, epsilon_2=epsilon_2)
         super().__init__(learning_rate, **options)
         self.beta_2_decay = beta_2_decay
         self.epsilon_1 = epsilon_1

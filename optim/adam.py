@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, Unpack
 
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
-from .optimizer import LearningRate, Optimizer, OptimizerOptions
+from ..engine.objects.arguments import check_numbers
+from .optimizer import LearningRate, Optimizer
+from .options import OptimizerOptions
 
 
 class Moments(Optimizer):
@@ -23,6 +25,7 @@ class Moments(Optimizer):
         epsilon: float = 1e-7,
         **options: Unpack[OptimizerOptions],
     ) -> None:
+        check_numbers(type(self).__name__, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon)
         super().__init__(learning_rate, **options)
         self.beta_1 = beta_1
         self.beta_2 = beta_2

@@ -7,9 +7,11 @@ from typing import Any, Unpack
 
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
+from ..engine.objects.arguments import check_numbers
 from ..engine.objects.initializers import Constant
 from .adam import towards
-from .optimizer import LearningRate, Optimizer, OptimizerOptions
+from .optimizer import LearningRate, Optimizer
+from .options import OptimizerOptions
 
 
 class RMSprop(Optimizer):
@@ -37,6 +39,7 @@ class RMSprop(Optimizer):
         centered: bool = False,
         **options: Unpack[OptimizerOptions],
     ) -> None:
+        check_numbers(type(self).__name__, rho=rho, momentum=momentum, epsilon=epsilon)
         super().__init__(learning_rate, **options)
         self.rho = rho
         self.momentum = momentum
@@ -91,6 +94,7 @@ class Adagrad(Optimizer):
         epsilon: float = 1e-7,
         **options: Unpack[OptimizerOptions],
     ) -> None:
+        check_numbers(type(self).__name__, initial_accumulator_value=initial_accumulator_value, epsilon=epsilon)
         super().__init__(learning_rate, **options)
         self.initial_accumulator_value = initial_accumulator_value
         self.epsilon = epsilon
@@ -131,6 +135,7 @@ class Adadelta(Optimizer):
         epsilon: float = 1e-7,
         **options: Unpack[OptimizerOptions],
     ) -> None:
+        check_numbers(type(self).__name__, rho=rho, epsilon=epsilon)
         super().__init__(learning_rate, **options)
         self.rho = rho
         self.epsilon = epsilon
@@ -189,18 +194,19 @@ class Ftrl(Optimizer):
         **options: Unpack[OptimizerOptions],
     ) -> None:
         super().__init__(learning_rate, **options)
-        if initial_accumulator_value < 0:
-            raise ValueError(f"initial_accumulator_value must not be negative; got {initial_accumulator_value}.")
+        check_numbers("Ftrl", learning_rate_power=learning_rate_power, beta=beta)
         if learning_rate_power > 0:
             raise ValueError(f"learning_rate_power must not be positive; got {learning_rate_power}.")
-        strengths = {
+        not_negative = {
+            "initial_accumulator_value": initial_accumulator_value,
             "l1_regularization_strength": l1_regularization_strength,
             "l2_regularization_strength": l2_regularization_strength,
             "l2_shrinkage_regularization_strength": l2_shrinkage_regularization_strength,
         }
-        for name, strength in strengths.items():
-            if strength < 0:
-                raise ValueError(f"{name} must not be negative; got {strength}.")
+        check_numbers("Ftrl", **not_negative)
+        for name, value in not_negative.items():
+            if value < 0:
+                raise ValueError(f"{name} must not be negative; got {value}.")
         self.learning_rate_power = learning_rate_power
         self.initial_accumulator_value = initial_accumulator_value
         self.l1_regularization_strength = l1_regularization_strength
@@ -254,6 +260,7 @@ class Lion(Optimizer):
         beta_2: float = 0.99,
         **options: Unpack[OptimizerOptions],
     ) -> None:
+        check_numbers(type(self).__name__, beta_1=beta_1, beta_2=beta_2)
         super().__init__(learning_rate, **options)
         if not 0 < beta_1 <= 1:
             raise ValueError(

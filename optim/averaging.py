@@ -8,6 +8,7 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
+from ..engine.objects.arguments import check_numbers
 from .optimizer import Optimizer
 from .stateless import step_where
 from .updates import constrain
@@ -100,6 +101,7 @@ class Lookahead(_Copies):
         **options: Any,
     ) -> None:
         super().__init__(optimizer, name, **options)
+        check_numbers("Lookahead", sync_period=sync_period, slow_step_size=slow_step_size)
         if sync_period < 1:
             raise ValueError(f"Lookahead: sync_period must be at least 1; got {sync_period}.")
         if not 0 <= slow_step_size <= 1:
@@ -177,6 +179,7 @@ class MovingAverage(_Averages):
         **options: Any,
     ) -> None:
         super().__init__(optimizer, name, **options)
+        check_numbers("MovingAverage", average_decay=average_decay, start_step=start_step)
         if not 0 <= average_decay <= 1:
             raise ValueError(f"MovingAverage: average_decay must be in [0, 1]; got {average_decay}.")
         if start_step < 0:
@@ -235,6 +238,7 @@ class SWA(_Averages):
         **options: Any,
     ) -> None:
         super().__init__(optimizer, name, **options)
+        check_numbers("SWA", start_averaging=start_averaging, average_period=average_period)
         if start_averaging < 1:
             raise ValueError(f"SWA: start_averaging must be at least 1, the first step; got {start_averaging}.")
         if average_period < 1:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from ..engine import ops
 from ..engine.common.quick_dataclass import dataclass
 from ..engine.graph import IndexedSlices, Tensor, Variable
+from ..engine.objects.arguments import check_optional_numbers
 from ..engine.ops.base import as_array
 from ..engine.ops.containers.indexed_slices import deduplicated
 
@@ -22,23 +20,6 @@ Bound = float | None
 def on_values(gradient: Gradient, change: Callable[[Tensor], Tensor]) -> Gradient:
     """The gradient with its elements changed by a function that keeps zero zero."""
     return gradient.map_values(change) if isinstance(gradient, IndexedSlices) else change(gradient)
-
-
-def check_numbers(options: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Check that options of these names are numbers, scalar arrays or tensors, or None.
-
-    Raises:
-        ValueError: one is something else.
-    """
-    for name in names:
-        value = options[name]
-        if value is not None and not isinstance(value, Real) and not _is_scalar(value):
-            raise ValueError(f"{name} must be a number, or None; got {value!r} of type {type(value).__name__}.")
-
-
-def _is_scalar(value: Any) -> bool:
-    """Test whether a value is an array or tensor of one number."""
-    return isinstance(value, (np.ndarray, Tensor, Variable)) and value.shape == () and value.dtype.kind in "iufV"
 
 
 @dataclass(frozen=True)
@@ -58,7 +39,7 @@ class Clipping:
     global_clipnorm: float | None = None
 
     def __post_init__(self) -> None:
-        check_numbers(vars(self), ("clipnorm", "clipvalue", "global_clipnorm"))
+        check_optional_numbers("Optimizer", **vars(self))
         given = {name: value for name, value in vars(self).items() if value is not None}
         if len(given) > 1:
             raise ValueError(f"Only one of clipnorm, clipvalue and global_clipnorm can be set; got {given}.")

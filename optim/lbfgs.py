@@ -10,8 +10,10 @@ from ..engine import ops
 from ..engine.autodiff import gradients
 from ..engine.control_flow import TensorArray, cond, while_loop
 from ..engine.graph import Operation, Tensor, Variable, graph_for
+from ..engine.objects.arguments import check_numbers
 from .line_search import LineSearch, Point
-from .optimizer import LearningRate, Optimizer, check_option_names, path_of
+from .optimizer import LearningRate, Optimizer, path_of
+from .options import check_option_names
 from .updates import constrain
 
 LINE_SEARCHES = ("strong_wolfe", "backtracking")
@@ -79,11 +81,14 @@ class LBFGS(Optimizer):
     ) -> None:
         _refuse(options)
         super().__init__(learning_rate, name=name)
-        for what, value in (
-            ("history_size", history_size),
-            ("max_iterations", max_iterations),
-            ("max_line_search_steps", max_line_search_steps),
-        ):
+        check_numbers("LBFGS", tolerance_gradient=tolerance_gradient, tolerance_change=tolerance_change)
+        counts = {
+            "history_size": history_size,
+            "max_iterations": max_iterations,
+            "max_line_search_steps": max_line_search_steps,
+        }
+        check_numbers("LBFGS", **counts)
+        for what, value in counts.items():
             if value < 1:
                 raise ValueError(f"LBFGS: {what} must be at least 1; got {value}.")
         if line_search not in LINE_SEARCHES:

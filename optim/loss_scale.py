@@ -8,6 +8,7 @@ from typing import Any
 from ..engine import ops
 from ..engine.graph import IndexedSlices, Operation, Tensor, Variable, flatten, graph_for
 from ..engine.graph.provenance import building_part
+from ..engine.objects.arguments import check_numbers
 from ..engine.objects.initializers import Constant
 from .clipping import Gradient, on_values
 from .optimizer import NO_GRADIENTS, Optimizer
@@ -74,6 +75,7 @@ class LossScaleOptimizer(Wrapper):
         is_off = {option: option in _OFF and value == _OFF[option] for option, value in kwargs.items()}
         super().__init__(inner_optimizer, name, **{option: kwargs[option] for option in kwargs if not is_off[option]})
         self._variables.append(self._learning_rate)  # unused, as the count of calls is: Keras has both in its files
+        check_numbers("LossScaleOptimizer", initial_scale=initial_scale, dynamic_growth_steps=dynamic_growth_steps)
         self.initial_scale = initial_scale
         self.dynamic_growth_steps = dynamic_growth_steps
         self.innermost.loss_scale_factor = None  # scaled once is enough

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
+from ..engine.objects.arguments import check_numbers, check_optional_numbers, listed
 from .adam import towards
 from .optimizer import LearningRate, Optimizer, path_of
 
@@ -70,11 +71,15 @@ class Muon(Optimizer):
         **options: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay=weight_decay, **options)
+        check_numbers("Muon", adam_beta_1=adam_beta_1, adam_beta_2=adam_beta_2, epsilon=epsilon, momentum=momentum)
+        check_numbers("Muon", muon_a=muon_a, muon_b=muon_b, muon_c=muon_c, ns_steps=ns_steps)
+        check_numbers("Muon", adam_lr_ratio=adam_lr_ratio)
+        check_optional_numbers("Muon", adam_weight_decay=adam_weight_decay, rms_rate=rms_rate)
         self.adam_beta_1 = adam_beta_1
         self.adam_beta_2 = adam_beta_2
         self.adam_weight_decay = adam_weight_decay
         self.epsilon = epsilon
-        self.exclude_layers = list(exclude_layers or ())
+        self.exclude_layers = listed("Muon", "exclude_layers", exclude_layers or (), "a list of patterns")
         self.exclude_embeddings = exclude_embeddings
         self.muon_a, self.muon_b, self.muon_c = muon_a, muon_b, muon_c
         self.adam_lr_ratio = adam_lr_ratio

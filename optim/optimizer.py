@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
 from ..engine import ops
 from ..engine.autodiff import gradients
-from ..engine.common.keywords import ChecksKeywords, keywords_of, unexpected_keywords
+from ..engine.common.keywords import ChecksKeywords
 from ..engine.graph import (
     IndexedSlices,
     Operation,
@@ -31,10 +31,12 @@ from ..engine.graph.provenance import building_part
 from ..engine.graph.spec import shape_text, shapes_compatible
 from ..engine.graph.state.sharded import expanded
 from ..engine.objects import initializers
+from ..engine.objects.arguments import check_numbers, check_optional_numbers
 from ..engine.objects.names import name_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..engine.session import Function
-from .clipping import Clipping, Gradient, as_arrays, check_numbers, on_values, rows_once
+from .clipping import Clipping, Gradient, as_arrays, on_values, rows_once
+from .options import OptimizerOptions, check_option_names
 from .replicas import share_of_loss, who_takes
 from .saved_state import SavedState
 from .schedules import LearningRateSchedule
@@ -42,32 +44,6 @@ from .stateless import StatelessSteps, step_where
 from .updates import Updates, constrain
 
 LearningRate = float | LearningRateSchedule | Callable[[], Any]
-
-
-class OptimizerOptions(TypedDict, total=False):
-    """The options of every optimizer, beside its own hyperparameters. See `Optimizer`."""
-
-    weight_decay: float | None
-    clipnorm: float | None
-    clipvalue: float | None
-    global_clipnorm: float | None
-    use_ema: bool
-    ema_momentum: float
-    ema_overwrite_frequency: int | None
-    loss_scale_factor: float | None
-    gradient_accumulation_steps: int | None
-    name: str | None
-
-
-def check_option_names(cls: type, options: Mapping[str, Any], others: Sequence[str] = ("learning_rate",)) -> None:
-    """Check that optimizers have options of these names, or that they are among `others`.
-
-    Raises:
-        TypeError: there is one that none has.
-    """
-    unknown = set(options) - OptimizerOptions.__annotations__.keys() - {*others}
-    if unknown:
-        raise unexpected_keywords(cls.__name__, unknown, [*keywords_of(cls), *OptimizerOptions.__annotations__])
 
 
 class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
@@ -138,7 +114,10 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         return {**self.__dict__, "_compiled": {}}
 
     def _check_options(self) -> None:
-        check_numbers(vars(self), ("weight_decay", "ema_momentum", "loss_scale_factor", "gradient_accumulation_steps"))
+        owner = type(self).__name__
+        check_numbers(owner, ema_momentum=self.ema_momentum)
+        options = ("weight_decay", "loss_scale_factor", "gradient_accumulation_steps")
+        check_optional_numbers(owner, **{name: getattr(self, name) for name in options})
         steps, frequency = self.gradient_accumulation_steps, self.ema_overwrite_frequency
         if steps is not None and steps < 2:
             raise ValueError(f"gradient_accumulation_steps must be at least 2, or None; got {steps}.")

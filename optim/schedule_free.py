@@ -7,8 +7,10 @@ from typing import Any, NamedTuple, Unpack
 
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
+from ..engine.objects.arguments import check_numbers
 from .adam import towards
-from .optimizer import LearningRate, Optimizer, OptimizerOptions
+from .optimizer import LearningRate, Optimizer
+from .options import OptimizerOptions
 
 
 class _Shared(NamedTuple):
@@ -53,6 +55,7 @@ class ScheduleFreeAdamW(Optimizer):
         warmup_steps: int = 0,
         **options: Unpack[OptimizerOptions],
     ) -> None:
+        check_numbers(type(self).__name__, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, warmup_steps=warmup_steps)
         super().__init__(learning_rate, **options)
         if not 0 < beta_1 <= 1:
             raise ValueError(

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
+from ..engine.objects.arguments import check_numbers, refused
 from .optimizer import Optimizer, path_of
 from .stateless import step_where
 from .wrapper import Wrapper
@@ -58,6 +59,7 @@ class Selective(Wrapper):
         **options: Any,
     ) -> None:
         super().__init__(optimizer, name, **options)
+        check_numbers("Selective", least_norm=least_norm)
         if not least_norm >= 0:
             raise ValueError(f"Selective: least_norm must not be negative; got {least_norm}.")
         self.least_norm = least_norm
@@ -103,7 +105,9 @@ class Frozen(Wrapper):
 
     def __init__(self, optimizer: Optimizer, when: Mapping[str, Any], name: str | None = None, **options: Any) -> None:
         super().__init__(optimizer, name, **options)
-        self._ranges = {pattern: _ranges(pattern, ranges) for pattern, ranges in dict(when).items()}
+        if not isinstance(when, Mapping):
+            raise refused("Frozen", "when", when, "a dict of steps by pattern")
+        self._ranges = {pattern: _ranges(pattern, ranges) for pattern, ranges in when.items()}
         self.when = {pattern: [list(pair) for pair in ranges] for pattern, ranges in self._ranges.items()}
 
     def build(self, variables: Sequence[Variable]) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from ..engine.graph import Tensor, Variable
-from .optimizer import LearningRate, Optimizer, OptimizerOptions
+from ..engine.objects.arguments import check_numbers
+from .optimizer import LearningRate, Optimizer
+from .options import OptimizerOptions
 
 
 class SGD(Optimizer):
@@ -30,6 +32,7 @@ class SGD(Optimizer):
         nesterov: bool = False,
         **options: Unpack[OptimizerOptions],
     ) -> None:
+        check_numbers(type(self).__name__, momentum=momentum)
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum must be in [0, 1]; got {momentum}.")
         super().__init__(learning_rate, **options)

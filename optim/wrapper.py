@@ -7,7 +7,8 @@ from typing import Any
 
 from ..engine.graph import Operation, Tensor, Variable, flatten, graph_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from .optimizer import Optimizer, check_option_names
+from .optimizer import Optimizer
+from .options import check_option_names
 from .replicas import has_scaled, note_scaled
 
 
@@ -32,7 +33,8 @@ class Wrapper(Optimizer):
     def __init__(self, inner_optimizer: Optimizer, name: str | None = None, **options: Any) -> None:
         if not isinstance(inner_optimizer, Optimizer):
             raise ValueError(
-                f"{type(self).__name__} takes an optimizer that makes the steps; got {inner_optimizer!r}. Make one "
+                f"{type(self).__name__} takes an optimizer that makes the steps; got "
+                f"{self.inner_name}={inner_optimizer!r}. Make one "
                 f"first: {type(self).__name__}(ab.optim.Adam())."
             )
         if not inner_optimizer.steps_by_gradients:

@@ -143,7 +143,7 @@ _NAMES_OF = {function: name for name, function in _FUNCTIONS.items()}
 register_builtins("keras.activations", {**_FUNCTIONS, **_ALIASES})
 
 
-def get(identifier: ActivationLike) -> Callable[..., Any]:
+def get(identifier: ActivationLike, argument: str = "activation") -> Callable[..., Any]:
     """The activation that a name, a config or a callable stands for; None is `linear`.
 
     Raises:
@@ -154,7 +154,7 @@ def get(identifier: ActivationLike) -> Callable[..., Any]:
     """
     if identifier is None:
         return linear
-    return get_instance("activation", identifier, {**_FUNCTIONS, **_ALIASES})
+    return get_instance(argument, identifier, {**_FUNCTIONS, **_ALIASES})
 
 
 def serialize(activation: Any) -> Any:

@@ -99,14 +99,14 @@ _CLASSES = {"MaxNorm": MaxNorm, "NonNeg": NonNeg, "UnitNorm": UnitNorm, "MinMaxN
 register_builtins("keras.constraints", _CLASSES)
 
 
-def get(identifier: ConstraintLike) -> Any:
+def get(identifier: ConstraintLike, argument: str = "constraint") -> Any:
     """The constraint that a name, a config, a class or a function stands for; None stays None.
 
     Raises:
         ValueError: it stands for none.
     """
     names = {"max_norm": MaxNorm, "non_neg": NonNeg, "unit_norm": UnitNorm, "min_max_norm": MinMaxNorm}
-    return get_instance("constraint", identifier, {**_CLASSES, **names})
+    return get_instance(argument, identifier, {**_CLASSES, **names})
 
 
 def serialize(constraint: Any) -> Any:

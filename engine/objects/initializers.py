@@ -504,7 +504,7 @@ stft = STFTInitializer = STFT
 _ALIASES = [name for name in _NAMES if name not in (*_CLASSES, "normal", "uniform")]
 
 
-def get(identifier: InitializerLike) -> Callable[..., Any]:
+def get(identifier: InitializerLike, argument: str = "initializer") -> Callable[..., Any]:
     """The initializer that a name, a config, a class, a function of (shape, dtype) or an array stands for.
 
     Raises:
@@ -515,7 +515,7 @@ def get(identifier: InitializerLike) -> Callable[..., Any]:
     """
     if isinstance(identifier, (np.ndarray, np.generic, int, float, Value)):
         return Constant(identifier.numpy() if isinstance(identifier, Value) else identifier)
-    return get_instance("initializer", identifier, _NAMES)
+    return get_instance(argument, identifier, _NAMES)
 
 
 def first_value(initializer: Any, shape: Sequence[int], dtype: Any = None) -> Any:

@@ -124,7 +124,7 @@ _CLASSES = {"L1": L1, "L2": L2, "L1L2": L1L2, "OrthogonalRegularizer": Orthogona
 register_builtins("keras.regularizers", _CLASSES)
 
 
-def get(identifier: RegularizerLike) -> Any:
+def get(identifier: RegularizerLike, argument: str = "regularizer") -> Any:
     """The regularizer that a name, a config, a class or a function stands for; None stays None.
 
     Raises:
@@ -132,7 +132,7 @@ def get(identifier: RegularizerLike) -> Any:
     """
     both = L1L2(0.01, 0.01)  # by name there is no other way to say how strong
     names = {"l1": L1, "l2": L2, "l1_l2": both, "l1l2": L1L2, "orthogonal_regularizer": OrthogonalRegularizer}
-    return get_instance("regularizer", identifier, {**_CLASSES, **names})
+    return get_instance(argument, identifier, {**_CLASSES, **names})
 
 
 def serialize(regularizer: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ...engine.common.dtypes import DTypeLike
 from ...engine.common.names_elsewhere import LOSSES_MODULE, module_error
+from ...engine.objects.arguments import check_axis, check_numbers, check_optional_numbers
 from ...engine.objects.registry import (
     custom_object_scope,
     deserialize_keras_object,
@@ -120,6 +121,7 @@ class Huber(LossFunctionWrapper):
         name: str | None = "huber_loss",
         dtype: DTypeLike = None,
     ) -> None:
+        check_numbers("Huber", delta=delta)
         super().__init__(_functions.huber, reduction, name, dtype, delta=delta)
 
 
@@ -144,6 +146,7 @@ class CosineSimilarity(LossFunctionWrapper):
         name: str | None = "cosine_similarity",
         dtype: DTypeLike = None,
     ) -> None:
+        check_axis("CosineSimilarity", axis)
         super().__init__(_functions.cosine_similarity, reduction, name, dtype, axis=axis)
 
 
@@ -206,7 +209,8 @@ class BinaryCrossentropy(LossFunctionWrapper):
         name: str | None = "binary_crossentropy",
         dtype: DTypeLike = None,
     ) -> None:
-        options = {"from_logits": from_logits, "label_smoothing": _share(label_smoothing), "axis": axis}
+        options = {"from_logits": from_logits, "label_smoothing": _share(self, label_smoothing), "axis": axis}
+        check_axis(type(self).__name__, axis)
         super().__init__(_functions.binary_crossentropy, reduction, name, dtype, **options)
 
 
@@ -234,8 +238,10 @@ class BinaryFocalCrossentropy(LossFunctionWrapper):
         name: str | None = "binary_focal_crossentropy",
         dtype: DTypeLike = None,
     ) -> None:
+        check_numbers("BinaryFocalCrossentropy", alpha=alpha, gamma=gamma)
         balancing = {"apply_class_balancing": apply_class_balancing, "alpha": alpha, "gamma": gamma}
-        options = {"from_logits": from_logits, "label_smoothing": _share(label_smoothing), "axis": axis}
+        options = {"from_logits": from_logits, "label_smoothing": _share(self, label_smoothing), "axis": axis}
+        check_axis(type(self).__name__, axis)
         super().__init__(_functions.binary_focal_crossentropy, reduction, name, dtype, **balancing, **options)
 
 
@@ -257,7 +263,8 @@ class CategoricalCrossentropy(LossFunctionWrapper):
         name: str | None = "categorical_crossentropy",
         dtype: DTypeLike = None,
     ) -> None:
-        options = {"from_logits": from_logits, "label_smoothing": _share(label_smoothing), "axis": axis}
+        options = {"from_logits": from_logits, "label_smoothing": _share(self, label_smoothing), "axis": axis}
+        check_axis(type(self).__name__, axis)
         super().__init__(_functions.categorical_crossentropy, reduction, name, dtype, **options)
 
 
@@ -283,7 +290,9 @@ class CategoricalFocalCrossentropy(LossFunctionWrapper):
         name: str | None = "categorical_focal_crossentropy",
         dtype: DTypeLike = None,
     ) -> None:
-        smoothing = _share(label_smoothing)
+        check_numbers("CategoricalFocalCrossentropy", gamma=gamma)
+        check_axis("CategoricalFocalCrossentropy", axis)
+        smoothing = _share(self, label_smoothing)
         options = {"from_logits": from_logits, "label_smoothing": smoothing, "axis": axis, "alpha": alpha}
         super().__init__(_functions.categorical_focal_crossentropy, reduction, name, dtype, **options, gamma=gamma)
 
@@ -308,6 +317,7 @@ class CategoricalGeneralizedCrossEntropy(LossFunctionWrapper):
         name: str | None = "categorical_generalized_cross_entropy",
         dtype: DTypeLike = None,
     ) -> None:
+        check_numbers("CategoricalGeneralizedCrossEntropy", q=q)
         if not 0 < q < 1:
             raise ValueError(f"CategoricalGeneralizedCrossEntropy: q must be between 0 and 1, got {q}.")
         super().__init__(_functions.categorical_generalized_cross_entropy, reduction, name, dtype, q=q)
@@ -331,6 +341,8 @@ class SparseCategoricalCrossentropy(LossFunctionWrapper):
         name: str | None = "sparse_categorical_crossentropy",
         dtype: DTypeLike = None,
     ) -> None:
+        check_optional_numbers("SparseCategoricalCrossentropy", ignore_class=ignore_class)
+        check_axis("SparseCategoricalCrossentropy", axis)
         options = {"from_logits": from_logits, "ignore_class": ignore_class, "axis": axis}
         super().__init__(_functions.sparse_categorical_crossentropy, reduction, name, dtype, **options)
 
@@ -376,6 +388,7 @@ class Tversky(LossFunctionWrapper):
         axis: int | Sequence[int] | None = None,
         dtype: DTypeLike = None,
     ) -> None:
+        check_numbers("Tversky", alpha=alpha, beta=beta)
         super().__init__(_structure.tversky, reduction, name, dtype, alpha=alpha, beta=beta, axis=axis)
 
 
@@ -399,6 +412,7 @@ class Circle(LossFunctionWrapper):
         name: str | None = "circle",
         dtype: DTypeLike = None,
     ) -> None:
+        check_numbers("Circle", gamma=gamma, margin=margin)
         options = {"gamma": gamma, "margin": margin, "remove_diagonal": remove_diagonal}
         super().__init__(_structure.circle, reduction, name, dtype, **options)
 
@@ -416,7 +430,8 @@ class CTC(LossFunctionWrapper):
         super().__init__(_structure.ctc, reduction, name, dtype)
 
 
-def _share(label_smoothing: float) -> float:
+def _share(loss: Loss, label_smoothing: float) -> float:
+    check_numbers(type(loss).__name__, label_smoothing=label_smoothing)
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1]; got {label_smoothing}.")
     return label_smoothing

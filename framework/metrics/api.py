@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
+from ...engine.objects.arguments import check_axis, check_numbers, check_optional_numbers
 from ...engine.objects.identifiers import Config
 from ...engine.objects.names import to_snake_case
 from ...engine.objects.registry import (
@@ -95,6 +96,7 @@ class BinaryAccuracy(MeanMetricWrapper):
     """Computes how often predictions above `threshold` have targets of 1, and others targets of 0."""
 
     def __init__(self, name: str | None = "binary_accuracy", dtype: DTypeLike = None, threshold: float = 0.5) -> None:
+        check_numbers("BinaryAccuracy", threshold=threshold)
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold must be in [0, 1]; got {threshold}.")
         super().__init__(binary_accuracy, name, dtype, threshold=threshold)
@@ -118,6 +120,7 @@ class TopKCategoricalAccuracy(MeanMetricWrapper):
     """Computes how often the right class is among the `k` largest predictions; targets are one-hot."""
 
     def __init__(self, k: int = 5, name: str | None = "top_k_categorical_accuracy", dtype: DTypeLike = None) -> None:
+        check_numbers("TopKCategoricalAccuracy", k=k)
         super().__init__(top_k_categorical_accuracy, name, dtype, k=k)
         self.k = k
 
@@ -137,6 +140,7 @@ class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
         dtype: DTypeLike = None,
         from_sorted_ids: bool = False,
     ) -> None:
+        check_numbers("SparseTopKCategoricalAccuracy", k=k)
         super().__init__(sparse_top_k_categorical_accuracy, name, dtype, k=k, from_sorted_ids=from_sorted_ids)
         self.k = k
         self.from_sorted_ids = from_sorted_ids
@@ -199,6 +203,7 @@ class CosineSimilarity(MeanMetricWrapper):
     """The mean cosine of the angle between targets and predictions, vectors along `axis`."""
 
     def __init__(self, name: str | None = "cosine_similarity", dtype: DTypeLike = None, axis: int = -1) -> None:
+        check_axis("CosineSimilarity", axis)
         super().__init__(_functions.cosine_similarity, name, dtype, axis=axis)
 
 
@@ -250,6 +255,7 @@ class BinaryCrossentropy(MeanMetricWrapper):
         from_logits: bool = False,
         label_smoothing: float = 0,
     ) -> None:
+        check_numbers("BinaryCrossentropy", label_smoothing=label_smoothing)
         options = {"from_logits": from_logits, "label_smoothing": label_smoothing}
         super().__init__(_losses.binary_crossentropy, name, dtype, **options)
 
@@ -265,6 +271,8 @@ class CategoricalCrossentropy(MeanMetricWrapper):
         label_smoothing: float = 0,
         axis: int = -1,
     ) -> None:
+        check_numbers("CategoricalCrossentropy", label_smoothing=label_smoothing)
+        check_axis("CategoricalCrossentropy", axis)
         options = {"from_logits": from_logits, "label_smoothing": label_smoothing, "axis": axis}
         super().__init__(_losses.categorical_crossentropy, name, dtype, **options)
 
@@ -280,6 +288,8 @@ class SparseCategoricalCrossentropy(MeanMetricWrapper):
         ignore_class: int | None = None,
         axis: int = -1,
     ) -> None:
+        check_optional_numbers("SparseCategoricalCrossentropy", ignore_class=ignore_class)
+        check_axis("SparseCategoricalCrossentropy", axis)
         options = {"from_logits": from_logits, "ignore_class": ignore_class, "axis": axis}
         super().__init__(_losses.sparse_categorical_crossentropy, name, dtype, **options)
 

@@ -9,6 +9,7 @@ from ...engine import ops
 from ...engine.common.claims import claim
 from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor, Variable
+from ...engine.objects.arguments import check_numbers, listed
 from ...engine.ops.base import TensorLike
 from .base import Metric
 from .confusion import checked_thresholds, new_counts, update_counts
@@ -59,10 +60,14 @@ class AUC(Metric):
         from_logits: bool = False,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
-        self.curve = _one_of("curve", curve.upper(), ("ROC", "PR", "PRGAIN"))
+        self.curve = _one_of("curve", str(curve).upper(), ("ROC", "PR", "PRGAIN"))
         methods = ("interpolation", "minoring", "majoring")
-        self.summation_method = _one_of("summation_method", summation_method.lower(), methods)
-        self._given = None if thresholds is None else sorted(checked_thresholds(list(thresholds), 0.5))
+        self.summation_method = _one_of("summation_method", str(summation_method).lower(), methods)
+        self._given = (
+            None
+            if thresholds is None
+            else sorted(checked_thresholds("AUC", listed("AUC", "thresholds", thresholds, "a list of numbers"), 0.5))
+        )
         inner = _even(num_thresholds) if self._given is None else self._given
         self.thresholds = [-_MARGIN, *inner, 1.0 + _MARGIN]
         self.num_thresholds = len(self.thresholds)
@@ -70,7 +75,11 @@ class AUC(Metric):
             raise ValueError(f"num_labels={num_labels} has a meaning only with multi_label=True.")
         self.multi_label = multi_label
         self.num_labels = num_labels
-        self.label_weights = None if label_weights is None else [float(weight) for weight in label_weights]
+        self.label_weights = None
+        if label_weights is not None:
+            self.label_weights = [
+                float(each) for each in listed("AUC", "label_weights", label_weights, "a list of numbers")
+            ]
         self.from_logits = from_logits
         self.counts: dict[str, Variable] = {}
         if not multi_label or num_labels:
@@ -173,6 +182,7 @@ def _labels_of(prediction: Tensor) -> int:
 
 
 def _even(count: int) -> list[float]:
+    check_numbers("AUC", num_thresholds=count)
     if count < 2:
         raise ValueError(f"num_thresholds must be at least 2; got {count}.")
     claim((count,), 32, "The list of thresholds")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor, Variable
+from ...engine.objects.arguments import check_numbers, check_optional_numbers
 from ...engine.ops.base import TensorLike
 from ..losses.base import aligned, same_rank
 from .base import Metric
@@ -134,7 +135,7 @@ def is_even(thresholds: Sequence[float]) -> bool:
     return len(thresholds) >= 3 and np.allclose(thresholds, np.linspace(0.0, 1.0, len(thresholds)), atol=1e-7)
 
 
-def checked_thresholds(thresholds: Thresholds, default: float) -> list[float]:
+def checked_thresholds(owner: str, thresholds: Thresholds, default: float) -> list[float]:
     """`thresholds`, one or several, as a list.
 
     Raises:
@@ -143,7 +144,9 @@ def checked_thresholds(thresholds: Thresholds, default: float) -> list[float]:
     if thresholds is None:
         return [default]
     found: list[Any] = list(thresholds) if isinstance(thresholds, (list, tuple, np.ndarray)) else [thresholds]
-    wrong = [value for value in found if value is None or not 0 <= value <= 1]
+    for value in found:
+        check_numbers(owner, thresholds=value)
+    wrong = [value for value in found if not 0 <= value <= 1]
     if wrong:
         raise ValueError(f"thresholds must be in [0, 1]; got {wrong}.")
     return [float(value) for value in found]
@@ -172,9 +175,10 @@ class _Counting(Metric):
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         self.init_thresholds = thresholds
+        check_optional_numbers(type(self).__name__, top_k=top_k, class_id=class_id)
         self.top_k = top_k
         self.class_id = class_id
-        self.thresholds = checked_thresholds(thresholds, 0.5 if top_k is None else NEVER)
+        self.thresholds = checked_thresholds(type(self).__name__, thresholds, 0.5 if top_k is None else NEVER)
         self.counts = new_counts(self, (len(self.thresholds),), self.names)
 
     def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike, as_dtype, is_floating
 from ...engine.graph import Tensor
+from ...engine.objects.arguments import check_axis, check_numbers, check_optional_numbers, listed
 from ...engine.ops.base import TensorLike
 from .base import Metric
 
@@ -51,13 +52,18 @@ class IoU(Metric):
         axis: int = -1,
     ) -> None:
         super().__init__(name=name, dtype=dtype or "int32")
+        owner = type(self).__name__
+        check_numbers(owner, num_classes=num_classes)
+        check_axis(owner, axis)
+        check_optional_numbers(owner, ignore_class=ignore_class)
+        target_class_ids = listed(owner, "target_class_ids", target_class_ids, "a list of integers")
         wrong = [number for number in target_class_ids if not 0 <= number < num_classes]
         if wrong:
             raise ValueError(
                 f"{type(self).__name__}: target_class_ids must be in [0, num_classes={num_classes}); got {wrong}."
             )
         self.num_classes = num_classes
-        self.target_class_ids = list(target_class_ids)
+        self.target_class_ids = target_class_ids
         self.ignore_class = ignore_class
         self.sparse_y_true = sparse_y_true
         self.sparse_y_pred = sparse_y_pred
@@ -147,6 +153,7 @@ class BinaryIoU(IoU):
         dtype: DTypeLike = None,
     ) -> None:
         super().__init__(2, target_class_ids, name, dtype)
+        check_numbers("BinaryIoU", threshold=threshold)
         self.threshold = threshold
 
     def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> None:
@@ -177,6 +184,7 @@ class MeanIoU(IoU):
         sparse_y_pred: bool = True,
         axis: int = -1,
     ) -> None:
+        check_numbers(type(self).__name__, num_classes=num_classes)
         every = range(num_classes)
         super().__init__(num_classes, every, name, dtype, ignore_class, sparse_y_true, sparse_y_pred, axis)
 

@@ -8,6 +8,7 @@ from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor, Variable
 from ...engine.graph.spec import shape_text
+from ...engine.objects.arguments import check_axis, check_numbers
 from ...engine.ops.base import TensorLike
 from ..losses.base import aligned
 from . import functions as _functions
@@ -184,6 +185,7 @@ class R2Score(_ByColumn):
                 "class_aggregation must be None, 'uniform_average' or 'variance_weighted_average'; got "
                 f"{class_aggregation!r}."
             )
+        check_numbers("R2Score", num_regressors=num_regressors)
         if num_regressors < 0:
             raise ValueError(f"num_regressors must be 0 or more; got {num_regressors}.")
         self.class_aggregation = class_aggregation
@@ -234,6 +236,7 @@ class PearsonCorrelation(MeanMetricWrapper):
     """
 
     def __init__(self, name: str | None = "pearson_correlation", dtype: DTypeLike = None, axis: int = -1) -> None:
+        check_axis("PearsonCorrelation", axis)
         super().__init__(_functions.pearson_correlation, name, dtype, axis=axis)
 
 
@@ -247,6 +250,7 @@ class ConcordanceCorrelation(MeanMetricWrapper):
     """
 
     def __init__(self, name: str | None = "concordance_correlation", dtype: DTypeLike = None, axis: int = -1) -> None:
+        check_axis("ConcordanceCorrelation", axis)
         super().__init__(_functions.concordance_correlation, name, dtype, axis=axis)
 
 

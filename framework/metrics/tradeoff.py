@@ -8,6 +8,7 @@ from ...engine import ops
 from ...engine.common.claims import claim
 from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor, Variable
+from ...engine.objects.arguments import check_numbers, check_optional_numbers
 from ...engine.ops.base import TensorLike
 from .base import Metric
 from .confusion import new_counts, update_counts
@@ -40,6 +41,7 @@ class _BestAt(Metric):
         self, value: float, num_thresholds: int, class_id: int | None, name: str | None, dtype: DTypeLike
     ) -> None:
         super().__init__(name=name, dtype=dtype)
+        check_numbers(type(self).__name__, num_thresholds=num_thresholds, **{self.constrained: value})
         if not 0 <= value <= 1:
             raise ValueError(f"{type(self).__name__}: {self.constrained} must be in [0, 1]; got {value}.")
         if num_thresholds <= 0:
@@ -47,6 +49,7 @@ class _BestAt(Metric):
         self.value = value
         setattr(self, self.constrained, value)
         self.num_thresholds = num_thresholds
+        check_optional_numbers(type(self).__name__, class_id=class_id)
         self.class_id = class_id
         claim((num_thresholds,), 32, f"{type(self).__name__}: the list of thresholds")
         last = num_thresholds - 1

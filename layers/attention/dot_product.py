@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.objects.arguments import check_numbers
 from ...engine.ops.random import samplers as random
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -64,6 +65,7 @@ class Attention(Layer):
             raise ValueError(f"{type(self).__name__}: score_mode must be 'dot' or 'concat', got {score_mode!r}.")
         self.use_scale = use_scale
         self.score_mode = score_mode
+        check_numbers(type(self).__name__, dropout=dropout)
         self.dropout = dropout
         self.seed = seed
         self.seed_generator = random.SeedGenerator(seed)

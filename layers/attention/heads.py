@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.arguments import check_numbers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ..core.activation import Softmax
@@ -72,18 +73,19 @@ class HeadsAttention(Layer):
             raise ValueError(f"{label}: sliding_window must be None or a positive integer, got {sliding_window!r}.")
         if flash_attention and acts(dropout):
             raise ValueError(f"{label}: flash_attention=True takes no dropout, got dropout={dropout}. Set one of them.")
+        check_numbers(type(self).__name__, dropout=dropout)
         self.dropout = dropout
         self.use_bias = use_bias
         self.use_gate = use_gate
         self.sliding_window = sliding_window
         self._flash_attention = flash_attention
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
-        self._activity_regularizer = regularizers.get(activity_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
-        self.bias_constraint = constraints.get(bias_constraint)
+        self.kernel_initializer = initializers.get(kernel_initializer, "kernel_initializer")
+        self.bias_initializer = initializers.get(bias_initializer, "bias_initializer")
+        self.kernel_regularizer = regularizers.get(kernel_regularizer, "kernel_regularizer")
+        self.bias_regularizer = regularizers.get(bias_regularizer, "bias_regularizer")
+        self._activity_regularizer = regularizers.get(activity_regularizer, "activity_regularizer")
+        self.kernel_constraint = constraints.get(kernel_constraint, "kernel_constraint")
+        self.bias_constraint = constraints.get(bias_constraint, "bias_constraint")
         self._scale = 1.0 / math.sqrt(head_size)
         self.seed = seed
         self.supports_masking = True

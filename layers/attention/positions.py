@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import initializers
+from ...engine.objects.arguments import check_numbers, check_optional_numbers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ..core.cut_weights import cut_of, product_in_parts
@@ -56,7 +57,7 @@ class PositionEmbedding(Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.sequence_length = positive_int("PositionEmbedding", "sequence_length", sequence_length)
-        self.initializer = initializers.get(initializer)
+        self.initializer = initializers.get(initializer, "initializer")
         self.supports_masking = True
         self.input_spec = InputSpec(min_ndim=2)
 
@@ -150,6 +151,9 @@ class RotaryEmbedding(Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.max_wavelength = _wavelength("RotaryEmbedding", max_wavelength)
+        check_numbers(
+            "RotaryEmbedding", scaling_factor=scaling_factor, sequence_axis=sequence_axis, feature_axis=feature_axis
+        )
         self.scaling_factor = scaling_factor
         self.sequence_axis = sequence_axis
         self.feature_axis = feature_axis
@@ -251,6 +255,7 @@ class ReversibleEmbedding(Embedding):
         )
         self.tie_weights = tie_weights
         self.reverse_dtype = reverse_dtype
+        check_optional_numbers("ReversibleEmbedding", logit_soft_cap=logit_soft_cap)
         self.logit_soft_cap = logit_soft_cap
 
     def build(self, input_shape: Sequence[int | None] | None = None) -> None:
@@ -349,7 +354,7 @@ class TokenAndPositionEmbedding(Layer):
         self.sequence_length = positive_int("TokenAndPositionEmbedding", "sequence_length", sequence_length)
         self.embedding_dim = positive_int("TokenAndPositionEmbedding", "embedding_dim", embedding_dim)
         self.tie_weights = tie_weights
-        self.embeddings_initializer = initializers.get(embeddings_initializer)
+        self.embeddings_initializer = initializers.get(embeddings_initializer, "embeddings_initializer")
         self.mask_zero = mask_zero
         self.supports_masking = mask_zero
         first = initializers.serialize(self.embeddings_initializer)
@@ -392,6 +397,7 @@ def _wide(dtype: str) -> str:
 
 
 def _wavelength(layer: str, value: float) -> float:
+    check_numbers(layer, max_wavelength=value)
     if not value > 0:
         raise ValueError(f"{layer}: max_wavelength must be positive, got max_wavelength={value!r}.")
     return value

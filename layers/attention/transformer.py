@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ...engine import ops
 from ...engine.graph import Tensor, flatten
 from ...engine.objects import activations, initializers
+from ...engine.objects.arguments import check_numbers
 from ...engine.objects.identifiers import ActivationLike, InitializerLike
 from ...engine.ops.base import TensorLike
 from ..core.dense import Dense, known_features, positive_int
@@ -57,11 +58,12 @@ class TransformerBlock(Layer):
         super().__init__(**kwargs)
         self.intermediate_dim = positive_int(type(self).__name__, "intermediate_dim", intermediate_dim)
         self.num_heads = positive_int(type(self).__name__, "num_heads", num_heads)
+        check_numbers(type(self).__name__, dropout=dropout, layer_norm_epsilon=layer_norm_epsilon)
         self.dropout = dropout
         self.activation = activations.get(activation)
         self.layer_norm_epsilon = layer_norm_epsilon
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
+        self.kernel_initializer = initializers.get(kernel_initializer, "kernel_initializer")
+        self.bias_initializer = initializers.get(bias_initializer, "bias_initializer")
         self.normalize_first = normalize_first
         self.supports_masking = True
         self.hidden_dim: int | None = None
@@ -332,7 +334,7 @@ class TransformerDecoderCell(Layer):
 
     def __init__(self, decoder: TransformerDecoder, max_length: int, **kwargs: Unpack[LayerOptions]) -> None:
         if not isinstance(decoder, TransformerDecoder):
-            raise ValueError(f"TransformerDecoderCell takes a TransformerDecoder, got {decoder!r}.")
+            raise ValueError(f"TransformerDecoderCell takes a TransformerDecoder, got decoder={decoder!r}.")
         super().__init__(**kwargs)
         self.decoder = decoder
         self.max_length = positive_int("TransformerDecoderCell", "max_length", max_length)

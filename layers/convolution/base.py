@@ -49,9 +49,9 @@ class Convolution(Layer):
         constraint: ConstraintLike,
     ) -> None:
         self.use_bias = use_bias
-        self.bias_initializer = initializers.get(initializer)
-        self.bias_regularizer = regularizers.get(regularizer)
-        self.bias_constraint = constraints.get(constraint)
+        self.bias_initializer = initializers.get(initializer, "bias_initializer")
+        self.bias_regularizer = regularizers.get(regularizer, "bias_regularizer")
+        self.bias_constraint = constraints.get(constraint, "bias_constraint")
 
     def build(self, input_shape: Sequence[int | None]) -> None:
         self.build_weights(self.weight_specs(input_shape))

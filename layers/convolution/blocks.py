@@ -67,7 +67,7 @@ class ResidualBlock(Layer):
         self.activation = activations.get(activation)
         self.momentum = momentum
         self.epsilon = epsilon
-        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.kernel_initializer = initializers.get(kernel_initializer, "kernel_initializer")
         self.input_spec = InputSpec(ndim=4)
         self.first_conv = self._conv("first_conv", kernel_size, strides)
         self.first_norm = self._norm("first_norm")
@@ -149,7 +149,7 @@ class InceptionBlock(Layer):
         super().__init__(**kwargs)
         self.filters = _branches(filters)
         self.activation = activations.get(activation)
-        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.kernel_initializer = initializers.get(kernel_initializer, "kernel_initializer")
         self.input_spec = InputSpec(ndim=4)
         one, (reduce_three, three), (reduce_five, five), pooled = self.filters
         self.one = [self._conv(one, 1, "one")]

@@ -59,9 +59,9 @@ class _Conv(Convolution, AdaptableLayer):
         if self.filters % self.groups:
             raise ValueError(f"{layer}: filters must be a multiple of groups, got filters={filters}, groups={groups}.")
         check_dilation(layer, self.strides, self.dilation_rate)
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
+        self.kernel_initializer = initializers.get(kernel_initializer, "kernel_initializer")
+        self.kernel_regularizer = regularizers.get(kernel_regularizer, "kernel_regularizer")
+        self.kernel_constraint = constraints.get(kernel_constraint, "kernel_constraint")
 
     def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         channels = self._input_channels(input_shape)

@@ -52,9 +52,9 @@ class _DepthwiseConv(Convolution):
         self._set_bias(use_bias, bias_initializer, bias_regularizer, bias_constraint)
         self.activation = activations.get(activation)
         self.depth_multiplier = positive_int(type(self).__name__, "depth_multiplier", depth_multiplier)
-        self.depthwise_initializer = initializers.get(depthwise_initializer)
-        self.depthwise_regularizer = regularizers.get(depthwise_regularizer)
-        self.depthwise_constraint = constraints.get(depthwise_constraint)
+        self.depthwise_initializer = initializers.get(depthwise_initializer, "depthwise_initializer")
+        self.depthwise_regularizer = regularizers.get(depthwise_regularizer, "depthwise_regularizer")
+        self.depthwise_constraint = constraints.get(depthwise_constraint, "depthwise_constraint")
 
     def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         channels = self._input_channels(input_shape)
@@ -159,12 +159,12 @@ class _SeparableConv(Convolution):
         layer = type(self).__name__
         self.filters = positive_int(layer, "filters", filters)
         self.depth_multiplier = positive_int(layer, "depth_multiplier", depth_multiplier)
-        self.depthwise_initializer = initializers.get(depthwise_initializer)
-        self.pointwise_initializer = initializers.get(pointwise_initializer)
-        self.depthwise_regularizer = regularizers.get(depthwise_regularizer)
-        self.pointwise_regularizer = regularizers.get(pointwise_regularizer)
-        self.depthwise_constraint = constraints.get(depthwise_constraint)
-        self.pointwise_constraint = constraints.get(pointwise_constraint)
+        self.depthwise_initializer = initializers.get(depthwise_initializer, "depthwise_initializer")
+        self.pointwise_initializer = initializers.get(pointwise_initializer, "pointwise_initializer")
+        self.depthwise_regularizer = regularizers.get(depthwise_regularizer, "depthwise_regularizer")
+        self.pointwise_regularizer = regularizers.get(pointwise_regularizer, "pointwise_regularizer")
+        self.depthwise_constraint = constraints.get(depthwise_constraint, "depthwise_constraint")
+        self.pointwise_constraint = constraints.get(pointwise_constraint, "pointwise_constraint")
 
     def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         channels = self._input_channels(input_shape)

@@ -56,9 +56,9 @@ class _ConvTranspose(Convolution):
         self.filters = positive_int(type(self).__name__, "filters", filters)
         self.output_padding = self._checked_output_padding(output_padding)
         check_dilation(type(self).__name__, self.strides, self.dilation_rate)
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
+        self.kernel_initializer = initializers.get(kernel_initializer, "kernel_initializer")
+        self.kernel_regularizer = regularizers.get(kernel_regularizer, "kernel_regularizer")
+        self.kernel_constraint = constraints.get(kernel_constraint, "kernel_constraint")
 
     def _checked_output_padding(self, output_padding: int | Sequence[int] | None) -> tuple[int, ...] | None:
         if output_padding is None:

@@ -10,6 +10,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Shape, Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
+from ...engine.objects.arguments import check_numbers, check_optional_numbers, listed
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from .input_spec import InputSpec
@@ -61,10 +62,12 @@ class ReLU(Layer):
     ) -> None:
         super().__init__(**kwargs)
         self._build_at_init()
+        check_optional_numbers("ReLU", max_value=max_value)
+        check_numbers("ReLU", negative_slope=negative_slope, threshold=threshold)
         if max_value is not None and max_value < 0:
             raise ValueError(f"ReLU: max_value must not be negative, got {max_value}.")
         for name, value in (("negative_slope", negative_slope), ("threshold", threshold)):
-            if value is None or value < 0:
+            if value < 0:
                 raise ValueError(f"ReLU: {name} must be a number from 0 up, got {value}.")
         self.supports_masking = True
         self.max_value = max_value
@@ -84,7 +87,8 @@ class LeakyReLU(Layer):
             negative_slope = kwargs.pop("alpha")
         super().__init__(**kwargs)
         self._build_at_init()
-        if negative_slope is None or negative_slope < 0:
+        check_numbers("LeakyReLU", negative_slope=negative_slope)
+        if negative_slope < 0:
             raise ValueError(f"LeakyReLU: negative_slope must be a number from 0 up, got {negative_slope}.")
         self.supports_masking = True
         self.negative_slope = negative_slope
@@ -101,6 +105,7 @@ class ELU(Layer):
         super().__init__(**kwargs)
         self._build_at_init()
         self.supports_masking = True
+        check_numbers("ELU", alpha=alpha)
         self.alpha = alpha
 
     def call(self, inputs: TensorLike) -> Tensor:
@@ -128,10 +133,11 @@ class PReLU(Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.alpha_initializer = initializers.get(alpha_initializer)
-        self.alpha_regularizer = regularizers.get(alpha_regularizer)
-        self.alpha_constraint = constraints.get(alpha_constraint)
-        self.shared_axes = [shared_axes] if isinstance(shared_axes, int) else list(shared_axes or []) or None
+        self.alpha_initializer = initializers.get(alpha_initializer, "alpha_initializer")
+        self.alpha_regularizer = regularizers.get(alpha_regularizer, "alpha_regularizer")
+        self.alpha_constraint = constraints.get(alpha_constraint, "alpha_constraint")
+        axes = [shared_axes] if isinstance(shared_axes, int) else shared_axes or []
+        self.shared_axes = listed("PReLU", "shared_axes", axes, "an int or several") or None
 
     def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         shape = list(input_shape[1:])
@@ -163,7 +169,7 @@ class Softmax(Layer):
         super().__init__(**kwargs)
         self._build_at_init()
         self.supports_masking = True
-        self.axis = axis if isinstance(axis, int) else list(axis)
+        self.axis = axis if isinstance(axis, int) else listed("Softmax", "axis", axis, "an int or several")
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         axis = self.axis if isinstance(self.axis, int) else tuple(self.axis)

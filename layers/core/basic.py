@@ -10,6 +10,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.objects.arguments import check_numbers, refused
 from ...engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
 from ...engine.ops.base import TensorLike
 from .layer import Layer
@@ -42,6 +43,7 @@ class Masking(Layer):
     def __init__(self, mask_value: float = 0.0, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.mask_value = deserialize_keras_object(mask_value)
+        check_numbers("Masking", mask_value=self.mask_value)
         self.supports_masking = True
         self._build_at_init()
 
@@ -108,6 +110,8 @@ class Lambda(Layer):
         if not callable(function):
             raise TypeError(f"Lambda takes a function, got {function!r}.")
         self.function = function
+        if not isinstance(arguments or {}, dict):
+            raise refused("Lambda", "arguments", arguments, "a dict, or None")
         self.arguments = dict(arguments or {})
         self.mask = mask
         self.supports_masking = mask is not None

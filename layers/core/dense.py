@@ -76,12 +76,12 @@ class Dense(QuantizableKernel):
         self.units = positive_int("Dense", "units", units)
         self.activation = activations.get(activation)
         self.use_bias = use_bias
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
-        self.bias_constraint = constraints.get(bias_constraint)
+        self.kernel_initializer = initializers.get(kernel_initializer, "kernel_initializer")
+        self.bias_initializer = initializers.get(bias_initializer, "bias_initializer")
+        self.kernel_regularizer = regularizers.get(kernel_regularizer, "kernel_regularizer")
+        self.bias_regularizer = regularizers.get(bias_regularizer, "bias_regularizer")
+        self.kernel_constraint = constraints.get(kernel_constraint, "kernel_constraint")
+        self.bias_constraint = constraints.get(bias_constraint, "bias_constraint")
         self.input_spec = InputSpec(min_ndim=2)
         self.supports_masking = True
 

@@ -15,6 +15,7 @@ from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor
 from ...engine.objects import activations, constraints, initializers, regularizers
+from ...engine.objects.arguments import check_optional_numbers, listed, refused
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ..quantizers.contractions import Subscripts, int8_contraction
@@ -86,17 +87,24 @@ class EinsumDense(QuantizableKernel):
         **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(quantization_config=quantization_config, lora_rank=lora_rank, lora_alpha=lora_alpha, **kwargs)
+        check_optional_numbers("EinsumDense", gptq_unpacked_column_size=gptq_unpacked_column_size)
+        if not isinstance(equation, str):
+            raise refused("EinsumDense", "equation", equation, "a string")
         _parse(equation)
         self.equation = equation
-        self.partial_output_shape: Sizes = (output_shape,) if isinstance(output_shape, int) else tuple(output_shape)
+        self.partial_output_shape: Sizes = tuple(
+            [output_shape]
+            if isinstance(output_shape, int)
+            else listed("EinsumDense", "output_shape", output_shape, "a size or several")
+        )
         self.activation = activations.get(activation)
         self.bias_axes = bias_axes
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
-        self.bias_constraint = constraints.get(bias_constraint)
+        self.kernel_initializer = initializers.get(kernel_initializer, "kernel_initializer")
+        self.bias_initializer = initializers.get(bias_initializer, "bias_initializer")
+        self.kernel_regularizer = regularizers.get(kernel_regularizer, "kernel_regularizer")
+        self.bias_regularizer = regularizers.get(bias_regularizer, "bias_regularizer")
+        self.kernel_constraint = constraints.get(kernel_constraint, "kernel_constraint")
+        self.bias_constraint = constraints.get(bias_constraint, "bias_constraint")
 
     def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.arguments import floats
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ..quantizers.tables import QuantizableTable
@@ -61,12 +62,14 @@ class Embedding(QuantizableTable):
         super().__init__(quantization_config=quantization_config, lora_rank=lora_rank, lora_alpha=lora_alpha, **kwargs)
         self.input_dim = positive_int("Embedding", "input_dim", input_dim)
         self.output_dim = positive_int("Embedding", "output_dim", output_dim)
-        self.embeddings_initializer = initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = constraints.get(embeddings_constraint)
+        self.embeddings_initializer = initializers.get(embeddings_initializer, "embeddings_initializer")
+        self.embeddings_regularizer = regularizers.get(embeddings_regularizer, "embeddings_regularizer")
+        self.embeddings_constraint = constraints.get(embeddings_constraint, "embeddings_constraint")
         self.mask_zero = mask_zero
         self.supports_masking = mask_zero
         self.autocast = False
+        if weights is not None and not isinstance(weights, Tensor):
+            floats("Embedding", "weights", weights)
         self._first_value = weights
         if weights is not None:
             self.build()

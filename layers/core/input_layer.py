@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...engine.common.dtypes import name_of
 from ...engine.common.keywords import explaining_keywords
 from ...engine.graph import Tensor, as_dtype, as_shape
+from ...engine.objects.arguments import check_optional_numbers
 from ...engine.objects.floats import floatx
 from ...engine.session import placeholder
 from .calling import symbols_apart
@@ -62,6 +63,7 @@ class InputLayer(Layer):
                 raise ValueError(f"Input: {option}=True is not supported; inputs are dense arrays.")
         if input_tensor is not None:
             raise ValueError("Input: input_tensor is not supported; call the layers on the tensor itself.")
+        check_optional_numbers("Input", batch_size=batch_size)
         without_batch = None if shape is None else as_shape(shape) or ()
         self.batch_shape: tuple[int | None, ...] = (
             tuple(batch_shape or ()) if without_batch is None else (batch_size, *without_batch)

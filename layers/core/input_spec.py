@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...engine.graph import Shape, Tensor, as_dtype, flatten
+from ...engine.objects.arguments import check_optional_numbers, listed, refused
 
 if TYPE_CHECKING:
     from ...engine.common.dtypes import DTypeLike
@@ -39,10 +40,13 @@ class InputSpec:
         optional: bool = False,
     ) -> None:
         self.dtype = None if dtype is None else as_dtype(dtype)
-        self.shape = None if shape is None else tuple(shape)
+        self.shape = None if shape is None else tuple(listed("InputSpec", "shape", shape, "a tuple of sizes"))
         self.ndim = ndim if self.shape is None else len(self.shape)
+        check_optional_numbers("InputSpec", ndim=ndim, max_ndim=max_ndim, min_ndim=min_ndim)
         self.max_ndim = max_ndim
         self.min_ndim = min_ndim
+        if not isinstance(axes or {}, dict):
+            raise refused("InputSpec", "axes", axes, "a dict of sizes by axis")
         self.axes = {int(axis): size for axis, size in (axes or {}).items()}
         self.allow_last_axis_squeeze = allow_last_axis_squeeze
         self.name = name

@@ -104,7 +104,7 @@ class Layer(StatelessCalls):
         if unknown:
             raise unexpected_keywords(type(self).__name__, unknown, keywords_of(type(self)))
         super().__init__(name, trainable, dtype)
-        self.activity_regularizer = regularizers.get(activity_regularizer)
+        self.activity_regularizer = regularizers.get(activity_regularizer, "activity_regularizer")
         self.autocast = autocast
         self.supports_masking = False
         self.input_spec: Any = None  # one, or a list of them

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Shape, Tensor, flatten
+from ...engine.objects.arguments import check_numbers, listed
 from ...engine.ops.base import TensorLike
 from .input_spec import known_shape
 from .layer import Layer
@@ -227,6 +228,7 @@ class Concatenate(Merge):
 
     def __init__(self, axis: int = -1, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
+        check_numbers("Concatenate", axis=axis)
         self.axis = axis
 
     def build(self, input_shape: Sequence[Shape]) -> None:
@@ -280,7 +282,7 @@ class Dot(Merge):
 
     def __init__(self, axes: int | Sequence[int], normalize: bool = False, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
-        self.axes = axes if isinstance(axes, int) else tuple(axes)
+        self.axes = axes if isinstance(axes, int) else tuple(listed("Dot", "axes", axes, "an int or a pair of ints"))
         self.normalize = normalize
         if not isinstance(self.axes, int) and len(self.axes) != 2:
             raise ValueError(f"Dot: axes must be an int or a pair of ints, got axes={axes!r}.")

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.objects.arguments import listed
 from .dense import positive_int
 from .input_spec import InputSpec, known_shape
 from .layer import Layer
@@ -62,7 +63,7 @@ class Reshape(Layer):
     def __init__(self, target_shape: Sequence[int], **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self._build_at_init()
-        self.target_shape = tuple(target_shape)
+        self.target_shape = tuple(listed("Reshape", "target_shape", target_shape, "a tuple of sizes"))
         if not all(isinstance(size, (int, np.integer)) and size >= -1 for size in self.target_shape):
             raise ValueError(f"Reshape: sizes must be integers from 0 up, or -1, got target_shape={self.target_shape}.")
         if self.target_shape.count(-1) > 1:
@@ -96,7 +97,7 @@ class Permute(Layer):
 
     def __init__(self, dims: Sequence[int], **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
-        self.dims = tuple(dims)
+        self.dims = tuple(listed("Permute", "dims", dims, "a tuple of axes"))
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
             raise ValueError(
                 f"Permute: dims must hold each of 1 to {len(self.dims)} once, got dims={self.dims}. The batch, axis 0, "

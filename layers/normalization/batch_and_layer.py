@@ -10,6 +10,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor, as_dtype, result_type
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.arguments import check_numbers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ...engine.ops.collectives import is_replicated, sum_over_replicas
@@ -62,15 +63,16 @@ class LayerNormalization(Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.axis = given_axes(type(self).__name__, axis)
+        check_numbers(type(self).__name__, epsilon=epsilon)
         self.epsilon = epsilon
         self.center = center
         self.scale = scale
-        self.beta_initializer = initializers.get(beta_initializer)
-        self.gamma_initializer = initializers.get(gamma_initializer)
-        self.beta_regularizer = regularizers.get(beta_regularizer)
-        self.gamma_regularizer = regularizers.get(gamma_regularizer)
-        self.beta_constraint = constraints.get(beta_constraint)
-        self.gamma_constraint = constraints.get(gamma_constraint)
+        self.beta_initializer = initializers.get(beta_initializer, "beta_initializer")
+        self.gamma_initializer = initializers.get(gamma_initializer, "gamma_initializer")
+        self.beta_regularizer = regularizers.get(beta_regularizer, "beta_regularizer")
+        self.gamma_regularizer = regularizers.get(gamma_regularizer, "gamma_regularizer")
+        self.beta_constraint = constraints.get(beta_constraint, "beta_constraint")
+        self.gamma_constraint = constraints.get(gamma_constraint, "gamma_constraint")
         self.supports_masking = True
         self.autocast = False
 
@@ -162,6 +164,9 @@ class BatchNormalization(Layer):
         **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
+        owner = type(self).__name__
+        check_numbers(owner, momentum=momentum, epsilon=epsilon, renorm_momentum=renorm_momentum)
+        check_numbers(owner, axis=axis[0] if isinstance(axis, (list, tuple)) else axis)
         self.axis = int(axis[0]) if isinstance(axis, (list, tuple)) else int(axis)
         self.synchronized = bool(synchronized)
         self.renorm = renorm
@@ -171,14 +176,14 @@ class BatchNormalization(Layer):
         self.epsilon = float(epsilon)
         self.center = center
         self.scale = scale
-        self.beta_initializer = initializers.get(beta_initializer)
-        self.gamma_initializer = initializers.get(gamma_initializer)
-        self.moving_mean_initializer = initializers.get(moving_mean_initializer)
-        self.moving_variance_initializer = initializers.get(moving_variance_initializer)
-        self.beta_regularizer = regularizers.get(beta_regularizer)
-        self.gamma_regularizer = regularizers.get(gamma_regularizer)
-        self.beta_constraint = constraints.get(beta_constraint)
-        self.gamma_constraint = constraints.get(gamma_constraint)
+        self.beta_initializer = initializers.get(beta_initializer, "beta_initializer")
+        self.gamma_initializer = initializers.get(gamma_initializer, "gamma_initializer")
+        self.moving_mean_initializer = initializers.get(moving_mean_initializer, "moving_mean_initializer")
+        self.moving_variance_initializer = initializers.get(moving_variance_initializer, "moving_variance_initializer")
+        self.beta_regularizer = regularizers.get(beta_regularizer, "beta_regularizer")
+        self.gamma_regularizer = regularizers.get(gamma_regularizer, "gamma_regularizer")
+        self.beta_constraint = constraints.get(beta_constraint, "beta_constraint")
+        self.gamma_constraint = constraints.get(gamma_constraint, "gamma_constraint")
         self.supports_masking = True
         self.autocast = False
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 from ...engine import ops
 from ...engine.graph import Tensor, Variable, as_dtype, result_type
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.arguments import check_axis, check_numbers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ..core.input_spec import InputSpec, known_shape
 from ..core.layer import Layer
@@ -68,16 +69,18 @@ class GroupNormalization(Layer):
         if not isinstance(groups, int) or (groups <= 0 and groups != -1):
             raise ValueError(f"GroupNormalization: groups must be a positive integer, or -1, got groups={groups!r}.")
         self.groups = groups
+        check_axis(type(self).__name__, axis)
         self.axis = axis
+        check_numbers(type(self).__name__, epsilon=epsilon)
         self.epsilon = epsilon
         self.center = center
         self.scale = scale
-        self.beta_initializer = initializers.get(beta_initializer)
-        self.gamma_initializer = initializers.get(gamma_initializer)
-        self.beta_regularizer = regularizers.get(beta_regularizer)
-        self.gamma_regularizer = regularizers.get(gamma_regularizer)
-        self.beta_constraint = constraints.get(beta_constraint)
-        self.gamma_constraint = constraints.get(gamma_constraint)
+        self.beta_initializer = initializers.get(beta_initializer, "beta_initializer")
+        self.gamma_initializer = initializers.get(gamma_initializer, "gamma_initializer")
+        self.beta_regularizer = regularizers.get(beta_regularizer, "beta_regularizer")
+        self.gamma_regularizer = regularizers.get(gamma_regularizer, "gamma_regularizer")
+        self.beta_constraint = constraints.get(beta_constraint, "beta_constraint")
+        self.gamma_constraint = constraints.get(gamma_constraint, "gamma_constraint")
         self.supports_masking = True
         self.autocast = False
 
@@ -145,6 +148,7 @@ class RMSNormalization(Layer):
     def __init__(self, axis: int | Sequence[int] = -1, epsilon: float = 1e-6, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.axis = given_axes(type(self).__name__, axis)
+        check_numbers(type(self).__name__, epsilon=epsilon)
         self.epsilon = epsilon
         self.supports_masking = True
 

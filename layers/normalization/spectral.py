@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import initializers
+from ...engine.objects.arguments import check_numbers
 from ..core.calling import signature_of
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
@@ -44,6 +45,7 @@ class SpectralNormalization(Layer):
     def __init__(self, layer: Layer, power_iterations: int = 1, **kwargs: Unpack[LayerOptions]) -> None:
         if not isinstance(layer, Layer):
             raise ValueError(f"SpectralNormalization takes a layer, got {layer!r}.")
+        check_numbers("SpectralNormalization", power_iterations=power_iterations)
         if power_iterations <= 0:
             raise ValueError(f"SpectralNormalization: power_iterations must be positive, got {power_iterations}.")
         super().__init__(**kwargs)

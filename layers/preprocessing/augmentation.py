@@ -10,10 +10,11 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.objects.arguments import check_numbers, check_optional_numbers, floats
 from ...engine.ops.random import samplers as random
 from ..core.layer_config import config_from_signature
 from .box_formats import Size, warped_sides
-from .images import RandomImageLayer, Transformation, check_choice, factor_pair
+from .images import RandomImageLayer, Transformation, check_choice, factor_pair, value_pair
 
 if TYPE_CHECKING:
     from ...engine.ops.arrays.shaping import DimLike
@@ -44,6 +45,7 @@ class RandomWarp(RandomImageLayer):
         check_choice(self, "interpolation", interpolation, _INTERPOLATIONS)
         self.fill_mode = fill_mode
         self.interpolation = interpolation
+        check_numbers(f"Layer {self.name!r}", fill_value=fill_value)
         self.fill_value = fill_value
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
@@ -228,7 +230,7 @@ class RandomContrast(RandomImageLayer):
     ) -> None:
         super().__init__(seed, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
-        self.value_range = tuple(value_range)
+        self.value_range = value_pair(self, value_range)
 
     def draw(self, images: Tensor) -> Transformation:
         return {"contrast": self._uniform(images, 1.0 - self.factor[0], 1.0 + self.factor[1])}
@@ -310,8 +312,12 @@ class RandomErasing(RandomImageLayer):
         super().__init__(seed, data_format, **kwargs)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
         self.scale = factor_pair(self, scale, "scale", (0, 1))
+        if isinstance(fill_value, (list, tuple)):
+            floats(f"Layer {self.name!r}", "fill_value", fill_value)
+        else:
+            check_optional_numbers(f"Layer {self.name!r}", fill_value=fill_value)
         self.fill_value = fill_value
-        self.value_range = tuple(value_range)
+        self.value_range = value_pair(self, value_range)
 
     def draw(self, images: Tensor) -> Transformation:
         height, width = self._size(images)

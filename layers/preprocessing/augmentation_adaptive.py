@@ -9,6 +9,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.objects.arguments import check_numbers
 from ..core.layer_config import config_from_signature
 from .images import ImageLayer, Transformation, rescaled, value_pair
 
@@ -60,6 +61,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
                 f"Layer {self.name!r}: tile_grid_size must be a pair of positive integers, got {tile_grid_size!r}."
             )
         self.value_range = value_pair(self, value_range)
+        check_numbers(f"Layer {self.name!r}", clip_limit=clip_limit)
         self.clip_limit = clip_limit
         self.tile_grid_size = (grid[0], grid[1])
 

@@ -310,14 +310,14 @@ class RandomColorJitter(RandomImageLayer):
         self.saturation_factor = saturation_factor
         self.hue_factor = hue_factor
 
-        def made(kind: Any, factor: object) -> Any:
+        def made(kind: Any, name: str, factor: object, bounds: tuple[float, float]) -> Any:
             options = {"value_range": self.value_range, "seed": seed, "data_format": data_format, "dtype": self.dtype}
-            return None if factor is None else kind(factor, **options)
+            return None if factor is None else kind(factor_pair(self, factor, name, bounds), **options)
 
-        self.random_brightness = made(RandomBrightness, brightness_factor)
-        self.random_contrast = made(RandomContrast, contrast_factor)
-        self.random_saturation = made(RandomSaturation, saturation_factor)
-        self.random_hue = made(RandomHue, hue_factor)
+        self.random_brightness = made(RandomBrightness, "brightness_factor", brightness_factor, (-1, 1))
+        self.random_contrast = made(RandomContrast, "contrast_factor", contrast_factor, (0, 1))
+        self.random_saturation = made(RandomSaturation, "saturation_factor", saturation_factor, (-1, 1))
+        self.random_hue = made(RandomHue, "hue_factor", hue_factor, (0, 1))
 
     @property
     def _changes(self) -> list[RandomImageLayer]:

@@ -9,6 +9,7 @@ from ...engine import ops
 from ...engine.control_flow import switch
 from ...engine.control_flow.scan import fori_loop
 from ...engine.graph import Tensor
+from ...engine.objects.arguments import listed
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ...engine.ops.base import TensorLike
 from ...engine.ops.random import samplers as random
@@ -263,10 +264,10 @@ class Pipeline(Layer):
 
     def __init__(self, layers: Sequence[Layer], name: str | None = None, **kwargs: Unpack[UnnamedOptions]) -> None:
         super().__init__(name=name, **kwargs)
-        for layer in layers:
+        self._pipeline_layers = listed("Pipeline", "layers", layers, "a list of layers")
+        for layer in self._pipeline_layers:
             if not isinstance(layer, Layer):
                 raise ValueError(f"Pipeline takes a list of layers, got {layer!r} of type {type(layer).__name__}.")
-        self._pipeline_layers = list(layers)
         self.autocast = False
         self.supports_masking = True
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.objects.arguments import check_numbers
 from ...engine.ops.random import samplers as random
 from ...engine.ops.random.keys import take_key
 from ...engine.ops.signal.warping import homography
@@ -117,6 +118,7 @@ class RandomPerspective(RandomImageLayer):
         check_choice(self, "interpolation", interpolation, _INTERPOLATIONS)
         self.scale = scale
         self.interpolation = interpolation
+        check_numbers(f"Layer {self.name!r}", fill_value=fill_value)
         self.fill_value = fill_value
 
     def draw(self, images: Tensor) -> Transformation:
@@ -240,6 +242,7 @@ class RandomElasticTransform(RandomImageLayer):
         check_choice(self, "fill_mode", fill_mode, _FILL_MODES)
         self.interpolation = interpolation
         self.fill_mode = fill_mode
+        check_numbers(f"Layer {self.name!r}", fill_value=fill_value)
         self.fill_value = fill_value
         self.value_range = value_pair(self, value_range)
 

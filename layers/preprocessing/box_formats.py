@@ -19,7 +19,7 @@ def known_format(name: str, what: str) -> tuple[bool, str]:
     Raises:
         ValueError: there is no such format; the message begins with `what`.
     """
-    lower = name.lower()
+    lower = str(name).lower()
     rest = lower.removeprefix("rel_")
     if rest not in _FORMATS:
         raise ValueError(f"{what} must be one of {', '.join(_FORMATS)} or rel_...; got {name!r}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
+from ...engine.objects.arguments import check_numbers
 from ..core.layer_config import config_from_signature
 from .images import ImageLayer
 
@@ -47,6 +48,7 @@ class MaxNumBoundingBoxes(ImageLayer):
         if not isinstance(max_number, int) or isinstance(max_number, bool) or max_number < 1:
             raise ValueError(f"Layer {self.name!r}: max_number must be a positive integer, got {max_number!r}.")
         self.max_number = max_number
+        check_numbers(f"Layer {self.name!r}", fill_value=fill_value)
         self.fill_value = fill_value
 
     def call(self, data: object, training: bool | None = True) -> Any:

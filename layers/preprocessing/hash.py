@@ -10,6 +10,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.common.dtypes import is_floating, is_integer, string
 from ...engine.graph import Tensor
+from ...engine.objects.arguments import check_numbers, check_optional_numbers
 from ...engine.objects.floats import floatx
 from ...engine.ops.base import apply
 from ...engine.ops.text.hashing import CrossedBins, HashBins
@@ -83,6 +84,7 @@ class Hashing(PreprocessingLayer):
         if kwargs.get("dtype") is None:
             kwargs["dtype"] = "int64" if output_mode == "int" else floatx()
         super().__init__(**kwargs)
+        check_optional_numbers(f"Layer {self.name!r}", num_bins=num_bins)
         if num_bins is None or num_bins <= 0:
             raise ValueError(f"Layer {self.name!r}: num_bins must be at least 1, got num_bins={num_bins}.")
         self.output_mode = check_mode(self, output_mode, ("int", *ENCODED_MODES), sparse)
@@ -133,6 +135,7 @@ class HashedCrossing(PreprocessingLayer):
     ) -> None:
         super().__init__(dtype="int64" if output_mode == "int" and dtype is None else dtype, **kwargs)
         self.output_mode = check_mode(self, output_mode, ("int", "one_hot"), sparse)
+        check_numbers(f"Layer {self.name!r}", num_bins=num_bins)
         self.num_bins = num_bins
         self.sparse = sparse
         self.autocast = False

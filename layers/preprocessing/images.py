@@ -15,6 +15,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.common.dtypes import is_integer
 from ...engine.graph import Tensor
+from ...engine.objects.arguments import check_numbers
 from ...engine.ops.random import samplers as random
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -307,6 +308,7 @@ class Resizing(ImageLayer):
         self.crop_to_aspect_ratio = crop_to_aspect_ratio
         self.pad_to_aspect_ratio = pad_to_aspect_ratio
         self.fill_mode = fill_mode
+        check_numbers(f"Layer {self.name!r}", fill_value=fill_value)
         self.fill_value = fill_value
         self.antialias = bool(antialias)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import os
 from collections.abc import MutableMapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -19,6 +20,7 @@ from ...engine import ops
 from ...engine.common.claims import claim
 from ...engine.common.dtypes import is_integer, string
 from ...engine.graph import Tensor, Variable
+from ...engine.objects.arguments import check_numbers, check_optional_numbers, listed, refused
 from ...engine.objects.floats import floatx
 from ...engine.objects.trust import distrusts_files
 from ...engine.ops.base import TensorLike, apply, as_array
@@ -114,10 +116,14 @@ class IndexLookup(PreprocessingLayer):
         self.salt = salt_pair(salt, self.name)
         self.autocast = False
         self._build_at_init()
-        self.input_vocabulary = None if isinstance(vocabulary, (str, os.PathLike)) else _listed(vocabulary)
-        self.input_idf_weights = _listed(idf_weights)
+        self.input_vocabulary = (
+            None
+            if isinstance(vocabulary, (str, os.PathLike))
+            else _listed(f"Layer {self.name!r}", "vocabulary", vocabulary)
+        )
+        self.input_idf_weights = _listed(f"Layer {self.name!r}", "idf_weights", idf_weights)
         self._has_input_vocabulary = vocabulary is not None if has_input_vocabulary is None else has_input_vocabulary
-        self._check_arguments(vocabulary)
+        self._check_arguments(vocabulary, vocabulary_size)
         claim((num_oov_indices,), _BYTES_A_TOKEN, f"Layer {self.name!r}: num_oov_indices={num_oov_indices}")
         self._table = _Table(self._key_type)
         self._tokens = Variable(self._as_tokens([]), shape=(None,), trainable=False, name="tokens")
@@ -130,12 +136,19 @@ class IndexLookup(PreprocessingLayer):
         if vocabulary is not None:
             self.set_vocabulary(vocabulary, idf_weights)
 
-    def _check_arguments(self, vocabulary: object) -> None:
+    def _check_arguments(self, vocabulary: object, vocabulary_size: int | None) -> None:
         limit, idf = self.max_tokens, self.input_idf_weights
+        owner = f"Layer {self.name!r}"
+        check_optional_numbers(owner, max_tokens=limit, vocabulary_size=vocabulary_size)
+        check_numbers(owner, num_oov_indices=self.num_oov_indices)
         if limit is not None and limit <= 1:
             raise self._wrong(f"max_tokens must be greater than 1, got max_tokens={limit}")
         if self.pad_to_max_tokens and limit is None:
             raise self._wrong("pad_to_max_tokens=True needs max_tokens")
+        kinds, words = ((str, bytes), "a string") if self.vocabulary_dtype == "string" else (Integral, "an integer")
+        for name, token in (("mask_token", self.mask_token), ("oov_token", self.oov_token)):
+            if token is not None and not isinstance(token, kinds):
+                raise refused(owner, name, token, words)
         if self.num_oov_indices < 0:
             raise self._wrong(f"num_oov_indices must not be negative, got num_oov_indices={self.num_oov_indices}")
         if self.oov_method not in ("floormod", "farmhash"):
@@ -230,7 +243,7 @@ class IndexLookup(PreprocessingLayer):
             raise self._wrong(f"set_vocabulary with output_mode={self.output_mode!r} {need} idf_weights")
         if isinstance(vocabulary, (str, os.PathLike)):
             vocabulary = self._read_file(Path(vocabulary))
-        given = _listed(vocabulary)
+        given = _listed(f"Layer {self.name!r}", "vocabulary", vocabulary)
         if not given:
             raise self._wrong("the vocabulary is empty; it must hold at least one term")
         start = self._token_start()
@@ -431,11 +444,11 @@ class IndexLookup(PreprocessingLayer):
             self.set_vocabulary(terms, idf)
 
 
-def _listed(values: Any) -> list[Any] | None:
+def _listed(layer: str, name: str, values: Any) -> list[Any] | None:
     """A vocabulary or weights as a list of Python values."""
     if values is None:
         return None
-    items: Sequence[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    items: Sequence[Any] = values.tolist() if isinstance(values, np.ndarray) else listed(layer, name, values, "a list")
     return [
         item.decode() if isinstance(item, bytes) else item.item() if isinstance(item, np.generic) else item
         for item in items

@@ -11,6 +11,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Tensor, Variable, as_dtype
 from ...engine.graph.state.initial_values import Later
+from ...engine.objects.arguments import check_numbers, check_optional_numbers, floats, listed
 from ...engine.objects.floats import floatx
 from ...engine.ops.base import TensorLike, as_array
 from ..core.layer_config import config_from_signature
@@ -54,9 +55,10 @@ class Normalization(PreprocessingLayer):
         **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
-        self.axis = () if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-        self.input_mean = None if mean is None else np.asarray(mean, "float64")
-        self.input_variance = None if variance is None else np.asarray(variance, "float64")
+        axes = () if axis is None else (axis,) if isinstance(axis, int) else axis
+        self.axis = tuple(listed(f"Layer {self.name!r}", "axis", axes, "an int or several, or None"))
+        self.input_mean = None if mean is None else floats(f"Layer {self.name!r}", "mean", mean)
+        self.input_variance = None if variance is None else floats(f"Layer {self.name!r}", "variance", variance)
         self.invert = invert
         self.supports_masking = True
         self._check_given()
@@ -220,6 +222,8 @@ class Discretization(PreprocessingLayer):
         self.output_mode = check_mode(self, output_mode, ("int", *ENCODED_MODES), sparse)
         if (bin_boundaries is None) == (num_bins is None):
             raise ValueError(f"Layer {self.name!r} needs either bin_boundaries or num_bins.")
+        check_optional_numbers(f"Layer {self.name!r}", num_bins=num_bins)
+        check_numbers(f"Layer {self.name!r}", epsilon=epsilon)
         if num_bins is not None and num_bins < 1:
             raise ValueError(f"Layer {self.name!r}: num_bins must be at least 1, got num_bins={num_bins}.")
         self.num_bins = num_bins
@@ -368,6 +372,7 @@ class CategoryEncoding(PreprocessingLayer):
     ) -> None:
         super().__init__(**kwargs)
         self.output_mode = check_mode(self, output_mode, ENCODED_MODES, sparse)
+        check_optional_numbers(f"Layer {self.name!r}", num_tokens=num_tokens)
         if num_tokens is None or num_tokens < 1:
             raise ValueError(
                 f"Layer {self.name!r}: num_tokens must be at least 1, got num_tokens={num_tokens}. If the number is "

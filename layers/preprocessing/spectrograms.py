@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...engine import ops
 from ...engine.common.dtypes import is_floating
 from ...engine.graph import Tensor
+from ...engine.objects.arguments import check_numbers, check_optional_numbers
 from ...engine.objects.fourier_windows import check_window
 from ...engine.objects.initializers import STFT
 from ...engine.ops.base import TensorLike
@@ -83,6 +84,8 @@ class STFTSpectrogram(Layer):
         self._check_choice("scaling", scaling, (None, "density", "spectrum"))
         self._check_choice("padding", padding, ("valid", "same"))
         self._check_choice("data_format", data_format, (None, "channels_last", "channels_first"))
+        check_numbers(f"Layer {self.name!r}", frame_length=frame_length)
+        check_optional_numbers(f"Layer {self.name!r}", frame_step=frame_step, fft_length=fft_length)
         if frame_step is not None and not 1 <= frame_step <= frame_length:
             raise ValueError(
                 f"Layer {self.name!r}: frame_step must be between 1 and frame_length={frame_length}, got {frame_step}."
@@ -216,6 +219,14 @@ class MelSpectrogram(Layer):
         **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
+        check_numbers(
+            f"Layer {self.name!r}", fft_length=fft_length, sequence_stride=sequence_stride, sampling_rate=sampling_rate
+        )
+        check_numbers(
+            f"Layer {self.name!r}", num_mel_bins=num_mel_bins, min_freq=min_freq, top_db=top_db, mag_exp=mag_exp
+        )
+        check_numbers(f"Layer {self.name!r}", min_power=min_power, ref_power=ref_power)
+        check_optional_numbers(f"Layer {self.name!r}", sequence_length=sequence_length, max_freq=max_freq)
         self.fft_length = fft_length
         self.sequence_stride = sequence_stride
         self.sequence_length = sequence_length or fft_length

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...engine.graph import Variable, eagerly
 from ...engine.objects import initializers
+from ...engine.objects.arguments import check_optional_numbers
 from ...engine.objects.identifiers import InitializerLike
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -40,6 +41,7 @@ class AdaptableLayer(Layer):
         self, *, lora_rank: int | None = None, lora_alpha: float | None = None, **kwargs: Unpack[LayerOptions]
     ) -> None:
         super().__init__(**kwargs)
+        check_optional_numbers(type(self).__name__, lora_rank=lora_rank, lora_alpha=lora_alpha)
         self.lora_rank = lora_rank
         self.lora_alpha = lora_rank if lora_alpha is None else lora_alpha
         self.lora_enabled = False

@@ -53,9 +53,9 @@ class Bidirectional(Layer):
         backward_layer: Layer | None = None,
         **kwargs: Unpack[LayerOptions],
     ) -> None:
-        for given in (layer, backward_layer):
+        for name, given in (("layer", layer), ("backward_layer", backward_layer)):
             if not (isinstance(given, Layer) or given is backward_layer is None):
-                raise ValueError(f"Bidirectional takes recurrent layers, such as LSTM(units), got {given!r}.")
+                raise ValueError(f"Bidirectional takes recurrent layers, such as LSTM(units), got {name}={given!r}.")
         if merge_mode is not None and merge_mode not in _MERGES:
             raise ValueError(
                 f"Bidirectional: merge_mode must be one of {', '.join(map(repr, _MERGES))} or None, got {merge_mode!r}."

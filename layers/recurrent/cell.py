@@ -12,6 +12,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import Shape, Tensor, Variable
 from ...engine.objects import activations, constraints, initializers, regularizers
+from ...engine.objects.arguments import check_numbers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.random import samplers as random
 from ..core.calling import map_leaves, signature_of
@@ -195,17 +196,17 @@ class RecurrentCell(Layer):
         self.units = positive_int(type(self).__name__, "units", units)
         self.activation = activations.get(activation)
         self.use_bias = use_bias
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.recurrent_initializer = initializers.get(recurrent_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.recurrent_regularizer = regularizers.get(recurrent_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
-        self.recurrent_constraint = constraints.get(recurrent_constraint)
-        self.bias_constraint = constraints.get(bias_constraint)
-        self.dropout = _within_one(dropout)
-        self.recurrent_dropout = _within_one(recurrent_dropout)
+        self.kernel_initializer = initializers.get(kernel_initializer, "kernel_initializer")
+        self.recurrent_initializer = initializers.get(recurrent_initializer, "recurrent_initializer")
+        self.bias_initializer = initializers.get(bias_initializer, "bias_initializer")
+        self.kernel_regularizer = regularizers.get(kernel_regularizer, "kernel_regularizer")
+        self.recurrent_regularizer = regularizers.get(recurrent_regularizer, "recurrent_regularizer")
+        self.bias_regularizer = regularizers.get(bias_regularizer, "bias_regularizer")
+        self.kernel_constraint = constraints.get(kernel_constraint, "kernel_constraint")
+        self.recurrent_constraint = constraints.get(recurrent_constraint, "recurrent_constraint")
+        self.bias_constraint = constraints.get(bias_constraint, "bias_constraint")
+        self.dropout = _within_one(type(self).__name__, "dropout", dropout)
+        self.recurrent_dropout = _within_one(type(self).__name__, "recurrent_dropout", recurrent_dropout)
         self.implementation = 1 if acts(self.recurrent_dropout) else implementation or 2
         self.seed = seed
         self.seed_generator = random.SeedGenerator(seed)
@@ -304,6 +305,7 @@ def forget_gate_of_ones(initializer: Callable[..., Any], units: int) -> Callable
     return first
 
 
-def _within_one(rate: Rate) -> Rate:
+def _within_one(cell: str, name: str, rate: Rate) -> Rate:
     """A rate as a number from 0 to 1, as Keras cuts it off; of a tensor the value is not known yet."""
+    check_numbers(cell, **{name: rate})
     return rate if isinstance(rate, (Tensor, Variable)) else min(1.0, max(0.0, rate))

@@ -90,7 +90,7 @@ class ConvLSTMCell(RecurrentCell):
         self.data_format = check_data_format(data_format)
         self.dilation_rate = axis_sizes(layer, "dilation_rate", dilation_rate, rank)
         check_dilation(layer, self.strides, self.dilation_rate)
-        self.recurrent_activation = activations.get(recurrent_activation)
+        self.recurrent_activation = activations.get(recurrent_activation, "recurrent_activation")
         self.unit_forget_bias = unit_forget_bias
         self.input_spec = InputSpec(ndim=rank + 2)
 

@@ -76,7 +76,7 @@ class GRUCell(RecurrentCell):
             seed=seed,
             **kwargs,
         )
-        self.recurrent_activation = activations.get(recurrent_activation)
+        self.recurrent_activation = activations.get(recurrent_activation, "recurrent_activation")
         self.reset_after = reset_after
 
     @property

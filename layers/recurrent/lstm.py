@@ -78,7 +78,7 @@ class LSTMCell(RecurrentCell):
             seed=seed,
             **kwargs,
         )
-        self.recurrent_activation = activations.get(recurrent_activation)
+        self.recurrent_activation = activations.get(recurrent_activation, "recurrent_activation")
         self.unit_forget_bias = unit_forget_bias
 
     def _first_bias(self) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.arguments import check_numbers, check_optional_numbers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ..core.dense import positive_int
@@ -60,9 +61,9 @@ class PeepholeLSTMCell(LSTMCell):
     ) -> None:
         super().__init__(units, **kwargs)
         self.cell_clip = _limit(type(self).__name__, "cell_clip", cell_clip)
-        self.peephole_initializer = initializers.get(peephole_initializer)
-        self.peephole_regularizer = regularizers.get(peephole_regularizer)
-        self.peephole_constraint = constraints.get(peephole_constraint)
+        self.peephole_initializer = initializers.get(peephole_initializer, "peephole_initializer")
+        self.peephole_regularizer = regularizers.get(peephole_regularizer, "peephole_regularizer")
+        self.peephole_constraint = constraints.get(peephole_constraint, "peephole_constraint")
 
     def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         peepholes = WeightSpec("peephole_kernel", (3, self.units), options="peephole", present=self.has_peepholes)
@@ -141,9 +142,9 @@ class ProjectedLSTMCell(PeepholeLSTMCell):
         self.num_proj = positive_int("ProjectedLSTMCell", "num_proj", num_proj)
         self.use_peepholes = self.has_peepholes = use_peepholes
         self.proj_clip = _limit("ProjectedLSTMCell", "proj_clip", proj_clip)
-        self.projection_initializer = initializers.get(projection_initializer)
-        self.projection_regularizer = regularizers.get(projection_regularizer)
-        self.projection_constraint = constraints.get(projection_constraint)
+        self.projection_initializer = initializers.get(projection_initializer, "projection_initializer")
+        self.projection_regularizer = regularizers.get(projection_regularizer, "projection_regularizer")
+        self.projection_constraint = constraints.get(projection_constraint, "projection_constraint")
         self.state_size = [self.num_proj, self.units]
         self.output_size = self.num_proj
 
@@ -200,8 +201,9 @@ class LayerNormLSTMCell(LSTMCell):
         **kwargs: Unpack[LSTMCellOptions],
     ) -> None:
         super().__init__(units, **kwargs)
-        self.norm_gamma_initializer = initializers.get(norm_gamma_initializer)
-        self.norm_beta_initializer = initializers.get(norm_beta_initializer)
+        self.norm_gamma_initializer = initializers.get(norm_gamma_initializer, "norm_gamma_initializer")
+        self.norm_beta_initializer = initializers.get(norm_beta_initializer, "norm_beta_initializer")
+        check_numbers("LayerNormLSTMCell", norm_epsilon=norm_epsilon)
         self.norm_epsilon = norm_epsilon
         self.kernel_norm = self._norm("kernel_norm")
         self.recurrent_norm = self._norm("recurrent_norm")
@@ -248,6 +250,7 @@ def _limit(cell: str, name: str, value: float | None) -> float | None:
     Raises:
         ValueError: it is not positive.
     """
+    check_optional_numbers(cell, **{name: value})
     if value is not None and not value > 0:
         raise ValueError(f"{cell}: {name} must be a positive number or None, got {name}={value!r}.")
     return value

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine.graph import Tensor, flatten
+from ...engine.objects.arguments import listed
 from ...engine.ops.base import TensorLike
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -32,9 +33,9 @@ class StackedRNNCells(Layer):
 
     def __init__(self, cells: Sequence[CellLike], **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
-        for cell in cells:
+        self.cells: list[Any] = listed("StackedRNNCells", "cells", cells, "a list of cells")  # of the user's classes
+        for cell in self.cells:
             check_cell(cell)
-        self.cells: list[Any] = list(cells)  # of the user's classes
 
     @property
     def state_size(self) -> list[Any]:

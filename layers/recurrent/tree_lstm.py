@@ -108,20 +108,20 @@ class TreeLSTM(Layer):
         self.units = positive_int("TreeLSTM", "units", units)
         self.arity = None if arity is None else positive_int("TreeLSTM", "arity", arity)
         self.activation = activations.get(activation)
-        self.recurrent_activation = activations.get(recurrent_activation)
+        self.recurrent_activation = activations.get(recurrent_activation, "recurrent_activation")
         self.use_bias = use_bias
         self.unit_forget_bias = unit_forget_bias
         self.return_nodes = return_nodes
         self.implementation = implementation
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.recurrent_initializer = initializers.get(recurrent_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.recurrent_regularizer = regularizers.get(recurrent_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
-        self.kernel_constraint = constraints.get(kernel_constraint)
-        self.recurrent_constraint = constraints.get(recurrent_constraint)
-        self.bias_constraint = constraints.get(bias_constraint)
+        self.kernel_initializer = initializers.get(kernel_initializer, "kernel_initializer")
+        self.recurrent_initializer = initializers.get(recurrent_initializer, "recurrent_initializer")
+        self.bias_initializer = initializers.get(bias_initializer, "bias_initializer")
+        self.kernel_regularizer = regularizers.get(kernel_regularizer, "kernel_regularizer")
+        self.recurrent_regularizer = regularizers.get(recurrent_regularizer, "recurrent_regularizer")
+        self.bias_regularizer = regularizers.get(bias_regularizer, "bias_regularizer")
+        self.kernel_constraint = constraints.get(kernel_constraint, "kernel_constraint")
+        self.recurrent_constraint = constraints.get(recurrent_constraint, "recurrent_constraint")
+        self.bias_constraint = constraints.get(bias_constraint, "bias_constraint")
         self.supports_masking = True
 
     # --- weights --------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor, Variable
+from ...engine.objects.arguments import check_numbers
 from ...engine.ops.random import samplers as random
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
@@ -108,6 +109,7 @@ class GaussianNoise(Layer):
 
     def __init__(self, stddev: float, seed: int | None = None, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
+        check_numbers("GaussianNoise", stddev=stddev)
         if not isinstance(stddev, (Tensor, Variable)) and stddev < 0:
             raise ValueError(f"GaussianNoise: stddev must not be negative, got stddev={stddev}.")
         self.stddev = stddev

@@ -88,8 +88,8 @@ class SampledSoftmax(Layer):
                 raise ValueError(f"SampledSoftmax: {name} must be at most num_classes={num_classes}, got {value}.")
         self.num_shards, self.partition, self.devices = num_shards, partition, devices
         self.embedding = _checked_embedding(embedding, num_classes)
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
+        self.kernel_initializer = initializers.get(kernel_initializer, "kernel_initializer")
+        self.bias_initializer = initializers.get(bias_initializer, "bias_initializer")
         self.seed = seed
         self.seed_generator = random.SeedGenerator(seed)
         self.is_tied = embedding is not None

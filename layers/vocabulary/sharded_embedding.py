@@ -9,6 +9,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.graph.state.sharded import rows_of_shards
 from ...engine.objects import constraints, initializers, regularizers
+from ...engine.objects.arguments import listed
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.neural.embedding import STRATEGIES
 from ..core.dense import positive_int
@@ -80,15 +81,17 @@ class ShardedEmbedding(Layer):
             )
         if partition not in STRATEGIES:
             raise ValueError(f"ShardedEmbedding: partition must be 'mod' or 'div', got {partition!r}.")
+        if devices is not None:
+            devices = listed("ShardedEmbedding", "devices", devices, "a list of names")
         if devices is not None and len(devices) != num_shards:
             raise ValueError(
                 f"ShardedEmbedding: devices must name one for each of num_shards={num_shards}, got {len(devices)}."
             )
         self.partition = partition
         self.devices = None if devices is None else list(devices)
-        self.embeddings_initializer = initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = constraints.get(embeddings_constraint)
+        self.embeddings_initializer = initializers.get(embeddings_initializer, "embeddings_initializer")
+        self.embeddings_regularizer = regularizers.get(embeddings_regularizer, "embeddings_regularizer")
+        self.embeddings_constraint = constraints.get(embeddings_constraint, "embeddings_constraint")
         self.mask_zero = mask_zero
         self.supports_masking = mask_zero
         self.autocast = False

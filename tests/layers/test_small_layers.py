@@ -146,7 +146,7 @@ def test_lambda_with_arguments_and_mask() -> None:
         (lambda: layers.Dense(0), "units must be a positive integer, got units=0"),
         (lambda: layers.Dense(2.5), "units must be a positive integer"),  # pyright: ignore[reportArgumentType]
         (lambda: layers.Dense(2, activation="rellu"), "Unknown activation 'rellu'. Did you mean 'relu'"),
-        (lambda: layers.Dense(2, kernel_initializer="he"), "Unknown initializer 'he'"),
+        (lambda: layers.Dense(2, kernel_initializer="he"), "Unknown kernel_initializer 'he'"),
         (lambda: layers.Dropout(1.5), r"rate must be within \[0, 1\]"),
         (lambda: layers.Embedding(0, 3), "input_dim must be a positive integer"),
         (lambda: layers.Permute((0, 1)), "each of 1 to 2 once"),

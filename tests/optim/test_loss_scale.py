@@ -118,7 +118,7 @@ def test_config_of_older_files_and_errors():
         optim.LossScaleOptimizer(optim.SGD(), clipnorm=1)
     with pytest.raises(TypeError, match="unexpected keyword argument 'scale'"):
         optim.LossScaleOptimizer(optim.SGD(), scale=1)
-    with pytest.raises(ValueError, match="takes an optimizer that makes the steps; got 'sgd'"):
+    with pytest.raises(ValueError, match="takes an optimizer that makes the steps; got inner_optimizer='sgd'"):
         optim.LossScaleOptimizer("sgd")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="takes an optimizer that makes the steps"):
         optim.LossScaleOptimizer(scaled())

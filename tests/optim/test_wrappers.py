@@ -225,7 +225,7 @@ def test_two_guards_in_one_another() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: optim.Lookahead("sgd"), r"Lookahead takes an optimizer .*got 'sgd'. Make one first"),  # pyright: ignore[reportArgumentType]
+        (lambda: optim.Lookahead("sgd"), r"Lookahead takes an optimizer .*got optimizer='sgd'. Make one first"),  # pyright: ignore[reportArgumentType]
         (lambda: optim.Lookahead(optim.LBFGS()), "LBFGS computes losses on its way. Use it alone"),
         (lambda: optim.Lookahead(optim.SGD(), 0), "Lookahead: sync_period must be at least 1; got 0"),
         (lambda: optim.Lookahead(optim.SGD(), 1, 2.0), r"slow_step_size must be in \[0, 1\]; got 2.0"),

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -470,6 +471,10 @@ def shuffle(x: TensorLike, axis: int = 0, seed: Any = None) -> Tensor:
     return take(tensor, apply(op, own_key(take_key(seed)), convert_to_tensor(size, dtypes.int32)), axis=axis)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, (Real, np.ndarray))
+
+
 def checked_rate(caller: str, rate: Any, below_one: bool = False) -> Any:
     """A rate of dropout, which may be a scalar tensor or a variable: then its value is known when the graph runs.
 
@@ -484,6 +489,8 @@ def checked_rate(caller: str, rate: Any, below_one: bool = False) -> Any:
     if isinstance(rate, (Tensor, Variable)):
         if rate.shape not in ((), None) or not dtypes.is_floating(rate.dtype):
             raise ValueError(f"{caller}: rate must be a number or a floating-point scalar, got {rate!r}.")
+    elif not _is_number(rate):
+        raise ValueError(f"{caller}: rate must be a number or a floating-point scalar, got {rate!r}.")
     elif not 0 <= rate <= 1 or (below_one and rate == 1):
         raise ValueError(f"{caller}: rate must be within [0, 1{')' if below_one else ']'}, got rate={rate}.")
     return rate
