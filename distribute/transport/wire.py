@@ -9,6 +9,7 @@ come.
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 import sys
@@ -29,6 +30,7 @@ MOST_HEAD = 1 << 30
 MOST_ARRAYS = 1 << 20
 _MOST_RANK = 64
 _HUGE = 1 << 46  # bytes of an array that no task can hold
+_SHORT_TABLE = 256  # bytes; what was read of such tables is kept
 _SHARED = 0x80  # of the rank: the array is in shared memory
 
 _PLACE = struct.Struct("<QQ")  # the slab, and the first byte there
@@ -122,7 +124,7 @@ def encode(kind: int, head: bytes, arrays: Sequence[Any] = (), share: Share | No
     for array in arrays:
         place = None if share is None else share(array)
         if place is not None:
-            entries.append(_description(array, _SHARED) + _PLACE.pack(*place))
+            entries.append(_description(array.dtype, array.shape, _SHARED) + _PLACE.pack(*place))
             continue
         entry, payload = _entry(array)
         entries.append(entry)
@@ -139,7 +141,7 @@ def encode_document(kind: int, document: Any, arrays: Sequence[Any] = ()) -> lis
 
 def _entry(value: Any) -> tuple[bytes, Any]:
     array = np.asarray(value, order="C")
-    entry = _description(array)
+    entry = _description(array.dtype, array.shape)
     if sys.byteorder == "big" or array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     if array.nbytes < 64:
@@ -148,9 +150,10 @@ def _entry(value: Any) -> tuple[bytes, Any]:
     return entry, memoryview(payload)
 
 
-def _description(array: Any, marks: int = 0) -> bytes:
-    name = name_of(array.dtype).encode()
-    return struct.pack(f"<BB{array.ndim}Q", len(name), array.ndim | marks, *array.shape) + name
+@functools.lru_cache(1024)
+def _description(dtype: Any, shape: tuple[int, ...], marks: int = 0) -> bytes:
+    name = name_of(dtype).encode()
+    return struct.pack(f"<BB{len(shape)}Q", len(name), len(shape) | marks, *shape) + name
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -268,7 +271,7 @@ class Decoder:
                 self._aim(_bytes_of(array))
                 return None, position
             if array.nbytes:
-                _bytes_of(array)[:] = np.frombuffer(self._scratch, np.uint8, array.nbytes, position)
+                array[...] = np.ndarray(array.shape, array.dtype, self._scratch, position)
                 position += array.nbytes
         return _frame(kind, text, arrays), position
 
@@ -311,8 +314,21 @@ def _bytes_of(array: Any) -> Any:
 
 def _tabled(table: memoryview, count: int, shared: Shared | None) -> tuple[list[Any], list[Any]]:
     """Arrays as a table says, and those of them whose values follow."""
+    read = _known_entries if len(table) <= _SHORT_TABLE else _entries
     made: list[Any] = []
     waiting: list[Any] = []
+    for dtype, shape, place in read(bytes(table), count):
+        if place is None:
+            made.append(_empty(shape, dtype))
+            waiting.append(made[-1])
+        else:
+            made.append(_lying(*place, dtype, shape, shared))
+    return made, waiting
+
+
+def _entries(table: bytes, count: int) -> list[tuple[Any, tuple[int, ...], tuple[int, int] | None]]:
+    """Read a table: of each array its dtype, its shape, and its slab and first byte there if it is in shared memory."""
+    found: list[tuple[Any, tuple[int, ...], tuple[int, int] | None]] = []
     position = 0
     try:
         for _ in range(count):
@@ -322,27 +338,30 @@ def _tabled(table: memoryview, count: int, shared: Shared | None) -> tuple[list[
                 raise FrameError(f"an array has rank {rank}")
             shape = struct.unpack_from(f"<{rank}Q", table, position + 2)
             position += 2 + 8 * rank
-            name = bytes(table[position : position + length]).decode("ascii")
+            name = table[position : position + length].decode("ascii")
             position += length
-            if not marked & _SHARED:
-                made.append(_empty(shape, name))
-                waiting.append(made[-1])
-                continue
-            slab, offset = _PLACE.unpack_from(table, position)
-            position += _PLACE.size
-            made.append(_lying(slab, offset, shape, name, shared))
+            place: tuple[int, int] | None = None
+            if marked & _SHARED:
+                slab, offset = _PLACE.unpack_from(table, position)
+                position += _PLACE.size
+                place = slab, offset
+            found.append((_checked_dtype(shape, name), shape, place))
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise FrameError(f"the table of a frame's arrays is cut short: {error}") from None
     if position != len(table):
         raise FrameError("the table of a frame's arrays is longer than the arrays are many")
-    return made, waiting
+    return found
 
 
-def _lying(slab: int, offset: int, shape: tuple[int, ...], name: str, shared: Shared | None) -> Any:
+# A loop over tasks sends arrays of the same shapes and dtypes in each iteration.
+_known_entries = functools.lru_cache(1024)(_entries)
+
+
+def _lying(slab: int, offset: int, dtype: Any, shape: tuple[int, ...], shared: Shared | None) -> Any:
     if shared is None:
         raise FrameError(f"an array is in slab {slab}, and this connection has none")
     try:
-        return shared(slab, offset, _checked_dtype(shape, name), shape)
+        return shared(slab, offset, dtype, shape)
     except SlabError as error:
         raise FrameError(str(error)) from None
 
@@ -362,9 +381,9 @@ def _checked_dtype(shape: tuple[int, ...], name: str) -> Any:
     return dtype
 
 
-def _empty(shape: tuple[int, ...], name: str) -> Any:
-    dtype = _checked_dtype(shape, name)
+def _empty(shape: tuple[int, ...], dtype: Any) -> Any:
     try:
         return np.empty(shape, dtype)
     except (MemoryError, ValueError) as error:
-        raise FrameError(f"there is no memory for an array of shape {shape} and dtype {name}: {error}") from None
+        array = f"an array of shape {shape} and dtype {name_of(dtype)}"
+        raise FrameError(f"there is no memory for {array}: {error}") from None

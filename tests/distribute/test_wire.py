@@ -90,6 +90,18 @@ def test_large_arrays_are_read_into_their_own_memory():
     assert len(sizes) == 2
 
 
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_arrays_of_equal_frames_have_memory_of_their_own(piece: int):
+    decoder = Decoder()
+    written = [joined(encode(Kind.VALUE, b"", [np.full((2, 2), number, "float32")])) for number in range(3)]
+    first, second, third = (frame.arrays[0] for frame in read(b"".join(written), piece, decoder))
+    second += 5
+    assert [array.tolist() for array in (first, second, third)] == [[[n, n], [n, n]] for n in (0, 6, 2)]
+    for _ in range(2):
+        with pytest.raises(FrameError, match="float31"):
+            read(written[0].replace(b"float32", b"float31"), piece)
+
+
 def test_arrays_are_not_copied_when_they_are_written():
     array = np.zeros(1000)
     payload = encode(1, b"", [array])[-1]
