@@ -20,6 +20,7 @@ import anabranch as ab
 KERNEL = 0.005  # seconds that a layer of the chain waits, in place of a kernel
 LAYERS = 8
 WINDOWS = (1, 2, 4, 8, 32)
+GROUP = 8  # tasks whose values one of them joins, at a barrier
 LSTM_STEP, LSTM_LENGTH = 5.75e-3, 200  # seconds of a layer's kernels for a time step, forward and backward
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SIDE = 8
@@ -32,11 +33,13 @@ class Costs(NamedTuple):
         turn: of a task's processor for its own iteration.
         message: of a task's processor for each value that it sends or receives.
         latency: from a message's send to its receipt.
+        condition: of a task's processor for the condition that it sends to another one, ahead, with those of others.
     """
 
     turn: float
     message: float
     latency: float
+    condition: float
 
 
 class Measured(NamedTuple):
@@ -53,8 +56,12 @@ def of_worker(number: int) -> Any:
 # --- real -----------------------------------------------------------------------------------------------------------
 
 
-def trivial(count: int, barrier: bool, window: int) -> tuple[ab.Graph, Any, list[Any]]:
-    """x + 1 on each task; with a barrier what is added comes from task 0, which has had all x for it (figure 11)."""
+def trivial(count: int, barrier: bool, window: int, group: int = GROUP) -> tuple[ab.Graph, Any, list[Any]]:
+    """x + 1 on each task; with a barrier what is added comes from task 0, which has had all x for it (figure 11).
+
+    More tasks than `group` are a tree of two levels: the first task of each group joins the values of the group, and
+    hands on what comes from task 0.
+    """
     one = np.ones((2, 2), "float32")
     graph = ab.Graph()
     with graph.as_default():
@@ -64,8 +71,12 @@ def trivial(count: int, barrier: bool, window: int) -> tuple[ab.Graph, Any, list
             return (i + 1, *[on(k, lambda x=x: x + 1.0) for k, x in enumerate(xs)])
 
         def with_barrier(i: Any, agreed: Any, *xs: Any) -> tuple[Any, ...]:
-            made = [on(k, lambda x=x: x + agreed) for k, x in enumerate(xs)]
-            return (i + 1, on(0, lambda: ab.ops.sum(ab.ops.stack(made), 0) * 0.0 + 1.0), *made)
+            firsts = dict.fromkeys(range(0, count, group), agreed)
+            for first in list(firsts)[1:]:
+                firsts[first] = on(first, lambda: ab.ops.minimum(agreed, 1.0))  # which it is: so its task has it
+            made = [on(k, lambda k=k, x=x: x + firsts[k - k % group]) for k, x in enumerate(xs)]
+            sums = [on(first, lambda f=first: ab.ops.sum(ab.ops.stack(made[f : f + group]), 0)) for first in firsts]
+            return (i + 1, on(0, lambda: ab.ops.sum(ab.ops.stack(sums), 0) * 0.0 + 1.0), *made)
 
         with of_worker(0):
             start = (0, *[ab.constant(one)] * (count + barrier))
@@ -193,21 +204,28 @@ def costs_of(found: dict[tuple[str, int], Any], kind: str, latency: float) -> Co
 
     Args:
         found: what `real` gave.
-        kind: "free": that task has a message for each other one. "barrier": it has three.
+        kind: "free": that task has the condition for each other one. "barrier": it has two more messages.
         latency: seconds of a message.
     """
     few, many = (found[kind, count].processor[0] for count in (2, 8))
     for_another = max((many - few) / 6, 0.0)
-    return Costs(max(few - for_another, 0.0), for_another / (3 if kind == "barrier" else 1), latency)
+    turn = max(few - for_another, 0.0)
+    if kind == "free":
+        return Costs(turn, for_another, latency, for_another)
+    condition = min(costs_of(found, "free", latency).condition, for_another / 3)
+    return Costs(turn, (for_another - condition) / 2, latency, condition)
 
 
 # --- simulated ------------------------------------------------------------------------------------------------------
 
 
-def simulated_rate(count: int, barrier: bool, costs: Costs, window: int = 32, iterations: int = 400) -> float:
+def simulated_rate(
+    count: int, barrier: bool, costs: Costs, window: int = 32, iterations: int = 400, group: int = GROUP
+) -> float:
     """Iterations a second of the trivial loop on many tasks.
 
-    Task 0 computes the condition, and sends it to each other one. With a barrier it takes all values, and sends a sum.
+    Task 0 computes the condition, and sends it to each other one. With a barrier it takes all values, and sends a sum;
+    by way of the first task of each group, where there are several.
     """
     free = [0.0] * count  # when each task's processor is
     over = [[0.0] * count]  # when each task has ended an iteration
@@ -215,27 +233,38 @@ def simulated_rate(count: int, barrier: bool, costs: Costs, window: int = 32, it
     for number in range(iterations):
         ended = over[max(number + 1 - window, 0)]
         free[0] = max(free[0], ended[0])
-        arrivals = _sent(free, costs)
+        arrivals = _sent(free, costs.condition, costs.latency, range(count))
         made: list[float] = []
         for task in range(count):
             ready = max(arrivals[task], over[-1][task], ended[task], agreed[task] if barrier else 0.0)
             free[task] = max(free[task], ready) + costs.turn + (costs.message if task else 0.0)
             made.append(free[task])
         if barrier:
-            for task in range(1, count):
-                free[task] += costs.message
-                free[0] = max(free[0], free[task] + costs.latency) + costs.message
-            agreed = _sent(free, costs)
+            agreed = _agreed(free, costs, group)
         over.append(made)
     return iterations / max(over[-1])
 
 
-def _sent(free: list[float], costs: Costs) -> list[float]:
-    """When what task 0 sends to each arrives; it sends to one after the other."""
-    arrivals = [free[0]]
-    for _ in free[1:]:
-        free[0] += costs.message
-        arrivals.append(free[0] + costs.latency)
+def _agreed(free: list[float], costs: Costs, group: int) -> list[float]:
+    """When each task has what task 0 sends once it has had the values of all."""
+    firsts = range(0, len(free), group)
+    groups = [range(first, min(first + group, len(free))) for first in firsts]
+    for first, *others in [*groups, firsts]:
+        for task in others:
+            free[task] += costs.message
+            free[first] = max(free[first], free[task] + costs.latency) + costs.message
+    for first, arrival in zip(firsts, _sent(free, costs.message, costs.latency, firsts), strict=True):
+        free[first] = max(free[first], arrival) + (costs.message if first else 0.0)
+    return [arrival for each in groups for arrival in _sent(free, costs.message, costs.latency, each)]
+
+
+def _sent(free: list[float], cost: float, latency: float, tasks: Sequence[int]) -> list[float]:
+    """When what the first of some tasks sends to each arrives; it sends to one after the other."""
+    first, *others = tasks
+    arrivals = [free[first]]
+    for _ in others:
+        free[first] += cost
+        arrivals.append(free[first] + latency)
     return arrivals
 
 
@@ -253,7 +282,7 @@ def simulated_chain(count: int, kernel: float, costs: Costs, window: int = 32, i
     over: list[float] = [0.0]  # when task 0 has had what the last layer made
     for number in range(iterations):
         free[0] = max(free[0], over[max(number + 1 - window, 0)]) + costs.turn
-        arrivals = _sent(free, costs)
+        arrivals = _sent(free, costs.condition, costs.latency, range(count))
         given = 0.0
         for task in range(count):
             received = costs.message * (2 if task else 0)  # the condition, and what the layer before has made

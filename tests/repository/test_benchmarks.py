@@ -172,14 +172,32 @@ def test_our_convnet_has_the_peers_weights_in_their_order(load: Any) -> None:
     assert [weight.shape for weight in load("w15").build("GoogleNet").weights] == shapes
 
 
+def test_costs_of_simulated_loops(load: Any) -> None:
+    """A task has the condition for each other one, and at a barrier two values besides."""
+    loops = load("cluster_loops")
+
+    def spent(turn: float, for_another: float) -> dict[int, Any]:
+        return {count: loops.Measured(1.0, [turn + (count - 1) * for_another]) for count in (2, 8)}
+
+    measured = {"free": spent(5.0, 1.0), "barrier": spent(10.0, 7.0)}
+    found = {(kind, count): each for kind, counts in measured.items() for count, each in counts.items()}
+    np.testing.assert_allclose(loops.costs_of(found, "free", 0.5), (5.0, 1.0, 0.5, 1.0))
+    np.testing.assert_allclose(loops.costs_of(found, "barrier", 0.5), (10.0, 3.0, 0.5, 1.0))
+
+
 def test_simulated_loops(load: Any) -> None:
     """Iterations take what their parts add up to; tasks of a chain compute at once as far as the window lets them."""
     loops = load("cluster_loops")
-    costs = loops.Costs(turn=1e-5, message=1e-6, latency=1e-4)
+    costs = loops.Costs(turn=1e-5, message=1e-6, latency=1e-4, condition=1e-6)
     np.testing.assert_allclose(loops.simulated_rate(1, False, costs), 1e5)
     np.testing.assert_allclose(loops.simulated_rate(64, False, costs), 1 / (1e-5 + 63e-6), 0.02)
-    assert loops.simulated_rate(64, True, costs) < 1 / (2e-4 + 63e-6)  # there and back, behind 63 messages
-    free = loops.Costs(0.0, 0.0, 0.0)
+    assert loops.simulated_rate(8, True, costs) < 1 / (2e-4 + 7e-6)  # there and back, behind 7 messages
+    assert loops.simulated_rate(64, True, costs) < 1 / (4e-4 + 28e-6)  # by way of the first of each group
+    alone = costs._replace(turn=0.0, latency=0.0, condition=0.0)
+    groups = loops.simulated_rate(64, True, alone)
+    assert 28 < 1e6 / groups < 28 + 28  # task 0 has two messages with 14 others, and waits for one that has 16
+    assert 126 < 1e6 / loops.simulated_rate(64, True, alone, group=64) < 126 + 3
+    free = loops.Costs(0.0, 0.0, 0.0, 0.0)
     for window, expected in ((1, 8), (4, 2), (8, 1), (32, 1)):  # kernels' times for an iteration
         np.testing.assert_allclose(loops.simulated_chain(8, 0.5, free, window, 400) / 200, expected, 0.03)
     np.testing.assert_allclose(loops.simulated_lstm(1, free), 200 * 8 * 5.75e-3)
