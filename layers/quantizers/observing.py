@@ -39,7 +39,7 @@ def observed(layer: Layer, note: Callable[[Any, Any], None]) -> Generator[None]:
     def call(*args: Any, **kwargs: Any) -> Any:
         outputs = original(*args, **kwargs)
         first = args[0] if args else next(iter(kwargs.values()))
-        if isinstance(first, Value):
+        if any(isinstance(leaf, Value) for leaf in flatten(first)):
             note(first, outputs)
         return outputs
 

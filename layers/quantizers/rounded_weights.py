@@ -60,15 +60,15 @@ class RoundedWeight(Readable):
         sizes = [size if axis - len(self.shape or ()) in self.kept else 1 for axis, size in enumerate(self.shape or ())]
         return ops.cast(self.integers, self.dtype) / ops.cast(ops.reshape(self.scale, sizes), self.dtype)
 
-    def product_of(self, x: TensorLike) -> Tensor | None:
-        if not self.rounds_rows or self.ndim != 2 or self.kept != (-1,):
+    def product_of(self, x: TensorLike, transposed: bool = False) -> Tensor | None:
+        if not self.rounds_rows or self.ndim != 2 or self.kept != _outputs_axis(transposed):
             return None
         rows = ops.convert_to_tensor(x)
         if not is_floating(rows.dtype) or not rows.ndim:
             return None
-        if rows.ndim == 1:
-            return ops.squeeze(quantized_matmul(ops.expand_dims(rows, 0), self.integers, self.scale), 0)
-        return quantized_matmul(rows, self.integers, self.scale)
+        matrix = ops.expand_dims(rows, 0) if rows.ndim == 1 else rows
+        product = quantized_matmul(matrix, self.integers, self.scale, transpose=transposed)
+        return ops.squeeze(product, 0) if rows.ndim == 1 else product
 
     def numpy(self) -> Array:
         with eagerly():
@@ -80,7 +80,7 @@ class _Observed(Readable):
 
     def __init__(self, weight: Weight) -> None:
         self._weight = weight
-        self.is_multiplied = False
+        self.kept: tuple[int, ...] = ()  # the axes of its outputs, once it was multiplied
 
     @property
     def shape(self) -> Shape:
@@ -94,11 +94,16 @@ class _Observed(Readable):
     def value(self) -> Tensor:
         return self._weight.value
 
-    def product_of(self, x: TensorLike) -> Tensor | None:
-        self.is_multiplied = True
+    def product_of(self, x: TensorLike, transposed: bool = False) -> Tensor | None:
+        self.kept = self.kept or _outputs_axis(transposed)
 
     def numpy(self) -> Array:
         return self._weight.numpy()
+
+
+def _outputs_axis(transposed: bool) -> tuple[int, ...]:
+    """The axis of a matrix along which the outputs of a product with it are."""
+    return (-2,) if transposed else (-1,)
 
 
 @contextmanager
@@ -135,7 +140,7 @@ def roundable_weights(model: Layer, layers: Sequence[Layer]) -> dict[Layer, Kern
     found: dict[Layer, Kernels] = {}
     for layer in layers:
         observed = seen.get(id(layer), {})
-        multiplied = {name: (-1,) for name, weight in observed.items() if weight.is_multiplied}
+        multiplied = {name: weight.kept for name, weight in observed.items() if weight.kept}
         named: Kernels = {**multiplied, **layer.rounded_kernels}
         found[layer] = {name: kept for name, kept in named.items() if _is_float_weight(getattr(layer, name))}
     return found

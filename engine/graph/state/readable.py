@@ -37,11 +37,12 @@ class Readable(Operators):
         """Return the number of axes of the value."""
         return None if self.shape is None else len(self.shape)
 
-    def product_of(self, x: Any) -> Tensor | None:
+    def product_of(self, x: Any, transposed: bool = False) -> Tensor | None:
         """Compute ``x @ value`` in a way of its own.
 
         Args:
             x: what `ops.matmul` is given on the left.
+            transposed: multiply by the transpose of the value, a matrix.
 
         Returns:
             The product, or None where the value is to be read and multiplied.

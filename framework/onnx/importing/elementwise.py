@@ -194,8 +194,8 @@ def _is_inf(node: Node, x: Tensor) -> Any:
     return found
 
 
-@imports("Identity", dims=True)
-def _identity(node: Node, x: Tensor) -> Any:
+@imports("Identity", dims=True, weights=True)
+def _identity(node: Node, x: object) -> Any:
     return x
 
 

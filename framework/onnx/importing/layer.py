@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ....engine import ops
 from ....engine.common.dtypes import is_differentiable, name_of
 from ....engine.objects.registry import register_keras_serializable
 from ....engine.ops.base import TensorLike
 from ....layers.core.layer import Layer
+from ....layers.quantizers.nested import describe_rounded, hold_as_described
 from ..errors import OnnxError
 from ..protos import load_onnx
 from .model import as_value, missing_ops, runner_of
@@ -24,7 +24,6 @@ from .values import Optional, plain, tensor
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto
 
-    from ....engine.graph import Variable
     from ...structures import Array
     from .reading import OnnxSource
 
@@ -133,15 +132,15 @@ class OnnxLayer(Layer):
     Attributes:
         input_names, output_names: of the graph, in order.
         opset: the version of ONNX's operators.
-        onnx_weights: the weights by the names of the initialisers that they were.
     """
 
-    def __init__(self, model: str, weights: Any, **kwargs: Any) -> None:
+    def __init__(self, model: str, weights: Any, rounded: Any = None, **kwargs: Any) -> None:
         """Make the layer of a model without weights.
 
         Args:
             model: a ModelProto in base64.
             weights: for each weight its name, shape, dtype, and whether optimizers may update it.
+            rounded: which weights `quantize` has rounded, as `describe_rounded` gives it.
             **kwargs: of every layer.
         """
         try:
@@ -151,23 +150,31 @@ class OnnxLayer(Layer):
         kwargs["name"] = kwargs.get("name") or _layer_name(proto.graph.name)
         super().__init__(**{"autocast": False, **kwargs})
         self._encoded, self._described = model, [list(each) for each in weights]
+        # Each weight is an attribute, where `quantize` replaces it.
+        self._attributes = {each[0]: f"onnx_weight_{place}" for place, each in enumerate(self._described)}
         self._onnx_proto = proto
         self._onnx_runner = runner_of(proto)
         given = {each.name for each in proto.graph.initializer}
         self.input_names = [each.name for each in proto.graph.input if each.name not in given]
         self.output_names = [each.name for each in proto.graph.output]
         self.opset = next((each.version for each in proto.opset_import if not normal_domain(each.domain)), 0)
-        self.onnx_weights: dict[str, Variable] = {}
         for key, shape, dtype, trains in self._described:
-            self.onnx_weights[key] = self.add_weight(
+            weight = self.add_weight(
                 shape=tuple(shape), initializer="zeros", dtype=dtype, trainable=trains, name=_weight_name(key)
             )
+            setattr(self, self._attributes[key], weight)
         if any(node.op_type in _LOOPS for node in proto.graph.node):
             self.has_loops = True
+        hold_as_described(self, rounded or {})
         self.built = True
 
+    @property
+    def onnx_weights(self) -> dict[str, Any]:
+        """The weights by the names of the initialisers that they were; rounded ones after `quantize`."""
+        return {key: getattr(self, attribute) for key, attribute in self._attributes.items()}
+
     def call(self, inputs: TensorLike) -> Any:
-        values: dict[str, Any] = {key: ops.convert_to_tensor(weight) for key, weight in self.onnx_weights.items()}
+        values = self.onnx_weights
         for name, value in self._named(inputs).items():
             values[name] = value if hasattr(value, "spec") else as_value(value)
         try:
@@ -192,7 +199,8 @@ class OnnxLayer(Layer):
         return dict(zip(names, listed, strict=True))
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "model": self._encoded, "weights": self._described}
+        config = {**super().get_config(), "model": self._encoded, "weights": self._described}
+        return {**config, "rounded": describe_rounded(self)}
 
 
 def _as_output(value: object) -> Any:

@@ -14,7 +14,7 @@ from ....engine.graph import Tensor
 from ....engine.ops.base import TensorLike
 from .elementwise import cast_to
 from .node import Node, imports
-from .values import INT4, UINT4, FourBits, dtype_of, known, plain, rank_of, shape_of, sizes_of, tensor
+from .values import INT4, UINT4, FourBits, dtype_of, known, plain, rank_of, shape_of, sizes_of, tensor, transposed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,18 +22,17 @@ if TYPE_CHECKING:
 # --- products -------------------------------------------------------------------------------------------------------
 
 
-@imports("MatMul")
+@imports("MatMul", weights=True)
 def _matmul(node: Node, a: TensorLike, b: TensorLike) -> Any:
     return ops.matmul(a, b)
 
 
-@imports("Gemm")
-def _gemm(node: Node, a: Tensor, b: TensorLike, c: TensorLike | None = None) -> Any:
-    a = ops.transpose(a) if node.get("transA") else a
-    b = ops.transpose(b) if node.get("transB") else b
+@imports("Gemm", weights=True)
+def _gemm(node: Node, a: TensorLike, b: TensorLike, c: TensorLike | None = None) -> Any:
+    a = ops.transpose(a) if node.get("transA") else tensor(a)
     alpha, beta = node.get("alpha", 1.0), node.get("beta", 1.0)
     whole = dtypes.is_integer(a.dtype)
-    product = ops.matmul(a, b)
+    product = ops.matmul(a, transposed(b) if node.get("transB") else b)
     product = product if alpha == 1 else ops.multiply(product, int(alpha) if whole else alpha)
     if c is None:
         return product

@@ -19,16 +19,26 @@ Rule = Callable[..., Any]  # (node, *inputs) -> a value, or a list of them; inpu
 
 RULES: dict[tuple[str, str], Rule] = {}
 TAKES_DIMS: set[tuple[str, str]] = set()
+TAKES_WEIGHTS: set[tuple[str, str]] = set()
 
 
-def imports(*op_types: str, domain: str = "", dims: bool = False) -> Callable[[Rule], Rule]:
-    """Register a function as the rule of operators; with `dims` it takes `Dims` as they are."""
+def imports(*op_types: str, domain: str = "", dims: bool = False, weights: bool = False) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of operators.
+
+    Args:
+        *op_types: the operators.
+        domain: of the operators.
+        dims: the rule takes `Dims` as they are.
+        weights: the rule takes weights as they are, not their values: quantised ones are multiplied as integers.
+    """
 
     def register(rule: Rule) -> Rule:
         for op_type in op_types:
             RULES[domain, op_type] = rule
             if dims:
                 TAKES_DIMS.add((domain, op_type))
+            if weights:
+                TAKES_WEIGHTS.add((domain, op_type))
         return rule
 
     return register

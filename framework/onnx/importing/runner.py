@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ....engine.graph import Readable, Variable
 from ....engine.graph.graph import eagerly
 from ....engine.graph.value import Value
 from ..errors import OnnxError
 from ..protos import load_onnx
-from .node import RULES, TAKES_DIMS, Node, normal_domain
+from .node import RULES, TAKES_DIMS, TAKES_WEIGHTS, Node, normal_domain
 from .values import Dims, Optional, as_array, plain, tensor
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Runner:
         scope = _Scope(values, outer)
         for proto in graph.node:
             self.run_node(proto, scope)
-        return [scope[output.name] for output in graph.output]
+        return [_as_read(scope[output.name]) for output in graph.output]
 
     def run_node(self, proto: NodeProto, scope: _Scope | dict[str, NodeValue]) -> None:
         """Compute one node and add its outputs to a mapping of values by name.
@@ -102,6 +103,8 @@ class Runner:
         if rule is None:
             return self._expanded(node, inputs)
         takes_dims = key in TAKES_DIMS
+        if key not in TAKES_WEIGHTS:
+            inputs = [_as_read(each) for each in inputs]
         if not takes_dims:
             inputs = [plain(each) for each in inputs]
         if not any(each.HasField("g") for each in node.proto.attribute) and all(map(_is_known, inputs)):
@@ -270,6 +273,11 @@ def _as_tensor(value: object) -> Any:
     if isinstance(value, list):
         return [_as_tensor(each) for each in value]
     return tensor(value) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _as_read(value: NodeValue) -> NodeValue:
+    """Return the value of a weight; everything else as it is."""
+    return tensor(value) if isinstance(value, (Variable, Readable)) else value
 
 
 def _as_known(value: object) -> Any:

@@ -12,7 +12,7 @@ from ....engine.graph import Tensor
 from ....engine.ops.base import TensorLike
 from .node import Node, imports
 from .reading import initializer_array
-from .values import Dims, dims_of, dtype_of, known, plain, rank_of, shape_of, sizes_of, tensor
+from .values import Dims, dims_of, dtype_of, known, plain, rank_of, shape_of, sizes_of, tensor, transposed
 
 _END = np.iinfo(np.int64).max
 
@@ -111,9 +111,11 @@ def _unsqueeze(node: Node, x: TensorLike, axes: Sequence[int] | None = None) -> 
     return ops.expand_dims(tensor(plain(x)), found) if found else x
 
 
-@imports("Transpose")
-def _transpose(node: Node, x: Tensor) -> Any:
+@imports("Transpose", weights=True)
+def _transpose(node: Node, x: TensorLike) -> Any:
     axes = node.get("perm")
+    if rank_of(x) == 2 and list(axes or (1, 0)) == [1, 0]:
+        return transposed(x)
     return ops.transpose(x, list(axes) if axes else None)
 
 

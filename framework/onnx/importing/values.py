@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ....engine import ops
-from ....engine.common.dtypes import DTypeLike, as_dtype, four_bit_dtypes, is_string
+from ....engine.common.dtypes import DType, DTypeLike, as_dtype, four_bit_dtypes, is_string
 from ....engine.common.quick_dataclass import dataclass
-from ....engine.graph import Tensor
+from ....engine.graph import Readable, Shape, Tensor
 from ....engine.graph.value import Value
 from ....engine.ops.base import TensorLike, known_array
 from ..errors import OnnxError
@@ -90,6 +90,37 @@ class FourBits:
     def array(self) -> Array:
         """Return them as an array of four-bit integers."""
         return as_array(self.held).astype(self.dtype)
+
+
+class TransposedWeight(Readable):
+    """The transpose of a matrix that is no variable, such as a rounded weight."""
+
+    def __init__(self, weight: Readable) -> None:
+        self._weight = weight
+
+    @property
+    def shape(self) -> Shape:
+        shape = self._weight.shape
+        return None if shape is None else shape[::-1]
+
+    @property
+    def dtype(self) -> DType:
+        return self._weight.dtype
+
+    @property
+    def value(self) -> Tensor:
+        return ops.transpose(self._weight)
+
+    def product_of(self, x: TensorLike, transposed: bool = False) -> Tensor | None:
+        return self._weight.product_of(x, not transposed)
+
+    def numpy(self) -> Array:
+        return self._weight.numpy().T
+
+
+def transposed(value: TensorLike) -> TensorLike:
+    """Return the transpose of a matrix, with a product of its own where the matrix has one."""
+    return TransposedWeight(value) if isinstance(value, Readable) else ops.transpose(value)
 
 
 def known(value: object) -> Any:
