@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _objects_by_name: dict[str, Any] = {}
 _names_by_object: dict[Any, str] = {}
+_registered_to_come: dict[str, str] = {}  # the modules that register names, which may not be imported yet
 _builtins: dict[str, dict[str, Any]] = {}
 _builtin_modules: dict[Any, str] = {}
 _modules_to_come: dict[tuple[str, str], str] = {}  # the same by the module and name of what may not be imported yet
@@ -84,6 +85,16 @@ def register_builtins(module: str, objects: Mapping[str, Any]) -> None:
         _builtin_modules.setdefault(item, module)
 
 
+def register_to_come(package: str, places: Mapping[str, str]) -> None:
+    """Announce classes of anabranch that are registered by name, and imported when a file names them.
+
+    Args:
+        package: see `register_keras_serializable`.
+        places: name of the class to the module that registers it.
+    """
+    _registered_to_come.update({f"{package}>{name}": place for name, place in places.items()})
+
+
 class _ToCome:
     """Stands for what is imported when a file names it."""
 
@@ -122,7 +133,10 @@ def get_registered_object(
     for table in (custom_objects, _scoped_objects.get(), _objects_by_name, module_objects):
         if table is not None and name in table:
             return table[name]
-    return None
+    if name not in _registered_to_come:
+        return None
+    importlib.import_module(_registered_to_come[name])
+    return _objects_by_name.get(name)
 
 
 def get_custom_objects() -> dict[str, Any]:

@@ -30,6 +30,7 @@ from ...engine.objects.registry import (
     shared_reading_scope,
     shared_writing_scope,
 )
+from . import own_classes  # noqa: F401 - it announces classes
 from .archive import (
     SLACK,
     Archive,

@@ -1,7 +1,10 @@
 """Models of public architectures: logits as transformers', folders in both directions, refusals."""
 
+import importlib
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import pretrained
+from anabranch.engine.objects import registry
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "files" / "pretrained"
 NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
@@ -216,3 +220,32 @@ def test_other_refusals(tmp_path: Path):
         pretrained.decoder(pretrained.build(SMALL), end_token=0, max_length=9)
     with pytest.raises(ValueError, match="a dict of 'tokens' and 'mask'"):
         pretrained.build(SMALL)({"tokens": np.array([[1]]), "masks": np.array([[True]])})
+
+
+FRESH_PROCESS = """
+import sys
+import anabranch as ab
+assert "anabranch.framework.pretrained.gpt2" not in sys.modules
+for path in sys.argv[1:]:
+    ab.load_model(path)
+"""
+
+
+def test_a_process_that_built_no_pretrained_model_reads_their_files(tmp_path: Path):
+    paths = [tmp_path / f"{name}.keras" for name in NAMES]
+    for name, path in zip(NAMES, paths, strict=True):
+        pretrained.load(GOLDEN / name).save(path)
+    command = [sys.executable, "-W", "error", "-c", FRESH_PROCESS, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_registered_classes_of_anabranch_are_imported_when_a_file_names_them():
+    folder = Path(pretrained.__file__).parent
+    for path in folder.glob("*.py"):
+        importlib.import_module(f"anabranch.framework.pretrained.{path.stem}")
+    names = [name for name in ab.saving.get_custom_objects() if name.startswith("anabranch.pretrained>")]
+    assert set(names) == {name for name in registry._registered_to_come if name.startswith("anabranch.pretrained>")}
+    assert {registry._registered_to_come[name] for name in names} == {
+        ab.saving.get_registered_object(name).__module__ for name in names
+    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +209,31 @@ def test_quantised_model_is_saved_copied_served_and_exported(make: Any, tmp_path
     ab.onnx.check(model, tmp_path / "again.onnx", ROWS)
     back = ab.onnx.load(tmp_path / "again.onnx")
     np.testing.assert_allclose(np.asarray(back(ROWS)), wanted, rtol=1e-4, atol=1e-5)
+
+
+FRESH_PROCESS = """
+import sys
+import numpy as np
+import anabranch as ab
+assert "onnx" not in sys.modules
+for name in ("floats", "int8"):
+    found = ab.load_model(f"{sys.argv[1]}/{name}.keras").predict(np.load(f"{sys.argv[1]}/x.npy"), verbose=0)
+    np.testing.assert_array_equal(found, np.load(f"{sys.argv[1]}/{name}.npy"))
+"""
+
+
+def test_a_process_that_imported_no_onnx_model_reads_the_files(tmp_path: Path):
+    model = sequential()
+    np.save(tmp_path / "x.npy", ROWS)
+    for name in ("floats", "int8"):
+        if name == "int8":
+            model.quantize("int8", include="all")
+        model.save(tmp_path / f"{name}.keras")
+        np.save(tmp_path / f"{name}.npy", model.predict(ROWS, verbose=0))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FRESH_PROCESS, str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_rounded_weights_are_frozen_and_others_train():

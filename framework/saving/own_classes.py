@@ -1,0 +1,25 @@
+"""Announces classes of anabranch that no other import brings: they are imported when a file names one."""
+
+from __future__ import annotations
+
+from ...engine.objects.on_demand import modules_by_name
+from ...engine.objects.registry import register_to_come
+
+_FRAMEWORK = __name__.removesuffix(".saving.own_classes")
+
+register_to_come("anabranch", modules_by_name(_FRAMEWORK, {"onnx.importing.layer": "OnnxLayer"}))
+register_to_come(
+    "anabranch.pretrained",
+    modules_by_name(
+        f"{_FRAMEWORK}.pretrained",
+        {
+            "attention": "SelfAttention",
+            "bert": "BertForMaskedLM BertForSequenceClassification BertModel",
+            "encoder": "EncoderBlock",
+            "gpt2": "GPT2Block GPT2LMHeadModel",
+            "llama": "LlamaBlock LlamaForCausalLM MistralForCausalLM Qwen2ForCausalLM",
+            "resnet": "ConvolutionLayer ResidualLayer ResNetForImageClassification",
+            "vit": "PatchTokens ViTForImageClassification",
+        },
+    ),
+)
