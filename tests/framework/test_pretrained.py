@@ -222,6 +222,20 @@ def test_other_refusals(tmp_path: Path):
         pretrained.build(SMALL)({"tokens": np.array([[1]]), "masks": np.array([[True]])})
 
 
+def test_export_with_the_signatures_of_the_page(tmp_path: Path):
+    tokens = ab.InputSpec(shape=(None, None), dtype="int32", name="tokens")
+    mask = ab.InputSpec(shape=(None, None), dtype="bool", name="mask")
+    batch = np.array([[1, 2, 3], [4, 5, 6]], "int32")
+    masked = {"tokens": batch, "mask": np.array([[True, True, True], [True, True, False]])}
+    model = pretrained.build(SMALL)
+    for name, signature, x in (("plain", tokens, batch), ("masked", {"tokens": tokens, "mask": mask}, masked)):
+        model.export(tmp_path / name, verbose=False, input_signature=[signature])
+        served = ab.serving.load(tmp_path / name)(x)
+        np.testing.assert_allclose(served, model.predict(x, verbose=0), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="Give input_signature"):
+        model.export(tmp_path / "none")
+
+
 FRESH_PROCESS = """
 import sys
 import anabranch as ab
