@@ -62,15 +62,25 @@ class Staged(Op):
 
     Args:
         graph: the graph that holds it.
-        inputs, outputs: symbols of the graph.
+        inputs: what it may be differentiated by: symbols of the graph, and variables that are read once.
+        feeds: the symbols that are fed with them.
+        outputs: symbols of the graph.
         at_once: whether it is run by the interpreter, operation by operation; else it is compiled.
     """
 
     no_samples: ClassVar[str] = "holds a graph: test_staged"
 
-    def __init__(self, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Symbol], at_once: bool = False) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Sequence[Symbol | Variable],
+        feeds: Sequence[Symbol],
+        outputs: Sequence[Symbol],
+        at_once: bool = False,
+    ) -> None:
         self.graph = graph
         self.symbols = list(inputs)
+        self.feeds = list(feeds)
         self.outputs = list(outputs)
         self.at_once = at_once
         self._runner: Runner | None = None
@@ -81,11 +91,8 @@ class Staged(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         if self._runner is None:
-            self._runner = runner(self.graph, self.outputs, self._feeds(), self.at_once)
+            self._runner = runner(self.graph, self.outputs, self.feeds, self.at_once)
         return tuple(self._runner(*inputs))
-
-    def _feeds(self) -> list[Symbol]:
-        return [self.graph.read(item) if isinstance(item, Variable) else item for item in self.symbols]
 
     def on_values(self, inputs: Sequence[Value]) -> list[Value]:
         """The outputs for values, noted by the tapes that record."""
@@ -122,7 +129,8 @@ class Staged(Op):
         results = [next(found) if wanted else None for wanted in needed]
         leaves: list[Any] = [leaf for result in results for leaf in flatten(result)]
         captured: list[Symbol] = [self.graph.capture(convert_to_tensor(leaf)) for leaf in leaves]
-        return Staged(self.graph, [*self.symbols, *seeds], captured, self.at_once), results
+        inputs, feeds = [*self.symbols, *seeds], [*self.feeds, *seeds]
+        return Staged(self.graph, inputs, feeds, captured, self.at_once), results
 
 
 def _filled(result: Any, values: Any) -> Any:
@@ -162,36 +170,49 @@ class Recording:
         at_once: bool = False,
     ) -> None:  # fmt: skip
         self._feeds, self._results = list(feeds), list(results)
-        self._variables: dict[Variable, None] = {}
-        self._noted: list[Symbol] = []
+        self._reads: dict[Variable, list[Symbol]] = {}  # of values from before the run
+        self._noted: dict[Symbol, Variable | None] = {}  # what is found in the run; of which variable, if it is read
         self.is_possible = True
         self._captured = [symbol for _, symbol in graph.fed]
         self._values = [value for value, _ in graph.fed]
+        written: set[Any] = set()
         for operation in list(graph.operations):
-            self._look_at(operation)
-        inputs = [*self._feeds, *self._captured, *self._variables, *self._noted]
-        self._op = Staged(graph, inputs, self._results, at_once)
+            self._look_at(operation, written)
+            written.update([effect.resource for effect in operation.effects if effect.writes])
+        # By a variable that is read once the gradient may be one by rows.
+        whole = [
+            variable if len(symbols) == 1 and variable not in written else symbol
+            for variable, symbols in self._reads.items()
+            for symbol in symbols
+        ]
+        read = [symbol for symbols in self._reads.values() for symbol in symbols]
         fed = [*self._feeds, *self._captured]
+        self._op = Staged(graph, [*fed, *whole, *self._noted], [*fed, *read, *self._noted], self._results, at_once)
         self._run = runner(graph, [*self._results, *self._noted, *effects], fed, at_once) if self.is_possible else None
 
-    def _look_at(self, operation: Operation) -> None:
+    def _look_at(self, operation: Operation, written: set[Any]) -> None:
         op = operation.op
-        if isinstance(op, ReadVariable) and op.variable not in self._variables:
-            self._variables[op.variable] = None
+        if isinstance(op, ReadVariable) and op.variable in written:
+            self._noted[operation.outputs[0]] = op.variable
+        elif isinstance(op, ReadVariable):
+            self._reads.setdefault(op.variable, []).append(operation.outputs[0])
         elif op.regions or op.called is not None:
             self.is_possible &= not operation.writes
         elif operation.effects:
-            self._noted += [output for output in operation.outputs if isinstance(output.spec, TensorSpec)]
+            self._noted |= {output: None for output in operation.outputs if isinstance(output.spec, TensorSpec)}
 
     def on_values(self, values: Sequence[Value]) -> list[Value]:
         """The results for values, noted by the tapes that record."""
         assert self._run is not None
-        inputs: list[Tensor] = [*values, *self._values, *[variable.value for variable in self._variables]]
+        before: list[Tensor] = [variable.value for variable, symbols in self._reads.items() for _ in symbols]
         fed = [*values, *self._values]
         found = self._run(*[value.array for value in fed])
         made = [value_of(item, s.spec) for item, s in zip(found, [*self._results, *self._noted], strict=False)]
-        results = made[: len(self._results)]
-        self._op.note([*inputs, *made[len(self._results) :]], results)
+        results, noted = made[: len(self._results)], made[len(self._results) :]
+        for variable, value in zip(self._noted.values(), noted, strict=True):
+            for tape in graph_context.tapes if variable is not None else ():
+                tape.record_read(variable, value)
+        self._op.note([*fed, *before, *noted], results)
         return results
 
 

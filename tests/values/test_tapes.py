@@ -1,6 +1,8 @@
 """Gradients of what ran at once. Each holds for Keras, too, where it has the names."""
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -294,3 +296,69 @@ def test_gradients_inside_a_tape() -> None:
     same(dx, [4.0, 8.0])
     same(dv, 5.0)
     same(k.Session().run(tape.gradient(y, v)), 5.0)
+
+
+def _reads_around_a_write(v: Any, w: Any) -> Any:
+    before = v * 2.0
+    v.assign_add(k.ops.ones(2))
+    return before * v
+
+
+def _returns_what_it_wrote(v: Any, w: Any) -> Any:
+    v.assign_add(k.ops.ones(2))
+    return v * 1.0
+
+
+def _writes_a_product(v: Any, w: Any) -> Any:
+    v.assign(v * w)
+    return v * v
+
+
+def _writes_twice(v: Any, w: Any) -> Any:
+    v.assign(v * 3.0)
+    first = v * w
+    v.assign(first)
+    w.assign(w + 1.0)
+    return first + v * w
+
+
+def _reads_twice(v: Any, w: Any) -> Any:
+    with k.control_dependencies([k.ops.assert_greater(w, 0.0)]):
+        return v * v * w + k.ops.sum(v)
+
+
+WRITING = [_reads_around_a_write, _returns_what_it_wrote, _writes_a_product, _writes_twice, _reads_twice]
+
+
+@pytest.mark.parametrize("compute", WRITING)
+def test_tape_of_functions_that_write_variables(compute: Callable[..., Any]) -> None:
+    """What a function reads before and after it writes counts as it does outside, also when it is called again."""
+    found = []
+    for function in (compute, k.function(compute)):
+        v, w = k.Variable([2.0, 3.0]), k.Variable(5.0)
+        for _ in range(2):
+            with k.GradientTape() as tape:
+                y = k.ops.convert_to_tensor(function(v, w))
+            v_after = v.numpy().copy()
+            v.assign(v + 100.0)  # the gradient is that of the values which the function has read
+            found.append([y, *tape.gradient(y, [v, w]), v_after])
+            v.assign(v_after)
+    for eager, traced in zip(found[:2], found[2:], strict=True):
+        for one, other in zip(eager, traced, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                same(other, one)
+
+
+def test_tape_of_a_function_that_updates_moving_statistics() -> None:
+    x = k.ops.convert_to_tensor([[1.0, 2.0], [3.0, 5.0], [4.0, 9.0]])
+    found = []
+    for traces in (False, True):
+        layer = k.layers.BatchNormalization()
+        layer.build((None, 2))
+        call = k.function(lambda x, layer=layer: layer(x, training=True) ** 3) if traces else None
+        with k.GradientTape() as tape:
+            y = call(x) if call else layer(x, training=True) ** 3
+        found.append([*tape.gradient(y, layer.trainable_variables), *[v.numpy() for v in layer.variables]])
+    for eager, traced in zip(*found, strict=True):
+        np.testing.assert_allclose(traced, eager, rtol=1e-5, atol=1e-5)
