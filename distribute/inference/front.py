@@ -19,7 +19,7 @@ from .standard import HEALTH, Health, Reflection
 from .tensorflow import MODELS, PREDICTION, ModelService, PredictionService
 
 _log = logging.getLogger("anabranch.serving")
-_LONG_SECONDS = 10**9
+_MANY = 10**9
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -52,8 +52,11 @@ async def start_front(
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", int(shares_port)),
-        # gRPC's core cancels what this process has not come to within 30 s. Clients set deadlines by themselves.
-        ("grpc.server_max_unrequested_time_in_server", _LONG_SECONDS),
+        # gRPC's core cancels what this process has not come to within 30 s, and some of more than 1,000 such calls.
+        # Clients set deadlines by themselves, and a model refuses what is too much for it by a status that says so.
+        ("grpc.server_max_unrequested_time_in_server", _MANY),
+        ("grpc.server.max_pending_requests", _MANY),
+        ("grpc.server.max_pending_requests_hard_limit", _MANY),
     ]
     server = grpc.aio.server(options=options)
     services: dict[str, Any] = {
