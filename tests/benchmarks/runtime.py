@@ -444,7 +444,8 @@ def report(settings: Settings) -> str:
     said = (
         f"Medians, in brackets the least, of {settings.turns} turns of both sides in one run "
         f"(`python tests/benchmarks/runtime.py`, {date.today():%d %b %Y},\n{os.cpu_count()} processors, at a load of "
-        f"{load:.0f} before it). The client is in the worker. Beside TensorFlow's v1 session over gRPC:"
+        f"{load:.0f} before it). The client is in the worker. Loops have {LOOP:,} iterations, those of the peer "
+        f"{settings.peer_loop:,}.\nBeside TensorFlow's v1 session over gRPC:"
     )
     return (
         f"{said}\n\n{markdown(heads, shown)}\n\nThe same steps by each plane:\n\n{by_plane(found[0], settings.dense)}\n"
