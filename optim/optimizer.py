@@ -250,9 +250,14 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
                     "rate make the loss larger; if that is wanted, negate the loss."
                 )
             return self.add_variable((), initializers.Constant(float(learning_rate)), name="learning_rate")
+        got = f"got {learning_rate!r} of type {type(learning_rate).__name__}."
+        if isinstance(learning_rate, Iterable) and not isinstance(learning_rate, str):
+            got += (
+                f" Variables are given to each step: {type(self).__name__}(learning_rate=0.001), then "
+                "apply(gradients, variables) or minimize(loss, variables)."
+            )
         raise ValueError(
-            f"learning_rate must be a number, a LearningRateSchedule or a function without arguments; got "
-            f"{learning_rate!r} of type {type(learning_rate).__name__}."
+            f"learning_rate must be a number, a LearningRateSchedule or a function without arguments; {got}"
         )
 
     @property

@@ -20,7 +20,6 @@ _TAKES_ANY_KEYWORD = 0x08  # `inspect.CO_VARKEYWORDS`, without the import
 _NAMES_ELSEWHERE = {
     "activation_fn": ("activation",),
     "alpha": ("negative_slope", "learning_rate"),
-    "batch_first": ("time_major",),
     "bias": ("use_bias",),
     "callback": ("callbacks",),
     "criterion": ("loss",),
@@ -50,6 +49,18 @@ _NAMES_ELSEWHERE = {
     "wd": ("weight_decay",),
 }
 
+_BY_INPUT = "the size comes from the input of the first call"
+# What other libraries have arguments for, and there is nothing to say here.
+_LEFT_OUT = {
+    "batch_first": "inputs are (batch, steps, features), and with time_major=True (steps, batch, features)",
+    "in_channels": _BY_INPUT,
+    "in_features": _BY_INPUT,
+    "input_size": _BY_INPUT,
+    "normalized_shape": _BY_INPUT,
+    "num_features": _BY_INPUT,
+    "params": "apply(gradients, variables) and minimize(loss, variables) take the variables",
+}
+
 
 def unexpected_keywords(name: str, unknown: Collection[str], known: Collection[str]) -> TypeError:
     """Make the error for keyword arguments that do not exist.
@@ -63,17 +74,21 @@ def unexpected_keywords(name: str, unknown: Collection[str], known: Collection[s
     Dense() got an unexpected keyword argument 'activaton'. Did you mean 'activation'?
     >>> print(unexpected_keywords("Adam", ["colour"], ["learning_rate"]))
     Adam() got an unexpected keyword argument 'colour'. Expected one of: learning_rate.
+    >>> print(unexpected_keywords("LSTM", ["input_size"], ["units"]))
+    LSTM() got an unexpected keyword argument 'input_size'. Leave out 'input_size': the size comes from the input of \
+the first call.
     """
     wrong = sorted(unknown)
     plural = "unexpected keyword arguments" if len(wrong) > 1 else "an unexpected keyword argument"
-    near = {each: meant for each in wrong if (meant := _meant(each, known))}
-    if not near:
-        hint = f"Expected one of: {', '.join(known)}." if known else "Expected none."
-    elif len(wrong) == 1:
-        hint = f"Did you mean {near[wrong[0]]!r}?"
-    else:
-        hint = f"Did you mean {', '.join(f'{meant!r} for {each!r}' for each, meant in near.items())}?"
-    return TypeError(f"{name}() got {plural} {', '.join(map(repr, wrong))}. {hint}")
+    near = {each: meant for each in wrong if each not in _LEFT_OUT and (meant := _meant(each, known))}
+    hints = [f"Leave out {each!r}: {_LEFT_OUT[each]}." for each in wrong if each in _LEFT_OUT]
+    if near and len(wrong) == 1:
+        hints.append(f"Did you mean {near[wrong[0]]!r}?")
+    elif near:
+        hints.append(f"Did you mean {', '.join(f'{meant!r} for {each!r}' for each, meant in near.items())}?")
+    if not hints:
+        hints.append(f"Expected one of: {', '.join(known)}." if known else "Expected none.")
+    return TypeError(f"{name}() got {plural} {', '.join(map(repr, wrong))}. {' '.join(hints)}")
 
 
 def _meant(wrong: str, known: Collection[str]) -> str | None:
@@ -85,19 +100,39 @@ def _meant(wrong: str, known: Collection[str]) -> str | None:
     return next(iter(difflib.get_close_matches(wrong, known, 1)), None)
 
 
-def check_keywords(cls: type[Any], keywords: Collection[str]) -> None:
+def check_keywords(cls: type[Any], keywords: Collection[str], positional: int = 0) -> None:
     """Check that a class's `__init__` has these keyword arguments, or takes any.
+
+    Args:
+        cls: the class.
+        keywords: the names of the keyword arguments.
+        positional: the number of arguments that are given without names.
 
     Raises:
         TypeError: it would refuse one of them.
     """
     code = getattr(cls.__init__, "__code__", None)
-    if code is None or code.co_flags & _TAKES_ANY_KEYWORD:
-        return  # what takes any checks them itself
+    if code is None:
+        return
+    if code.co_flags & _TAKES_ANY_KEYWORD:
+        # It checks them itself, but Python calls it only if no argument without a default is missing.
+        defaults = cls.__init__.__defaults__ or ()
+        needed = code.co_varnames[1 + positional : code.co_argcount - len(defaults)]
+        if any(name not in keywords for name in needed):
+            _check_names_elsewhere(cls, keywords)
+        return
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     unknown = [name for name in keywords if name not in known]
     if unknown:
         raise unexpected_keywords(cls.__name__, unknown, known[1:])
+
+
+def _check_names_elsewhere(cls: type[Any], keywords: Collection[str]) -> None:
+    """Check that no keyword argument is one that only other libraries have."""
+    known = keywords_of(cls)
+    unknown = [each for each in keywords if each not in known and (each in _NAMES_ELSEWHERE or each in _LEFT_OUT)]
+    if unknown:
+        raise unexpected_keywords(cls.__name__, unknown, known)
 
 
 def keywords_of(cls: type[Any]) -> list[str]:
@@ -136,7 +171,7 @@ class ChecksKeywords:
 
         def __new__(cls, *args, **kwargs):
             if kwargs:
-                check_keywords(cls, kwargs)
+                check_keywords(cls, kwargs, len(args))
             return super().__new__(cls)
 
 

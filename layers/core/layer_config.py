@@ -83,7 +83,7 @@ class LayerConfig(LayerState):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if kwargs:
-            check_keywords(cls, kwargs)
+            check_keywords(cls, kwargs, len(args))
         if len(args) > 1:
             _check_not_in_a_row(cls, args)
         instance = super().__new__(cls)

@@ -73,6 +73,33 @@ MISSPELT: list[tuple[Callable[[], Any], str]] = [
         lambda: cast(Any, Strict)(facto=2.0),
         "argument 'facto'. Did you mean 'factor'?",
     ),
+    (lambda: any_layers.Dropout(p=0.5), "Dropout() got an unexpected keyword argument 'p'. Did you mean 'rate'?"),
+    (
+        lambda: any_layers.Dense(in_features=3, out_features=4),
+        "Dense() got unexpected keyword arguments 'in_features', 'out_features'. Leave out 'in_features': the size "
+        "comes from the input of the first call. Did you mean 'units' for 'out_features'?",
+    ),
+    (
+        lambda: any_layers.Conv2D(in_channels=3, out_channels=4, kernel_size=3),
+        "'in_channels', 'out_channels'. Leave out 'in_channels': the size comes from the input of the first call. Did "
+        "you mean 'filters' for 'out_channels'?",
+    ),
+    (lambda: any_layers.LSTM(input_size=3, hidden_size=4), "Did you mean 'units' for 'hidden_size'?"),
+    (
+        lambda: any_layers.Embedding(num_embeddings=3, embedding_dim=4),
+        "'output_dim' for 'embedding_dim', 'input_dim' for",
+    ),
+    (lambda: any_layers.BatchNormalization(num_features=3), "Leave out 'num_features': the size comes from the input"),
+    (
+        lambda: any_layers.LSTM(3, batch_first=True),
+        "LSTM() got an unexpected keyword argument 'batch_first'. Leave out 'batch_first': inputs are (batch, steps, "
+        "features), and with time_major=True (steps, batch, features).",
+    ),
+    (
+        lambda: any_ab.optim.SGD(params=[]),
+        "Leave out 'params': apply(gradients, variables) and minimize(loss, variables) take the variables.",
+    ),
+    (lambda: any_layers.Dense(name="a"), "Dense.__init__() missing 1 required positional argument: 'units'"),
     (lambda: any_ab.Sequential([], nme="a"), "Sequential() got an unexpected keyword argument 'nme'."),
     (lambda: any_ab.Model(input=1, output=2), "Did you mean 'inputs' for 'input', 'outputs' for 'output'?"),
     (lambda: compiled().fit(X, Y, epoch=3), "fit() got an unexpected keyword argument 'epoch'. Did you mean 'epochs'?"),

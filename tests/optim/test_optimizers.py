@@ -337,6 +337,10 @@ def test_options_are_scalar_arrays_and_tensors_too(name: str, scalar: Any) -> No
         ({"clipnorm": 1.0, "clipvalue": 1.0}, "Only one of clipnorm, clipvalue and global_clipnorm"),
         ({"clipnorm": -1.0}, "clipnorm must not be negative"),
         ({"learning_rate": "fast"}, "learning_rate must be a number.*'fast' of type str"),
+        (
+            {"learning_rate": [ab.Variable(1.0, name="w")]},
+            r"got \[.*\] of type list. Variables are given to each step: \w+\(learning_rate=0.001\), then apply",
+        ),
         ({"weight_decay": "x"}, "weight_decay must be a number, or None; got 'x' of type str"),
         ({"clipnorm": "x"}, "clipnorm must be a number, or None; got 'x' of type str"),
         ({"gradient_accumulation_steps": "x"}, "gradient_accumulation_steps must be a number, or None; got 'x'"),
