@@ -1,7 +1,8 @@
 """Write outer products, matrix products that add up one term, as elementwise products, which are fused as such.
 
 The gradient of a layer with one unit is such a product, and so is the gradient of weights for a single row: BLAS would
-write it down, and what follows would read it again. -0.0 is 0.0 in a matrix product, and stays -0.0 here.
+write it down, and what follows would read it again. -0.0 is 0.0 in a matrix product, and stays -0.0 here; sums of what
+follows may be taken in another order, as in all that is fused.
 """
 
 from __future__ import annotations
