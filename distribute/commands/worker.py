@@ -96,7 +96,9 @@ def run(options: argparse.Namespace) -> int:
         return 2
 
     def end(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending: a launcher may send one behind the terminal's
+        # It is ending: a launcher may send a SIGTERM behind the terminal's signal. It is not SIG_IGN, as Python reports
+        # a signal that has come before it is.
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # but Ctrl-C once more ends it at once
         raise KeyboardInterrupt
 
