@@ -143,10 +143,10 @@ def as_prometheus(readings: Sequence[Reading]) -> str:
     """The readings in Prometheus's text format, version 0.0.4."""
     found: dict[str, tuple[str, str, list[str]]] = {}
 
-    def add(name: str, kind: str, text: str, value: float, **labels: Any) -> None:
+    def add(name: str, kind: str, text: str, value: int, **labels: Any) -> None:
         written = ",".join(f'{key}="{_escaped(str(label))}"' for key, label in labels.items())
         _, _, lines = found.setdefault(f"anabranch_{name}", (kind, text, []))
-        lines.append(f"anabranch_{name}{{{written}}} {value:g}")
+        lines.append(f"anabranch_{name}{{{written}}} {int(value)}")
 
     for each in readings:
         task = each.get("task", each["target"])

@@ -59,6 +59,14 @@ def test_as_a_table(trained: list[str], capsys: Any) -> None:
     assert any("dropped gradients: worker 3: 1" in line for line in lines[3:])
 
 
+def test_prometheus_gets_every_digit_of_a_count() -> None:
+    """Six were written: the rate of a large count was that of its rounding."""
+    held = {"steps": 12_345_678_901, "running": 0}
+    reading = {"target": "grpc://localhost:1", "held": held, "sessions": 0, "connections": [], "training": []}
+    line = 'anabranch_task_steps_total{task="grpc://localhost:1"} 12345678901'
+    assert line in as_prometheus([reading]).splitlines()
+
+
 def test_as_prometheus_metrics(trained: list[str]) -> None:
     text = as_prometheus(read(trained, 0.0))
     assert f'anabranch_task_up{{task="{PS}"}} 1' in text
