@@ -28,6 +28,7 @@ from typing import IO, Any
 from ..environment import chief_of_launcher
 from ..ports import free_ports
 from ..restarts import Restarts
+from ..token import VARIABLE, job_token
 from .kubernetes import job_set, printed
 
 _POLL_SECONDS = 0.2  # how often tasks are looked at
@@ -85,7 +86,12 @@ def run(options: argparse.Namespace) -> int:
     if options.nnodes != "1":
         print("anabranch launch: --nnodes needs --rdzv, the rendezvous of the hosts.", file=sys.stderr)
         return 2
-    with Launch(options.workers, options.ps, script, options.max_restarts) as launch:
+    try:
+        made = Launch(options.workers, options.ps, script, options.max_restarts)
+    except ValueError as error:
+        print(f"anabranch launch: {error}", file=sys.stderr)
+        return 2
+    with made as launch:
         return launch.wait()
 
 
@@ -127,13 +133,17 @@ class Launch:
     Attributes:
         workers, ps: their processes.
         restarts: how often tasks were started again.
+
+    Raises:
+        ValueError: the token in the environment is too short.
     """
 
     def __init__(self, workers: int, ps: int, script: Sequence[str], max_restarts: int = 0) -> None:
         self._counts = workers, ps
         self.restarts = Restarts(max_restarts)
         self._script = [sys.executable, *script]
-        self._environment = {**os.environ, "ANABRANCH_TOKEN": secrets.token_hex(16)}
+        token = job_token().decode() if VARIABLE in os.environ else secrets.token_hex(16)
+        self._environment = {**os.environ, VARIABLE: token}
         self._environment["ANABRANCH_MAX_RESTARTS"] = str(max_restarts)
         threads = self._environment.get("OMP_NUM_THREADS") or str(max((os.cpu_count() or 1) // workers, 1))
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # OpenBLAS takes its own before the other

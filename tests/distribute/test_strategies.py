@@ -567,6 +567,22 @@ def test_the_launcher_gives_the_threads_that_are_asked_for_to_all_libraries(
     assert launched("--ps", "0", str(script)).stdout == "7 7\n"
 
 
+def test_the_launcher_takes_the_token_that_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It drew another one in its place: no client, such as the status command, could connect to the tasks."""
+    script = tmp_path / "script.py"
+    script.write_text("import os\nprint(os.environ['ANABRANCH_TOKEN'])\n")
+    monkeypatch.setenv("ANABRANCH_TOKEN", "a token of the user's own")
+    assert launched("--ps", "0", str(script)).stdout == "a token of the user's own\n"
+    monkeypatch.setenv("ANABRANCH_TOKEN", "short")
+    done = launched("--ps", "0", str(script))
+    message = "The token has 5 characters; expected at least 16, drawn at random."
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"anabranch launch: {message}\n")
+    monkeypatch.delenv("ANABRANCH_TOKEN")
+    one, other = (launched("--ps", "0", str(script)).stdout.strip() for _ in range(2))
+    assert len(one) == len(other) == 32
+    assert one != other, "each job has a token of its own"
+
+
 def test_the_launcher_gives_up_after_so_many_restarts(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
