@@ -71,7 +71,7 @@ class LayerState:
 
     autocast: bool = True
     # Attributes with kernels of convolutions, which can be rounded to int8, and the axes, negative, of their outputs.
-    rounded_kernels: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+    rounded_kernels: Mapping[str, tuple[int, ...]] = {}
     rounded_weights: Mapping[str, RoundedWeight] = {}  # those that were, by attribute
     # Attributes that hold layers or variables which do not belong to this one.
     untracked: ClassVar[frozenset[str]] = frozenset(

@@ -133,14 +133,12 @@ def roundable_weights(model: Layer, layers: Sequence[Layer]) -> dict[Layer, Kern
     Raises:
         ValueError: the model's input shapes are not known.
     """
-    of_rows = [layer for layer in layers if not layer.rounded_kernels]
-    with _observed(of_rows) as seen:
-        if of_rows:
+    with _observed(layers) as seen:
+        if any(seen.values()):
             model.trace_again()
     found: dict[Layer, Kernels] = {}
     for layer in layers:
-        observed = seen.get(id(layer), {})
-        multiplied = {name: weight.kept for name, weight in observed.items() if weight.kept}
+        multiplied = {name: weight.kept for name, weight in seen[id(layer)].items() if weight.kept}
         named: Kernels = {**multiplied, **layer.rounded_kernels}
         found[layer] = {name: kept for name, kept in named.items() if _is_float_weight(getattr(layer, name))}
     return found

@@ -211,6 +211,48 @@ def test_quantised_model_is_saved_copied_served_and_exported(make: Any, tmp_path
     np.testing.assert_allclose(np.asarray(back(ROWS)), wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("perm", [[9, 2, 0, 1], [0, 0, 0, 0], [0]])
+def test_a_transposed_kernel_whose_axes_make_no_sense_is_an_error_of_its_node(perm: list[int]):
+    nodes = [node("Transpose", "w", "t", perm=perm), node("Conv", "x t")]
+    layer = ab.onnx.load(proto(nodes, ("batch", 4, 7, 7), w=(3, 3, 4, 6)))
+    with pytest.raises(ab.onnx.OnnxError, match=r"Node 't' \(Transpose\)"):
+        layer(np.zeros((1, 4, 7, 7), "float32"))
+
+
+# The nodes, the shape of the kernel, the axis of its outputs.
+CONVOLUTIONS: dict[str, tuple[Any, tuple[int, ...], int]] = {
+    "Conv": (lambda: [node("Conv", "x w b", pads=[1, 1, 1, 1])], (6, 4, 3, 3), -4),
+    "Conv, groups": (lambda: [node("Conv", "x w b", group=2)], (6, 2, 3, 3), -4),
+    "Conv, transposed kernel": (
+        lambda: [node("Transpose", "w", "t", perm=[3, 2, 0, 1]), node("Conv", "x t b")],
+        (3, 3, 4, 6),
+        -1,
+    ),
+    "ConvTranspose": (lambda: [node("ConvTranspose", "x w b", strides=[2, 2])], (4, 6, 3, 3), -3),
+    "ConvTranspose, groups": (lambda: [node("ConvTranspose", "x w b", group=2)], (4, 3, 3, 3), -3),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_kernels_of_convolutions_are_rounded(name: str, tmp_path: Path):
+    make, shape, axis = CONVOLUTIONS[name]
+    layer = ab.onnx.load(proto(make(), ("batch", 4, 7, 7), w=shape, b=(6,)))
+    model = ab.Sequential([ab.Input((4, 7, 7), name="x"), layer])
+    x = np.random.default_rng(2).normal(size=(2, 4, 7, 7)).astype("float32")
+    plain, kernel = model.predict(x, verbose=0), layer.onnx_weights["w"].numpy()
+    assert model.quantize("int8", include="all") == {layer.name: "int8"}
+    rounded = layer.onnx_weights["w"]
+    summed = tuple(each for each in range(4) if each != axis + 4)
+    step = np.abs(kernel).max(axis=summed, keepdims=True) / 127
+    assert (np.abs(rounded.numpy() - kernel) <= 0.501 * step).all()
+    wanted = model.predict(x, verbose=0)
+    assert 0 < error(wanted, plain) < 0.03
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(ab.load_model(tmp_path / "model.keras").predict(x, verbose=0), wanted)
+    model.export(tmp_path / "again.onnx", "onnx", verbose=False)
+    ab.onnx.check(model, tmp_path / "again.onnx", x)
+
+
 FRESH_PROCESS = """
 import sys
 import numpy as np

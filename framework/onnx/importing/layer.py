@@ -33,6 +33,7 @@ _KNOWN = {
     ("MelWeightMatrix", 3), ("MelWeightMatrix", 4), ("OneHot", 1),
 }  # fmt: skip
 _RUNNING = {("BatchNormalization", 3), ("BatchNormalization", 4)}  # weights that no optimizer updates
+_OUTPUTS = {"Conv": 0, "ConvTranspose": 1}  # the axes of their kernels along which the outputs are
 _LOOPS = {"Loop", "Scan", "RNN", "GRU", "LSTM"}
 
 
@@ -125,6 +126,24 @@ def _uses(graph: GraphProto) -> tuple[set[str], set[str]]:
     return fixed, running
 
 
+def _kernels(graph: GraphProto, ranks: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Weights that are kernels of convolutions, themselves or transposed, and the axes of their outputs, negative."""
+    axes = {key: (key, list(range(rank))) for key, rank in ranks.items() if rank > 2}
+    found: dict[str, tuple[int, ...]] = {}
+    for node in graph.node:
+        names = list(node.input)
+        if node.op_type == "Transpose" and names and names[0] in axes:
+            key, before = axes[names[0]]
+            places = range(ranks[key])
+            order = next((list(each.ints) for each in node.attribute if each.name == "perm"), places[::-1])
+            if sorted(order) == list(places):  # files are not trusted
+                axes.update({output: (key, [before[axis] for axis in order]) for output in node.output})
+        if node.op_type in _OUTPUTS and len(names) > 1 and names[1] in axes:
+            key, before = axes[names[1]]
+            found[key] = (before[_OUTPUTS[node.op_type]] - ranks[key],)
+    return found
+
+
 @register_keras_serializable(package="anabranch")
 class OnnxLayer(Layer):
     """An ONNX model as a layer; `ab.onnx.load` makes it.
@@ -165,6 +184,8 @@ class OnnxLayer(Layer):
             setattr(self, self._attributes[key], weight)
         if any(node.op_type in _LOOPS for node in proto.graph.node):
             self.has_loops = True
+        kernels = _kernels(proto.graph, {each[0]: len(each[1]) for each in self._described})
+        self.rounded_kernels = {self._attributes[key]: kept for key, kept in kernels.items()}
         hold_as_described(self, rounded or {})
         self.built = True
 
