@@ -374,7 +374,7 @@ def _text(name: str) -> Any:
 
 
 def _value_of(part: Any) -> Any:
-    return part.state if isinstance(part, SeedGenerator) else part.read_value()
+    return part.state if isinstance(part, SeedGenerator) else part.stored_value()
 
 
 def _copy(value: np.ndarray[Any, Any], kept: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:

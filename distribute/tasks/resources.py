@@ -67,7 +67,7 @@ class Resources:
             else:
                 self._reset.discard(key)
             if not why and isinstance(held, Variable):
-                held.read_value()  # what is to be drawn is drawn now, while no step waits
+                held.stored_value()  # what is to be drawn is drawn now, while no step waits
             return held
         _check_same(held, description, self.task)
         return held
@@ -97,7 +97,7 @@ class Resources:
         old = self._given_up.pop(key, None)
         if not isinstance(old, Variable) or not isinstance(made, Variable) or old.spec != made.spec:
             return made
-        old.write_value(made.read_value())
+        old.write_value(made.stored_value())
         return old
 
     def hold(self, container: str, path: str, resource: Any) -> None:

@@ -129,7 +129,7 @@ class ReadVariable(Op):
         return self.variable.spec
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return self.variable.read_value()
+        return self.variable.stored_value()
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return ()

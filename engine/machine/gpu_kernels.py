@@ -244,7 +244,7 @@ class DeviceVariables:
 
     def read(self, variable: Variable) -> Any:
         """The value on the device; a NumPy scalar where it is one."""
-        host = variable.read_value()
+        host = variable.stored_value()
         copy = self._copies.get(variable)
         if copy is not None and (copy.is_coming or copy.host is host):
             return copy.device

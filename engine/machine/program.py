@@ -273,7 +273,7 @@ class MachineProgram:
         """
         for variable in self._variables:
             if variable.first_value is not None:
-                variable.read_value()
+                variable.stored_value()
 
     def _run(self, step: Step, values: Sequence[Any]) -> list[Any]:
         """Run a step, and time it if it is its turn."""

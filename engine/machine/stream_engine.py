@@ -297,7 +297,7 @@ class StreamEngine(Engine):
     def start(self) -> None:
         if isinstance(self.device, SimDevice):
             for variable in self.variables:
-                self._resident.append(self.device.memory.reside(variable.read_value(), variable.name))
+                self._resident.append(self.device.memory.reside(variable.stored_value(), variable.name))
 
     def end(self) -> None:
         for allocations in self._resident:

@@ -104,7 +104,7 @@ class _Search:
         self._rtol, self._atol = rtol, atol
         effects = [effect for o in all_operations(graph.operations) for effect in o.effects]
         resources = dict.fromkeys(effect.resource for effect in effects)
-        self._variables = {each: each.read_value() for each in resources if isinstance(each, Variable)}
+        self._variables = {each: each.stored_value() for each in resources if isinstance(each, Variable)}
 
     def departs(self, targets: Sequence[Symbol], given: Values, most: int) -> int | None:
         """Return how many rewrites the step gets under a limit if its results depart; None if they do not."""

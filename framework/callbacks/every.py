@@ -150,7 +150,7 @@ def _averages_kept(model: Model) -> Generator[None]:
     parts = stateful_parts(model).values()
     variables = [each for part in parts for each in (part.shards if isinstance(part, ShardedVariable) else [part])]
     others = [each for each in variables if isinstance(each, Variable) and id(each) not in trained]
-    kept = [(variable, np.array(variable.read_value())) for variable in others]
+    kept = [(variable, np.array(variable.stored_value())) for variable in others]
     try:
         yield
     finally:

@@ -200,8 +200,8 @@ class SwapEMAWeights(Callback):
         if self._is_swapped == wanted:
             return
         for weight, average in self._pairs():
-            before = weight.read_value()
-            weight.write_value(average.read_value())
+            before = weight.stored_value()
+            weight.write_value(average.stored_value())
             average.write_value(before)
         self._is_swapped = wanted
 
@@ -215,7 +215,7 @@ class SwapEMAWeights(Callback):
         self._swap(True)
         if epoch == self.params["epochs"] - 1:  # `fit` puts the averages in place at its end; they are there already
             for weight, average in self._pairs():
-                average.write_value(weight.read_value())
+                average.write_value(weight.stored_value())
 
     def on_test_begin(self, logs: Logs | None = None) -> None:
         self._swap(True)

@@ -172,7 +172,7 @@ class TensorBoard(Callback):
         writer = self.writer()
         for weight in self.model.weights:
             name = weight.path.replace(":", "_")
-            value = np.asarray(weight.read_value())
+            value = np.asarray(weight.stored_value())
             writer.histogram(f"{name}/histogram", value, epoch)
             picture = _as_images(value) if self.write_images else None
             if picture is not None:

@@ -122,7 +122,7 @@ def save(model: PretrainedModel, folder: str | os.PathLike[str], *, max_shard_si
     arrays = {}
     for name in names:
         weight = weight_at(model, name.place)
-        arrays[name.file] = name.to_file(np.asarray(values.get(id(weight), weight.read_value())))
+        arrays[name.file] = name.to_file(np.asarray(values.get(id(weight), weight.stored_value())))
     write_arrays(path / _FILE, arrays, {"format": "pt"}, max_shard_size)
     with atomic_write(path / "config.json") as stream:
         stream.write((json.dumps(model.config, indent=2) + "\n").encode("utf-8"))

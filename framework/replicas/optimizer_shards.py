@@ -204,7 +204,7 @@ class OptimizerShards:
                 number = first.numbers[0] if first is not None and first.kind == "fill" else 0
                 own.write_value(np.full(own.shape or (), number, own.spec.dtype))
             else:
-                value = self._group.broadcast(np.ascontiguousarray(whole.read_value()), 0)
+                value = self._group.broadcast(np.ascontiguousarray(whole.stored_value()), 0)
                 own.write_value(np.array(value.reshape(-1)[part.first : part.last]))
         self.release()
 
@@ -215,7 +215,7 @@ class OptimizerShards:
             keep: whether this worker is to have it, too.
         """
         for whole, own, _ in self._slots:
-            value = self._group.all_gather(np.ascontiguousarray(own.read_value()), 0)
+            value = self._group.all_gather(np.ascontiguousarray(own.stored_value()), 0)
             if keep:
                 whole.write_value(value.reshape([int(size or 0) for size in whole.shape or ()])[()])
 

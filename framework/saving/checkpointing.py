@@ -328,7 +328,7 @@ class TrainingRun:
             "rows": self.rows() if batch and self.rows is not None else None,
             "stop_training": bool(self.model.stop_training),
             "variables": {
-                path: part.read_value() for path, part in parts.items() if not isinstance(part, SeedGenerator)
+                path: part.stored_value() for path, part in parts.items() if not isinstance(part, SeedGenerator)
             },
             "generators": {path: part.state for path, part in parts.items() if isinstance(part, SeedGenerator)},
             "random": random_state(),
@@ -452,7 +452,7 @@ def _differences(parts: dict[str, Any], values: State) -> list[str]:
         if value is None and isinstance(part, _VARIABLES) and part.trainable:
             found.append(f"{path} is not in the file")
         elif value is not None and isinstance(part, _VARIABLES):
-            mine = np.asarray(part.read_value())
+            mine = np.asarray(part.stored_value())
             if (mine.shape, mine.dtype) != (value.shape, value.dtype):
                 found.append(f"{path} is {mine.dtype}{list(mine.shape)}, in the file {value.dtype}{list(value.shape)}")
     return sorted(found)

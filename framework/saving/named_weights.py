@@ -34,7 +34,7 @@ def names_of(model: Model) -> dict[str, Variable]:
 
 def save_named_weights(model: Model, path: Path, max_shard_size: str | float | None, overwrite: bool) -> None:
     """Write the weights of a model; see `saving.save_weights`."""
-    arrays = {name: np.asarray(weight.read_value()) for name, weight in names_of(model).items()}
+    arrays = {name: np.asarray(weight.stored_value()) for name, weight in names_of(model).items()}
     write_arrays(path, arrays, {"format": "anabranch"}, max_shard_size, overwrite)
 
 

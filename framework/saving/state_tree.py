@@ -120,7 +120,7 @@ def collect(root: Saveable) -> Iterator[Group]:
 
 
 def _as_array(value: object) -> Array:
-    return value.read_value() if isinstance(value, (Variable, ShardedVariable)) else np.asarray(value)
+    return value.stored_value() if isinstance(value, (Variable, ShardedVariable)) else np.asarray(value)
 
 
 @dataclass
@@ -281,7 +281,7 @@ def assign(found: list[tuple[str, Saveable]], reader: WeightsReader) -> None:
     """
     arrays = {path: _arrays_for(item, path, reader) for path, item in found}
     variables = [variable for _, item in found for variable in item.variables]
-    before = [variable.read_value() for variable in variables]
+    before = [variable.stored_value() for variable in variables]
     try:
         for path, item in sorted(found, key=lambda pair: not _loads_itself(pair[1])):
             _load(item, arrays.pop(path))

@@ -246,7 +246,7 @@ def _bytes_by_dtype(graph: Graph) -> dict[str, int]:
             held[id(operation.op)] = operation.op.value
         for effect in operation.effects:
             if isinstance(effect.resource, Variable):
-                held[id(effect.resource)] = effect.resource.read_value()
+                held[id(effect.resource)] = effect.resource.stored_value()
     for array in held.values():
         found[name_of(array.dtype)] += int(array.nbytes)
     return dict(found.most_common())

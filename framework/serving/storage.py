@@ -343,7 +343,7 @@ def _made_resource(description: dict[str, Any], array: Callable[[int], Any]) -> 
         return made_variable(description, value)
     value.setflags(write=True)
     variable = made_variable(description, Given(value))
-    variable.read_value()  # takes it
+    variable.stored_value()  # takes it
     return variable
 
 

@@ -406,7 +406,7 @@ def _state_kept(model: Model) -> Generator[None]:
     """Whatever is run inside, the model's variables and the random state are as before behind it."""
     parts, random = stateful_parts(model), random_state()
     before = {
-        path: part.state if isinstance(part, SeedGenerator) else np.array(part.read_value())
+        path: part.state if isinstance(part, SeedGenerator) else np.array(part.stored_value())
         for path, part in parts.items()
     }
     try:

@@ -158,7 +158,7 @@ class RNN(Layer):
     def reset_state(self) -> None:
         """Set the states of a stateful layer to zeros."""
         for variable in flatten(self.states):
-            variable.write_value(np.zeros_like(variable.read_value()))
+            variable.write_value(np.zeros_like(variable.stored_value()))
 
     def reset_states(
         self, states: Nest[ArrayLike | None] = None, rows: int | Sequence[int] | ArrayLike | None = None
@@ -186,7 +186,7 @@ class RNN(Layer):
             raise ValueError(f"Layer {self.name!r} has {len(variables)} states, but reset_states got {len(values)}.")
         chosen = slice(None) if rows is None else np.asarray(rows)
         for position, (variable, value) in enumerate(zip(variables, values, strict=True)):
-            array, given = np.array(variable.read_value()), np.asarray(value)
+            array, given = np.array(variable.stored_value()), np.asarray(value)
             if given.ndim and given.shape != array[chosen].shape:
                 raise ValueError(
                     f"Layer {self.name!r}: states[{position}] in reset_states must have the shape "

@@ -31,7 +31,7 @@ def step_of(shape: tuple[int, ...], count: int, depth: int, dtype: str = "float3
 
 
 def address(variable: Any) -> int:
-    return variable.read_value().ctypes.data
+    return variable.stored_value().ctypes.data
 
 
 def expected_of(before: Any, places: Any, parts: Any) -> Any:

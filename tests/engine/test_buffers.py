@@ -39,9 +39,9 @@ def test_updates_in_place(x: Tensor):
     v = variable(1)
     check = Check([v.assign_sub(x * 0.5 - 1).operation], {x: X}, [v])
     assert in_place(check.program)
-    held = v.read_value()
+    held = v.stored_value()
     check.program(X)
-    assert v.read_value() is held
+    assert v.stored_value() is held
 
 
 def test_the_value_that_was_assigned_is_fetched(x: Tensor):
@@ -157,7 +157,7 @@ def test_a_variable_in_fortran_order(x: Tensor):
     check = Check([update.operation], {}, [v])
     assert in_place(check.program)
     ab.Session().run(fill, {x: X})
-    assert not v.read_value().flags.c_contiguous
+    assert not v.stored_value().flags.c_contiguous
     check.program()
     np.testing.assert_allclose(v.numpy(), np.i0(X).T * 2 - 1, rtol=1e-6)
 

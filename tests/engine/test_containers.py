@@ -64,7 +64,7 @@ def test_clearing_frees_the_values_of_one_container():
         v = ab.Variable(np.zeros(1000), name="v")
     with ab.container("other"):
         w = ab.Variable(1.0, name="w")
-    value = weakref.ref(v.read_value())
+    value = weakref.ref(v.stored_value())
     ab.container("kept").clear()
     assert value() is None
     assert len(ab.container("kept")) == 0

@@ -170,7 +170,7 @@ def test_what_is_fetched_is_not_what_a_variable_holds():
     np.testing.assert_array_equal(v.numpy(), [2, 2, 2])
     np.testing.assert_array_equal(u.numpy(), [2, 2, 2])
     np.testing.assert_array_equal(fed, [1, 1, 1])
-    assert not np.may_share_memory(v.read_value(), u.read_value())
+    assert not np.may_share_memory(v.stored_value(), u.stored_value())
 
 
 # --- depth and size -------------------------------------------------------------------------------------------------

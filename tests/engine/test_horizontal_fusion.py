@@ -129,9 +129,9 @@ def test_known_values() -> None:
 def test_variables_keep_their_memory() -> None:
     variables = [ab.Variable(value) for value in _values([(3, 4), (4,)])]
     graph, step = _step(variables, ab.optimizers.Adam())
-    memory = [variable.read_value() for variable in variables]
+    memory = [variable.stored_value() for variable in variables]
     Program(graph, [step], [])()
-    assert all(variable.read_value() is array for variable, array in zip(variables, memory, strict=True))
+    assert all(variable.stored_value() is array for variable, array in zip(variables, memory, strict=True))
 
 
 def test_updates_in_a_branch() -> None:
@@ -312,7 +312,7 @@ def test_operands_that_lie_otherwise() -> None:
     start = _values([(6, 5), (5, 6), (3,)])
     variables = [ab.Variable(value) for value in start]
     for variable in variables[:2]:
-        variable.write_value(np.asfortranarray(variable.read_value()))
+        variable.write_value(np.asfortranarray(variable.stored_value()))
     with ab.Graph().as_default() as graph:
         fed = [ab.placeholder(value.shape, "float32") for value in start]
         written = [variable.assign(variable - given * given) for variable, given in zip(variables, fed, strict=True)]

@@ -154,9 +154,9 @@ def test_a_matrix_that_is_needed_again_and_again_stays():
         case.check()
         np.testing.assert_array_equal(case.variable.numpy(), case.kernel)
     assert not case.keeps_layout_alone()
-    array = case.variable.read_value()
+    array = case.variable.stored_value()
     case.check()
-    assert case.variable.read_value() is array
+    assert case.variable.stored_value() is array
 
 
 def test_it_is_laid_out_once_for_each_value(monkeypatch: pytest.MonkeyPatch):
@@ -208,7 +208,7 @@ def test_rows_written_in_place_while_the_matrix_is_there_are_seen():
 
 def test_values_that_were_read_before_stay_as_they_were():
     case = Case()
-    before = case.variable.read_value()
+    before = case.variable.stored_value()
     case.check()
     kept = case.kernel
     case.kernel = draw(TERMS, COLUMNS, seed=5)[0]

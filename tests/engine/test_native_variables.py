@@ -254,11 +254,11 @@ def test_rows_that_are_written(place: int, rows: int):
         memory.scatter_update(ab.IndexedSlices(row[None], ops.reshape(k, (1,)), memory.shape))
         return [ops.take(memory, ops.stack([k, 0, k]), axis=0)]
 
-    held = memory.read_value()
+    held = memory.stored_value()
     program = check(build, [memory], np.int32(picked), floats([-1, -2]))
-    held = memory.read_value()
+    held = memory.stored_value()
     program(np.int32(picked), floats([-3, -4]))
-    assert memory.read_value() is held
+    assert memory.stored_value() is held
     np.testing.assert_array_equal(held[picked], [-3, -4])
 
 
@@ -471,7 +471,7 @@ def test_what_is_fetched_shares_no_memory_with_variables():
     program(np.float32(1))
     for value, wanted in zip(fetched, ([1, 2], [2, 3], [2, 3]), strict=True):
         np.testing.assert_array_equal(value, wanted)
-        assert not np.shares_memory(value, v.read_value())
+        assert not np.shares_memory(value, v.stored_value())
 
 
 # --- what becomes native --------------------------------------------------------------------------------------------

@@ -252,7 +252,7 @@ def check_exact(program: Program, built: Built, gradient: _Gradients) -> None:
             for tensor, value, wanted in zip(fetches, values, expected, strict=True):
                 assert_same_bits(value, wanted, symbol_of(tensor).name)
             for name, variable in built.variables.items():
-                assert_same_bits(variable.read_value(), state[name], name)
+                assert_same_bits(variable.stored_value(), state[name], name)
             assert_own_memory(built, values, list(feeds.values()))
 
 
@@ -354,7 +354,7 @@ def assert_same_bits(value: Any, expected: Any, name: str) -> None:
 
 def assert_own_memory(built: Built, values: Sequence[Any], fed: list[Any]) -> None:
     """Neither fetched values nor variables share memory with each other's or with what was fed."""
-    state = [variable.read_value() for variable in built.variables.values()]
+    state = [variable.stored_value() for variable in built.variables.values()]
     fetched = [value for value in values if isinstance(value, np.ndarray)]
     for value in fetched:
         assert not any(np.may_share_memory(value, other) for other in (*state, *fed)), "a fetch shares memory"

@@ -65,12 +65,12 @@ def test_adagrad(dtype: str, width: int) -> None:
     assert types.count("take") == 1  # the positions
     assert "assign_rows" not in types
     program, expected, sums = Program(graph, [step], feeds), start.copy(), np.full_like(start, 0.1)
-    memory = variable.read_value()
+    memory = variable.stored_value()
     for seed in range(3):
         values = np.random.default_rng(seed).standard_normal((len(ids), width)).astype(dtype)
         program(ids, values)
         _adagrad(expected, sums, ids, values, 0.5, 1e-7)
-    assert variable.read_value() is memory
+    assert variable.stored_value() is memory
     np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5)
 
 
@@ -195,7 +195,7 @@ def test_the_meaning() -> None:
     first, second = ab.Variable(np.arange(6.0).reshape(3, 2)), ab.Variable(np.ones((3, 2)))
     change = Fused(4, ((Add(), (0, 2)), (Multiply(), (4, 3)), (Add(), (1, 4))), (5, 6))
     op, rows = UpdateRows([first, second], change), np.array([[10.0, 20.0], [30.0, 40.0]])
-    kept = first.read_value(), second.read_value()
+    kept = first.stored_value(), second.stored_value()
     found = op.run(np, *kept, np.array([2, 0]), rows, np.float64(2))
     np.testing.assert_array_equal(found[0], [[60, 82], [2, 3], [28, 50]])
     np.testing.assert_array_equal(found[1], [[31, 42], [1, 1], [15, 26]])

@@ -210,7 +210,7 @@ def test_many_rows_in_parts(dtype: str, repeats: int) -> None:
     run = row_sums.add_runner(operation)
     assert run is not None
     found = run(ids, rows, start.dtype.type(0.5))
-    assert found is variable.read_value()
+    assert found is variable.stored_value()
     expected = start.copy()
     np.subtract.at(expected, ids, np.repeat(rows, repeats, axis=0) * start.dtype.type(0.5))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 if dtype == "float32" else 1e-13)

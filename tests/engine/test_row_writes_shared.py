@@ -44,7 +44,7 @@ def table(value: Any = START, name: str = "table") -> ab.Variable:
 
 
 def address(variable: ab.Variable) -> int:
-    return variable.read_value().ctypes.data
+    return variable.stored_value().ctypes.data
 
 
 class Copies:
@@ -69,11 +69,11 @@ def test_a_variable_keeps_its_value_where_there_is_no_memory_for_a_copy(monkeypa
         raise MemoryError
 
     v = table()
-    held = v.read_value()
+    held = v.stored_value()
     monkeypatch.setattr(writing_rows, "np", SimpleNamespace(array=array, ndarray=np.ndarray))
     with pytest.raises(MemoryError):
         write_in_memory([v], lambda: None)
-    assert v.read_value() is held
+    assert v.stored_value() is held
 
 
 # --- one step -------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_values_of_users_keep_what_they_are():
         other = ab.ops.exp(ab.constant([1.0]))
     step = machine([other, done])
     with ab.Graph().as_default():
-        array = v.read_value()
+        array = v.stored_value()
         view = array[:2]
         del array
     copies = Copies()
@@ -438,7 +438,7 @@ class Slow:
 
 
 @pytest.mark.parametrize(
-    "read", [lambda v: v.numpy(), lambda v: np.array(v.read_value()), lambda v: copy.deepcopy(v).numpy()]
+    "read", [lambda v: v.numpy(), lambda v: np.array(v.stored_value()), lambda v: copy.deepcopy(v).numpy()]
 )
 def test_who_reads_while_rows_are_written_waits(read: Callable[[ab.Variable], Any]):
     v = table()

@@ -339,7 +339,7 @@ def test_state_stays_where_it_was_until_it_changes_or_moves_away():
     assert [bytes_moved(5), bytes_moved(5)] == [w.nbytes, 0]
     w.write_value(w.numpy() * 2.0)
     assert [bytes_moved(5), bytes_moved(7)] == [w.nbytes, 0]
-    w.read_value()[:] += 1.0  # as programs do that update in place
+    w.stored_value()[:] += 1.0  # as programs do that update in place
     assert [bytes_moved(5), bytes_moved(5)] == [w.nbytes, 0]
     assert bytes_moved(0) == 0
     in_use = idle_step(program).engines["sim:0"].device.memory  # type: ignore[attr-defined]

@@ -107,10 +107,10 @@ def test_vectors_have_rows_too():
 
 def test_acting_at_once_writes_the_rows_only():
     v = table()
-    held = v.read_value()
+    held = v.stored_value()
     for method in METHODS:
         getattr(v, method)(slices([[1.0, 2.0]], [3]))
-    assert v.read_value() is held
+    assert v.stored_value() is held
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -179,9 +179,9 @@ def update(v: ab.Variable, row: Any = ((7.0, 8.0),), index: Any = (1,)) -> Tenso
 class TestInPlace:
     def test_an_update_alone(self):
         v = table()
-        held = v.read_value()
+        held = v.stored_value()
         ab.Session().run(symbol_of(update(v)).operation)
-        assert v.read_value() is held
+        assert v.stored_value() is held
         assert Check([update(v)], v).in_place
         assert Check([symbol_of(update(v)).operation], v).in_place
 

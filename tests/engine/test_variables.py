@@ -41,7 +41,7 @@ def test_large_values_begin_at_a_cache_line(dtype: str):
     for value in (array, array[:, ::2], array.T, np.asfortranarray(array)):
         variable = ab.Variable(value)
         for _ in range(2):
-            found = variable.read_value()
+            found = variable.stored_value()
             assert found.ctypes.data % 64 == 0
             assert found.flags.c_contiguous
             assert found.flags.writeable

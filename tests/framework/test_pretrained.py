@@ -125,9 +125,9 @@ def test_a_step_writes_caches_in_place():
     caches = [variable for variable in states if variable.ndim == 4]
     assert len(caches) == 2
     decoder.programs.step(np.array([3, 3], "int32"))  # the memory is the caches' own from now on
-    before = [variable.read_value().ctypes.data for variable in caches]
+    before = [variable.stored_value().ctypes.data for variable in caches]
     decoder.programs.step(np.array([4, 4], "int32"))
-    assert [variable.read_value().ctypes.data for variable in caches] == before
+    assert [variable.stored_value().ctypes.data for variable in caches] == before
     written = [np.abs(variable.numpy()).sum(axis=(0, 2, 3)) > 0 for variable in caches]
     assert all(each.tolist() == [True, True, *[False] * 6] for each in written)
 

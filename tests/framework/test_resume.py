@@ -180,7 +180,7 @@ def state_of(model: ab.Model) -> dict[str, Any]:
     """Everything that a model holds, and the random numbers that come next."""
     parts = stateful_parts(model)
     values = {
-        path: part.state if isinstance(part, ab.random.SeedGenerator) else part.read_value()
+        path: part.state if isinstance(part, ab.random.SeedGenerator) else part.stored_value()
         for path, part in parts.items()
     }
     return values | {"engine": random_state()["engine"], "numpy": np.random.random(), "python": random.random()}  # noqa: NPY002
@@ -341,7 +341,7 @@ def test_state_of_every_kind_is_read_as_it_was_written(tmp_path: Path) -> None:
         "text": "ä",
         "flag": True,
         "list": [np.arange(6).reshape(2, 3), {"scalar": np.float32(0.1), "empty": np.zeros((0, 2), "int8")}],
-        "bfloat16": ab.Variable([[1.5], [2.0]], dtype="bfloat16").read_value(),
+        "bfloat16": ab.Variable([[1.5], [2.0]], dtype="bfloat16").stored_value(),
     }
     write_state(tmp_path / "state", state)
     found = read_state(tmp_path / "state")
@@ -363,7 +363,7 @@ def test_states_are_written_as_checkpoints(tmp_path: Path) -> None:
         "nan": float("nan"),
         "list": [np.arange(6).reshape(2, 3), {"scalar": np.float32(0.1), "empty": np.zeros((0, 2), "int8")}],
         "bits": np.array([np.nan, -0.0, 1e-45], "float32").view("uint32").view("float32"),
-        "bfloat16": ab.Variable([[1.5], [2.0]], dtype="bfloat16").read_value(),
+        "bfloat16": ab.Variable([[1.5], [2.0]], dtype="bfloat16").stored_value(),
         "a/b": np.arange(2),
         "a": {"b": np.arange(3)},
         "flags": np.array([True, False]),

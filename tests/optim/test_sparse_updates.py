@@ -178,13 +178,13 @@ def test_a_step_allocates_no_second_table(name: str, options: dict[str, Any]):
     fed = np.arange(0, 64_000, 2_000, dtype="int32")
     before, _ = run(fed)
     large = [v for v in (table, *optimizer.variables) if v.nbytes > 1_000_000]
-    held = [variable.read_value() for variable in large]
+    held = [variable.stored_value() for variable in large]
     tracemalloc.start()
     after, _ = run(fed)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert after < before
-    assert all(variable.read_value() is value for variable, value in zip(large, held, strict=True))
+    assert all(variable.stored_value() is value for variable, value in zip(large, held, strict=True))
     assert peak < table.nbytes / 50
 
 
@@ -225,7 +225,7 @@ def test_training_a_model_writes_into_its_table():
     x, y = np.array([[1, 2, 2, 7]]), np.array([1])
     model.train_on_batch(x, y)
     table = model.layers[0].embeddings
-    held, before = table.read_value(), table.numpy()
+    held, before = table.stored_value(), table.numpy()
     model.train_on_batch(x, y)
-    assert table.read_value() is held
+    assert table.stored_value() is held
     np.testing.assert_array_equal(np.flatnonzero((table.numpy() != before).any(axis=1)), [1, 2, 7])

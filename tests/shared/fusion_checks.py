@@ -82,7 +82,7 @@ class Check:
         return found
 
     def _check_memory(self, fetched: list[Any], state: list[Any], fed: list[Any]) -> None:
-        held = [v.read_value() for v in self.variables]
+        held = [v.stored_value() for v in self.variables]
         for position, value in enumerate(held):
             assert not any(np.may_share_memory(value, other) for other in held[:position]), "two variables share memory"
         for array in fetched:

@@ -110,7 +110,7 @@ def test_gradients_by_values_that_a_graph_captures(name: str) -> None:
 
 @pytest.mark.parametrize("traced", [False, True])
 def test_control_dependencies_on_effects(traced: bool) -> None:
-    """What has run where no graph is built is waited for in a function: one program for both."""
+    """One program does for both: effects that have run outside of graphs are waited for in a function."""
     v = k.Variable(1.0)
 
     def compute(x: Any) -> Any:

@@ -332,7 +332,7 @@ WRITING = [_reads_around_a_write, _returns_what_it_wrote, _writes_a_product, _wr
 
 @pytest.mark.parametrize("compute", WRITING)
 def test_tape_of_functions_that_write_variables(compute: Callable[..., Any]) -> None:
-    """What a function reads before and after it writes counts as it does outside, also when it is called again."""
+    """Reads before and after a write count as they do outside of functions, also when one is called again."""
     found = []
     for function in (compute, k.function(compute)):
         v, w = k.Variable([2.0, 3.0]), k.Variable(5.0)

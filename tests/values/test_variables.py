@@ -84,3 +84,13 @@ def test_what_assign_add_returns_depends_on_what_was_there() -> None:
     with k.GradientTape() as tape:
         total = v.assign_sub(v.value * 3.0)
     same(tape.gradient(total, v), [-2.0, -2.0])
+
+
+def test_read_value_is_a_tensor() -> None:
+    """Reads count on a tape, and in a function at each call, as in TensorFlow."""
+    v = k.Variable(3.0)
+    with k.GradientTape() as tape:
+        y = v.read_value() * 2.0
+    assert float(tape.gradient(y, v)) == 2.0
+    double = k.function(lambda: v.assign_add(v.read_value()))
+    assert [float(double()) for _ in range(2)] == [6.0, 12.0]

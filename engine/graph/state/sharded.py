@@ -278,10 +278,10 @@ class ShardedVariable(Readable):
         shape: Any = self.spec.shape
         whole: Any = np.empty(shape, self.spec.dtype)
         for shard, region in zip(self.shards, self.regions, strict=True):
-            whole[region] = shard.read_value()
+            whole[region] = shard.stored_value()
         return whole
 
-    def read_value(self) -> Array:
+    def stored_value(self) -> Array:
         """The same, by the name that variables have for the runtime."""
         return self.numpy()
 

@@ -292,10 +292,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     @property
     def value(self) -> Tensor:
-        """The value at this place of the program: a symbol of the graph that is being built, else the value of now.
-
-        No later change of the variable changes it.
-        """
+        """The value here: a symbol of the graph that is being built, else that of now. No later write changes it."""
         given = substitute(self)
         if given is not None:
             return given
@@ -308,7 +305,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     def _lent(self) -> Any:
         """The array of the value, into which nothing is written from now on."""
-        array = self.read_value()
+        array = self.stored_value()
         if type(array) is np.ndarray and self.home is None:
             self._is_lent = True
             lending.count += 1
@@ -321,7 +318,11 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             if _references(self) > _OWN_REFERENCES:
                 self._value = self._value.copy()
 
-    def read_value(self) -> Any:
+    def read_value(self) -> Tensor:
+        """Return `value` (``tf.Variable.read_value``)."""
+        return self.value
+
+    def stored_value(self) -> Any:
         """The current value itself, not a copy: for the runtime, which does not change it in place while it is used."""
         return self._value
 
@@ -389,7 +390,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             build = {"add": self.assign_add, "sub": self.assign_sub}[name]
             return Value(_own(self.home.run(name, build, [tensor.array], is_repeatable=False)[0]))
         with self.lock:  # between reading and writing nobody else writes
-            before = self.value if graph_context.tapes else Value(self.read_value())  # tapes record what is read
+            before = self.value if graph_context.tapes else Value(self.stored_value())  # tapes record what is read
             return self.assign(operator_functions[name](before, tensor))
 
     def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:

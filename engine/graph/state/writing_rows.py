@@ -109,7 +109,7 @@ def _hold(variable: Variable) -> Held:
         found.wait()
     try:
         if "_value" not in fields:
-            variable.read_value()  # which computes the first one
+            variable.stored_value()  # which computes the first one
         array, references = _taken(fields, own)
         if references > _ALONE or not _is_plain(array):
             array = np.array(array, order="C")

@@ -241,7 +241,7 @@ def own_memory(variable: Variable) -> Any:
     if held is not None:
         return held
     variable.take_back()
-    whole = variable.read_value()
+    whole = variable.stored_value()
     if not whole.flags.c_contiguous or not whole.flags.writeable:
         whole = np.array(whole, order="C")
         variable.write_value(whole)

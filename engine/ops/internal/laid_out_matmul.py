@@ -152,7 +152,7 @@ class ReadLaidOut(Op):
             finally:
                 variable.lock.release()
         if form is None:
-            return self.panels.laid_out(xp, variable.read_value())
+            return self.panels.laid_out(xp, variable.stored_value())
         assert isinstance(form, LaidOut)
         return form.content
 
