@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..autodiff.gradients import gradients
 from ..common.nest import flatten, map_structure, pack_as
 from ..graph.tensor import Tensor
@@ -170,9 +172,11 @@ def _rows_of_value(target: Tensor, sizes: Sequence[int], xs: list[Any]) -> list[
 
     The value itself is differentiated, for no tape has recorded what would be made of it now.
     """
-    count = _product(sizes)
-    units = reshape(eye(count, dtype=target.dtype), (count, *sizes))
-    found = [dense(gradients(target, xs, [broadcast_to(unit, shape(target))])) for unit in units]
+    found: list[Any] = []
+    for number in range(_product(sizes)):  # one after the other: all units take the square of their number
+        unit = np.zeros(sizes, target.dtype)
+        unit.flat[number] = 1
+        found.append(dense(gradients(target, xs, [broadcast_to(unit, shape(target))])))
     columns: list[Any] = list(zip(*found, strict=True))
     if not found:
         return [

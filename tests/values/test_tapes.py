@@ -1,6 +1,7 @@
 """Gradients of what ran at once. Each holds for Keras, too, where it has the names."""
 
 import threading
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -151,6 +152,19 @@ def test_tape_jacobian_of_targets_of_any_rank(shape: tuple[int, ...]) -> None:
     with k.GradientTape() as tape:
         y = k.ops.array([[1.0, 2.0]]) @ weight
     same(tape.jacobian(y, weight), np.einsum("i,jk->jik", [1.0, 2.0], np.eye(3))[None])
+
+
+def test_tape_jacobian_of_many_elements_takes_no_memory_of_their_square() -> None:
+    x = k.ops.array(2.0)
+    with k.GradientTape() as tape:
+        tape.watch(x)
+        y = x * np.ones((40, 40), "float32")
+    tracemalloc.start()
+    try:
+        same(tape.jacobian(y, x), np.ones((40, 40)))
+        assert tracemalloc.get_traced_memory()[1] < 5e6  # all units at once are 10.24e6 bytes
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3)])
