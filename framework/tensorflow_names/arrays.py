@@ -10,6 +10,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
+from ...engine.control_flow.vectorized_map import vectorized_map
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 from ...engine.ops.math.elementwise import identity as pass_on
@@ -226,16 +227,44 @@ def fill(dims: TensorLike, value: TensorLike, name: str | None = None) -> Tensor
 
 
 def gather(
-    params: TensorLike, indices: TensorLike, axis: int = 0, batch_dims: int = 0, name: str | None = None
+    params: TensorLike,
+    indices: TensorLike,
+    validate_indices: bool | None = None,
+    axis: int | None = None,
+    batch_dims: int = 0,
+    name: str | None = None,
 ) -> Tensor:
-    """Parts of a tensor along an axis; along the first one by default.
+    """Return parts of a tensor along an axis.
+
+    Args:
+        params: the tensor.
+        indices: whole numbers.
+        axis: by default the one behind the batch's.
+        batch_dims: how many first axes both have: row i of `indices` is for row i of `params`. Negative ones count
+            from the last axis of `indices`.
+        validate_indices: accepted for TensorFlow's sake.
 
     Raises:
-        ValueError: `batch_dims` is not 0.
+        ValueError: `batch_dims` or `axis` do not fit the shapes.
     """
-    if batch_dims:
-        raise ValueError(f"tf.gather: batch_dims must be 0, got {batch_dims}. Use ops.take_along_axis.")
-    return ops.take(params, indices, axis)
+    source, places = ops.convert_to_tensor(params), ops.convert_to_tensor(indices)
+    if batch_dims < 0 and places.shape is not None:
+        batch_dims += len(places.shape)
+    axis = batch_dims if axis is None else axis
+    if axis < 0 and source.shape is not None:
+        axis += len(source.shape)
+    if not 0 <= batch_dims <= axis or (places.shape is not None and batch_dims > len(places.shape)):
+        raise ValueError(
+            f"tf.gather: batch_dims must be from 0 to axis, and to the number of axes of indices; got {batch_dims} for "
+            f"axis {axis}, params of shape {source.shape} and indices of shape {places.shape}."
+        )
+    return _gathered(source, places, axis, batch_dims)
+
+
+def _gathered(source: Tensor, places: Tensor, axis: int, batch_dims: int) -> Tensor:
+    if batch_dims == 0:
+        return ops.take(source, places, axis)
+    return vectorized_map(lambda rows: _gathered(rows[0], rows[1], axis - 1, batch_dims - 1), (source, places))
 
 
 def one_hot(

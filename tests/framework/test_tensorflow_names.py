@@ -93,9 +93,12 @@ def test_types():
     assert tf.newaxis is None
 
 
-def test_gather_refuses_batch_dims():
-    with pytest.raises(ValueError, match=r"batch_dims must be 0, got 1\. Use ops\.take_along_axis"):
-        tf.gather(X, [0], batch_dims=1)
+def test_gather_refuses_batch_dims_that_do_not_fit():
+    for batch_dims, axis in ((2, None), (1, 0), (-3, None)):
+        with pytest.raises(ValueError, match="batch_dims must be from 0 to axis, and to the number of axes of indices"):
+            tf.gather(X, [0], batch_dims=batch_dims, axis=axis)
+    with pytest.raises(ValueError, match="differ in their first axis"):
+        tf.gather(X, [[0]], batch_dims=1)
 
 
 def test_random_numbers():

@@ -285,4 +285,10 @@ CALLS = [
     "tf.zeros_initializer()((2, 3))",
     "tf.constant_initializer(2.0)((2, 3))",
     "tf.nest.flatten([x, {'b': numbers, 'a': weights}])",
+    "tf.gather(x, [[0, 3], [1, 1], [2, 0]], batch_dims=1)",
+    "tf.gather(images, [[[0, 1], [2, 0], [1, 1], [5, 4], [3, 3], [0, 0], [1, 2]]] * 2, batch_dims=2)",
+    "tf.gather(images, [[1, 0, 2], [2, 2, 1]], axis=3, batch_dims=1)",
+    "tf.gather(images, [[1, 0, 2], [2, 2, 1]], axis=-1, batch_dims=-1)",
+    "tf.gather(x, [1, 0, 2], batch_dims=1)",
+    "tf.gather(params=x, indices=[2, 0], validate_indices=None, axis=1, name='g')",
 ]
