@@ -8,7 +8,7 @@ import pytest
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.control_flow import cond, while_loop
-from anabranch.engine.graph import Graph, Symbol, Tensor, Variable, as_dtype
+from anabranch.engine.graph import Graph, Symbol, Tensor, Variable, as_dtype, eagerly
 from anabranch.engine.ops.text.escape import numpy_function
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
@@ -254,6 +254,7 @@ def test_pure_calls_are_one_and_only_if_needed(graph: Graph):
     assert len(counter.calls) == 1
 
 
+@eagerly()
 def test_stateful_calls_run_in_functions_although_nothing_uses_them():
     stateful, pure = Counter(), Counter()
 

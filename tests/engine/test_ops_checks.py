@@ -12,7 +12,7 @@ import pytest
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.control_flow import cond, while_loop
-from anabranch.engine.graph import Graph, Symbol, Tensor, Variable, as_dtype
+from anabranch.engine.graph import Graph, Symbol, Tensor, Variable, as_dtype, eagerly
 from anabranch.engine.graph.graph import Operation
 from anabranch.engine.graph.scopes import control_dependencies
 from anabranch.engine.ops.checks import InvalidArgumentError
@@ -195,6 +195,7 @@ def test_control_dependencies_ask_for_it(graph: Graph, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "x is 2.0\n"
 
 
+@eagerly()
 def test_functions_print_in_program_order(capsys: pytest.CaptureFixture[str]):
     v = Variable(0.0, name="v")
 
@@ -476,6 +477,7 @@ def test_assertions_run_where_they_are_asked_for(graph: Graph):
             session.run(fetch, {x: -1.0})
 
 
+@eagerly()
 def test_a_function_asserts_before_it_assigns():
     v = Variable(0.0)
 
@@ -548,6 +550,7 @@ def test_gradients_are_checked_too(graph: Graph):
         Session(graph).run(dx, {x: [0, 4]})
 
 
+@eagerly()
 def test_it_runs_in_functions_although_nothing_uses_it():
     @function
     def f(x: Any) -> Any:
