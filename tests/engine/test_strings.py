@@ -10,7 +10,7 @@ from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.control_flow import TensorArray, cond, while_loop
 from anabranch.engine.control_flow.scan import map_fn, scan
-from anabranch.engine.graph import Graph, Tensor, Variable, as_dtype
+from anabranch.engine.graph import Graph, Tensor, Variable, as_dtype, eagerly
 from anabranch.engine.graph.op import as_scalar_or_array
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import as_array
@@ -191,6 +191,7 @@ def test_variables_of_strings(graph: Graph):
     assert (scalar.shape, scalar.numpy().dtype, str(scalar.numpy())) == ((), STRING, "firstfirst")
 
 
+@eagerly()
 def test_functions_take_arrays_of_strings():
     @function
     def shouted(x: Any) -> Any:
