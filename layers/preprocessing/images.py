@@ -234,7 +234,7 @@ def value_pair(layer: Layer, value_range: Sequence[float]) -> tuple[float, float
     Raises:
         ValueError: they are not two.
     """
-    if not isinstance(value_range, (tuple, list)) or len(value_range) != 2:
+    if not isinstance(value_range, (tuple, list, np.ndarray)) or len(value_range) != 2:
         raise ValueError(f"Layer {layer.name!r}: value_range must be a pair of numbers, got {value_range!r}.")
     low, high = sorted(value_range)
     return low, high

@@ -264,3 +264,9 @@ def test_equalized_values_are_about_equally_frequent() -> None:
 def test_refused(make: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         make()
+
+
+def test_ranges_of_values_may_be_arrays() -> None:
+    pixels: Any = np.array([0, 1])
+    for kind in (L.RandomContrast, L.RandomHue):
+        assert kind(0.2, value_range=pixels).value_range == (0, 1)
