@@ -154,7 +154,7 @@ def _taken(function: Function, state: State, place: str) -> Value:
     if not state.shape:
         return Scalar(function.load(state.kind, place), state.kind)
     target = function.allocate(state.kind, state.shape)
-    function.copy(target.pointer, place, target.bytes)
+    function.copy_bytes(target.pointer, place, target.bytes)
     return target
 
 
@@ -225,7 +225,7 @@ def _read_or_zeros(context: Context, operation: Operation, inputs: Sequence[Valu
     if target is None:
         function.line(f"store {array.kind} {function.load(array.kind, place)}, ptr {slot}")
     else:
-        function.copy(target.pointer, place, target.bytes)
+        function.copy_bytes(target.pointer, place, target.bytes)
     function.jump(done)
     function.begin(none)
     if target is None:
@@ -281,7 +281,7 @@ def _stack(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
     with function.count(shape[0]) as index:
         context.fail_unless(_is_there(function, state, index))
     target = function.allocate(state.kind, shape)
-    function.copy(target.pointer, state.rows, target.bytes)
+    function.copy_bytes(target.pointer, state.rows, target.bytes)
     return [target]
 
 
@@ -333,7 +333,7 @@ def _stack_like(context: Context, operation: Operation, inputs: Sequence[Value])
         function.begin(there)
         count = math.prod(state.shape)
         place = function.element(state.kind, target.pointer, function.offset_of([index], [count]))
-        function.copy(place, _row(function, state, index), count * size_of(state.kind))
+        function.copy_bytes(place, _row(function, state, index), count * size_of(state.kind))
         function.jump(done)
         function.begin(done)
     return [target]

@@ -217,7 +217,7 @@ class _Variable:
             return value.pointer
         if not value.buffers and value.pointer in self.function.outside:
             return value.pointer
-        self.function.copy(target.pointer, value.pointer, value.bytes)
+        self.function.copy_bytes(target.pointer, value.pointer, value.bytes)
         return target.pointer
 
     def store(self, register: str) -> None:

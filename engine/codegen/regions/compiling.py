@@ -421,7 +421,7 @@ class _Planner:
         if isinstance(value, Scalar) and not shape and value.kind == type_of(tensor.dtype):
             self.function.store(value.kind, value.name, pointer)
         elif isinstance(value, Array) and value.shape == shape and value.kind == type_of(tensor.dtype):
-            self.function.copy(pointer, value.pointer, value.bytes)
+            self.function.copy_bytes(pointer, value.pointer, value.bytes)
         else:
             raise UnsupportedError("a result of another shape or type")
 

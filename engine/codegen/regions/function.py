@@ -205,7 +205,7 @@ class Function(Builder):
             total = term if total == "0" else self.let(f"add nsw i64 {total}, {term}")
         return total
 
-    def copy(self, target: str, source: str, size: int | str) -> None:
+    def copy_bytes(self, target: str, source: str, size: int | str) -> None:
         """Copy bytes between places that do not overlap."""
         self.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)")
 
@@ -225,7 +225,7 @@ class Function(Builder):
         if isinstance(value, Scalar) and not shape and value.kind == kind:
             self.store(kind, value.name, target)
         elif isinstance(value, Array) and value.shape == shape and value.kind == kind:
-            self.copy(target, value.pointer, value.bytes)
+            self.copy_bytes(target, value.pointer, value.bytes)
         else:
             raise UnsupportedError(f"{place} of another shape or type")
 

@@ -64,7 +64,7 @@ def _take(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
         row = _from_the_front(context, _at(function, positions, k), source.shape[0], op.wrap)
         place = function.element(source.kind, source.pointer, function.offset_of([row], [width]))
         into = function.element(source.kind, target.pointer, function.offset_of([k], [width]))
-        function.copy(into, place, width * size_of(source.kind))
+        function.copy_bytes(into, place, width * size_of(source.kind))
     if not shape:
         return [Scalar(function.load(target.kind, target.pointer), target.kind)]
     return [target]

@@ -185,7 +185,7 @@ class Variables:
             return Array(held.pointer, held.kind, held.shape)
         if held.copies and is_used:
             target = function.allocate(held.kind, held.shape)
-            function.copy(target.pointer, held.pointer, target.bytes)
+            function.copy_bytes(target.pointer, held.pointer, target.bytes)
             return target
         return self._shown(held)
 
@@ -206,7 +206,7 @@ class Variables:
         self._keep(held)
         if value.pointer != held.pointer:
             self._refuse_own(held, value)
-            function.copy(held.pointer, value.pointer, value.bytes)
+            function.copy_bytes(held.pointer, value.pointer, value.bytes)
         self._note(held)
         return self._read(held, is_used)
 
@@ -228,21 +228,21 @@ class Variables:
             self._keep(held, positions)
         else:  # a copy, of the value now or of an earlier one
             self._keep(held)
-            function.copy(held.pointer, whole.pointer, whole.bytes)
+            function.copy_bytes(held.pointer, whole.pointer, whole.bytes)
         width = math.prod(held.shape[1:])
         size = width * size_of(held.kind)
         with function.count(positions.size) as k:
             place = function.let(f"mul nsw i64 {_row(function, held, positions, k)}, {width}")
             source = k if width == 1 else function.let(f"mul nsw i64 {k}, {width}")
             target = function.element(held.kind, held.pointer, place)
-            function.copy(target, function.element(held.kind, rows.pointer, source), size)
+            function.copy_bytes(target, function.element(held.kind, rows.pointer, source), size)
         self._note(held)
         return self._read(held, is_used)
 
     def _take_key(self, held: Held) -> Value:
         function = self.function
         target = function.allocate("i64", (2,))
-        function.copy(target.pointer, held.pointer, target.bytes)
+        function.copy_bytes(target.pointer, held.pointer, target.bytes)
         place = function.element("i64", held.pointer, "1")
         count = function.let(f"load i64, ptr {place}")
         function.line(f"store i64 {function.let(f'add i64 {count}, 1')}, ptr {place}")
@@ -281,7 +281,7 @@ class Variables:
         first = len(function.lines)
         function.branch(function.let(f"load i1, ptr {flag}"), on, keep)
         function.begin(keep)
-        function.copy(place.pointer, held.pointer, place.bytes)
+        function.copy_bytes(place.pointer, held.pointer, place.bytes)
         function.line(f"store i1 true, ptr {flag}")
         function.jump(on)
         function.begin(on)
@@ -306,7 +306,7 @@ class Variables:
         own = function.element(held.kind, held.pointer, function.let(f"mul nsw i64 {row}, {width}"))
         aside = function.element(held.kind, rows.pointer, function.let(f"mul nsw i64 {k}, {width}"))
         pair = (own, aside) if back else (aside, own)
-        function.copy(*pair, width * size_of(held.kind))
+        function.copy_bytes(*pair, width * size_of(held.kind))
 
     def _place_aside(self, kind: str, shape: tuple[int, ...]) -> Array:
         with self.function.before_all():
@@ -339,7 +339,7 @@ class Variables:
             if held.kept is not None:
                 place, flag = held.kept
                 self._print_if(
-                    flag, lambda held=held, place=place: function.copy(held.pointer, place.pointer, place.bytes)
+                    flag, lambda held=held, place=place: function.copy_bytes(held.pointer, place.pointer, place.bytes)
                 )
 
     def _put_back(self, held: Held, rows: Array, places: Array) -> None:
