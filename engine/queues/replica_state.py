@@ -356,6 +356,8 @@ class ReplicaStepsState(ReplicaFencing):
             attempt.fail(CancelledError(self._closed))
         for attempt in [*self._chooses, *[hear[0] for hear in self._hears]]:
             attempt.fail(CancelledError(self._closed))
+        for out in self._out.values():
+            out.give_up()
         self._takes.clear()
         self._enrolments.clear()
         self._chooses.clear()
