@@ -17,7 +17,7 @@ from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.update_rows import UpdateRows
 from ...ops.linear_algebra.linalg import MatMul
 from ...ops.neural.quantized import QuantizedMatMul
-from ..fusion import epilogues, materialise_transposes, outer_products, winograd
+from ..fusion import epilogues, materialise_transposes, winograd
 from ..fusion.fuse import FusionRule, fuse
 from ..fusion.horizontal_fusion import fuse_updates
 from ..fusion.lay_out import lay_out_weights
@@ -221,7 +221,6 @@ def _winograd(step: Rewriter, options: Options) -> None:
 
 
 def _fuse(step: Rewriter, options: Options) -> None:
-    apply_rules(step, outer_products.RULES, "fuse")
     sizes = step.sizes if options.runs_on_one_host(step) else None  # GPUs have kernels for known sizes alone
     if fuse(step.graph, step.operations, step.kept_tensors, options.fusion_rule, sizes):
         step.touch()
