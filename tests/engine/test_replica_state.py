@@ -52,14 +52,6 @@ def test_without_drops_each_worker_has_its_part_of_each_batch_in_turn():
     assert ticket(state, 0).number == ticket(state, 1).number == NO_TICKET
 
 
-def test_workers_that_compute_stop_when_all_is_closed():
-    state = joined(2, 3)
-    state.begin_epoch(1)
-    watches = [state.watch(worker, 100 + worker, ticket(state, worker).number) for worker in range(2)]
-    state.close("the chief has ended")
-    assert all(isinstance(watch.error, CancelledError) for watch in watches)
-
-
 def test_a_step_begins_when_the_one_before_is_applied():
     state = joined(1, 1)
     state.begin_epoch(2)
@@ -177,8 +169,11 @@ def test_an_epoch_may_end_early():
 
 def test_closing_tells_why():
     state = joined(1, 1)
+    state.begin_epoch(1)
+    watch = state.watch(0, 100, ticket(state, 0).number)
     waits, chooses = state.take(0, 100, 1), state.choose()
     state.close("the disk is full")
+    assert isinstance(watch.error, CancelledError)
     for attempt in (waits, chooses, state.take(0, 100, 1), state.choose()):
         with pytest.raises(CancelledError, match="the disk is full"):
             attempt.outcome()

@@ -17,28 +17,38 @@ BODY = {"inputs": {"a": [[1, 2]], "b": [[1, 2, 3]]}}
 PATH = "/v1/models/pairs:predict"
 
 
+class Held:
+    """Models that compute only when `free` is set; `begun` is, when one is about to."""
+
+    def __init__(self) -> None:
+        self.free, self.begun = threading.Event(), threading.Event()
+
+
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Models compute only when this is set."""
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    """Have models compute only when they are let."""
     pytest.importorskip("uvicorn")
-    free, run = threading.Event(), Servable.run
+    held, run = Held(), Servable.run
 
     def run_when_free(self: Servable, *args: Any) -> list[Any]:
-        assert free.wait(60)
+        held.begun.set()
+        assert held.free.wait(60)
         return run(self, *args)
 
     monkeypatch.setattr(Servable, "run", run_when_free)
-    return free
+    return held
 
 
-def test_one_runs_one_waits_and_the_third_is_refused(held: threading.Event, tmp_path: Path) -> None:
+def test_one_runs_one_waits_and_the_third_is_refused(held: Held, tmp_path: Path) -> None:
     two_in_two_out().export(tmp_path, verbose=False)
     with (
         ab.serving.Server({"pairs": tmp_path}, batching=ab.serving.Batching(max_queue_size=1)) as server,
         ThreadPoolExecutor(3) as clients,
     ):
         try:
-            asked = [clients.submit(ask, server.rest_url, PATH, BODY) for _ in range(3)]
+            asked = [clients.submit(ask, server.rest_url, PATH, BODY)]
+            assert held.begun.wait(60)  # those that come together are computed together
+            asked += [clients.submit(ask, server.rest_url, PATH, BODY) for _ in range(2)]
             (refused,), others = wait(asked, timeout=60, return_when=FIRST_COMPLETED)
             assert (refused.result().status, refused.result().headers["retry-after"]) == (429, "1")
             assert "max_queue_size" in refused.result().json["error"]
@@ -49,6 +59,6 @@ def test_one_runs_one_waits_and_the_third_is_refused(held: threading.Event, tmp_
             error: Any = caught.value
             assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         finally:
-            held.set()
+            held.free.set()
         assert [each.result().json["outputs"]["sum"] for each in others] == [[9.0], [9.0]]
         assert ask(server.rest_url, PATH, BODY).status == 200
