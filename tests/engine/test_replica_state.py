@@ -169,14 +169,16 @@ def test_an_epoch_may_end_early():
 
 def test_closing_tells_why():
     state = joined(1, 1)
-    state.begin_epoch(1)
-    watch = state.watch(0, 100, ticket(state, 0).number)
     waits, chooses = state.take(0, 100, 1), state.choose()
     state.close("the disk is full")
-    assert isinstance(watch.error, CancelledError)
     for attempt in (waits, chooses, state.take(0, 100, 1), state.choose()):
         with pytest.raises(CancelledError, match="the disk is full"):
             attempt.outcome()
+    state = joined(1, 1)
+    state.begin_epoch(1)
+    watch = state.watch(0, 100, ticket(state, 0).number)
+    state.close("the disk is full")
+    assert isinstance(watch.error, CancelledError), "a worker that computes is to stop"
 
 
 def test_announcements_are_heard_by_number_also_by_those_that_come_later():
