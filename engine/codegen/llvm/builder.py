@@ -222,12 +222,18 @@ class Builder:
 
     def copy(self, kind: str, source: str, target: str, count: Size) -> None:
         """Copy `count` elements to memory that does not overlap with theirs."""
-        size = self.mul(count, BYTES[kind])
+        self.copy_bytes(target, source, self.mul(count, BYTES[kind]))
+
+    def copy_bytes(self, target: str, source: str, size: Size) -> None:
+        """Copy bytes between places that do not overlap."""
         self.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)")
 
     def clear(self, kind: str, pointer: str, count: Size) -> None:
         """Write `count` zeros."""
-        size = self.mul(count, BYTES[kind])
+        self.clear_bytes(pointer, self.mul(count, BYTES[kind]))
+
+    def clear_bytes(self, pointer: str, size: Size) -> None:
+        """Write zeros into bytes."""
         self.line(f"call void @llvm.memset.p0.i64(ptr {pointer}, i8 0, i64 {size}, i1 false)")
 
     def prefetch(self, kind: str, pointer: str, start: Size, stop: Size, to_write: bool = False) -> None:

@@ -262,7 +262,7 @@ def _empty(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
 def _begun(function: Function, state: State, size: str) -> Slots:
     """A state without elements."""
     function.line(f"store i64 {size}, ptr {state.size}")
-    function.line(f"call void @llvm.memset.p0.i64(ptr {state.flags}, i8 0, i64 {state.capacity}, i1 false)")
+    function.clear_bytes(state.flags, state.capacity)
     return _changed(state)
 
 

@@ -205,10 +205,6 @@ class Function(Builder):
             total = term if total == "0" else self.let(f"add nsw i64 {total}, {term}")
         return total
 
-    def copy_bytes(self, target: str, source: str, size: int | str) -> None:
-        """Copy bytes between places that do not overlap."""
-        self.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)")
-
     def put(self, value: Value, kind: str, shape: tuple[int, ...], target: str, place: str) -> None:
         """Write a value into the memory of an element of a stack or record.
 
@@ -231,7 +227,7 @@ class Function(Builder):
 
     def zero(self, target: Array) -> None:
         """Fill an array with zeros."""
-        self.line(f"call void @llvm.memset.p0.i64(ptr {target.pointer}, i8 0, i64 {target.bytes}, i1 false)")
+        self.clear_bytes(target.pointer, target.bytes)
 
     def helper(self, text: str) -> str:
         """The name of a function whose text calls it ``@HELPER``."""
