@@ -15,7 +15,7 @@ import numpy as np
 
 from ..engine.checkpoint.files import MANIFEST, CheckpointReader, is_checkpoint, write_manifest, write_shard
 from ..engine.checkpoint.folders import Folder, folder_of
-from ..engine.checkpoint.ops import assign_restored, checked, save, save_copies
+from ..engine.checkpoint.ops import assign_restored, checked, copy_into, save, save_copies
 from ..engine.common.dtypes import string
 from ..engine.control_flow.grouping import group
 from ..engine.graph import Graph, Placeholder, ShardedVariable, TensorSpec, Variable
@@ -175,7 +175,7 @@ class CheckpointManager:
 
     def _copied(self) -> dict[str, np.ndarray[Any, Any]]:
         """Copy all values into memory that is kept for the next checkpoint."""
-        self._kept = {name: _copy(value, self._kept.get(name)) for name, value in self._values().items()}
+        self._kept = {name: copy_into(self._kept.get(name), value) for name, value in self._values().items()}
         return dict(self._kept)
 
     def wait_until_finished(self) -> None:
@@ -375,14 +375,6 @@ def _text(name: str) -> Any:
 
 def _value_of(part: Any) -> Any:
     return part.state if isinstance(part, SeedGenerator) else part.stored_value()
-
-
-def _copy(value: np.ndarray[Any, Any], kept: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
-    """Copy an array, into another one if that is alike."""
-    if kept is None or (kept.shape, kept.dtype) != (value.shape, value.dtype):
-        return value.copy()
-    np.copyto(kept, value)
-    return kept
 
 
 def _spec_of(part: Any) -> TensorSpec:

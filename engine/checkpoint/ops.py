@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..common.dtypes import as_dtype, name_of, string
 from ..common.quick_dataclass import dataclass
@@ -72,23 +73,13 @@ _copies: dict[tuple[str, int], list[Any]] = {}  # by name and number of the shar
 
 
 @dataclass(frozen=True)
-class CopyParts(_FileOp):
-    """Copies tensors into memory that is kept, from where `SaveShard` writes them while steps change the originals."""
+class _CopiesOp(_FileOp):
+    """The base of ops on the copies of a shard."""
 
     name: str
     number: int
 
     def infer(self, *inputs: Any) -> Any:
-        return ()
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        tensors: list[Any] = [np.asarray(each) for each in inputs]
-        kept = _copies.get((self.name, self.number), [])
-        if [(each.shape, each.dtype) for each in kept] == [(each.shape, each.dtype) for each in tensors]:
-            for copy, tensor in zip(kept, tensors, strict=True):
-                np.copyto(copy, tensor)
-        else:
-            _copies[self.name, self.number] = [tensor.copy() for tensor in tensors]
         return ()
 
     def effects(self) -> Iterable[Effect]:
@@ -96,21 +87,30 @@ class CopyParts(_FileOp):
 
 
 @dataclass(frozen=True)
-class DropCopies(_FileOp):
-    """Gives up the memory of what `CopyParts` has copied."""
+class CopyParts(_CopiesOp):
+    """Copies tensors into memory that is kept, from where `SaveShard` writes them while steps change the originals."""
 
-    name: str
-    number: int
-
-    def infer(self, *inputs: Any) -> Any:
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        kept = iter(_copies.get((self.name, self.number), ()))
+        _copies[self.name, self.number] = [copy_into(next(kept, None), np.asarray(each)) for each in inputs]
         return ()
+
+
+@dataclass(frozen=True)
+class DropCopies(_CopiesOp):
+    """Gives up the memory of what `CopyParts` has copied."""
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         _copies.pop((self.name, self.number), None)
         return ()
 
-    def effects(self) -> Iterable[Effect]:
-        return (Effect(f"copies for shard {self.number} of a checkpoint", writes=True),)
+
+def copy_into(kept: NDArray[Any] | None, value: NDArray[Any]) -> NDArray[Any]:
+    """Copy an array into one that is kept, if that is alike, else into a new one; returns the copy."""
+    if kept is None or (kept.shape, kept.dtype) != (value.shape, value.dtype):
+        return value.copy()
+    np.copyto(kept, value)
+    return kept
 
 
 def _copied(name: str, number: int) -> list[Any]:
