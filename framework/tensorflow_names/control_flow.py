@@ -8,20 +8,19 @@ from typing import Any
 
 from ...engine import autodiff, ops
 from ...engine import control_flow as loops
-from ...engine.common.dtypes import DTypeLike, as_dtype
+from ...engine.common.dtypes import DTypeLike, as_dtype, is_differentiable
 from ...engine.common.nest import flatten, is_sequence, map_structure, pack_as
 from ...engine.common.quick_dataclass import dataclass
 from ...engine.control_flow import scan as scans
 from ...engine.control_flow.vectorized_map import vectorized_map as vectorize
-from ...engine.graph import Tensor, TensorSpec, Variable, as_shape, eagerly, get_default_graph
+from ...engine.graph import Tensor, TensorSpec, Variable, as_shape, control_dependencies, eagerly
 from ...engine.graph.context import in_explicit_graph
 from ...engine.ops.base import TensorLike
 from ..structures import ShapeLike
-from ..training.gradient_tape import GradientTape
+from ..training.gradient_tape import GradientTape, unconnected_choice
 from .arrays import identity
 
 Branch = Callable[[], Any]
-_DIFFERENTIABLE = "fcV"  # kinds of dtypes
 
 
 def cond(pred: TensorLike, true_fn: Branch, false_fn: Branch, name: str | None = None) -> Any:
@@ -52,14 +51,11 @@ def case(
             "tf.case: pred_fn_pairs is a list of pairs (predicate, function), got a dict, which has no order."
         )
     pairs = [(ops.convert_to_tensor(pred, "bool"), function) for pred, function in pred_fn_pairs]
-    if not exclusive or len(pairs) < 2:
-        return loops.case(pairs, default)
-    held = ops.sum(ops.cast(ops.stack([pred for pred, _ in pairs]), "int32"))
-    check = ops.assert_less_equal(held, 1, "tf.case: exclusive=True, and more than one predicate holds.")
-    if check is None:  # of values, at once
-        return loops.case(pairs, default)
-    with get_default_graph().control_dependencies([check]):
-        pairs = [(identity(pred), function) for pred, function in pairs]
+    if exclusive and len(pairs) > 1:
+        held = ops.sum(ops.cast(ops.stack([pred for pred, _ in pairs]), "int32"))
+        check = ops.assert_less_equal(held, 1, "tf.case: exclusive=True, and more than one predicate holds.")
+        with control_dependencies([check]):
+            pairs = [(identity(pred), function) for pred, function in pairs]
     return loops.case(pairs, default)
 
 
@@ -114,7 +110,7 @@ def while_loop(
     found = loops.while_loop(
         cond, body, loop_vars, maximum_iterations, swap_memory=swap_memory, name=name or "while", **limits
     )
-    return found if back_prop else _without_gradient(found)
+    return _propagated(found, back_prop)
 
 
 def map_fn(
@@ -144,7 +140,7 @@ def map_fn(
     wanted = fn_output_signature if fn_output_signature is not None else dtype
     if wanted is not None:
         _check_dtypes("tf.map_fn", found, wanted)
-    return found if back_prop else _without_gradient(found)
+    return _propagated(found, back_prop)
 
 
 def _check_dtypes(function: str, found: Any, wanted: Any) -> None:
@@ -195,7 +191,7 @@ def scan(
         pairs = zip(flatten(first), flatten(rows), strict=True)
         joined = [ops.concatenate([many, one[None]] if reverse else [one[None], many]) for one, many in pairs]
         found = pack_as(first, joined)
-    return found if back_prop else _without_gradient(found)
+    return _propagated(found, back_prop)
 
 
 def foldl(
@@ -208,8 +204,7 @@ def foldl(
     name: str | None = None,
 ) -> Any:
     """Return the last accumulator of `scan`, from the first element to the last."""
-    found = scans.foldl(fn, elems, initializer)
-    return found if back_prop else _without_gradient(found)
+    return _propagated(scans.foldl(fn, elems, initializer), back_prop)
 
 
 def foldr(
@@ -222,8 +217,7 @@ def foldr(
     name: str | None = None,
 ) -> Any:
     """Return the last accumulator of `scan`, from the last element to the first."""
-    found = scans.foldr(fn, elems, initializer)
-    return found if back_prop else _without_gradient(found)
+    return _propagated(scans.foldr(fn, elems, initializer), back_prop)
 
 
 def vectorized_map(fn: Callable[[Any], Any], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True) -> Any:
@@ -231,8 +225,9 @@ def vectorized_map(fn: Callable[[Any], Any], elems: Any, fallback_to_while_loop:
     return vectorize(fn, elems, fallback_to_while_loop)
 
 
-def _without_gradient(found: Any) -> Any:
-    return map_structure(ops.stop_gradient, found)
+def _propagated(found: Any, back_prop: bool) -> Any:
+    """Return what was found; without `back_prop` no gradient flows through it."""
+    return found if back_prop else map_structure(ops.stop_gradient, found)
 
 
 def numpy_function(
@@ -283,8 +278,8 @@ class _EagerGradient:
     func: Callable[..., Any]
 
     def __call__(self, inputs: list[Tensor], outputs: list[Tensor], cotangents: list[Any]) -> list[Any]:
-        floats = [index for index, x in enumerate(inputs) if x.dtype.kind in _DIFFERENTIABLE]
-        moving = [index for index, y in enumerate(outputs) if y.dtype.kind in _DIFFERENTIABLE]
+        floats = [index for index, x in enumerate(inputs) if x.spec.differentiable]
+        moving = [index for index, y in enumerate(outputs) if y.spec.differentiable]
         given = [ops.zeros_like(outputs[k]) if cotangents[k] is None else cotangents[k] for k in moving]
 
         def compute(*arrays: Any) -> list[Any]:
@@ -333,9 +328,9 @@ def gradients(
         gate_gradients, aggregation_method: accepted for TensorFlow's sake: the compiler decides.
     """
     sources = list(xs) if is_sequence(xs) else [xs]
-    absent = str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
+    absent = unconnected_choice(unconnected_gradients)
     if grad_ys is None:
-        ys = [y for y in (ys if is_sequence(ys) else [ys]) if as_dtype(y.dtype).kind in _DIFFERENTIABLE] or ys
+        ys = [y for y in (ys if is_sequence(ys) else [ys]) if is_differentiable(as_dtype(y.dtype))] or ys
     return autodiff.gradients(ys, sources, grad_ys, stop_gradients, absent, name or "gradients")
 
 
@@ -366,7 +361,7 @@ def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
     check = ops.assert_shape(tensor, shape)
     if check is None:  # of values, at once
         return tensor
-    with get_default_graph().control_dependencies([check]):
+    with control_dependencies([check]):
         checked = identity(tensor)
     wanted = as_shape(shape)
     if wanted is None:

@@ -142,36 +142,28 @@ class GradientTape:
             RuntimeError: the tape is not persistent and was used before.
         """
         self._use("gradient")
+        absent = unconnected_choice(unconnected_gradients)
         wholes = flatten(sources)
         targets, items = [getattr(item, "flow", item) for item in flatten(target)], expanded(wholes)
         for role, given in (("target", targets), ("source", items)):
             for item in given:
                 _check_tensor(item, role)
         if not any(isinstance(item, Symbol) for item in targets):
-            found = self._of_values(targets, items, output_gradients, _choice(unconnected_gradients) == "zero")
+            found = self._of_values(targets, items, output_gradients)
         else:
-            found = gradients(
-                targets,
-                items,
-                grad_ys=output_gradients,
-                stop_gradients=self._constants(targets),
-                unconnected_gradients=_choice(unconnected_gradients),
-            )
-            pairs = zip(items, found, strict=True)
-            found = [dx if self._watches(x) else self._of_unwatched(x, unconnected_gradients) for x, dx in pairs]
+            found = gradients(targets, items, output_gradients, self._constants(targets), absent)
+            found = [dx if self._watches(x) else None for x, dx in zip(items, found, strict=True)]
+        if absent == "zero":
+            found = [ops.zeros_like(x) if dx is None else dx for x, dx in zip(items, found, strict=True)]
         self._release()
         return _packed(sources, regrouped(wholes, found))
 
-    def _of_values(self, targets: list[Any], items: list[Any], seeds: Arrays | None, zero: bool) -> list[Any]:
+    def _of_values(self, targets: list[Any], items: list[Any], seeds: Arrays | None) -> list[Any]:
         given = [None] * len(targets) if seeds is None else flatten(seeds)
         if len(given) != len(targets):
             raise ValueError(f"GradientTape.gradient(): {len(targets)} targets, but {len(given)} output_gradients.")
         dense = [ops.convert_to_tensor(target) for target in targets]  # of a variable its value
-        found = self._tape.gradient(dense, [getattr(item, "flow", item) for item in items], given)
-        return [
-            ops.zeros_like(item) if gradient is None and zero else gradient
-            for item, gradient in zip(items, found, strict=True)
-        ]
+        return self._tape.gradient(dense, [getattr(item, "flow", item) for item in items], given)
 
     def _release(self) -> None:
         """Let go of what was recorded, if it can't be used again."""
@@ -189,7 +181,7 @@ class GradientTape:
         """The derivative of each element of `target` by each element of `sources`; see `ab.jacobian`."""
         self._use("jacobian")
         with self._recorded(target):
-            found = jacobian(target, sources, _choice(unconnected_gradients), parallel=experimental_use_pfor)
+            found = jacobian(target, sources, unconnected_choice(unconnected_gradients), parallel=experimental_use_pfor)
         self._release()
         return found
 
@@ -204,7 +196,8 @@ class GradientTape:
         """The derivatives of each row of `target` by the same row of `source`; see `ab.batch_jacobian`."""
         self._use("batch_jacobian")
         with self._recorded(target):
-            found = batch_jacobian(target, source, _choice(unconnected_gradients), parallel=experimental_use_pfor)
+            absent = unconnected_choice(unconnected_gradients)
+            found = batch_jacobian(target, source, absent, parallel=experimental_use_pfor)
         self._release()
         return found
 
@@ -217,10 +210,6 @@ class GradientTape:
         if not isinstance(source, Variable) or (self.watch_accessed_variables and source.trainable):
             return True
         return any(source is item for item in expanded(self._watched))
-
-    @staticmethod
-    def _of_unwatched(source: Variable, unconnected_gradients: str | Enum) -> Tensor | None:
-        return ops.zeros_like(source) if _choice(unconnected_gradients) == "zero" else None
 
     # --- what is constant -----------------------------------------------------------------------------------
 
@@ -263,7 +252,7 @@ def _packed(sources: Sources, found: list[Any]) -> Any:
     return found[0] if isinstance(sources, (Tensor, Variable, ShardedVariable)) else pack_as(sources, found)
 
 
-def _choice(unconnected_gradients: str | Enum) -> str:
+def unconnected_choice(unconnected_gradients: str | Enum) -> str:
     """The word, from a word or an enum like ``tf.UnconnectedGradients``."""
     return str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
 
