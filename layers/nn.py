@@ -1,8 +1,9 @@
 """Functions for very many classes, with the names of ``tf.nn``: `anabranch.nn`. (Of Keras's `nn`: `ops.nn`.)"""
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from ..engine.common.names_elsewhere import NN_MODULE, module_error
+from ..engine.common.names_elsewhere import NN_MODULE
+from ..engine.objects.on_demand import on_demand
 from ..engine.ops.neural.embedding import embedding_lookup
 from .vocabulary.candidate_sampling import (
     Candidates,
@@ -13,13 +14,8 @@ from .vocabulary.candidate_sampling import (
 from .vocabulary.sampled_losses import nce_loss, sampled_softmax_loss
 from .vocabulary.sharded_softmax import sharded_logits, sharded_softmax_loss, sharded_top_k
 
-
-def _look_up(name: str) -> NoReturn:
-    raise module_error(__name__, name, NN_MODULE)
-
-
 if not TYPE_CHECKING:  # type checkers would take any name for a public one
-    __getattr__ = _look_up
+    __getattr__, _ = on_demand(globals(), {}, elsewhere=NN_MODULE)
 
 __all__ = [
     "Candidates",

@@ -15,6 +15,7 @@ _CONSTANT = "A tensor never changes: compute another one, or assign to an ab.Var
 _DEVICE = "Declare GPUs by ab.config.set_devices(gpu=1); `with ab.device(...)` names the one to compute on."
 _MODE = "Pass training=True or training=False in the call; fit, evaluate and predict do."
 _POLICY = 'Call ab.mixed_precision.set_global_policy("mixed_float16") before layers are made.'
+_NO_GRADIENTS = "Leave it out: gradients are what a tape gives, and are kept nowhere."
 _LAYERS = "Keep layers as attributes, or in lists and dicts that are attributes."
 
 
@@ -71,7 +72,7 @@ LAYERS: dict[str, str] = {
     "requires_grad_": "Set trainable.",
     "state_dict": "Use save_weights for a file, and get_weights for arrays.",
     "weight": "Use kernel or embeddings, or weights for all.",
-    "zero_grad": "Leave it out: gradients are what a tape gives, and are kept nowhere.",
+    "zero_grad": _NO_GRADIENTS,
 }
 OPTIMIZERS: dict[str, str] = {
     "load_state_dict": "A saved model has its optimizer's state: use ab.load_model.",
@@ -79,7 +80,7 @@ OPTIMIZERS: dict[str, str] = {
     "param_groups": "Set learning_rate; ab.optim.MultiOptimizer has optimizers for parts of a model.",
     "state_dict": "model.save keeps the optimizer's state; optimizer.variables has it.",
     "step": "Use apply(gradients, variables) with gradients of ab.GradientTape, or model.fit.",
-    "zero_grad": "Leave it out: gradients are what a tape gives, and are kept nowhere.",
+    "zero_grad": _NO_GRADIENTS,
 }
 
 

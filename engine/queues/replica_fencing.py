@@ -1,6 +1,6 @@
 """Check who may change the state of replicas: the worker that leads, by its token, while no state is lost.
 
-What a leader notes for the next one is here, too.
+Keep the note of a leader for the next one, too.
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...engine.common.dtypes import DTypeLike
-from ...engine.common.names_elsewhere import LOSSES_MODULE, module_error
+from ...engine.common.names_elsewhere import LOSSES_MODULE
 from ...engine.objects.arguments import check_axis, check_numbers, check_optional_numbers
+from ...engine.objects.on_demand import on_demand
 from ...engine.objects.registry import (
     custom_object_scope,
     deserialize_keras_object,
@@ -511,12 +512,8 @@ def deserialize(name: str | Config, custom_objects: Mapping[str, Any] | None = N
     return deserialize_keras_object(name, custom_objects)
 
 
-def _look_up(name: str) -> NoReturn:
-    raise module_error(__name__, name, LOSSES_MODULE)
-
-
 if not TYPE_CHECKING:  # type checkers would take any name for a public one
-    __getattr__ = _look_up
+    __getattr__, _ = on_demand(globals(), {}, elsewhere=LOSSES_MODULE)
 
 __all__ = [
     "CTC",

@@ -32,9 +32,9 @@ def anabranch(params: dict[str, Any]) -> Record:
             losses = ab.ops.sparse_categorical_crossentropy(labels[:, 0], logits, from_logits=True)
         else:
             rows, biases = [ab.Variable(value) for value in weights[4:]]
-            drawn, expected, expected_drawn = sampled_values
             variables += [rows, biases]
-            candidates = (drawn, expected, expected_drawn)
+            drawn, expected, expected_drawn = sampled_values
+            candidates = drawn, expected, expected_drawn
             losses = ab.nn.sampled_softmax_loss(rows, biases, labels, hidden, peer.S, peer.V, sampled_values=candidates)
         loss = ab.ops.mean(losses)
         update = ab.optim.SGD(peer.LR).minimize(loss, variables)
