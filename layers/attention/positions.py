@@ -258,6 +258,10 @@ class ReversibleEmbedding(Embedding):
         check_optional_numbers("ReversibleEmbedding", logit_soft_cap=logit_soft_cap)
         self.logit_soft_cap = logit_soft_cap
 
+    @property
+    def takes_inputs_scale(self) -> bool:
+        return True  # on the way back
+
     def build(self, input_shape: Sequence[int | None] | None = None) -> None:
         super().build(input_shape)
         if not self.tie_weights and self.quantization_mode is None:

@@ -130,6 +130,10 @@ class EinsumDense(QuantizableKernel):
         names = self._subscripts
         return tuple(axis for axis, label in enumerate(names.kernel) if label not in names.outputs)
 
+    @property
+    def takes_inputs_scale(self) -> bool:
+        return self.built and self._subscripts.is_product
+
     def _scale_shape(self) -> tuple[int, ...]:
         return self._subscripts.scale_shape(self.kernel_shape)
 

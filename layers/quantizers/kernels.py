@@ -67,6 +67,10 @@ class QuantizableKernel(QuantizableLayer):
         """The scales of an int8 kernel in the order of its axes, with 1 for those that are summed over."""
         raise NotImplementedError
 
+    @property
+    def takes_inputs_scale(self) -> bool:
+        return True
+
     # --- building -------------------------------------------------------------------------------------------
 
     @property

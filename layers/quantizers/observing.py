@@ -105,7 +105,7 @@ def calibrate(
     layers = [
         layer
         for layer in model._flatten_layers()
-        if isinstance(layer, QuantizableKernel) and layer.quantization_mode is None
+        if isinstance(layer, QuantizableKernel) and layer.takes_inputs_scale and layer.quantization_mode is None
     ]
     kept: dict[str, _Kept] = {path_in(model, layer): _Kept() for layer in layers}
     with ExitStack() as stack:

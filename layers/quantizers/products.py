@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ...engine import ops
 from ...engine.autodiff import custom_gradient
@@ -36,7 +36,7 @@ def int8_product(
     """
     quantizer = layer.inputs_quantizer
     x = ops.convert_to_tensor(inputs)
-    if type(quantizer) is AbsMaxQuantizer and quantizer.output_dtype == "int8" and quantizer.axis in (None, (-1,)):
+    if rounds_by_rows(quantizer):
         product = quantized_matmul(
             x,
             kernel,
@@ -49,6 +49,11 @@ def int8_product(
     else:
         product = _product_by(quantizer, x, kernel, scale, transpose)
     return ops.cast(product, dtype or x.dtype)
+
+
+def rounds_by_rows(quantizer: object) -> TypeGuard[AbsMaxQuantizer]:
+    """Test whether a quantizer rounds to int8 by a scale for each row, in whose place a fixed one can be."""
+    return type(quantizer) is AbsMaxQuantizer and quantizer.output_dtype == "int8" and quantizer.axis in (None, (-1,))
 
 
 def _product_by(quantizer: Any, x: Tensor, kernel: TensorLike, scale: TensorLike, transpose: bool) -> Tensor:

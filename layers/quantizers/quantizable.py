@@ -43,6 +43,11 @@ class QuantizableLayer(AdaptableLayer):
         self.inputs_scale: float | None = None  # fixed by calibration
         self._int4_block_size: int | None = None
 
+    @property
+    def takes_inputs_scale(self) -> bool:
+        """Test whether the layer, of int8, can round all rows of its inputs by one fixed scale."""
+        return False
+
     # --- what classes define --------------------------------------------------------------------------------
 
     def _build_quantized(self, mode: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.layer import Layer
 from .configs import QuantizationConfig, resolved_config
+from .products import rounds_by_rows
 from .quantizable import QuantizableLayer, check_not_quantized
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ def quantize_layers(
             f"Cannot quantize a layer that isn't yet built. Layer '{model.name}' (of type '{type(model).__name__}') "
             "is not built yet. Call it on data, or build(input_shape), first."
         )
+    fixed_scales = _fixed_scales(model, calibration, found, filters, type_check)
     result: dict[str, str] = {}
     chosen: list[QuantizableKernel] = []
     with_weights = [layer for layer in model._flatten_layers() if layer.own_variables()]
@@ -57,7 +60,8 @@ def quantize_layers(
         by_data: Any = found
         quantize_by_data(model, by_data, chosen)
         result |= {path_in(model, layer): layer.quantization_mode or "is in no block" for layer in chosen}
-    _apply_calibration(model, calibration, result)
+    for layer, scale in fixed_scales.items():
+        layer.inputs_scale = scale
     if all(outcome != found.mode for outcome in result.values()):
         warnings.warn(
             f"quantize({found.mode!r}): no layer of model {model.name!r} was quantised: "
@@ -140,21 +144,69 @@ def _round_other(layer: Layer, kernels: Kernels, config: QuantizationConfig) -> 
     return "int8"
 
 
-def _apply_calibration(
-    model: Layer, calibration: Mapping[str, tuple[float, int]] | None, result: Mapping[str, str]
-) -> None:
-    """Fix the scales of activations.
+def _fixed_scales(
+    model: Layer,
+    calibration: Mapping[str, tuple[float, int]] | None,
+    config: QuantizationConfig,
+    filters: Filters,
+    type_check: bool,
+) -> dict[QuantizableLayer, float]:
+    """Check fixed scales of activations before any layer is changed.
+
+    Returns:
+        By the layer the number by which its rows will be multiplied.
 
     Raises:
-        ValueError: there is no int8 layer of a path.
+        ValueError: a layer will not round its inputs by one scale, or a scale makes no sense.
     """
-    layers = {path_in(model, layer): layer for layer in model._flatten_layers()}
-    for path, (scale, zero_point) in (calibration or {}).items():
-        if result.get(path) != "int8":
+    layers = {path_in(model, layer): layer for layer in model._flatten_layers() if layer.own_variables()}
+    found: dict[QuantizableLayer, float] = {}
+    for path, entry in (calibration or {}).items():
+        layer = layers.get(path)
+        reason = _why_no_fixed_scale(layer, config, filters, type_check)
+        if reason or not isinstance(layer, QuantizableLayer):
             raise ValueError(
-                f"quantize: calibration has a scale for {path!r}, of which no layer is quantised to int8. The layers "
-                f"are: {', '.join(name for name, outcome in result.items() if outcome == 'int8') or 'none'}."
+                f"quantize: calibration has a scale for {path!r}, which {reason}. Leave it out of calibration; scales "
+                f"are for {', '.join(_taking_scales(layers, config, filters, type_check)) or 'no layer of this model'}."
             )
-        if int(zero_point) != 0:
-            raise ValueError(f"quantize: calibration[{path!r}] has the zero point {zero_point}; int8 here has none.")
-        layers[path].inputs_scale = float(1 / scale)
+        found[layer] = 1 / _checked_scale(path, entry)
+    return found
+
+
+def _taking_scales(
+    layers: Mapping[str, Layer], config: QuantizationConfig, filters: Filters, type_check: bool
+) -> list[str]:
+    return [path for path, layer in layers.items() if not _why_no_fixed_scale(layer, config, filters, type_check)]
+
+
+def _why_no_fixed_scale(
+    layer: Layer | None, config: QuantizationConfig, filters: Filters, type_check: bool
+) -> str | None:
+    """Return why a layer will not round its inputs by one fixed scale; None if it will."""
+    if layer is None:
+        return "is no layer with weights"
+    if config.mode != "int8":
+        return f"does not round its inputs in mode {config.mode!r}"
+    if not isinstance(layer, QuantizableLayer) or not layer.takes_inputs_scale:
+        return f"takes none: {type(layer).__name__} rounds each row by a scale of its own, or none at all"
+    if not is_wanted(layer, filters):
+        return "is left out by filters"
+    if type_check and not layer._is_own_class():
+        return f"is not quantised: {type(layer).__name__} may compute something else than the layer it derives from"
+    if not rounds_by_rows(config.activation_quantizer):
+        return f"has inputs that activation_quantizer={config.activation_quantizer!r} does not round by one scale"
+    return None
+
+
+def _checked_scale(path: str, entry: object) -> float:
+    """Return the scale of ``(scale, zero_point)``."""
+    if not isinstance(entry, (tuple, list)) or len(entry) != 2:
+        raise ValueError(
+            f"quantize: calibration[{path!r}] must be (scale, zero_point), as calibrate gives; got {entry!r}."
+        )
+    scale, zero_point = entry
+    if int(zero_point) != 0:
+        raise ValueError(f"quantize: calibration[{path!r}] has the zero point {zero_point}; int8 here has none.")
+    if not 0 < float(scale) < math.inf:
+        raise ValueError(f"quantize: calibration[{path!r}] has the scale {scale}; it must be above 0 and finite.")
+    return float(scale)

@@ -185,6 +185,49 @@ def test_fixed_scales_are_kept_by_files_and_copies(has_layers_inside: bool, tmp_
         np.testing.assert_array_equal(found.predict(x, verbose=0), expected)
 
 
+def other_layers() -> Any:
+    tokens = ab.Input((4,), dtype="int32")
+    x = layers.Conv1D(3, 2, name="conv")(layers.Embedding(5, 6, name="table")(tokens))
+    x = layers.EinsumDense("abc,bd->abd", (None, 2), name="by_rows")(x)  # no product of matrices
+    return ab.Model(tokens, layers.Dense(2, name="head")(layers.LSTM(3, name="lstm")(x)))
+
+
+WEIGHTS_ONLY = quantizers.Int8QuantizationConfig(activation_quantizer=None)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "path", "entry", "match"),
+    [
+        (two_layers, {}, "three", (0.1, 0), r"'three', which is no layer with weights.* scales are for one, two\."),
+        (two_layers, {"mode": "int4"}, "one", (0.1, 0), "does not round its inputs in mode 'int4'"),
+        (two_layers, {"filters": "two"}, "one", (0.1, 0), "left out by filters.*for two"),
+        (two_layers, {"mode": None, "config": WEIGHTS_ONLY}, "one", (0.1, 0), "activation_quantizer=None"),
+        (two_layers, {}, "one", (0.1, 3), "has the zero point 3"),
+        (two_layers, {}, "one", (0.0, 0), "has the scale 0.0; it must be above 0"),
+        (two_layers, {}, "one", (float("nan"), 0), "has the scale nan"),
+        (two_layers, {}, "one", 0.1, r"must be \(scale, zero_point\).* got 0.1"),
+        (other_layers, {"include": "all"}, "conv", (0.1, 0), "Conv1D rounds each row.*are for head"),
+        (other_layers, {"include": "all"}, "lstm/lstm_cell", (0.1, 0), "LSTMCell rounds each row"),
+        (other_layers, {}, "table", (0.1, 0), "Embedding rounds each row"),
+        (other_layers, {}, "by_rows", (0.1, 0), "EinsumDense rounds each row"),
+    ],
+)
+def test_scales_without_effect_are_refused_before_anything_is_quantised(
+    make: Any, options: Any, path: str, entry: Any, match: str
+):
+    model = make()
+    with pytest.raises(ValueError, match=match):
+        model.quantize(**{"mode": "int8", **options, "calibration": {path: entry}})
+    assert all(layer.quantization_mode is None for layer in model._flatten_layers())
+
+
+def test_calibrate_leaves_out_layers_that_take_no_scale():
+    model = other_layers()
+    scales = quantizers.calibrate(model, np.ones((2, 4), "int32"))
+    assert list(scales) == ["head"]
+    assert model.quantize("int8", include="all", calibration=scales)["lstm/lstm_cell"] == "int8"
+
+
 def test_data_may_be_batches_of_inputs_and_targets():
     model, x = two_layers(), np.ones((4, 6), "float32")
     batches = [(x, np.zeros(4)), (3 * x, np.zeros(4))]
@@ -198,8 +241,6 @@ def test_data_may_be_batches_of_inputs_and_targets():
         (lambda: quantizers.calibrate(two_layers(), np.ones((1, 6)), method="entropy"), "method='entropy'"),
         (lambda: quantizers.calibrate(two_layers(), np.ones((1, 6)), percentile=0), "percentile=0"),
         (lambda: quantizers.calibrate(two_layers(), []), "no Dense or EinsumDense layer was called"),
-        (lambda: two_layers().quantize("int8", calibration={"three": (0.1, 0)}), "of which no layer is quantised"),
-        (lambda: two_layers().quantize("int8", calibration={"one": (0.1, 3)}), "has the zero point 3"),
         (lambda: quantizers.report(two_layers(), ab.Sequential([ab.Input((6,)), layers.Dense(3)]), []), "other layers"),
         (lambda: quantizers.GPTQConfig(None, None, weight_bits=5), "Unsupported weight_bits 5"),
         (lambda: quantizers.AWQConfig(None, None, group_size=0), "Invalid group_size"),
