@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it prints a line for each task that ends; read when it loads
 import grpc
+
+from .cluster import split_address
 
 _VARIABLES = ("ANABRANCH_TLS_CERTIFICATE", "ANABRANCH_TLS_KEY", "ANABRANCH_TLS_AUTHORITY")
 _OPTIONS = [
@@ -81,4 +85,51 @@ def open_channel(address: str, tls: TLS | None) -> Any:
     return grpc.secure_channel(address, tls.of_client(), options=_OPTIONS)
 
 
-__all__ = ["TLS", "open_channel", "tls_from_environment"]
+def fault_of_handshake(address: str, tls: TLS | None, timeout: float) -> str:
+    """Return why a process can't agree on TLS with what listens at an address; empty if nothing speaks against it.
+
+    gRPC reports no more than a closed connection, so a handshake is made here.
+
+    Args:
+        address: "host:port".
+        tls: with which this process proves who it is; None if it does not encrypt.
+        timeout: seconds for each part of the handshake.
+    """
+    host, port = split_address(address)
+    try:
+        context = _context(tls)
+        with (
+            socket.create_connection((host, port), timeout) as plain,
+            context.wrap_socket(plain, server_hostname=host) as encrypted,
+        ):
+            if tls is None:
+                return "it encrypts what it sends, and this process has no certificate"
+            # A certificate is refused behind the handshake. gRPC begins by some settings where it is taken.
+            return "" if encrypted.recv(1) else f"it does not take the certificate {tls.certificate}"
+    except ssl.SSLCertVerificationError as error:
+        return f"its certificate is refused ({error.verify_message})"
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+        return ""  # it is ending, or a proxy has nothing behind it
+    except ssl.SSLError as error:
+        if tls is None:
+            return ""  # it does not encrypt either
+        if error.reason == "WRONG_VERSION_NUMBER":
+            return "it does not encrypt, and this process has a certificate"
+        return f"TLS with the certificate {tls.certificate} fails ({error.reason})"
+    except OSError:
+        return ""
+
+
+def _context(tls: TLS | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    if tls is None:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    context.load_verify_locations(tls.authority)
+    context.load_cert_chain(tls.certificate, tls.key, password="")  # without one OpenSSL would read the terminal
+    return context
+
+
+__all__ = ["TLS", "fault_of_handshake", "open_channel", "tls_from_environment"]

@@ -16,7 +16,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it prints a line for ea
 import grpc
 
 from ..cluster import joined_address, resolved, split_address
-from ..encryption import TLS, open_channel
+from ..encryption import TLS, fault_of_handshake, open_channel
 from ..transport.messages import (
     HEALTH_SERVICE,
     NOT_SERVING,
@@ -33,6 +33,7 @@ from ..transport.wire import PROTOCOL
 _CALLS = 256  # at once; each stream is one
 _PATIENCE = 0.2  # seconds between tries to reach a task
 _CALL_SECONDS = 5.0
+_HANDSHAKE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -212,12 +213,13 @@ def ask_task(
         ending: is set when the answer is not wanted any more.
 
     Raises:
-        TaskUnavailableError: nothing answers there, or no task, or another one; or `ending` is set.
+        TaskUnavailableError: nothing answers there in time; at once, no task answers, or another one, or certificates
+            do not match; or `ending` is set.
     """
     until = time.monotonic() + timeout
     host = split_address(address)[0]
     with open_channel(address, tls) as channel:
-        reply = _answer(_greeting(channel), address, expected, until, timeout, ending or threading.Event())
+        reply = _answer(_greeting(channel), address, expected, until, timeout, tls, ending or threading.Event())
     if reply.protocol != PROTOCOL:
         raise TaskUnavailableError(
             f"The task at {address} speaks version {reply.protocol} of the protocol, and this process version "
@@ -255,7 +257,13 @@ def _read(reply: Any, address: str, host: str) -> TaskInfo:
 
 
 def _answer(
-    call: Any, address: str, expected: str | None, until: float, timeout: float, ending: threading.Event
+    call: Any,
+    address: str,
+    expected: str | None,
+    until: float,
+    timeout: float,
+    tls: TLS | None,
+    ending: threading.Event,
 ) -> Any:
     name = expected or "a task"
     while True:
@@ -268,6 +276,12 @@ def _answer(
                 raise TaskUnavailableError(
                     f"What answers at {address} is no task of anabranch; {name} was expected there."
                 ) from None
+            fault = fault_of_handshake(address, tls, _HANDSHAKE_SECONDS) if _is_closed(error) else ""
+            if fault:
+                raise TaskUnavailableError(
+                    f"{name} can't be used at {address}: {fault}. Give all tasks and clients certificates of one "
+                    "authority for their addresses, by tls= or ANABRANCH_TLS_CERTIFICATE, _KEY and _AUTHORITY, or none."
+                ) from None
             if until - time.monotonic() <= _PATIENCE:
                 raise TaskUnavailableError(
                     f"{name} did not answer at {address} within {timeout:g} s ({code.name}). Start it, or mend its "
@@ -275,6 +289,11 @@ def _answer(
                 ) from None
         if ending.wait(_PATIENCE):
             raise TaskUnavailableError(f"{name} had not answered at {address} when this task ended.")
+
+
+def _is_closed(error: Any) -> bool:
+    """Test whether a connection was made and ended; a name that is looked up in vain would take time once more."""
+    return error.code() == grpc.StatusCode.UNAVAILABLE and "resolving" not in (error.details() or "")
 
 
 class Greeter:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
+import threading
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from shared.tasks import PS, WORKER, Running, tasks
+from shared.tasks import PATIENCE, PS, WORKER, Running, tasks
 
 import anabranch as ab
 from anabranch.distribute import TLS
-from anabranch.distribute.encryption import tls_from_environment
+from anabranch.distribute.encryption import fault_of_handshake, tls_from_environment
 from anabranch.distribute.tasks.front import TaskUnavailableError, ask_task, is_healthy
 from anabranch.distribute.transport.planes import Plane
 
@@ -34,9 +35,14 @@ def authority(folder: Path) -> None:
     root = ["-x509", *curve, *use, "-days", "2", "-subj", "/CN=tests"]
     openssl(folder, "req", *root, "-keyout", "ca.key", "-out", "ca.pem")
     openssl(folder, "req", *curve, "-keyout", "own.key", "-out", "own.csr", "-subj", "/CN=localhost")
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
-    openssl(folder, "x509", "-req", "-in", "own.csr", "-out", "own.pem", *signed)
+    signed(folder, "own", "DNS:localhost,IP:127.0.0.1")
+
+
+def signed(folder: Path, name: str, addresses: str) -> None:
+    """Have the authority sign a certificate for addresses."""
+    (folder / "names").write_text(f"subjectAltName={addresses}\n")
+    by = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
+    openssl(folder, "x509", "-req", "-in", "own.csr", "-out", f"{name}.pem", *by)
 
 
 def files(folder: Path) -> tuple[str, str, str]:
@@ -84,15 +90,54 @@ def test_steps_run_over_encrypted_streams(running: Running, graph: ab.Graph):
 
 
 def test_who_has_no_certificate_of_the_authority_is_not_let_in(encrypted: TLS, made: Path):
+    stranger = TLS(*files(made / "theirs"))
+    mixed = TLS(stranger.certificate, stranger.key, encrypted.authority)
+    unlike = TLS(encrypted.certificate, stranger.key, encrypted.authority)
     with ab.distribute.Server({"ps": ["localhost:0"]}) as server:
         address = server.target.removeprefix("grpc://")
         info = ask_task(address, server.name, 30.0, encrypted)
         assert info.port == 0  # there is no socket that other hosts can reach
         assert is_healthy(address, 30.0, encrypted)
-        for tls in (None, TLS(*files(made / "theirs"))):
+        for tls, message in (
+            (None, "it encrypts what it sends, and this process has no certificate"),
+            (stranger, "its certificate is refused .*unable to get local issuer"),
+            (mixed, f"it does not take the certificate {mixed.certificate}"),
+            (unlike, r"TLS with the certificate .* fails \(KEY_VALUES_MISMATCH\)"),
+        ):
             assert not is_healthy(address, 1.0, tls)
-            with pytest.raises(TaskUnavailableError, match="did not answer"):
-                ask_task(address, server.name, 0.3, tls)
+            with pytest.raises(TaskUnavailableError, match=message):
+                ask_task(address, server.name, PATIENCE, tls)
+
+
+def test_a_certificate_for_another_address_is_named(encrypted: TLS, made: Path):
+    signed(made / "ours", "elsewhere", "DNS:elsewhere")
+    elsewhere = TLS(str(made / "ours" / "elsewhere.pem"), encrypted.key, encrypted.authority)
+    with ab.distribute.Server({"ps": ["localhost:0"]}, tls=elsewhere) as server:
+        address = server.target.removeprefix("grpc://")
+        with pytest.raises(TaskUnavailableError, match=r"not valid for 'localhost'.*certificates of one authority"):
+            ask_task(address, server.name, PATIENCE, encrypted)
+
+
+def test_a_task_that_does_not_encrypt_is_named(made: Path):
+    with ab.distribute.Server({"ps": ["localhost:0"]}) as server:
+        address = server.target.removeprefix("grpc://")
+        with pytest.raises(TaskUnavailableError, match="it does not encrypt, and this process has a certificate"):
+            ask_task(address, server.name, PATIENCE, TLS(*files(made / "ours")))
+        assert fault_of_handshake(address, None, PATIENCE) == ""
+
+
+def test_no_certificate_is_suspected_where_nobody_listens_or_what_listens_is_silent(encrypted: TLS):
+    """A proxy takes connections before the task behind it is there: who waits for the task goes on waiting."""
+    with socket.create_server(("localhost", 0)) as listener:
+        address = f"localhost:{listener.getsockname()[1]}"
+        for tls in (encrypted, None):
+            assert fault_of_handshake(address, tls, 0.01) == ""
+            listener.accept()[0].close()  # the connection of before
+            closing = threading.Thread(target=lambda: listener.accept()[0].close())
+            closing.start()
+            assert fault_of_handshake(address, tls, PATIENCE) == ""
+            closing.join()
+    assert fault_of_handshake(address, encrypted, PATIENCE) == ""
 
 
 def test_tasks_of_one_host_use_shared_memory_all_the_same(encrypted: TLS, graph: ab.Graph):
@@ -107,11 +152,10 @@ def test_tasks_of_one_host_use_shared_memory_all_the_same(encrypted: TLS, graph:
         assert [each.plane for each in mine] == [Plane.SHARED_MEMORY]
 
 
-def test_a_client_without_certificates_is_told_that_nobody_answers(made: Path, graph: ab.Graph, monkeypatch: Any):
-    monkeypatch.setattr("anabranch.distribute.tasks.client.CONNECT_SECONDS", 0.3)
+def test_a_client_without_certificates_is_told_that_it_needs_one(made: Path, graph: ab.Graph):
     with (
         ab.distribute.Server({"ps": ["localhost:0"]}, tls=TLS(*files(made / "ours"))) as server,
-        pytest.raises(ab.errors.TaskFailedError, match="did not answer"),
+        pytest.raises(ab.errors.TaskFailedError, match="this process has no certificate"),
     ):
         ab.Session(graph, target=server.target)
 
