@@ -7,7 +7,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from ..cluster import ClusterSpec
@@ -15,6 +17,7 @@ from ..environment import WORKER_JOBS
 from ..tasks.task_status import TaskStatus, status
 
 Reading = dict[str, Any]
+_TIMEOUT = 2.0  # seconds; clients wait longer, for tasks that start
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="between two looks, for steps a second (default: 1)",
     )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=_TIMEOUT,
+        metavar="SECONDS",
+        help="to wait for a task that does not answer (default: %(default)g)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -40,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         print(f"anabranch status: {error}", file=sys.stderr)
         return 2
-    readings = read(targets, options.interval)
+    readings = read(targets, options.interval, timeout=options.timeout)
     print(_FORMATS[options.format](readings))
     return 1 if any("error" in reading for reading in readings) else 0
 
@@ -55,30 +65,43 @@ def _targets(options: argparse.Namespace) -> list[str]:
     return targets
 
 
-def read(targets: Sequence[str], interval: float, wait: Callable[[float], None] = time.sleep) -> list[Reading]:
-    """Look at tasks twice.
+def read(
+    targets: Sequence[str],
+    interval: float,
+    wait: Callable[[float], None] = time.sleep,
+    timeout: float = _TIMEOUT,
+) -> list[Reading]:
+    """Look at tasks twice, at all of them at once; at those that do not answer, once.
 
     Args:
         targets: "grpc://host:port" of each.
         interval: seconds between the two looks.
         wait: waits for so long.
+        timeout: seconds to wait for a task that does not answer.
 
     Returns:
         For each task what `status` gives, as values of JSON, with its "role", "steps_per_second" of the parts of steps
         that it runs, and for each training "steps_per_second" and "dropped", a count for each worker. Of a task that
         does not answer its "target" and the "error".
     """
-    first, began = [_look(target) for target in targets], time.monotonic()
-    wait(interval)
-    second, passed = [_look(target) for target in targets], time.monotonic() - began
+    with ThreadPoolExecutor(len(targets)) as threads:
+        first, began = list(threads.map(partial(_look, timeout=timeout), targets)), time.monotonic()
+        if any(isinstance(each, TaskStatus) for each in first):
+            wait(interval)
+        second = list(threads.map(partial(_look_again, timeout=timeout), targets, first))
+        passed = time.monotonic() - began
     return [_reading(*each, passed) for each in zip(targets, first, second, strict=True)]
 
 
-def _look(target: str) -> TaskStatus | Exception:
+def _look(target: str, timeout: float) -> TaskStatus | Exception:
     try:
-        return status(target)
+        return status(target, timeout)
     except (OSError, RuntimeError, ValueError) as error:
         return error
+
+
+def _look_again(target: str, first: TaskStatus | Exception, timeout: float) -> TaskStatus | Exception:
+    return _look(target, timeout) if isinstance(first, TaskStatus) else first
 
 
 def _reading(target: str, first: TaskStatus | Exception, second: TaskStatus | Exception, passed: float) -> Reading:

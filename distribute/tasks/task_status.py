@@ -77,11 +77,12 @@ class TaskStatus:
     training: tuple[dict[str, Any], ...] = ()
 
 
-def status(target: str) -> TaskStatus:
+def status(target: str, timeout: float | None = None) -> TaskStatus:
     """Ask a task what it does.
 
     Args:
         target: "grpc://host:port", as for a session.
+        timeout: how many seconds to wait for a task that does not answer, by default 30.
 
     Raises:
         TaskFailedError: no task answers there.
@@ -93,7 +94,7 @@ def status(target: str) -> TaskStatus:
     >>> found.task, found.state, found.steps, found.connections
     ('/job:worker/task:0', 'idle', 0, ())
     """
-    client = connect(target)
+    client = connect(target, timeout)
     try:
         found = client.ask(Kind.STATUS, {}).document()
         return described(client.look(), found)

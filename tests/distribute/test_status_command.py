@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from shared.tasks import PS, TOKEN, WORKER, Running
+from shared.tasks import PATIENCE, PS, TOKEN, WORKER, Running
 
 import anabranch as ab
 from anabranch.__main__ import main
 from anabranch.distribute.commands.status import as_prometheus, as_text, read
+from anabranch.distribute.ports import free_ports
 from anabranch.engine.queues.replica_steps import ReplicaSteps
 
 pytestmark = pytest.mark.xdist_group("tasks")
@@ -88,6 +90,33 @@ def test_tasks_that_do_not_answer(capsys: Any) -> None:
     assert as_prometheus(readings).splitlines()[-1] == 'anabranch_task_up{task="grpc://localhost:1"} 0'
     assert main(["status"]) == 2
     assert "name a task, such as grpc://localhost:2203" in capsys.readouterr().err
+
+
+def test_tasks_that_do_not_answer_are_waited_for_once_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was waited for twice, 30 s each time, one after the other."""
+    together = threading.Barrier(3)
+    looks: list[tuple[str, float | None]] = []
+
+    def look(target: str, timeout: float | None = None) -> Any:
+        looks.append((target, timeout))
+        together.wait(PATIENCE)
+        raise ConnectionError(f"{target} is gone")
+
+    monkeypatch.setattr("anabranch.distribute.commands.status.status", look)
+    targets = [f"grpc://localhost:{number}" for number in range(3)]
+    readings = read(targets, 1.0, lambda seconds: pytest.fail("there is nothing to compare with"), timeout=0.5)
+    assert [each["error"] for each in readings] == [f"{target} is gone" for target in targets]
+    assert sorted(looks) == [(target, 0.5) for target in targets]
+
+
+def test_the_time_to_wait_is_an_option(capsys: Any) -> None:
+    (port,) = free_ports("localhost", 1)
+    target = f"grpc://localhost:{port}"
+    assert main(["status", target, "--timeout", "0"]) == 1
+    assert f"{target} does not answer" in (shown := capsys.readouterr().out)
+    assert "within 0 s" in shown
+    with pytest.raises(ab.errors.TaskFailedError, match="within 0 s"):
+        ab.distribute.status(target, timeout=0.0)
 
 
 def test_the_ways_between_tasks_are_measured_once(running: Running):
