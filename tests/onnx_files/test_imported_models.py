@@ -228,6 +228,17 @@ def test_cycles_missing_values_and_doubles() -> None:
         layer(np.ones(2, "float32"))
 
 
+@pytest.mark.parametrize(("kernel", "stride", "size"), [(3, 2, 2), (9, 2, 2), (1_000_000, 2, 8)])
+def test_windows_that_are_larger_than_the_input(kernel: int, stride: int, size: int) -> None:
+    helper = onnx.helper
+    info = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 1, size]) for name in "xy"]
+    pool = helper.make_node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[kernel], strides=[stride])
+    graph = helper.make_graph([pool], "g", info[:1], info[1:])
+    layer = ab.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
+    with pytest.raises(ab.onnx.OnnxError, match=rf"Node 'pool'.*window of {kernel} .*input of {size}"):
+        layer(np.ones((1, 1, size), "float32"))
+
+
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x0a\xff\xff\xff\xff\x0f"])
 def test_bytes_that_are_no_model(content: bytes) -> None:
     with pytest.raises(ab.onnx.OnnxError):

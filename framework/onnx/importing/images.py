@@ -225,6 +225,11 @@ def _windows(node: Node, x: Tensor, value: object) -> tuple[Tensor, list[tuple[i
         out = math.ceil(count) if node.get("ceil_mode") else math.floor(count)
         if node.get("ceil_mode") and (out - 1) * strides[k] >= size + pads[k][0]:
             out -= 1  # a window that begins behind the input is none
+        if out < 0 or (size and not out):
+            raise ValueError(
+                f"a window of {kernel[k]} (dilation {dilations[k]}) is larger than an input of {size} with the padding "
+                f"{pads[k][0]} and {pads[k][1]}"
+            )
         outs.append(out)
         end = (out - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1
         pads[k] = [pads[k][0], max(end - size - pads[k][0], 0)]
