@@ -253,6 +253,31 @@ def test_kernels_of_convolutions_are_rounded(name: str, tmp_path: Path):
     ab.onnx.check(model, tmp_path / "again.onnx", x)
 
 
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_weights_of_recurrent_operators_are_rounded(op_type: str, tmp_path: Path):
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type] * 6
+    make = onnx.helper.make_node(op_type, ["x", "w", "r", "b"], ["y"], hidden_size=6, direction="bidirectional")
+    shapes = {"w": (2, gates, 8), "r": (2, gates, 6), "b": (2, 2 * gates)}
+    layer = ab.onnx.load(proto([make], ("length", 2, 8), **shapes))
+    floats = {key: weight.numpy() for key, weight in layer.onnx_weights.items()}
+    x = np.random.default_rng(2).normal(size=(5, 2, 8)).astype("float32")
+    model = ab.Sequential([ab.Input((2, 8), name="x"), layer])
+    plain = np.asarray(layer(x))
+    assert model.quantize("int8", include="all") == {layer.name: "int8"}
+    for key in "wr":
+        rounded = layer.onnx_weights[key]
+        assert isinstance(rounded, RoundedWeight)
+        step = np.abs(floats[key]).max(axis=2, keepdims=True) / 127
+        assert (np.abs(rounded.numpy() - floats[key]) <= 0.501 * step).all()
+    np.testing.assert_array_equal(layer.onnx_weights["b"].numpy(), floats["b"])
+    wanted = np.asarray(layer(x))
+    assert 0 < error(wanted, plain) < 0.03
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(np.asarray(ab.load_model(tmp_path / "model.keras").layers[0](x)), wanted)
+    model.export(tmp_path / "again.onnx", "onnx", verbose=False)
+    ab.onnx.check(model, tmp_path / "again.onnx", x)
+
+
 FRESH_PROCESS = """
 import sys
 import numpy as np

@@ -34,7 +34,8 @@ _KNOWN = {
 }  # fmt: skip
 _RUNNING = {("BatchNormalization", 3), ("BatchNormalization", 4)}  # weights that no optimizer updates
 _OUTPUTS = {"Conv": 0, "ConvTranspose": 1}  # the axes of their kernels along which the outputs are
-_LOOPS = {"Loop", "Scan", "RNN", "GRU", "LSTM"}
+_RECURRENT = {"RNN", "GRU", "LSTM"}
+_LOOPS = {"Loop", "Scan", *_RECURRENT}
 
 
 def load(source: OnnxSource, *, trainable: bool = False, name: str | None = None) -> OnnxLayer:
@@ -127,7 +128,11 @@ def _uses(graph: GraphProto) -> tuple[set[str], set[str]]:
 
 
 def _kernels(graph: GraphProto, ranks: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Weights that are kernels of convolutions, themselves or transposed, and the axes of their outputs, negative."""
+    """Weights that are rounded but read as floats, and the axes of their outputs, negative.
+
+    They are kernels of convolutions, themselves or transposed, and those of recurrent operators, stored as
+    (directions, outputs, terms).
+    """
     axes = {key: (key, list(range(rank))) for key, rank in ranks.items() if rank > 2}
     found: dict[str, tuple[int, ...]] = {}
     for node in graph.node:
@@ -141,6 +146,8 @@ def _kernels(graph: GraphProto, ranks: Mapping[str, int]) -> dict[str, tuple[int
         if node.op_type in _OUTPUTS and len(names) > 1 and names[1] in axes:
             key, before = axes[names[1]]
             found[key] = (before[_OUTPUTS[node.op_type]] - ranks[key],)
+        if node.op_type in _RECURRENT:
+            found.update({name: (-3, -2) for name in names[1:3] if ranks.get(name) == 3})
     return found
 
 
