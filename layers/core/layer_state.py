@@ -284,16 +284,19 @@ class LayerState:
         return list(found.values())[0 if include_self else 1 :]
 
     def own_variables(self) -> list[Variable]:
-        """The variables of this layer itself, without those of layers inside it: trainable ones first."""
+        """The variables of this layer itself, without those of layers inside it: those made trainable first.
+
+        Freezing some changes no order, by which files and `set_weights` assign.
+        """
         found: dict[int, Variable] = {id(weight): weight for weight in self._weights}
         for variable in held_by_attributes(self, Variable, self.untracked):
             found.setdefault(id(variable), variable)
         own = list(found.values())
-        return [v for v in own if v.trainable] + [v for v in own if not v.trainable]
+        return [v for v in own if v.was_made_trainable] + [v for v in own if not v.was_made_trainable]
 
     @property
     def weights(self) -> list[Variable]:
-        """All variables: of each layer the trainable ones, then the others, then those of the layers inside it."""
+        """All variables: of each layer those made trainable, then the others, then those of the layers inside it."""
         found = {id(v): v for v in self.own_variables()}
         for layer in self.sublayers():
             for variable in layer.weights:

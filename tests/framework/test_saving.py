@@ -274,3 +274,30 @@ def test_attributes_of_functional_models_are_not_their_layers(tmp_path):
     model.save_weights(tmp_path / "m.weights.h5")
     groups = [name for name in tree(tmp_path / "m.weights.h5") if name.endswith("/vars")]
     assert groups == ["extra/vars", "layers/dense/vars", "layers/input_layer/vars", "zoo/vars"]
+
+
+@ab.saving.register_keras_serializable(package="test_saving")
+class Shifted(layers.Layer):
+    """Its weight that is not trained comes first."""
+
+    def build(self, input_shape: Any) -> None:
+        self.shift = self.add_weight(shape=(2,), initializer="zeros", trainable=False, name="shift")
+        self.factor = self.add_weight(shape=(2,), initializer="ones", name="factor")
+
+    def call(self, inputs: Any) -> Any:
+        return inputs * self.factor + self.shift
+
+
+def test_frozen_weights_stay_in_their_places(tmp_path):
+    model = ab.Sequential([ab.Input((2,)), Shifted()])
+    layer: Any = model.layers[0]
+    names = [weight.name for weight in model.weights]
+    layer.factor.trainable = False
+    assert [weight.name for weight in model.weights] == names == ["factor", "shift"]
+    assert model.trainable_weights == []
+    model.save(tmp_path / "m.keras")
+    model.save_weights(tmp_path / "m.weights.h5")
+    again, fresh = ab.load_model(tmp_path / "m.keras"), ab.Sequential([ab.Input((2,)), Shifted()])
+    fresh.load_weights(tmp_path / "m.weights.h5")
+    for found in (again, fresh):
+        np.testing.assert_array_equal(found(X[:, 0, :2]), X[:, 0, :2])

@@ -269,6 +269,11 @@ class ShardedVariable(Readable):
             shard.trainable = value
 
     @property
+    def was_made_trainable(self) -> bool:
+        """Test whether the shards were made for optimizers to update, whatever `trainable` is now."""
+        return self.shards[0].was_made_trainable
+
+    @property
     def value(self) -> Tensor:
         """The whole, joined, at this place of the program."""
         return operator_functions["join_shards"](self)

@@ -168,7 +168,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             )
         self.spec = TensorSpec(static, value.dtype)
         self.name = name or "variable"
-        self.trainable = trainable
+        self.trainable = self.was_made_trainable = trainable
         if aggregation is not None:
             self.aggregation = checked_aggregation(aggregation, self.name)
         if later is None:
