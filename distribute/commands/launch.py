@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -33,6 +33,7 @@ from .kubernetes import job_set, printed
 
 _POLL_SECONDS = 0.2  # how often tasks are looked at
 _END_SECONDS = 10.0  # how long a process has to end when it is asked to
+_TRACEBACK = "Traceback (most recent call last):"
 _OUTPUT = threading.Lock()  # held while a line is written
 
 
@@ -334,9 +335,25 @@ def _status(code: int) -> int:
 def _show(lines: IO[str], name: str, is_quiet: bool) -> None:
     """Show the lines of a process, each whole; of a ps task all but the one that says that it serves."""
     with lines:
-        for line in lines:
+        for line in _without_interrupts(lines) if name else lines:
             if not (is_quiet and " serves at grpc://" in line):
                 _show_line(name, line)
+
+
+def _without_interrupts(lines: Iterable[str]) -> Iterator[str]:
+    """Leave out tracebacks of KeyboardInterrupt: a terminal interrupts all processes, and the launcher reports it."""
+    held: list[str] = []
+    for line in lines:
+        if line.startswith(_TRACEBACK):
+            yield from held
+            held = [line]
+        elif held and line.startswith(" "):
+            held.append(line)
+        else:
+            if not (held and line.startswith("KeyboardInterrupt")):
+                yield from [*held, line]
+            held = []
+    # What is held now has no end: the process was ended while it printed.
 
 
 def _show_line(name: str, line: str) -> None:

@@ -517,6 +517,26 @@ def test_the_launcher_writes_whole_lines_of_workers_that_write_theirs_in_pieces(
         assert [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] == steps
 
 
+def test_the_launcher_shows_tracebacks_of_workers_but_those_of_interrupts(tmp_path: Path) -> None:
+    """Ctrl-C reaches all processes: each worker printed a traceback, beside the one line of the launcher."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys, threading\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "fails = threading.Thread(target=lambda: 1 / 0)\n"
+        "fails.start()\n"
+        "fails.join()\n"
+        "print('KeyboardInterrupt is a word of this line')\n"
+        "if '\"index\": 1' in os.environ['TF_CONFIG']:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    done = launched("-n", "2", "--ps", "0", str(script))
+    shown = [line.removeprefix("[worker 1] ") for line in done.stdout.splitlines() if line.startswith("[worker 1] ")]
+    assert shown[1] == "Traceback (most recent call last):"
+    assert shown[-2:] == ["ZeroDivisionError: division by zero", "KeyboardInterrupt is a word of this line"]
+    assert "worker 1 ended with exit status -2" in done.stderr
+
+
 def test_the_launcher_gives_the_chiefs_status_and_names_who_failed_first(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import os, sys\nsys.exit(3 if '\"index\": 0' in os.environ['TF_CONFIG'] else 0)\n")
