@@ -34,6 +34,7 @@ _CALLS = 256  # at once; each stream is one
 _PATIENCE = 0.2  # seconds between tries to reach a task
 _CALL_SECONDS = 5.0
 _HANDSHAKE_SECONDS = 1.0
+_LONG_SECONDS = 10**9
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,9 @@ class Front:
         self._information = information
         self._is_serving = True
         self._threads: Any = _DaemonThreads("anabranch-front")
-        self._server = grpc.server(self._threads, options=[("grpc.so_reuseport", 0)], maximum_concurrent_rpcs=_CALLS)
+        # gRPC's core cancels what this process has not come to within 30 s. Who calls has a deadline of its own.
+        options = [("grpc.so_reuseport", 0), ("grpc.server_max_unrequested_time_in_server", _LONG_SECONDS)]
+        self._server = grpc.server(self._threads, options=options, maximum_concurrent_rpcs=_CALLS)
         self._server.add_generic_rpc_handlers(
             (
                 _service(TASK_SERVICE, "Hello", self._hello, HelloRequest, HelloReply),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import queue
 import signal
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
@@ -24,6 +26,7 @@ from anabranch.distribute.tasks.front import TaskUnavailableError, ask_task, is_
 from anabranch.distribute.tasks.system import System
 from anabranch.distribute.transport.channel import Channel
 from anabranch.distribute.transport.connections import Handshake, Identity, RefusedError
+from anabranch.distribute.transport.messages import TASK_SERVICE, HelloReply, HelloRequest
 from anabranch.distribute.transport.wire import PROTOCOL, Decoder, Kind, encode_document
 
 CLUSTER = {"ps": ["localhost:0"], "worker": ["localhost:0"]}
@@ -313,3 +316,21 @@ def test_a_task_that_ends_waits_for_no_other_that_never_came():
     system.close()
     assert "when this task ended" in answers.get(timeout=PATIENCE)
     system.loop.close()
+
+
+@pytest.mark.slow
+def test_calls_that_wait_for_a_busy_task_are_answered():
+    """gRPC's core would cancel those that the process has not come to within 30 s."""
+    with (
+        ab.distribute.Server({"ps": ["localhost:0"]}) as server,
+        grpc.insecure_channel(address_of(server)) as channel,
+    ):
+        hello = channel.unary_unary(
+            f"/{TASK_SERVICE}/Hello",
+            request_serializer=HelloRequest.SerializeToString,
+            response_deserializer=HelloReply.FromString,
+        )
+        hello(HelloRequest(protocol=PROTOCOL), timeout=PATIENCE)
+        calls = [hello.future(HelloRequest(protocol=PROTOCOL), timeout=120) for _ in range(20)]
+        ctypes.PyDLL(None).sleep(32)  # a kernel that holds the interpreter's lock
+        assert [call.result().task for call in calls] == [server.name] * 20
