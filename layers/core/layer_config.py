@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -114,12 +114,12 @@ class LayerConfig(LayerState):
             shapes = {"input_shape": next(iter(self._build_shapes.values()))}
         else:
             shapes = {"shapes_dict": dict(self._build_shapes)}
-        if all(inner.quantization_mode is None for inner in self._flatten_layers()):
-            return shapes
-        from ..quantizers.nested import describe, describe_rounded
+        inside: dict[str, Any] = {"frozen": self._frozen_inside()}
+        if any(inner.quantization_mode is not None for inner in self._flatten_layers()):
+            from ..quantizers.nested import describe, describe_rounded
 
-        inside = {"quantization": describe(self), "rounded_weights": describe_rounded(self)}
-        return {**shapes, **{name: found for name, found in inside.items() if found is not None}}
+            inside |= {"quantization": describe(self), "rounded_weights": describe_rounded(self)}
+        return {**shapes, **{name: found for name, found in inside.items() if found}}
 
     def build_from_config(self, config: dict[str, Any]) -> None:
         """Build for the shapes that `get_build_config` gave."""
@@ -136,6 +136,25 @@ class LayerConfig(LayerState):
             from ..quantizers.nested import hold_as_described
 
             hold_as_described(self, config["rounded_weights"])
+        if config.get("frozen"):
+            self._freeze_inside(config["frozen"])
+
+    def _frozen_inside(self) -> dict[str, list[str]]:
+        """The names of weights that were frozen one by one, by the place of their layer among those inside."""
+        return {
+            str(place): names for place, layer in enumerate(self._flatten_layers()) if (names := layer._frozen_names())
+        }
+
+    def _frozen_names(self) -> list[str]:
+        """The names of the layer's own weights that were frozen one by one."""
+        return [v.name for v in self.own_variables() if v.was_made_trainable and not v.trainable]
+
+    def _freeze_inside(self, frozen: Mapping[str, Sequence[str]]) -> None:
+        """Freeze the weights that `_frozen_inside` named."""
+        for place, layer in enumerate(self._flatten_layers()):
+            for variable in layer.own_variables():
+                if variable.name in frozen.get(str(place), ()):
+                    variable.trainable = False
 
     def _dtype_config(self) -> Any:
         policy = self._policy_with_inner()

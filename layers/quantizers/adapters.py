@@ -170,6 +170,11 @@ class AdaptableLayer(Layer):
 
     # --- files ----------------------------------------------------------------------------------------------
 
+    def _frozen_names(self) -> list[str]:
+        """The names of frozen weights, without that which adapters freeze: not all layers are saved with adapters."""
+        main = getattr(self, f"_{self.main_weight}", None) if self.lora_enabled else None
+        return [name for name in super()._frozen_names() if main is None or name != main.name]
+
     def stored_variables(self) -> list[Variable]:
         if (self.quantization_mode is None or self.rounded_weights) and not self.lora_enabled:
             return super().stored_variables()

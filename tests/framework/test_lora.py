@@ -99,6 +99,43 @@ def test_nothing_but_adapters_is_trained(quantize: str | None, tmp_path: Path):
     np.testing.assert_allclose(model.predict(x, verbose=0), found, atol=tolerance)
 
 
+def functional() -> Any:
+    x = ab.Input((3,), dtype="int32", name="x")
+    inner = ab.Sequential([ab.layers.Embedding(7, 4, name="table"), ab.layers.BatchNormalization(name="norm")])
+    return ab.Model(x, ab.layers.Dense(5, name="head")(inner(x)))
+
+
+@pytest.mark.parametrize("make", [small, functional])
+def test_a_saved_model_trains_nothing_but_its_adapters(make: Any, tmp_path: Path):
+    x, y = np.arange(30).reshape(10, 3) % 7, np.arange(30).reshape(10, 3) % 5
+    model = make()
+    lora.enable(model, 2)
+    model.compile("adam", ab.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(x, y, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = ab.load_model(tmp_path / "model.keras")
+    names = ["lora_kernel_a", "lora_kernel_b"]
+    assert [weight.name for weight in again.trainable_weights] == names
+    for one, other in zip(model.optimizer.variables, again.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+    again.fit(x, y, verbose=0)
+    lora.merge(again)
+    assert [weight.name for weight in again.trainable_weights] == ["kernel"]
+
+
+def test_layers_that_are_saved_without_their_adapters_are_trained_again(tmp_path: Path):
+    x = ab.Input((3, 4))
+    attention = ab.layers.MultiHeadAttention(2, 4)
+    model = ab.Model(x, attention(x, x))
+    kernels = [weight.path for weight in model.trainable_weights if weight.name == "kernel"]
+    for layer in attention._flatten_layers(include_self=False):
+        if isinstance(layer, ab.layers.EinsumDense):
+            layer.enable_lora(2)
+    model.save(tmp_path / "model.keras")
+    again = ab.load_model(tmp_path / "model.keras")
+    assert [weight.path for weight in again.trainable_weights if weight.name == "kernel"] == kernels
+
+
 def test_steps_of_before_are_not_run_again():
     model, x = small(), np.array([[1, 2, 3]])
     head, before = model.get_layer("head"), model.predict(x, verbose=0)
