@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 Config = dict[str, Any]
 
+_SIZES = (
+    *("vocab_size", "n_positions", "n_embd", "n_head", "hidden_size", "intermediate_size", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "max_position_embeddings", "type_vocab_size", "embedding_size"),
+)
+_COUNTS = ("n_layer", "num_hidden_layers", "depths")
+_MOST_BLOCKS = 10_000  # folders are not trusted: one block after the other would be made
+
 
 class PretrainedModel(Model):
     """Base: a model that a config of Hugging Face's describes.
@@ -31,6 +38,7 @@ class PretrainedModel(Model):
     prefix: ClassVar[str] = ""  # of names, which files of the model without its head lack
 
     def __init__(self, config: Config, zeros: bool = False, **kwargs: Any) -> None:
+        check_sizes(config)
         super().__init__(**kwargs)
         self.config = config
         self._zeros = zeros
@@ -100,6 +108,29 @@ def required(config: Config, keys: Iterable[str]) -> list[Any]:
     if missing:
         raise ValueError(f"config: {', '.join(missing)} missing. Take the config.json that belongs to the weights.")
     return [config[key] for key in keys]
+
+
+def check_sizes(config: Config) -> None:
+    """Refuse sizes of which no model can be made.
+
+    Raises:
+        ValueError: one is no positive integer, there are too many blocks, or heads do not share the features evenly.
+    """
+    for key in _SIZES:
+        value = config.get(key)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
+            raise ValueError(f"config: {key}={value!r} must be a positive integer.")
+    for key in _COUNTS:
+        value = config.get(key, 0)
+        counts = value if isinstance(value, list) else [value]
+        if not all(isinstance(count, int) and 0 <= count <= _MOST_BLOCKS for count in counts):
+            raise ValueError(f"config: {key}={value!r} must be a number of blocks, 0 to {_MOST_BLOCKS:,}.")
+    shared = [("n_embd", "n_head"), ("num_attention_heads", "num_key_value_heads")]
+    if config.get("head_dim") is None:
+        shared.append(("hidden_size", "num_attention_heads"))
+    for key, by in shared:
+        if (config.get(key) or 0) % (config.get(by) or 1):
+            raise ValueError(f"config: {key}={config[key]!r} is no multiple of {by}={config[by]!r}.")
 
 
 def refuse(config: Config, key: str, *allowed: object) -> None:

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.common.dtypes import is_floating
+from ...engine.graph import as_dtype
+from ...engine.objects import policies
 from ...layers.core.layer_state import assign_values
 from ..saving.archive import SavedFileError, atomic_write
 from ..saving.shards import open_arrays, write_arrays
@@ -144,6 +147,12 @@ def _made(config: Mapping[str, Any], dtype: str, zeros: bool) -> PretrainedModel
     if name not in _ARCHITECTURES:
         raise ValueError(
             f"config: architectures={wanted!r} is not available. Expected one of {', '.join(architectures())}."
+        )
+    policy = policies.get(dtype)
+    if policy.quantization_mode is not None or not is_floating(as_dtype(policy.variable_dtype)):
+        raise ValueError(
+            f"pretrained: dtype={dtype!r} must be a floating-point dtype, or a policy of such, such as 'bfloat16'. "
+            "For weights of integers pass quantize='int8' to load, or call model.quantize."
         )
     module, own = _ARCHITECTURES[name]
     cls: Callable[..., PretrainedModel] = getattr(importlib.import_module(f".{module}", __package__), own)

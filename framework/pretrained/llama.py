@@ -39,7 +39,8 @@ def rotary_settings(config: Config) -> dict[str, Any]:
     if kind == "default":
         return {"base": base}
     if kind == "linear":
-        return {"base": base, "scaling": {"kind": kind, "factor": float(found["factor"])}}
+        (factor,) = required(found, ("factor",))
+        return {"base": base, "scaling": {"kind": kind, "factor": float(factor)}}
     if kind == "llama3":
         numbers = required(found, _LLAMA3)
         return {"base": base, "scaling": {"kind": kind, **dict(zip(_LLAMA3, map(float, numbers), strict=True))}}

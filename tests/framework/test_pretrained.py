@@ -187,11 +187,22 @@ def test_wrong_files_are_refused_with_all_differences(tmp_path: Path):
         ({"architectures": None}, "is not available"),
         ({"activation_function": "mish"}, "activation_function='mish' is not available"),
         ({"add_cross_attention": True}, "add_cross_attention=True is not available"),
+        ({"n_embd": "large"}, "n_embd='large' must be a positive integer"),
+        ({"vocab_size": 0}, "vocab_size=0 must be a positive integer"),
+        ({"n_layer": -1}, "n_layer=-1 must be a number of blocks"),
+        ({"n_layer": 10**9}, "n_layer=1000000000 must be a number of blocks, 0 to 10,000"),
+        ({"n_head": 5}, r"n_embd=\d+ is no multiple of n_head=5"),
     ],
 )
 def test_what_a_config_may_not_have(change: dict[str, Any], match: str):
     with pytest.raises(ValueError, match=match):
         pretrained.build({**SMALL, **change})
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "bool", "int8_from_float32"])
+def test_weights_are_of_floats(dtype: str):
+    with pytest.raises(ValueError, match=f"dtype='{dtype}' must be a floating-point dtype.*quantize='int8'"):
+        pretrained.build(SMALL, dtype=dtype)
 
 
 def test_other_refusals(tmp_path: Path):
@@ -212,6 +223,8 @@ def test_other_refusals(tmp_path: Path):
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ValueError, match="rope_type='yarn' is not available"):
         pretrained.load(folder)
+    with pytest.raises(ValueError, match="factor missing"):
+        pretrained.build({**config, "rope_parameters": {"rope_type": "linear"}})
     with pytest.raises(TypeError, match=r"model\.save"):
         pretrained.save(ab.Sequential([ab.Input((2,)), ab.layers.Dense(1)]), tmp_path / "x")  # pyright: ignore
     with pytest.raises(TypeError, match="causal language model"):
