@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...engine.common.dtypes import is_string
-from ...engine.graph import flatten
+from ...engine.common.dtypes import is_string, name_of
+from ...engine.graph import as_dtype, flatten
 from .errors import OnnxError
 from .protos import load_onnx
 
@@ -71,7 +73,36 @@ def _runner(path: str) -> tuple[list[str], Any]:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     inputs = [given.name for given in session.get_inputs()]
-    return inputs, lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
+
+    def run(feeds: dict[str, Any]) -> dict[str, Any]:
+        if not any("bfloat16" in each.type for each in (*session.get_inputs(), *session.get_outputs())):
+            return dict(zip(names, session.run(None, feeds), strict=True))
+        given = {name: _ort_value(array) for name, array in feeds.items()}
+        return dict(zip(names, map(_array_of, session.run_with_ort_values(names, given)), strict=True))
+
+    return inputs, run
+
+
+def _ort_value(array: Array) -> Any:
+    """Return an array as onnxruntime takes it; it reads bfloat16 as the bits of uint16."""
+    import onnxruntime
+
+    if name_of(array.dtype) != "bfloat16":
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    bits = np.ascontiguousarray(array).view("uint16")
+    kind = load_onnx().TensorProto.BFLOAT16
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, kind)
+
+
+def _array_of(value: Any) -> Array:
+    """Return an OrtValue as an array; of bfloat16 onnxruntime gives the address alone."""
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    shape = value.shape()
+    if 0 in shape:
+        return np.zeros(shape, as_dtype("bfloat16"))
+    bits = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
+    return np.array(bits, "uint16").view(as_dtype("bfloat16")).reshape(shape)
 
 
 def _feeds(model: Model, names: list[str], inputs: object) -> dict[str, Any]:

@@ -117,6 +117,19 @@ def test_check_says_which_output_differs(tmp_path: Path) -> None:
         ab.onnx.check(model, tmp_path / "m.onnx", np.ones((1, 3), "float32"))
 
 
+@pytest.mark.parametrize("rows", [3, 0])
+def test_check_runs_files_that_take_and_give_bfloat16(rows: int, tmp_path: Path) -> None:
+    dense = ab.layers.Dense(2, kernel_initializer="ones", dtype="bfloat16")
+    model = ab.Sequential([ab.Input((3,), name="x", dtype="bfloat16"), dense])
+    model.export(tmp_path / "m.onnx", "onnx", verbose=False)
+    x = ab.ops.ones((rows, 3), dtype="bfloat16").numpy()
+    ab.onnx.check(model, tmp_path / "m.onnx", x)
+    if rows:
+        dense.kernel.assign(np.zeros((3, 2)))
+        with pytest.raises(ab.onnx.OnnxError, match=r"in 6 of 6 elements, most at \(0, 0\): 3.0 instead of 0.0"):
+            ab.onnx.check(model, tmp_path / "m.onnx", x)
+
+
 def test_command_writes_a_keras_file_as_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from anabranch.__main__ import main
 
