@@ -159,6 +159,18 @@ def test_array_of_ragged_elements_is_a_sequence(tmp_path: Path) -> None:
     compare(tmp_path, {"n": (n, np.int32(4))}, final.read(2), final.read(3), final.size())
 
 
+@pytest.mark.parametrize("joined", ["stack", "concat"])
+def test_array_of_elements_of_any_size_written_backwards_is_joined(joined: str, tmp_path: Path) -> None:
+    x = ab.placeholder((None, None, 3), "float32")
+    steps = ops.shape(x)[0]
+    rows = ab.TensorArray("float32", steps).unstack(x)
+    out = ab.TensorArray("float32", steps, element_shape=(None, 3))
+    final = ab.while_loop(lambda i, a: i >= 0, lambda i, a: (i - 1, a.write(i, rows.read(i) * 2)), (steps - 1, out))[1]
+    for trips in (0, 1, 4):
+        value = np.random.default_rng(0).normal(size=(trips, 2, 3)).astype("float32")
+        compare(tmp_path, {"x": (x, value)}, getattr(final, joined)())
+
+
 def test_array_outside_of_loops(tmp_path: Path) -> None:
     x = ab.placeholder((2, 3), "float32")
     array = ab.TensorArray("float32", 2).write(1, x[0]).write(0, x[1])

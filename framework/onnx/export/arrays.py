@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ....engine.common.quick_dataclass import dataclass
 from ....engine.graph.graph import Operation
 from ....engine.graph.spec import TensorSpec
@@ -60,11 +62,38 @@ def as_dense(w: Writer, array: Array, element: Any) -> str:
     if isinstance(array, Dense):
         return array.name
     if isinstance(array, Sequence):
-        return w.add("ConcatFromSequence", array.name, axis=0, new_axis=1, dtype=w.dtypes[array.name])
+        return _joined(w, array, element, new_axis=1)
     known = array.element if is_static(array.element) else element
     if not is_static(known):
         raise ValueError("the shape of a TensorArray's elements is not known before the first is written")
     return w.zeros(w.filled((None, *known.shape), [array.size]), known.dtype)
+
+
+def _joined(w: Writer, array: Sequence, element: Any, new_axis: int) -> str:
+    """Join the elements of a sequence along a new axis in front, or along their first; `ConcatFromSequence` takes some.
+
+    Args:
+        w: what appends the nodes.
+        array: the sequence. One without elements gives zeros of the size 0 where a size is not known.
+        element: what is known of the elements.
+        new_axis: 1 for a new axis, else 0.
+    """
+    dtype = w.dtypes[array.name]
+    if element.shape is None:
+        return w.add("ConcatFromSequence", array.name, axis=0, new_axis=new_axis, dtype=dtype)
+    sizes = (0, *[dim or 0 for dim in element.shape[1 - new_axis :]])
+    length = w.add("SequenceLength", array.name, dtype=LONG)
+    graphs: list[GraphProto] = []
+    for is_empty in (True, False):
+        with w.subgraph() as nodes:
+            if is_empty:
+                joined = w.zeros(w.ints(*sizes), dtype)
+            else:
+                joined = w.add("ConcatFromSequence", array.name, axis=0, new_axis=new_axis, dtype=dtype)
+            name = w.own(nodes, joined, set())
+        graphs.append(w.graph_proto(nodes, "branch", [], [w.info(name, [None] * len(sizes))]))
+    empty = w.compare("Less", length, w.constant(np.array(1, LONG)))
+    return w.add("If", empty, dtype=dtype, then_branch=graphs[0], else_branch=graphs[1])
 
 
 def as_sequence(w: Writer, array: Array) -> str:
@@ -185,7 +214,7 @@ def _concat(w: Writer, node: Operation, array: Array) -> str:
     """Elements end to end: of one tensor the first two axes become one."""
     element = attribute(node, "element", TensorSpec)
     if isinstance(array, Sequence):
-        return w.add("ConcatFromSequence", array.name, axis=0, new_axis=0)
+        return _joined(w, array, element, new_axis=0)
     whole = as_dense(w, array, element)
     shape = w.shape(whole)
     rows = w.add("Mul", w.dim(whole, 0), w.dim(whole, 1))
