@@ -461,22 +461,33 @@ def _understood(cls: Any, config: Any) -> Any:
 
 def _deserialize_special(class_name: str, config: dict[str, Any]) -> Any:
     inner = config["config"]
-    if class_name in ("__numpy__", "__tensor__"):
-        return np.array(inner["value"], dtype=as_dtype(inner["dtype"]))
-    if class_name == "__complex__":
-        pairs = np.array(inner["value"], "float64")
-        return (pairs[..., 0] + 1j * pairs[..., 1]).astype(as_dtype(inner["dtype"]))
-    if class_name == "__bytes__":
-        return str(inner["value"]).encode("latin-1")
     if class_name == "__ellipsis__":
         return Ellipsis
-    if class_name == "__slice__":
-        return slice(*(deserialize_keras_object(inner[bound]) for bound in ("start", "stop", "step")))
     if class_name == "__typespec__":
         return _find_class({**config, "class_name": inner})
+    if class_name == "__slice__":
+        return slice(*(deserialize_keras_object(_entry(config, bound)) for bound in ("start", "stop", "step")))
+    if class_name in ("__numpy__", "__tensor__"):
+        return np.array(_entry(config, "value"), dtype=as_dtype(_entry(config, "dtype")))
+    if class_name == "__complex__":
+        pairs = np.array(_entry(config, "value"), "float64")
+        return (pairs[..., 0] + 1j * pairs[..., 1]).astype(as_dtype(_entry(config, "dtype")))
+    if class_name == "__bytes__":
+        return str(_entry(config, "value")).encode("latin-1")
     if class_name == "__lambda__":
-        return _deserialize_lambda(inner["value"])
+        return _deserialize_lambda(_entry(config, "value"))
     raise TypeError(f"Unknown kind of value {class_name!r} in a config.")
+
+
+def _entry(config: dict[str, Any], name: str) -> Any:
+    """Return an entry of the config inside; a ValueError says which one is missing."""
+    inner = config["config"]
+    if not isinstance(inner, dict) or name not in inner:
+        raise ValueError(
+            f"A config holds a value of kind {config['class_name']!r} without {name!r}: got {_short(inner)}. "
+            "It is damaged; expected what serialize_keras_object() gave."
+        )
+    return cast("dict[str, Any]", inner)[name]
 
 
 def _deserialize_lambda(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ...engine.objects.registry import deserialize_keras_object
 from ...layers.core.input_layer import Input
@@ -37,7 +37,10 @@ def model_from_json(json_string: str, custom_objects: Mapping[str, object] | Non
     config = json.loads(json_string)
     if not isinstance(config, dict) or "class_name" not in config:
         raise ValueError(f"model_from_json expects what Model.to_json() gave, got {json_string[:100]!r}.")
-    return deserialize_keras_object(config, custom_objects)
+    model = deserialize_keras_object(config, custom_objects)
+    if not isinstance(cast("object", model), Model):
+        raise ValueError(f"model_from_json expects what Model.to_json() gave, but {json_string[:100]!r} is no model.")
+    return model
 
 
 __all__ = [

@@ -147,6 +147,24 @@ def test_json_of_custom_layers_and_of_nothing() -> None:
     assert type(ab.models.model_from_json(text, custom_objects={"Own": Own}).layers[0]) is Own
     with pytest.raises(ValueError, match=r"expects what Model.to_json\(\) gave, got '\[1\]'"):
         ab.models.model_from_json(json.dumps([1]))
+    with pytest.raises(ValueError, match=r"but '{\"class_name\": \"Sequential\"}' is no model"):
+        ab.models.model_from_json(json.dumps({"class_name": "Sequential"}))
+
+
+@pytest.mark.parametrize("kind", ["__lambda__", "__numpy__", "__tensor__", "__complex__", "__bytes__"])
+@pytest.mark.parametrize("inner", [{}, 5])
+def test_json_of_values_without_their_entries(kind: str, inner: Any) -> None:
+    activation = {"class_name": kind, "config": inner}
+    dense = {"class_name": "Dense", "config": {"units": 1, "activation": activation}}
+    text = json.dumps({"class_name": "Sequential", "config": {"layers": [dense]}})
+    with pytest.raises(ValueError, match=rf"of kind '{kind}' without 'value': got .*It is damaged"):
+        ab.models.model_from_json(text)
+
+
+def test_json_of_a_slice_without_a_bound() -> None:
+    config = {"class_name": "__slice__", "config": {"start": None, "stop": 3}}
+    with pytest.raises(ValueError, match=r"of kind '__slice__' without 'step': got \{'start': None, 'stop': 3\}"):
+        ab.saving.deserialize_keras_object(config)
 
 
 # --- optimizers -----------------------------------------------------------------------------------------------------
