@@ -322,8 +322,6 @@ class Specialised:
         else:
             assert isinstance(op, Branch)
             new = self._copy_branch(op, operation, into, live, demanded, users)
-        if len(new.inputs) < len(operation.inputs):
-            self._rewrites += 1  # in the region around, only an input that was left out may have needed its producer
         self.operations[operation] = new
         for position, k in enumerate(live):
             self.tensors.setdefault(operation.outputs[k], new.outputs[position])
