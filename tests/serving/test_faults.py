@@ -214,7 +214,7 @@ def test_a_step_that_does_not_end_holds_up_nobody_else(tmp_path: Path) -> None:
             pass  # it is being compiled
         for _ in range(8):  # its calls are short so far
             assert ask(server.rest_url, loop, {"instances": [0]}).status == 200
-        reply = ask(server.rest_url, loop, {"instances": [4000]})  # for some seconds
+        reply = ask(server.rest_url, loop, {"instances": [10_000]})  # for some seconds
         assert (reply.status, "within 1 s" in reply.json["error"]) == (504, True)
         assert ask(server.rest_url, "/v2/models/loop/ready").status == 503
         assert not call(server.grpc_address, "ModelReady", name="loop").ready
