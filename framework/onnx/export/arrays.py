@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from ....engine.ops.base import ConstantArray
 from ....engine.ops.containers.tensor_arrays import ArrayWrite
 from .registry import attribute, exports, op_of
 from .writer import INT, LONG, Writer
-
-if TYPE_CHECKING:
-    from onnx import GraphProto
 
 
 @dataclass(frozen=True)
@@ -79,21 +76,18 @@ def _joined(w: Writer, array: Sequence, element: Any, new_axis: int) -> str:
         new_axis: 1 for a new axis, else 0.
     """
     dtype = w.dtypes[array.name]
-    if element.shape is None:
+
+    def joined() -> str:
         return w.add("ConcatFromSequence", array.name, axis=0, new_axis=new_axis, dtype=dtype)
+
+    if element.shape is None:
+        return joined()
     sizes = (0, *[dim or 0 for dim in element.shape[1 - new_axis :]])
     length = w.add("SequenceLength", array.name, dtype=LONG)
-    graphs: list[GraphProto] = []
-    for is_empty in (True, False):
-        with w.subgraph() as nodes:
-            if is_empty:
-                joined = w.zeros(w.ints(*sizes), dtype)
-            else:
-                joined = w.add("ConcatFromSequence", array.name, axis=0, new_axis=new_axis, dtype=dtype)
-            name = w.own(nodes, joined, set())
-        graphs.append(w.graph_proto(nodes, "branch", [], [w.info(name, [None] * len(sizes))]))
     empty = w.compare("Less", length, w.constant(np.array(1, LONG)))
-    return w.add("If", empty, dtype=dtype, then_branch=graphs[0], else_branch=graphs[1])
+    return w.either(
+        empty, lambda: w.zeros(w.ints(*sizes), dtype), joined, lambda name: w.info(name, [None] * len(sizes))
+    )
 
 
 def as_sequence(w: Writer, array: Array) -> str:
@@ -183,12 +177,12 @@ def _without(w: Writer, array: Sequence, index: str) -> str:
     """A sequence without an element, if it has so many: it may be about to grow by that one."""
     length = w.add("SequenceLength", array.name, dtype=LONG)
     inside = w.compare("Less", w.cast(index, LONG), length)
-    graphs: list[GraphProto] = []
-    for op_type, inputs in (("SequenceErase", (array.name, index)), ("Identity", (array.name,))):
-        with w.subgraph() as nodes:
-            result = w.add(op_type, *inputs)
-        graphs.append(w.graph_proto(nodes, "branch", [], [w.sequence_info(result)]))
-    return w.add("If", inside, dtype=w.dtypes[array.name], then_branch=graphs[0], else_branch=graphs[1])
+    return w.either(
+        inside,
+        lambda: w.add("SequenceErase", array.name, index),
+        lambda: w.add("Identity", array.name),
+        w.sequence_info,
+    )
 
 
 @exports("array_gather")

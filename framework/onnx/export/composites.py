@@ -508,12 +508,12 @@ class _AttentionWriter:
             total = w.add("Mul", total, size)
         empty = w.squeeze(w.compare("Equal", total, w.ints(0)), 0)
         shape = w.concat([w.dim(q, 0), w.dim(q, 1), w.dim(q, 2), w.dim(v, 3)], 0)
-        sides: list[Any] = []
-        for make in (lambda: w.zeros(shape, FLOAT), lambda: self._operator(w, q, k, v, mask)):
-            with w.subgraph() as nodes:
-                name = w.own(nodes, make(), set())
-            sides.append(w.graph_proto(nodes, "branch", [], [w.info(name, [None] * 4)]))
-        return w.add("If", empty, dtype=FLOAT, then_branch=sides[0], else_branch=sides[1])
+        return w.either(
+            empty,
+            lambda: w.zeros(shape, FLOAT),
+            lambda: self._operator(w, q, k, v, mask),
+            lambda name: w.info(name, [None] * 4),
+        )
 
     def _operator(self, w: Writer, q: str, k: str, v: str, mask: str) -> str:
         inputs = [q, k, v, mask] if mask else [q, k, v]

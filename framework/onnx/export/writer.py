@@ -340,3 +340,26 @@ class Writer:
         """Return a ValueInfoProto of a sequence of tensors of any shapes."""
         kind = element_type(self.dtypes[name])
         return load_onnx().helper.make_tensor_sequence_value_info(name, kind, None)
+
+    def either(
+        self,
+        condition: str,
+        then: Callable[[], str],
+        otherwise: Callable[[], str],
+        info: Callable[[str], ValueInfoProto],
+    ) -> str:
+        """Return one of two values, by `If`.
+
+        Args:
+            condition: a scalar of bools.
+            then: appends the nodes that make the value where the condition holds.
+            otherwise: those where it does not.
+            info: gives the ValueInfoProto of a value.
+        """
+        sides: list[GraphProto] = []
+        name = ""
+        for make in (then, otherwise):
+            with self.subgraph() as nodes:
+                name = self.own(nodes, make(), set())
+            sides.append(self.graph_proto(nodes, "branch", [], [info(name)]))
+        return self.add("If", condition, dtype=self.dtypes[name], then_branch=sides[0], else_branch=sides[1])
