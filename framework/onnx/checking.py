@@ -71,14 +71,14 @@ def _runner(path: str) -> tuple[list[str], Any]:
     # By default it rounds the rows that a matrix of int4 is multiplied by to int8; 1 leaves them float32.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    inputs = [given.name for given in session.get_inputs()]
+    given, outputs = session.get_inputs(), session.get_outputs()
+    inputs, names = [each.name for each in given], [each.name for each in outputs]
+    if not any("bfloat16" in each.type for each in (*given, *outputs)):
+        return inputs, lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
 
     def run(feeds: dict[str, Any]) -> dict[str, Any]:
-        if not any("bfloat16" in each.type for each in (*session.get_inputs(), *session.get_outputs())):
-            return dict(zip(names, session.run(None, feeds), strict=True))
-        given = {name: _ort_value(array) for name, array in feeds.items()}
-        return dict(zip(names, map(_array_of, session.run_with_ort_values(names, given)), strict=True))
+        values = {name: _ort_value(array) for name, array in feeds.items()}
+        return dict(zip(names, map(_array_of, session.run_with_ort_values(names, values)), strict=True))
 
     return inputs, run
 
