@@ -445,6 +445,7 @@ def _recorded_build(build: Callable[..., None]) -> Callable[..., None]:
         try:
             with _scope_of(self):
                 build(self, *args, **kwargs)
+            self._check_quantized_weights()
         finally:
             self._is_building = False
         named = list(bound.arguments.items())[1:]

@@ -73,6 +73,7 @@ class LayerState:
     # Attributes with kernels of convolutions, which can be rounded to int8, and the axes, negative, of their outputs.
     rounded_kernels: Mapping[str, tuple[int, ...]] = {}
     rounded_weights: Mapping[str, RoundedWeight] = {}  # those that were, by attribute
+    quantization_modes: ClassVar[tuple[str, ...]] = ()  # in which the class can be quantised
     # Attributes that hold layers or variables which do not belong to this one.
     untracked: ClassVar[frozenset[str]] = frozenset(
         {
@@ -486,6 +487,23 @@ class LayerState:
         raise NotImplementedError(
             f"Layer {self.name!r} of class {type(self).__name__} has no quantised form. Layers that have one are "
             "Dense, EinsumDense, Embedding and ReversibleEmbedding."
+        )
+
+    def _check_quantized_weights(self) -> None:
+        """Refuse weights of a layer whose dtype policy is one of quantisation which the layer does not have.
+
+        Raises:
+            NotImplementedError: the weights would be floats.
+        """
+        policy = self.dtype_policy
+        mode = policy.quantization_mode
+        if mode is None or mode in self.quantization_modes or not self.own_variables():
+            return
+        has = f"has the modes {self.quantization_modes}" if self.quantization_modes else "has no quantised form"
+        raise NotImplementedError(
+            f"Layer {self.name!r} has dtype={policy.name!r}, but {type(self).__name__} {has}: its weights would be "
+            f"floats. Pass dtype={policy.name.partition('_from_')[2]!r}; model.quantize('int8', include='all') rounds the weights of "
+            "other layers, where they multiply matrices."
         )
 
     def _weights_changed(self) -> None:

@@ -33,7 +33,7 @@ class QuantizableKernel(QuantizableLayer):
         kernel_shape: of the float kernel.
     """
 
-    modes = ("int8", "int4", "gptq", "awq")
+    quantization_modes = ("int8", "int4", "gptq", "awq")
     untracked = QuantizableLayer.untracked | {"kernel"}  # what it comes to is no part of the layer
     kernel_shape: tuple[int, ...]
     _kernel: Any = None

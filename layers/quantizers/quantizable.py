@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine.graph import eagerly
 from ...engine.objects.registry import serialize_keras_object
@@ -32,7 +32,7 @@ class QuantizableLayer(AdaptableLayer):
         **kwargs: see `AdaptableLayer` and `Layer`.
     """
 
-    modes: ClassVar[tuple[str, ...]] = ("int8", "int4")
+    quantization_modes = ("int8", "int4")
 
     def __init__(
         self, *, quantization_config: QuantizationConfig | None = None, **kwargs: Unpack[AdapterOptions]
@@ -87,9 +87,9 @@ class QuantizableLayer(AdaptableLayer):
                 f"than the layer that it derives from. If it does not, pass type_check=False."
             )
         found = resolved_config(mode, config)
-        if found.mode not in self.modes:
+        if found.mode not in self.quantization_modes:
             raise NotImplementedError(
-                f"Invalid quantization mode. {type(self).__name__} has the modes {self.modes}. Received: "
+                f"Invalid quantization mode. {type(self).__name__} has the modes {self.quantization_modes}. Received: "
                 f"quantization_mode={found.mode!r}"
             )
         self._int4_block_size = _terms_of(getattr(found, "block_size", None)) if found.mode == "int4" else None

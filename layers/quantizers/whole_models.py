@@ -107,7 +107,7 @@ def _outcome(
     if not is_wanted(layer, filters):
         return "left out by filters"
     check_not_quantized(layer, config.mode)
-    if not isinstance(layer, QuantizableLayer) or config.mode not in layer.modes:
+    if not isinstance(layer, QuantizableLayer) or config.mode not in layer.quantization_modes:
         return f"{type(layer).__name__} has no quantised form"
     if config.mode in ("gptq", "awq"):
         from .by_data import is_supported

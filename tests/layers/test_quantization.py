@@ -339,6 +339,22 @@ def derived() -> Any:
         (lambda: built().quantize(config={"mode": "int8"}), ValueError, "must be an instance of `QuantizationConfig`"),
         (lambda: derived().quantize("int8"), NotImplementedError, "type_check=False"),
         (lambda: layers.LayerNormalization().quantize("int8"), NotImplementedError, "no quantised form"),
+        (
+            lambda: layers.LSTM(3, dtype="int8_from_float32").build((None, 2, 4)),
+            NotImplementedError,
+            "Pass dtype='float32'",
+        ),
+        (
+            lambda: layers.Conv2D(3, 2, dtype="int4/8_from_float32").build((None, 4, 4, 1)),
+            NotImplementedError,
+            "floats",
+        ),
+        (
+            lambda: layers.BatchNormalization(dtype="int8_from_float32").build((None, 4)),
+            NotImplementedError,
+            "no quanti",
+        ),
+        (lambda: layers.Embedding(4, 8, dtype="gptq/4/128_from_float32").build(), NotImplementedError, "has the modes"),
         (lambda: ab.Sequential([layers.Dense(3)]).quantize("int8"), ValueError, "isn't yet built"),
         (lambda: quantizers.Float8QuantizationConfig(), NotImplementedError, "float8"),
         (lambda: quantizers.Int4QuantizationConfig(block_size=0), ValueError, "block_size"),
