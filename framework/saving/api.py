@@ -331,11 +331,6 @@ def _apply(model: Model, reader: WeightsReader, is_new: bool, skip_mismatch: boo
 
     fit = match(model, reader, is_new=is_new)
     name = f"{str(reader.path)!r} does not fit model {model.name!r}"
-    if is_new and fit.optimizer_differences:
-        raise SavedFileError(
-            f"{name}:{describe(fit.optimizer_differences)}\n"
-            "Pass compile=False to load the model without its optimizer, and compile it again."
-        )
     if fit.differences and not skip_mismatch:
         raise SavedFileError(
             f"{name}, and nothing was loaded:{describe(fit.differences)}\n"
@@ -344,7 +339,14 @@ def _apply(model: Model, reader: WeightsReader, is_new: bool, skip_mismatch: boo
         )
     assign(fit.found, reader)
     skipped = fit.differences + fit.optimizer_differences
-    if skipped:
+    if is_new and skipped:
+        warnings.warn(
+            f"{name} in places:{describe(skipped)}\n"
+            "The optimizer starts without the state in the file. The trainable weights were others when it was made: "
+            "call compile() again after layers are frozen, quantised or given adapters, before the model is saved.",
+            stacklevel=5,
+        )
+    elif skipped:
         warnings.warn(f"{name} in places, which were left as they are:{describe(skipped)}", stacklevel=4)
 
 

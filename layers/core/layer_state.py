@@ -500,10 +500,11 @@ class LayerState:
         if mode is None or mode in self.quantization_modes or not self.own_variables():
             return
         has = f"has the modes {self.quantization_modes}" if self.quantization_modes else "has no quantised form"
+        source = policy.name.partition("_from_")[2]
         raise NotImplementedError(
             f"Layer {self.name!r} has dtype={policy.name!r}, but {type(self).__name__} {has}: its weights would be "
-            f"floats. Pass dtype={policy.name.partition('_from_')[2]!r}; model.quantize('int8', include='all') rounds the weights of "
-            "other layers, where they multiply matrices."
+            f"floats. Pass dtype={source!r}. quantize('int8', include='all') rounds the weights of other layers, where "
+            "they multiply matrices."
         )
 
     def _weights_changed(self) -> None:

@@ -62,6 +62,29 @@ def test_skip_mismatch_loads_what_fits_and_says_what_does_not(tmp_path):
     assert_same(model.layers[1].get_weights(), head)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: setattr(layer, "trainable", False),
+        lambda layer: layer.quantize("int8"),
+        lambda layer: layer.enable_lora(2),
+    ],
+    ids=["frozen", "quantised", "adapters"],
+)
+def test_trainable_weights_changed_after_compile_load_without_the_optimizers_state(tmp_path, change):
+    model, x, y = dense(4, 5), np.ones((2, 3), "float32"), np.ones((2, 5), "float32")
+    model.compile("adam", "mse")
+    model.fit(x, y, verbose=0)
+    change(model.layers[0])
+    model.save(tmp_path / "m.keras")
+    with pytest.warns(UserWarning, match=r"optimizer 'adam\w*' \(optimizer\)[\s\S]*call compile\(\) again") as caught:
+        loaded: Any = ab.load_model(tmp_path / "m.keras")
+    assert caught[0].filename == __file__
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+    loaded.fit(x, y, verbose=0)
+    assert int(loaded.optimizer.iterations) == 1
+
+
 def test_a_layer_that_is_not_built(tmp_path):
     class Lazy(ab.Model):
         def __init__(self) -> None:
