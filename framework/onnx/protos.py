@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...engine.common.dtypes import is_string, name_of
-from .errors import OnnxError
 
 if TYPE_CHECKING:
     from onnx import TensorProto
@@ -34,13 +33,13 @@ def element_type(dtype: np.dtype[Any]) -> int:
     """Return ONNX's number of a dtype.
 
     Raises:
-        OnnxError: ONNX has no such type, or computes nothing with it.
+        ValueError: ONNX has no such type, or computes nothing with it.
     """
     onnx = load_onnx()
     if is_string(dtype):
         return onnx.TensorProto.STRING
     if dtype.kind == "c":
-        raise OnnxError(f"{name_of(dtype)} is no type that ONNX's operators compute with.")
+        raise ValueError(f"{name_of(dtype)} is no type that ONNX's operators compute with")
     return onnx.helper.np_dtype_to_tensor_dtype(dtype)
 
 

@@ -16,7 +16,7 @@ from ....engine.graph.graph import Placeholder
 from ....engine.graph.spec import TensorSpec
 from ....engine.saving.atomic import atomic_write
 from ..errors import OnnxError
-from ..protos import load_onnx, tensor_proto
+from ..protos import element_type, load_onnx, tensor_proto
 from . import (  # noqa: F401 - they register rules
     arrays,
     convolutions,
@@ -93,6 +93,9 @@ def export_graph(
     Source: https://onnx.ai/onnx/repo-docs/IR.html
     """
     opset = checked_opset(opset_version)
+    for title, tensors in (("inputs", inputs), ("outputs", outputs)):
+        if not isinstance(tensors, Mapping):
+            raise TypeError(f"export_graph: {title} must be a dict {{name: tensor}}, got {type(tensors).__name__}.")
     for name, tensor in inputs.items():
         if not isinstance(tensor, Symbol) or not isinstance(tensor.operation.op, Placeholder):
             raise TypeError(f"export_graph: input {name!r} is {tensor!r}; expected an ab.placeholder.")
@@ -147,6 +150,7 @@ def build_model(
     for each in (*inputs, *outputs):
         exporter.new_name(each)
     for each, symbol in inputs.items():
+        _check_input(each, symbol)
         exporter.values[symbol] = each
         exporter.dtypes[each] = symbol.dtype
         infos.append(exporter.info(each, dims[each]))
@@ -158,6 +162,13 @@ def build_model(
     _check_fed(graph, exporter, outputs.values())
     exporter.run(graph, outputs.values())
     return _model_proto(exporter, infos, outputs, name)
+
+
+def _check_input(name: str, symbol: Symbol) -> None:
+    try:
+        element_type(symbol.dtype)
+    except ValueError as error:
+        raise OnnxError(f"Input {name!r} can't be exported to ONNX: {error}.") from error
 
 
 def _check_fed(graph: Graph, exporter: GraphExporter, wanted: Iterable[Symbol]) -> None:
