@@ -7,7 +7,7 @@ Source: https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...engine.graph.graph import eagerly
@@ -46,9 +46,11 @@ class Prepared:
 
         Raises:
             OnnxError: a node can't be computed.
-            ValueError: there are too few or too many inputs.
+            ValueError: there are too few or too many inputs, or others.
         """
         given = dict(inputs) if isinstance(inputs, Mapping) else self._named(inputs)
+        if not set(self._required) <= given.keys() <= {*self._names}:
+            raise ValueError(f"The model takes {_listed(self._names)}; got {_listed(given)}.")
         try:
             values = {**self._beside, **{name: as_value(value) for name, value in given.items()}}
             with eagerly():
@@ -60,8 +62,12 @@ class Prepared:
         listed = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
         names = self._names if len(listed) == len(self._names) else self._required
         if len(listed) != len(names):
-            raise ValueError(f"The model takes {', '.join(names) or 'nothing'}; {len(listed)} inputs were given.")
+            raise ValueError(f"The model takes {_listed(names)}; {len(listed)} inputs were given.")
         return dict(zip(names, listed, strict=True))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing"
 
 
 def is_compatible(model: OnnxSource, device: str = "CPU", **kwargs: object) -> bool:
@@ -92,7 +98,7 @@ def prepare(model: OnnxSource, device: str = "CPU", **kwargs: object) -> Prepare
     proto, beside = read_model(model)
     missing = missing_ops(proto)
     if missing:
-        raise _not_supposed(f"operators {', '.join(missing)}")
+        raise _not_supposed(f"The model has operators without a rule and without a definition: {', '.join(missing)}.")
     return Prepared(proto, beside)
 
 
@@ -108,6 +114,8 @@ def run_node(
     onnx = load_onnx()
     helper = onnx.helper
     names = [name for name in node.input if name]
+    if len(names) != len(inputs):
+        raise ValueError(f"The node takes {_listed(names)}; {len(inputs)} inputs were given.")
     infos = [helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(names)]
     graph = helper.make_graph(
         [node], "node", infos, [helper.make_empty_tensor_value_info(name) for name in node.output if name]

@@ -245,6 +245,27 @@ def test_what_is_missing_is_named() -> None:
         ab.onnx.load(model)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "match"),
+    [
+        ({"z": [1.0]}, "The model takes x; got z"),
+        ({"x": [1.0], "z": [1.0]}, "The model takes x; got x, z"),
+        ({}, "The model takes x; got nothing"),
+        ([[1.0], [1.0]], "The model takes x; 2 inputs were given"),
+    ],
+)
+def test_inputs_of_other_names_or_numbers(inputs: Any, match: str) -> None:
+    helper = onnx.helper
+    node = helper.make_node("Relu", ["x"], ["y"])
+    info = [helper.make_empty_tensor_value_info(name) for name in ("x", "y")]
+    graph = helper.make_graph([node], "g", info[:1], info[1:])
+    prepared = ab.onnx.backend.prepare(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
+    with pytest.raises(ValueError, match=match):
+        prepared.run(inputs)
+    with pytest.raises(ValueError, match="The node takes x; 2 inputs were given"):
+        ab.onnx.backend.run_node(node, [np.ones(1), np.ones(1)])
+
+
 def test_devices() -> None:
     assert ab.onnx.backend.supports_device("CPU")
     assert not ab.onnx.backend.supports_device("CUDA:0")
