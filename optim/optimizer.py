@@ -34,6 +34,7 @@ from ..engine.objects import initializers
 from ..engine.objects.arguments import check_numbers, check_optional_numbers
 from ..engine.objects.names import name_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ..engine.queues.writing import writing_together
 from ..engine.session import Function
 from .clipping import Clipping, Gradient, as_arrays, on_values, rows_once
 from .options import OptimizerOptions, check_option_names
@@ -528,8 +529,11 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         """Put the moving averages in the places of the variables, if `use_ema`; at the end of training."""
         if not self.use_ema:
             return
-        for variable in self._trainable_variables if var_list is None else expanded(list(var_list)):
-            variable.assign(self._averages[self._indices[variable]].numpy())
+        variables = self._trainable_variables if var_list is None else expanded(list(var_list))
+        averages = [self._averages[self._indices[variable]].numpy() for variable in variables]
+        with writing_together(variables):
+            for variable, average in zip(variables, averages, strict=True):
+                variable.assign(average)
 
     # --- saving -----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..engine.graph import Variable
 from ..engine.graph.spec import shape_text
-from ..engine.graph.state.sharded import grouped
+from ..engine.graph.state.sharded import expanded, grouped
+from ..engine.queues.writing import writing_together
 
 
 class SavedState:
@@ -45,8 +46,9 @@ class SavedState:
                     f"{variable.name!r} has shape {shape_text(variable.shape)}; a value of shape "
                     f"{shape_text(array.shape)} was given."
                 )
-        for variable, array in zip(variables, arrays, strict=True):
-            variable.assign(array)
+        with writing_together(expanded(variables)):
+            for variable, array in zip(variables, arrays, strict=True):
+                variable.assign(array)
 
     def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
         """Write its variables under "0", "1" and so on."""

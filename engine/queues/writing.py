@@ -141,6 +141,14 @@ def borrow_locks(locks: frozenset[Lock]) -> None:
     _lent.set(locks)
 
 
+@contextmanager
+def writing_together(variables: Iterable[Variable]) -> Generator[None]:
+    """Make all writes of the block, or none: an interrupt is raised at its end, and no step comes between."""
+    with Writing(locks_of(variables)):
+        hold_interrupts()
+        yield
+
+
 def hold_interrupts() -> None:
     """The run of this thread begins to write: from now on an interrupt waits until it has ended."""
     runs = _here.runs

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.queues.writing import writing_together
 from .base import Callback, Logs
 from .progress import Progress, make_progress, resolve_verbose
 
@@ -199,11 +200,13 @@ class SwapEMAWeights(Callback):
         """Put the averages in place if `wanted`, else the weights themselves."""
         if self._is_swapped == wanted:
             return
-        for weight, average in self._pairs():
-            before = weight.stored_value()
-            weight.write_value(average.stored_value())
-            average.write_value(before)
-        self._is_swapped = wanted
+        pairs = self._pairs()
+        with writing_together([variable for pair in pairs for variable in pair]):
+            for weight, average in pairs:
+                before = weight.stored_value()
+                weight.write_value(average.stored_value())
+                average.write_value(before)
+            self._is_swapped = wanted
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         if self.swap_on_epoch:

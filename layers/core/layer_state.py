@@ -29,6 +29,7 @@ from ...engine.graph.state.initial_values import Later
 from ...engine.graph.state.sharded import (
     Rows,
     block_of,
+    expanded,
     grouped,
     layout_of_grid,
     part_of,
@@ -38,6 +39,7 @@ from ...engine.graph.state.sharded import (
 from ...engine.objects import constraints, initializers, policies, regularizers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.objects.names import name_for, to_snake_case
+from ...engine.queues.writing import writing_together
 from ..recurrent.step_sums import collects, sum_over_steps
 from .added_losses import LostLoss, as_term, losses_exist, losses_within, note_losses_exist
 from .calling import calling_layer, enclosing_path, is_within_call_of
@@ -584,6 +586,9 @@ def assign_values(layer_name: str, variables: Sequence[Variable], values: Sequen
                 f"Layer {layer_name!r}: weight {variable.name!r} has shape {variable.shape}, got a value of shape "
                 f"{array.shape}."
             )
-    for variable, array in zip(variables, arrays, strict=True):
-        value = array.astype(variable.dtype, order="C", copy=True)
-        variable.write_value(value[()] if value.ndim == 0 else value)
+    stored = [
+        array.astype(variable.dtype, order="C", copy=True) for variable, array in zip(variables, arrays, strict=True)
+    ]
+    with writing_together(expanded(variables)):
+        for variable, value in zip(variables, stored, strict=True):
+            variable.write_value(value[()] if value.ndim == 0 else value)
