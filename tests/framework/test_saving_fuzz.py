@@ -1,5 +1,6 @@
 """Mutated files: each is an error or a model, and takes little memory."""
 
+import copy
 import io
 import json
 import random
@@ -118,7 +119,7 @@ def with_strange_config(content: bytes, draw: random.Random) -> bytes:
             other, at = draw.choice(places)
             holder[key] = json.loads(json.dumps(other[at]))
         else:
-            holder[key] = draw.choice(STRANGE)
+            holder[key] = copy.deepcopy(draw.choice(STRANGE))  # which may be changed in its turn
     return json.dumps(config).encode()
 
 
