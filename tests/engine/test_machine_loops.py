@@ -306,7 +306,7 @@ def test_numbers_of_iterations(x: Symbol, n: Symbol, window: int):
 
 @pytest.mark.parametrize("window", first_of([32, 1]))
 def test_a_loop_in_a_branch(x: Symbol, n: Symbol, p: Symbol, window: int):
-    y = chosen(p, lambda: looped(ops.sin(x), n), lambda: x * x)
+    y = chosen(p, lambda: looped(ops.sin(x), n, step=lambda i, a: a * a * 0.5), lambda: x * x)
     runs = [{x: 0.75, n: count, p: taken} for count, taken in [(0, True), (2, False), (2, True), (0, False)]]
     program = check(with_slope(y * y, x), runs, parallel_iterations=window)
     assert {"split loop in a split branch", "history"} <= structure(program.machine)

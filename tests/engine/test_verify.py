@@ -170,6 +170,21 @@ def region_elsewhere() -> Rewriter:
     return step
 
 
+def operation_that_nothing_needs() -> Rewriter:
+    step = loop()
+    named_in(body(step), "multiply", lambda operation: ops_max(body(step), operation))
+    return step
+
+
+def capture_that_nothing_takes() -> Rewriter:
+    step = loop()
+    holder, inside = named(step, "while"), body(step)
+    own, inside.is_built = holder.own_inputs, False
+    inside.add_capture(step.fed[1])
+    holder.inputs = (*own, *holder.op.captured_inputs())
+    return step
+
+
 def result_less() -> Rewriter:
     step = loop()
     body(step).results.pop()
@@ -243,6 +258,8 @@ BROKEN = {
     inputs_without_a_capture: "do not end with what its regions capture",
     capture_of_another_shape: "float32[3], as float32[7]",
     region_elsewhere: "belongs to <Graph of 0 operations>",
+    operation_that_nothing_needs: "needed: 'multiply' (max) in 'body' is needed by nothing",
+    capture_that_nothing_takes: "captures_taken: 'body' captures 'w:0', which nothing in it takes",
     result_less: "2 first values, 2 parameters of the body, 1 results, 2 parameters of the condition",
     variable_of_another_shape: "is float32[3], and becomes float32[]",
     branch_with_a_result_less: "give [0, 1] results, it has 1 outputs",

@@ -193,6 +193,40 @@ def kept_of(graph: Graph, operations: Iterable[Operation], wanted: Iterable[Symb
     return Kept(graph, {*[item for item in wanted if isinstance(item, Symbol)], *inner_tensors(operations)})
 
 
+def prune_regions(operations: Sequence[Operation], kept: Kept) -> bool:
+    """Leave out of the regions of `operations`, and of those inside, what nothing needs: operations, and captures.
+
+    Bodies of recursions stay: calls may record anything of them.
+
+    Args:
+        operations: the operations of a block that are needed.
+        kept: the tensors whose values are wanted from outside of their block, as that block sees them.
+
+    Returns whether a region captures less, so that what was captured may not be needed any more.
+    """
+    captures_less = False
+    for operation in reversed(operations):
+        op = operation.op
+        if not op.regions or isinstance(op, Recursion):
+            continue
+        own, is_dropped = operation.own_inputs, False
+        for region in op.regions:
+            if region.holds_regions:
+                captures_less |= prune_regions(kept.needed_in(region), kept.inside(region))
+            needed, inner = kept.needed_in(region), region.inner_inputs()
+            used = {tensor for each in needed for tensor in each.inputs}
+            used.update(region.results, kept.recorded_in(region))
+            if not all(parameter in used for _, parameter in region.captures):
+                region.drop_captures(used)
+                is_dropped, inner = True, region.inner_inputs()
+            if len(region.operations) != len({*needed, *[tensor.operation for tensor in inner]}):
+                region.keep_only(needed)
+        if is_dropped:
+            operation.inputs = (*own, *[outer for region in op.regions for outer, _ in region.captures])
+            captures_less = True
+    return captures_less
+
+
 def inner_blocks(operation: Operation, kept: Kept) -> Iterator[tuple[Region, list[Operation], Kept]]:
     """The regions of a loop or branch, each with the operations that a run of it needs, and what is wanted of them.
 

@@ -20,7 +20,7 @@ from ...graph.spec import Spec
 from ...graph.tensor import Symbol
 from .order import reorder
 from .patterns import captured
-from .prune import Kept, is_kind_among, kept_of, kinds_of, needed_operations
+from .prune import Kept, is_kind_among, kept_of, kinds_of, needed_operations, prune_regions
 from .sizes import KnownSizes
 from .specialise import Specialised, StepUnderRewrite
 
@@ -366,7 +366,15 @@ class Rewriter:
         remaining = set(self.graph.operations) if self.wanted else set[Operation]()
         self.wanted = [operation for operation in self.wanted if operation in remaining]
         self.operations = needed_operations(self.graph, self.kept, self.fed)
+        if any(operation.op.regions for operation in self.operations):
+            self._prune_regions()
         return True
+
+    def _prune_regions(self) -> None:
+        """Leave out of regions what nothing needs, and what only that needed."""
+        while prune_regions(self.operations, self.kept_tensors):
+            self._known_kept = None
+            self.operations = needed_operations(self.graph, self.kept, self.fed)
 
 
 def narrow(operation: Operation) -> list[Symbol]:
