@@ -202,29 +202,28 @@ def prune_regions(operations: Sequence[Operation], kept: Kept) -> bool:
         operations: the operations of a block that are needed.
         kept: the tensors whose values are wanted from outside of their block, as that block sees them.
 
-    Returns whether a region captures less, so that what was captured may not be needed any more.
+    Returns whether anything was left out, so that what it took may not be needed any more.
     """
-    captures_less = False
+    is_changed = False
     for operation in reversed(operations):
         op = operation.op
         if not op.regions or isinstance(op, Recursion):
             continue
-        own, is_dropped = operation.own_inputs, False
+        own = operation.own_inputs
         for region in op.regions:
             if region.holds_regions:
-                captures_less |= prune_regions(kept.needed_in(region), kept.inside(region))
-            needed, inner = kept.needed_in(region), region.inner_inputs()
+                is_changed |= prune_regions(kept.needed_in(region), kept.inside(region))
+            needed = kept.needed_in(region)
             used = {tensor for each in needed for tensor in each.inputs}
             used.update(region.results, kept.recorded_in(region))
             if not all(parameter in used for _, parameter in region.captures):
                 region.drop_captures(used)
-                is_dropped, inner = True, region.inner_inputs()
-            if len(region.operations) != len({*needed, *[tensor.operation for tensor in inner]}):
+                operation.inputs = (*own, *[outer for each in op.regions for outer, _ in each.captures])
+                is_changed = True
+            if len(region.operations) != len({*needed, *[tensor.operation for tensor in region.inner_inputs()]}):
                 region.keep_only(needed)
-        if is_dropped:
-            operation.inputs = (*own, *[outer for region in op.regions for outer, _ in region.captures])
-            captures_less = True
-    return captures_less
+                is_changed = True
+    return is_changed
 
 
 def inner_blocks(operation: Operation, kept: Kept) -> Iterator[tuple[Region, list[Operation], Kept]]:

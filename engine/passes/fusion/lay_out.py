@@ -23,7 +23,7 @@ from ...ops.internal.laid_out_matmul import LaidOutMatMul, Panels, ReadLaidOut
 from ...ops.neural.quantized import QuantizedMatMul
 from ..framework.log import note_change
 from ..framework.prune import Kept, all_operations
-from .pack import Captures, Inside, crossed, forms_of, is_on_host, move_before, release
+from .pack import Captures, Inside, crossed, forms_of, is_on_host, move_before
 
 
 class LayoutRule(Protocol):
@@ -139,8 +139,6 @@ class _LayingOut:
         note_change("lay_out", product, f"takes {found.forms[-1].name!r} as kernels read it, laid out once")
         product.op = _laid_out(product.op, found.panels)
         product.inputs = (product.inputs[0], flat, *product.inputs[2:])
-        for inside, form in zip(reversed(found.around), found.forms, strict=False):
-            release(inside, form, self._kept.recorded_in(inside.region))
 
     def _read(self, found: _Found, variable: Variable) -> Symbol:
         """The read of the layout, in the place of that of the matrix."""

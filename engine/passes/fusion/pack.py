@@ -134,8 +134,6 @@ class _Packing:
         note_change("pack", product, f"takes {weight.name!r} packed, once before the loop")
         product.op = PackedMatMul(layout)
         product.inputs = (product.inputs[0], packed)
-        for inside, form in zip(reversed(around[outermost:]), forms, strict=False):
-            release(inside, form, self.kept.recorded_in(inside.region))
         return True
 
     def _layout(self, product: Operation) -> Layout | None:
@@ -262,17 +260,6 @@ def _bring_into_line(holder: Operation, own: int) -> None:
     holder.inputs = (*holder.inputs[:own], *holder.op.captured_inputs())
 
 
-def release(inside: Inside, form: Symbol, recorded: set[Symbol]) -> None:
-    """Capture `form` no longer if nothing in the region takes it."""
-    region = inside.region
-    used = {*region.results, *recorded}.union(*[operation.inputs for operation in region.operations])
-    if form in used:
-        return
-    own = _own_inputs(inside.holder)
-    region.drop_captures({parameter for _, parameter in region.captures if parameter is not form})
-    _bring_into_line(inside.holder, own)
-
-
 __all__ = [
     "Captures",
     "Inside",
@@ -283,5 +270,4 @@ __all__ = [
     "is_static",
     "move_before",
     "pack_weights",
-    "release",
 ]
