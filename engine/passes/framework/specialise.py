@@ -85,7 +85,6 @@ class Specialised:
         self._algebra: Mapping[type[Op], RulesOf] = rules if is_on("simplify") else {}
         self._folds = is_on("fold")
         self._block = _Block((), ())  # what is copied now
-        self._rewrites = 0  # how many there were that may have left something unneeded behind
         self._loops: set[Graph] = set()  # the regions of loops
         self._roles: set[Symbol] = set()  # parameters of bodies of loops whose cotangents other loops have
 
@@ -190,13 +189,11 @@ class Specialised:
         site = _Place(self, operation, into)
         found, name = first_rewrite(own.rules, site.holding(op, inputs), site) if applies else (None, "")
         if found is not None:
-            self._rewrites += 1
             count_rewrite()
             note_change("simplify", operation, name)
             return found
         constant = folded(op, inputs, site) if folds and len(operation.outputs) == 1 else None
         if constant is not None:
-            self._rewrites += 1
             count_rewrite()
             note_change("fold", operation, "is computed once, when the step is prepared")
         return constant
@@ -286,7 +283,6 @@ class Specialised:
         found = self._known.get(into.parent, {}).get(key)
         if found is None:
             return None
-        self._rewrites += 1
         local = into.capture(found.outputs[0])
         self.outers[local] = found.outputs[0]
         return local.operation
@@ -461,23 +457,10 @@ class Specialised:
                         self.outers[local] = outer
                 elif not isinstance(operation.op, Parameter):
                     self.tensors.pop(tensor, None)  # of an earlier try with narrower shapes
-        before, recorded = self._rewrites, [tensor for tensor in demanded if tensor.graph is region]
+        recorded = [tensor for tensor in demanded if tensor.graph is region]
         self._copy_all(needed, new, [*results, *recorded])
         new.results = [self.tensors[result] for result in results]
-        if self._rewrites > before and not isinstance(new, Body):
-            self._drop_unneeded(new, [self.tensors[tensor] for tensor in recorded])
         return new
-
-    def _drop_unneeded(self, region: Region, recorded: Sequence[Symbol]) -> None:
-        """After rewrites, a region holds and takes in no more than it needs. What frames record of it stays."""
-        needed = set(needed_in_region(region, recorded))
-        used = {tensor for operation in needed for tensor in operation.inputs}
-        used.update(region.results, recorded)
-        if not all(parameter in used for _, parameter in region.captures):
-            region.drop_captures(used)
-        region.keep_only(needed)
-        kept, known = set(region.operations), self._known.get(region, {})
-        self._known[region] = {key: operation for key, operation in known.items() if operation in kept}
 
 
 class StepUnderRewrite(NamedTuple):

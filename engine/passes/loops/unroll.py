@@ -226,7 +226,6 @@ class Unrolled(Specialised):
             super()._copy_region_op(operation, into, users, used)
             return
         note_change("unroll", operation, f"is {trips} {'copy' if trips == 1 else 'copies'} of its body")
-        self._rewrites += 1
         demanded = [user.op.inner for user in users if isinstance(user.op, History)]
         self._copy_iterations(operation, trips, into, demanded, live_outputs(operation, used, demanded))
 
@@ -313,7 +312,6 @@ class Unrolled(Specialised):
         for one in reversed(needed):  # each where the loop around counts
             inputs = [self._captured(new, one.graph), one.inputs[1]]
             new = one.graph.adopt(ArrayRead(), inputs, (array_spec(new).element,), operation).outputs[0]
-        self._rewrites += 1
         self.tensors[operation.outputs[0]] = self._captured(new, into)
 
     def _captured(self, tensor: Symbol, into: Graph) -> Symbol:
