@@ -196,7 +196,7 @@ def needed(block: Block) -> Iterator[str]:
 
 
 def captures_taken(block: Block) -> Iterator[str]:
-    """What a region captures is taken by an operation that a run of it needs, is a result of it, or is recorded."""
+    """Each capture of a region is taken by an operation that a run of it needs, is a result of it, or is recorded."""
     if block.kept is None or not isinstance(block.graph, Region):
         return
     taken = {tensor for operation in block.operations for tensor in operation.inputs} | block.kept.own
