@@ -55,6 +55,7 @@ def test_diff(x: Any, n: int, data: Any):
 
 def test_diff_of_other_dtypes():
     assert run(ops.diff(np.array([True, False, False]))).tolist() == [True, False]
+    assert run(ops.diff(np.ones((2, 3)), n=10**9)).shape == (2, 0)
     assert run(ops.diff(np.array([1, 5, 2], "uint8"))).tolist() == [4, 253]
     x = symbol((None, 2))
     assert run(ops.diff(x, axis=0), {x: [[1, 2], [4, 8]]}).tolist() == [[3, 6]]

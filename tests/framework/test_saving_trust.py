@@ -216,6 +216,20 @@ def test_lying_constants_are_refused_before_their_memory_is_taken(tmp_path: Path
     assert peak_of(load) < 50_000_000
 
 
+def test_an_op_that_is_many_operations_is_refused_before_it_is_built(tmp_path: Path) -> None:
+    x = ab.Input((4,))
+    ab.Model(x, ab.ops.diff(x, n=2, axis=0)).save(tmp_path / "m.keras")
+
+    def change(config: Any) -> None:
+        next(entry for entry in config["config"]["layers"] if entry["class_name"] == "Diff")["config"]["n"] = 10**9
+
+    def load() -> None:
+        with pytest.raises(SavedFileError, match="diff: its operations, for n=1000000000, of shape"):
+            ab.load_model(forge(tmp_path / "m.keras", change))
+
+    assert peak_of(load) < 50_000_000
+
+
 def test_an_input_of_many_rows_takes_no_memory(tmp_path: Path) -> None:
     text = layers.TextVectorization(output_mode="count", max_tokens=5, pad_to_max_tokens=True)
     text.adapt(["a b c"])

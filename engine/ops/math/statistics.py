@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.claims import claim
 from ...common.nest import is_integer
 from ...common.quick_dataclass import dataclass
 from ...graph.spec import TensorSpec, shape_text
@@ -41,6 +42,8 @@ from .reduction import min as minimum_of
 from .reduction import sum as total_of
 from .special import as_wide_floating
 
+_BYTES_AN_OPERATION = 2000  # at least: an operation, its output, and what its graph notes of it
+
 # --- differences and integrals --------------------------------------------------------------------------------------
 
 
@@ -64,7 +67,10 @@ def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
     if n < 0:
         raise ValueError(f"diff: n must not be negative; got n={n}.")
     place = normalize_axis(axis, tensor.ndim)
-    for _ in range(n):
+    size = None if tensor.shape is None else tensor.shape[place]
+    times = n if size is None else min(n, size)  # then nothing is left
+    claim((times,), _BYTES_AN_OPERATION, f"diff: its operations, for n={n},")
+    for _ in range(times):
         first, second = _neighbours(tensor, place)
         tensor = not_equal(first, second) if tensor.dtype == dtypes.bool_ else second - first
     return tensor
