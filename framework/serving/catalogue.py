@@ -116,10 +116,6 @@ class Catalogue:
                 401, f"Model {name!r} asks for its token: send the header 'Authorization: Bearer TOKEN'."
             )
 
-    def needs_token(self, name: str) -> bool:
-        """Test whether requests for a model have to bear a token."""
-        return bool(self._tokens.get(name))
-
     def _has_token(self, name: str) -> bool:
         token = self._tokens.get(name)
         if not token:
@@ -186,9 +182,7 @@ class Catalogue:
             raise RequestError(503, f"Model {name!r} is being replaced by a new version. Ask again later.")
         asked = f"Specific({name}, {version or label})" if version or label else f"Latest({name})"
         known = ", ".join(
-            f"{name!r} (version {', '.join(map(str, sorted(each.loaded)))})"
-            for name, each in self.models.items()
-            if each.loaded
+            f"{name!r} (version {', '.join(map(str, sorted(each.loaded)))})" for name, each in self.models.items()
         )
         raise RequestError(404, f"Servable not found for request: {asked}. Loaded are {known or 'none'}.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import logging
 import os
 import queue
@@ -13,9 +14,10 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from .examples import example_generation_request, example_request
+from .examples import example_generation, example_instances
 from .exporting.command import add_import_option
 from .logs import FORMATS, logging_to_stderr
+from .signature import TensorInfo
 
 if TYPE_CHECKING:
     from .server import Server
@@ -178,7 +180,7 @@ def _facts(server: Server) -> list[str]:
     request = example_generation_request if server.is_decoder(first) else example_request
     lines = [
         f"ready rest={server.rest_url} grpc={server.grpc_address}",
-        request(server.rest_url, first, server.inputs_of(first), server.needs_token(first)),
+        request(server.rest_url, first, server.inputs_of(first)),
     ]
     for name in server.models:
         why = server.why_alone(name)
@@ -264,3 +266,16 @@ def _models(given: list[str]) -> dict[str, str]:
             raise ValueError(f"--model {each!r}: there is a model {name!r} already.")
         found[name] = path
     return found
+
+
+def example_request(url: str, name: str, inputs: tuple[TensorInfo, ...]) -> str:
+    """A line for the shell that asks a model: for a prediction, or for its state where a row would be too long."""
+    body = example_instances(inputs)
+    if body is None:
+        return f"curl {url}/v1/models/{name}"
+    return f"curl -d '{json.dumps(body)}' {url}/v1/models/{name}:predict"
+
+
+def example_generation_request(url: str, name: str, inputs: tuple[TensorInfo, ...]) -> str:
+    """Give a line for the shell that asks a decoder for a sequence."""
+    return f"curl -d '{json.dumps(example_generation(inputs))}' {url}/v2/models/{name}/generate"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -25,25 +24,6 @@ def example_generation(inputs: tuple[TensorInfo, ...]) -> dict[str, Any]:
     if len(inputs) > 1:
         body["inputs"] = {info.name: example(info) for info in inputs[1:]}
     return body
-
-
-def example_request(url: str, name: str, inputs: tuple[TensorInfo, ...], needs_token: bool = False) -> str:
-    """A line for the shell that asks a model: for a prediction, or for its state where a row would be too long."""
-    body = example_instances(inputs)
-    if body is None:
-        return _curl(f"{url}/v1/models/{name}", None, needs_token)
-    return _curl(f"{url}/v1/models/{name}:predict", body, needs_token)
-
-
-def example_generation_request(url: str, name: str, inputs: tuple[TensorInfo, ...], needs_token: bool = False) -> str:
-    """Give a line for the shell that asks a decoder for a sequence."""
-    return _curl(f"{url}/v2/models/{name}/generate", example_generation(inputs), needs_token)
-
-
-def _curl(url: str, body: dict[str, Any] | None, needs_token: bool) -> str:
-    header = '-H "Authorization: Bearer $TOKEN" ' if needs_token else ""
-    data = "" if body is None else f"-d '{json.dumps(body)}' "
-    return f"curl {header}{data}{url}"
 
 
 def example(info: TensorInfo) -> Any:

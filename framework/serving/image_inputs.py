@@ -16,7 +16,7 @@ import numpy as np
 from ...distribute.inference import RequestError
 from ...engine.common.dtypes import as_dtype
 from ..data.images import img_to_array, load_img, open_image, resizer
-from .signature import ImageForm, TensorInfo, no_such
+from .signature import ImageForm, TensorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,7 +172,7 @@ def image_forms(
     names = [info.name for info in infos]
     unknown = [name for name in images if name not in names]
     if unknown:
-        raise ValueError(f"{caller}(images=...): {no_such('input', unknown, names)}")
+        raise ValueError(f"{caller}(images=...): no input is called {unknown[0]!r}. There are {', '.join(names)}.")
     found: list[TensorInfo] = []
     for info in infos:
         if info.name in images:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .signature import Signature, TensorInfo, no_such
+from .signature import Signature, TensorInfo
 
 if TYPE_CHECKING:
     from .decoding.decoder import Decoder
@@ -46,7 +46,6 @@ def run(options: argparse.Namespace) -> int:
     from ...distribute.inference import RequestError
     from .decoding.decoder import Decoder, load_any
     from .storage import ServableError
-    from .values import check_given
 
     try:
         if options.batch_size < 1:
@@ -59,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
             return _generate(servable, options)
         signature = servable.signature(options.signature)
         columns = _READERS[Path(options.input).suffix](Path(options.input), signature)
-        check_given(signature.inputs, columns)
+        servable.check_names(signature, columns)
         outputs = predict(servable, columns, options.signature, options.batch_size)
         named = servable.by_name(signature, outputs)
         with _written_aside(Path(options.output)) as path:
@@ -231,7 +230,7 @@ def _read_csv(path: Path, signature: Signature) -> dict[str, Any]:
     header, *rows = lines
     unknown = [name for name in header if name not in infos]
     if unknown:
-        raise ValueError(f"{str(path)!r}: {no_such('input', unknown, infos)}")
+        raise ValueError(f"{str(path)!r}: there is no input {unknown[0]!r}. There are {', '.join(infos)}.")
     return {name: [_number(infos[name], row[place]) for row in rows] for place, name in enumerate(header)}
 
 

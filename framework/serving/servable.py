@@ -22,7 +22,7 @@ from ...engine.session.programs import make_variants
 from .lengths import Lengths, padded_length
 from .signature import DEFAULT, Signature
 from .storage import WARMUP, ServableError, pick_version, read_servable, read_warmup
-from .values import as_input, check_given
+from .values import as_input
 
 _MOST_SHAPES = 16  # that are remembered, to compile a new version for them before it is asked
 
@@ -84,13 +84,25 @@ class Servable:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         try:
             arrays = [as_input(info, given[info.name]) for info in found.inputs if info.name in given]
-            check_given(found.inputs, given)
+            self.check_names(found, given)
             outputs = self.run(arrays, signature)
         except RequestError as error:
             raise ValueError(str(error)) from None
         if found.outputs_as == "one":
             return outputs[0]
         return outputs if found.outputs_as == "list" else self.by_name(found, outputs)
+
+    @staticmethod
+    def check_names(signature: Signature, given: Mapping[str, Any]) -> None:
+        """Raise a `RequestError` unless exactly the inputs of a signature are given."""
+        if len(given) == len(signature.inputs) and all(info.name in given for info in signature.inputs):
+            return
+        names = [info.name for info in signature.inputs]
+        missing, unknown = [n for n in names if n not in given], [n for n in given if n not in names]
+        if missing or unknown:
+            what = "missing" if missing else "unknown"
+            listed = ", ".join(map(repr, missing or unknown))
+            raise RequestError(400, f"Expected the inputs {', '.join(map(repr, names))}; {what}: {listed}.")
 
     @staticmethod
     def by_name(signature: Signature, outputs: Sequence[Any]) -> dict[str, Any]:
@@ -130,7 +142,7 @@ class Servable:
         for name, inputs in read_warmup(self.path):
             try:
                 infos = self.signature(name).inputs
-                check_given(self.signature(name).inputs, inputs)
+                self.check_names(self.signature(name), inputs)
                 arrays = [as_input(info, inputs[info.name]) for info in infos]
             except RequestError as error:
                 raise ServableError(f"{WARMUP} of {str(self.path)!r}: {error}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...distribute.inference.dtypes import OPEN_INFERENCE, TENSORFLOW
@@ -205,24 +205,3 @@ def _padding_from_json(
 
 
 __all__ = ["DEFAULT", "OPEN_INFERENCE", "TENSORFLOW", "ImageForm", "Padding", "Signature", "StateInfo", "TensorInfo"]
-
-
-def no_such(kind: str, unknown: Sequence[str], known: Iterable[str]) -> str:
-    """Return the sentences of an error for names that do not exist.
-
-    Args:
-        kind: what the names are of, such as "output".
-        unknown: the names that a request has.
-        known: the names that there are.
-
-    >>> no_such("output", ["logit"], ["logits", "classes"])
-    "There is no output 'logit'. There are 'logits', 'classes'. Did you mean 'logits'?"
-    """
-    import difflib  # only errors need it
-
-    there_are = list(known)
-    near = {each: close[0] for each in unknown if (close := difflib.get_close_matches(each, there_are, 1))}
-    hints = [f"{meant!r}" if len(unknown) == 1 else f"{meant!r} for {each!r}" for each, meant in near.items()]
-    hint = f" Did you mean {', '.join(hints)}?" if hints else ""
-    listed = ", ".join(map(repr, there_are)) or "none"
-    return f"There is no {kind} {' and no '.join(map(repr, unknown))}. There are {listed}.{hint}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,40 +91,22 @@ def _as_strings(what: str, value: object) -> Any:
                 raise RequestError(400, f"{what}: expected text, got {name_of(value.dtype)}.")
             flat, shape = value.reshape(-1).tolist(), value.shape
         else:
-            nested = np.array(_boxed(what, value), object)
+            nested = np.array(_boxed(value), object)
             flat, shape = nested.reshape(-1).tolist(), nested.shape
         return np.array([as_text(what, each) for each in flat], as_dtype("string")).reshape(shape)
     except ValueError as error:
         raise RequestError(400, f"{what}: expected an array of text, got unequal lists: {_said(error)}.") from None
 
 
-def check_given(inputs: Sequence[TensorInfo], given: Mapping[str, Any]) -> None:
-    """Check that a request gives each input, and no other.
-
-    Raises:
-        RequestError: it does not.
-    """
-    if len(given) == len(inputs) and all(info.name in given for info in inputs):
-        return
-    names = [info.name for info in inputs]
-    missing, unknown = [n for n in names if n not in given], [n for n in given if n not in names]
-    parts = [f"Expected the inputs {', '.join(map(repr, names)) or '(none)'}"]
-    if missing:
-        parts.append(f"missing: {', '.join(map(repr, missing))}")
-    if unknown:
-        parts.append(f"unknown: {', '.join(map(repr, unknown))}")
-    raise RequestError(400, f"{'; '.join(parts)}.")
-
-
-def _boxed(what: str, value: object) -> Any:
+def _boxed(value: object) -> Any:
     """`value` with ``{"b64": ...}`` decoded; these become bytes."""
     if isinstance(value, (list, tuple)):
-        return [_boxed(what, item) for item in value]
+        return [_boxed(item) for item in value]
     if isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str):
         try:
             return base64.b64decode(value["b64"], validate=True)
         except binascii.Error as error:
-            raise RequestError(400, f"{what}: a value {{'b64': ...}} is no base64: {error}.") from None
+            raise RequestError(400, f"A value {{'b64': ...}} is no base64: {error}.") from None
     return value
 
 

@@ -21,7 +21,7 @@ from shared.serving_clients import ask, call
 
 import anabranch as ab
 from anabranch.__main__ import main
-from anabranch.framework.serving import command, examples
+from anabranch.framework.serving import command
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
     pytest.importorskip(_name)
@@ -259,12 +259,9 @@ def run(*options: str) -> int:
 
 
 def test_the_example_is_a_row_of_any_input() -> None:
-    info = examples.TensorInfo
+    info = command.TensorInfo
     a, b = info("a", "float32", (None, 2, 2), "a:0"), info("b", "string", (None,), "b:0")
-    line = examples.example_request("http://h:1", "m", (a, b))
+    line = command.example_request("http://h:1", "m", (a, b))
     assert line == """curl -d '{"instances": [{"a": [[0, 1], [0, 1]], "b": "a"}]}' http://h:1/v1/models/m:predict"""
     large = info("x", "float32", (None, 28, 28), "x:0")
-    assert examples.example_request("http://h:1", "m", (large,)) == "curl http://h:1/v1/models/m"
-    line = examples.example_generation_request("http://h:1", "m", (a,), needs_token=True)
-    body = """'{"tokens": [1], "parameters": {"max_tokens": 8}}'"""
-    assert line == f'curl -H "Authorization: Bearer $TOKEN" -d {body} http://h:1/v2/models/m/generate'
+    assert command.example_request("http://h:1", "m", (large,)) == "curl http://h:1/v1/models/m"

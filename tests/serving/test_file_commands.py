@@ -100,7 +100,7 @@ def test_rows_of_several_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("name", "text", "message"),
     [
         ("rows.csv", "word\na\n", "missing: 'number'"),
-        ("rows.csv", "word,size\na,1\n", "There is no input 'size'. There are 'number', 'word'"),
+        ("rows.csv", "word,size\na,1\n", "there is no input 'size'. There are number, word"),
         ("rows.csv", "word,number\na,many\n", "Input 'number': 'many' is no value of int32"),
         ("rows.csv", "", "is empty; expected a header"),
         ("rows.jsonl", '{"number": 1}\n', "line 1: expected an object of the inputs number, word"),

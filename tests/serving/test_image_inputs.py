@@ -219,7 +219,7 @@ def test_sizes_that_are_open_are_those_of_the_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "images", "message"),
     [
-        (model, {"y": {"resize": "bilinear"}}, "There is no input 'y'"),
+        (model, {"y": {"resize": "bilinear"}}, "no input is called 'y'"),
         (model, {"x": {"resize": "sharp"}}, "interpolation='sharp' must be one of"),
         (model, {"x": {"size": 3}}, "'size': 3 is no option of images"),
         (model, {"x": {"crop_to_aspect_ratio": True}}, "belong to resize"),

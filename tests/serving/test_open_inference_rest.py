@@ -116,8 +116,8 @@ WORDS = {"name": "words", "shape": [1], "datatype": "BYTES", "parameters": {"bin
         ("letters", {}, None, "Expected 'inputs'"),
         ("letters", {"inputs": [3]}, None, "Each of 'inputs'"),
         ("letters", {"inputs": []}, None, "Expected the inputs 'x'; missing: 'x'"),
-        ("letters", {"inputs": [X, X]}, None, "Input 'x' is given twice"),
-        ("letters", {"inputs": [{**X, "name": "y"}]}, None, "missing: 'x'; unknown: 'y'."),
+        ("letters", {"inputs": [X, X]}, None, "given twice"),
+        ("letters", {"inputs": [{**X, "name": "y"}]}, None, "missing: 'x'"),
         ("letters", {"inputs": [{**X, "datatype": "INT32"}]}, None, "'x': expected the datatype INT64, got 'INT32'"),
         ("letters", {"inputs": [{**X, "shape": [1, 3]}]}, None, "'x': the shape (1, 3) needs 3 values, got 2"),
         ("letters", {"inputs": [{**X, "shape": [2]}]}, None, "'x': expected the shape (any, any), got (2,)"),
@@ -139,12 +139,6 @@ WORDS = {"name": "words", "shape": [1], "datatype": "BYTES", "parameters": {"bin
         ("letters", {"inputs": [{**X, "data": [1, [2]]}]}, None, "unequal lists"),
         ("letters", {"inputs": [{**X, "parameters": 3}]}, None, "'parameters' has to be an object"),
         ("letters", {"inputs": [X], "outputs": [{"name": "z"}]}, None, "no output 'z'. There are 'output_0'"),
-        (
-            "letters",
-            {"inputs": [X], "outputs": [{"name": "output0"}, {"name": "z"}]},
-            None,
-            "no output 'output0' and no 'z'. There are 'output_0'. Did you mean 'output_0' for 'output0'?",
-        ),
         ("letters", {"inputs": [X], "outputs": 3}, None, "'outputs' has to be a list"),
         (
             "letters",

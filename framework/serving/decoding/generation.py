@@ -10,7 +10,7 @@ import numpy as np
 
 from ....distribute.inference import RequestError
 from ..signature import Signature
-from ..values import as_input, check_given
+from ..values import as_input
 from .plan import TOKENS, Plan
 
 SETTINGS = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop")
@@ -155,7 +155,14 @@ def _prompt(prompt: object, plan: Plan) -> list[int]:
 
 def _rows(signature: Signature, inputs: Mapping[str, Any]) -> list[Any]:
     infos = [info for info in signature.inputs if info.name != TOKENS]
-    check_given(infos, inputs)
+    names = [info.name for info in infos]
+    missing, unknown = [n for n in names if n not in inputs], [n for n in inputs if n not in names]
+    if missing or unknown:
+        what, listed = ("missing", missing) if missing else ("unknown", unknown)
+        raise RequestError(
+            400,
+            f"Expected the inputs {', '.join(map(repr, names)) or '(none)'}; {what}: {', '.join(map(repr, listed))}.",
+        )
     return [as_input(info, [inputs[info.name]]) for info in infos]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ....distribute.inference import Answer, InferRequest, RequestError, WireTensor
 from ..protocols.open_inference import array_from_wire, as_bytes
-from ..signature import OPEN_INFERENCE, TensorInfo, no_such
+from ..signature import OPEN_INFERENCE, TensorInfo
 from .generation import SETTINGS, Generation
 from .plan import TOKENS
 from .served import ServedDecoder
@@ -44,18 +44,17 @@ def _generation(decoder: ServedDecoder, request: InferRequest) -> Generation:
     if (TOKENS in given) == (TEXT in given):
         raise RequestError(400, f"Expected the input {TOKENS!r} or the input {TEXT!r}, one of them.")
     infos = {info.name: info for info in decoder.decoder.signature.inputs if info.name != TOKENS}
-    known = (TOKENS, TEXT, *infos)
-    others = [name for name in given if name not in known]
-    if others:
-        raise RequestError(400, no_such("input", others, known))
     rows: dict[str, Any] = {}
     for name, tensor in given.items():
         if name in infos:
             rows[name] = array_from_wire(infos[name], tensor)[0]
+        elif name not in (TOKENS, TEXT):
+            known = ", ".join(map(repr, (TOKENS, TEXT, *infos)))
+            raise RequestError(400, f"There is no input {name!r}. There are {known}.")
     settings = {name: value for name, value in request.parameters.items() if name not in _OWN}
     unknown = [name for name in settings if name not in SETTINGS]
     if unknown:
-        raise RequestError(400, no_such("parameter", unknown, SETTINGS))
+        raise RequestError(400, f"There is no parameter {unknown[0]!r}. There are {', '.join(SETTINGS)}.")
     if isinstance(settings.get("stop"), str):  # a parameter can't be a list
         settings["stop"] = [settings["stop"]]
     return decoder.make_generation(_prompt(given), rows, settings)

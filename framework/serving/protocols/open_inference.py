@@ -13,8 +13,9 @@ import numpy as np
 from ....distribute.inference import RequestError, WireTensor
 from ....engine.common.dtypes import as_dtype
 from ..image_inputs import decoded
+from ..servable import Servable
 from ..signature import OPEN_INFERENCE, Signature, TensorInfo
-from ..values import as_array_of, as_input, as_text, check_given, check_shape
+from ..values import as_array_of, as_input, as_text, check_shape
 
 if TYPE_CHECKING:
     from ...structures import Array
@@ -35,9 +36,8 @@ def from_wire(signature: Signature, tensors: Sequence[WireTensor]) -> list[Any]:
     """
     given = {tensor.name: tensor for tensor in tensors}
     if len(given) < len(tensors):
-        names = [tensor.name for tensor in tensors]
-        raise RequestError(400, f"Input {next(name for name in names if names.count(name) > 1)!r} is given twice.")
-    check_given(signature.inputs, given)
+        raise RequestError(400, "An input is given twice.")
+    Servable.check_names(signature, given)
     return [array_from_wire(info, given[info.name]) for info in signature.inputs]
 
 

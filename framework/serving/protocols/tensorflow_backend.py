@@ -7,8 +7,8 @@ from typing import Any
 
 from ....distribute.inference import ModelSpec, RequestError, SignatureTensors, TypedArray, VersionState
 from ..catalogue import Catalogue
-from ..signature import TENSORFLOW, TensorInfo, no_such
-from ..values import as_input, check_given
+from ..signature import TENSORFLOW, TensorInfo
+from ..values import as_input
 
 
 class TensorFlowBackend:
@@ -22,11 +22,11 @@ class TensorFlowBackend:
     ) -> tuple[int, dict[str, TypedArray]]:
         model = self._catalogue.find(spec.name, spec.version, spec.label)
         signature = model.servable.signature(spec.signature)
-        check_given(signature.inputs, inputs)
+        model.servable.check_names(signature, inputs)
         infos = {info.name: info for info in signature.outputs}
         unknown = [name for name in outputs if name not in infos]
         if unknown:
-            raise RequestError(400, no_such("output", unknown, infos))
+            raise RequestError(400, f"There is no output {unknown[0]!r}. There are {', '.join(map(repr, infos))}.")
         arrays = await model.prepare(signature, lambda: [_array(info, inputs[info.name]) for info in signature.inputs])
         values = model.servable.by_name(signature, await model.run(arrays, spec.signature))
         found = {name: TypedArray(infos[name].dtype, values[name]) for name in outputs or infos}

@@ -11,7 +11,7 @@ from ....distribute.inference import ModelSpec, RequestError, VersionState
 from ..catalogue import Catalogue, ServedModel
 from ..json_text import as_json_array, read_object, write_json
 from ..signature import TENSORFLOW, Signature, TensorInfo
-from ..values import as_input, check_given
+from ..values import as_input
 from ..web.application import Request, Response, Route
 from .tensorflow_backend import version_states
 
@@ -51,7 +51,7 @@ class TensorFlowRest:
             raise RequestError(400, f"Expected 'instances' (rows) or 'inputs' (columns), one of them; got {count}.")
         by_rows = "instances" in body
         columns = _columns(signature, body["instances"]) if by_rows else _named(signature, body["inputs"])
-        check_given(signature.inputs, columns)
+        model.servable.check_names(signature, columns)
         arrays = await model.prepare(
             signature, lambda: [as_input(info, columns[info.name]) for info in signature.inputs]
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .... import __version__
 from ..catalogue import Catalogue
 from ..decoding.served import ServedDecoder
-from ..examples import example_generation, example_generation_request, example_instances, example_request
+from ..examples import example_generation, example_instances
 from ..json_text import write_json
 from ..signature import Signature, TensorInfo
 from .application import Request, Response, Route
@@ -61,7 +61,7 @@ class Pages:
     async def _page(self, request: Request) -> Response:
         host = request.headers.get("host", "127.0.0.1")
         parts = [
-            _section(name, model, f"{request.scheme}://{host}", self._catalogue.needs_token(name))
+            _section(name, model, f"{request.scheme}://{host}", self._needs_token(name))
             for name, model in self._models()
         ]
         others = [name for name, entry in self._catalogue.models.items() if not entry.loaded]
@@ -77,6 +77,9 @@ class Pages:
         policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
         headers = {"content-security-policy": policy, "x-content-type-options": "nosniff"}
         return Response(text.encode("utf-8"), "text/html; charset=utf-8", headers)
+
+    def _needs_token(self, name: str) -> bool:
+        return self._catalogue.models[name].config.token_file is not None
 
     async def _openapi(self, request: Request) -> Response:
         paths: dict[str, Any] = {}
@@ -98,7 +101,7 @@ class Pages:
             "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         }
         for name, _ in self._models():
-            if self._catalogue.needs_token(name):
+            if self._needs_token(name):
                 for path, operations in paths.items():
                     if f"/models/{name}/" in path or f"/models/{name}:" in path:
                         operations["post"]["security"] = [{"token": []}]
@@ -110,22 +113,22 @@ class Pages:
 
 def _section(name: str, model: Any, url: str, needs_token: bool) -> str:
     if isinstance(model, ServedDecoder):
-        inputs, example = model.decoder.signature.inputs, example_generation_request
-        path, body = f"/v2/models/{name}/generate", example_generation(inputs)
+        path, body = f"/v2/models/{name}/generate", example_generation(model.decoder.signature.inputs)
         signatures = {"generate": model.decoder.signature}
     else:
-        inputs, example = model.servable.signature().inputs, example_request
-        path, body = f"/v1/models/{name}:predict", example_instances(inputs)
+        path, body = f"/v1/models/{name}:predict", example_instances(model.servable.signature().inputs)
         signatures = model.servable.signatures
     tables = "".join(_table(each, signature) for each, signature in signatures.items())
+    text = json.dumps(body)
+    curl = f"curl -d '{text}' {url}{path}" if body is not None else f"curl {url}/v1/models/{name}"
     token = "<p><label>Token <input name=token type=password></label></p>" if needs_token else ""
     form = (
         f'<form data-path="{html.escape(path)}"><p><label>Try it<textarea name=body spellcheck=false>'
-        f"{html.escape('' if body is None else json.dumps(body))}</textarea></label></p>{token}"
+        f"{html.escape(text if body is not None else '')}</textarea></label></p>{token}"
         "<p><button>Send</button></p><pre><output></output></pre></form>"
     )
     heading = f"<h2>{html.escape(name)}</h2><p>Version {html.escape(model.version)}.</p>"
-    return f"{heading}{tables}<pre>{html.escape(example(url, name, inputs, needs_token))}</pre>{form}"
+    return f"{heading}{tables}<pre>{html.escape(curl)}</pre>{form}"
 
 
 def _table(name: str, signature: Signature) -> str:
