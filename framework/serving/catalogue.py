@@ -182,7 +182,9 @@ class Catalogue:
             raise RequestError(503, f"Model {name!r} is being replaced by a new version. Ask again later.")
         asked = f"Specific({name}, {version or label})" if version or label else f"Latest({name})"
         known = ", ".join(
-            f"{name!r} (version {', '.join(map(str, sorted(each.loaded)))})" for name, each in self.models.items()
+            f"{name!r} (version {', '.join(map(str, sorted(each.loaded)))})"
+            for name, each in self.models.items()
+            if each.loaded
         )
         raise RequestError(404, f"Servable not found for request: {asked}. Loaded are {known or 'none'}.")
 

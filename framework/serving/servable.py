@@ -20,7 +20,7 @@ from ...engine.passes.loops.independent_rows import why_rows_depend
 from ...engine.runtime.program import Program
 from ...engine.session.programs import make_variants
 from .lengths import Lengths, padded_length
-from .signature import DEFAULT, Signature
+from .signature import DEFAULT, Signature, check_given
 from .storage import WARMUP, ServableError, pick_version, read_servable, read_warmup
 from .values import as_input
 
@@ -97,12 +97,7 @@ class Servable:
         """Raise a `RequestError` unless exactly the inputs of a signature are given."""
         if len(given) == len(signature.inputs) and all(info.name in given for info in signature.inputs):
             return
-        names = [info.name for info in signature.inputs]
-        missing, unknown = [n for n in names if n not in given], [n for n in given if n not in names]
-        if missing or unknown:
-            what = "missing" if missing else "unknown"
-            listed = ", ".join(map(repr, missing or unknown))
-            raise RequestError(400, f"Expected the inputs {', '.join(map(repr, names))}; {what}: {listed}.")
+        check_given([info.name for info in signature.inputs], given)
 
     @staticmethod
     def by_name(signature: Signature, outputs: Sequence[Any]) -> dict[str, Any]:

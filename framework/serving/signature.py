@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ...distribute.inference import RequestError
 from ...distribute.inference.dtypes import OPEN_INFERENCE, TENSORFLOW
 from ...engine.common.quick_dataclass import dataclass
 
 DEFAULT = "serving_default"  # the signature that a request means that names none
+_MOST_SHOWN, _LONGEST_SHOWN = 16, 64  # names in an error, and characters of one
 
 
 @dataclass(frozen=True)
@@ -204,4 +206,88 @@ def _padding_from_json(
     return padding
 
 
-__all__ = ["DEFAULT", "OPEN_INFERENCE", "TENSORFLOW", "ImageForm", "Padding", "Signature", "StateInfo", "TensorInfo"]
+# --- names in requests ------------------------------------------------------------------------------------------------
+
+
+def check_given(names: Sequence[str], given: Collection[str], where: str = "Expected") -> None:
+    """Check that exactly the inputs of these names are given.
+
+    Args:
+        names: those that are expected.
+        given: those that came.
+        where: the beginning of the error.
+
+    Raises:
+        RequestError: some are missing or unknown.
+
+    >>> check_given(["a", "b"], ["a", "bb"])
+    Traceback (most recent call last):
+    anabranch.distribute.inference.RequestError: Expected the inputs 'a', 'b', got 'a', 'bb' (missing: 'b'; unknown: \
+'bb'). Did you mean 'b'?
+    """
+    if len(given) == len(names) and all(name in given for name in names):
+        return
+    missing, unknown = [name for name in names if name not in given], [name for name in given if name not in names]
+    parts = [f"{what}: {listed(some)}" for what, some in (("missing", missing), ("unknown", unknown)) if some]
+    wanted = f"the inputs {listed(names)}" if names else "no inputs"
+    end = _meant(unknown, missing)
+    raise RequestError(400, f"{where} {wanted}, got {listed(given)} ({'; '.join(parts)}).{end}")
+
+
+def check_known(kind: str, given: Collection[str], known: Collection[str]) -> None:
+    """Check that names are among those that there are.
+
+    Args:
+        kind: what they name, in the singular.
+        given: the names.
+        known: those that there are.
+
+    Raises:
+        RequestError: some are not.
+
+    >>> check_known("output", ["sun"], ["sum", "mean"])
+    Traceback (most recent call last):
+    anabranch.distribute.inference.RequestError: There is no output 'sun'. There are 'sum', 'mean'. Did you mean 'sum'?
+    """
+    unknown = [name for name in given if name not in known]
+    if not unknown:
+        return
+    are = f"are no {kind}s" if len(unknown) > 1 else f"is no {kind}"
+    raise RequestError(400, f"There {are} {listed(unknown)}. There are {listed(known)}.{_meant(unknown, known)}")
+
+
+def listed(names: Collection[str]) -> str:
+    """Return names as an error lists them: the first 16, up to 64 characters of each, since requests have any."""
+    shown = [repr(name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}...") for name in names]
+    more = [f"{len(shown) - _MOST_SHOWN:,} more"] if len(shown) > _MOST_SHOWN else []
+    return ", ".join([*shown[:_MOST_SHOWN], *more]) or "none"
+
+
+def _meant(unknown: Collection[str], possible: Collection[str]) -> str:
+    """Return the question whether similar names were meant, as the end of an error."""
+    import difflib  # only errors need it
+
+    if len(unknown) > _MOST_SHOWN:
+        return ""
+    near: dict[str, str] = {}
+    for wrong in unknown:
+        found = difflib.get_close_matches(wrong, possible, 1) if len(wrong) <= _LONGEST_SHOWN else ()
+        near |= dict.fromkeys([wrong] if found else [], "".join(found))
+    if len(unknown) == 1:
+        return "".join(f" Did you mean {meant!r}?" for meant in near.values())
+    return f" Did you mean {', '.join(f'{meant!r} for {wrong!r}' for wrong, meant in near.items())}?" if near else ""
+
+
+__all__ = [
+    "DEFAULT",
+    "OPEN_INFERENCE",
+    "TENSORFLOW",
+    "ImageForm",
+    "Padding",
+    "Signature",
+    "StateInfo",
+    "TensorInfo",
+    "check_given",
+    "check_known",
+    "listed",
+]

@@ -91,22 +91,22 @@ def _as_strings(what: str, value: object) -> Any:
                 raise RequestError(400, f"{what}: expected text, got {name_of(value.dtype)}.")
             flat, shape = value.reshape(-1).tolist(), value.shape
         else:
-            nested = np.array(_boxed(value), object)
+            nested = np.array(_boxed(what, value), object)
             flat, shape = nested.reshape(-1).tolist(), nested.shape
         return np.array([as_text(what, each) for each in flat], as_dtype("string")).reshape(shape)
     except ValueError as error:
         raise RequestError(400, f"{what}: expected an array of text, got unequal lists: {_said(error)}.") from None
 
 
-def _boxed(value: object) -> Any:
+def _boxed(what: str, value: object) -> Any:
     """`value` with ``{"b64": ...}`` decoded; these become bytes."""
     if isinstance(value, (list, tuple)):
-        return [_boxed(item) for item in value]
+        return [_boxed(what, item) for item in value]
     if isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str):
         try:
             return base64.b64decode(value["b64"], validate=True)
         except binascii.Error as error:
-            raise RequestError(400, f"A value {{'b64': ...}} is no base64: {error}.") from None
+            raise RequestError(400, f"{what}: a value {{'b64': ...}} is no base64: {error}.") from None
     return value
 
 

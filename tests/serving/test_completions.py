@@ -120,6 +120,7 @@ def test_models_are_listed(server: Any) -> None:
         ({"logprobs": 3}, 400, "'logprobs' is not offered"),
         ({"suffix": "x"}, 400, "'suffix' is not offered"),
         ({"best_of": 2}, 400, "'best_of' is not offered"),
+        ({"best_of": 2, "echoes": 1}, 400, "'best_of', 'echoes' are not offered here. Known are echo, "),
         ({"hot": 1}, 400, "'hot' is not offered"),
         ({"stop": 3}, 400, "stop must be a list"),
         ({"stop": ""}, 400, "an empty text"),

@@ -217,7 +217,7 @@ def test_exported_decoders_need_no_code(decoder: ab.serving.Decoder, tmp_path: P
         ([1], {"top_p": 0.0}, r"top_p must be a number within \(0, 1\]"),
         ([1], {"seed": -1}, "seed must be"),
         ([1], {"seed": [1, 2]}, "seed has to have an entry for each of 1 prompts"),
-        ([1], {"inputs": {"x": [1]}}, r"Expected the inputs \(none\); unknown: 'x'"),
+        ([1], {"inputs": {"x": [1]}}, r"Expected no inputs, got 'x' \(unknown: 'x'\)"),
     ],
 )
 def test_wrong_arguments_are_named(decoder: ab.serving.Decoder, prompt: Any, how: Any, message: str) -> None:

@@ -76,7 +76,7 @@ def test_several_inputs_and_outputs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"a": [[1, 2]]}, r"Expected the inputs 'a', 'b'; missing: 'b'"),
+        ({"a": [[1, 2]]}, r"Expected the inputs 'a', 'b', got 'a' \(missing: 'b'\)"),
         ({"a": [[1, 2]], "b": [[1, 2, 3]], "c": 1}, r"unknown: 'c'"),
         ({"a": [[1, 2]], "b": [[1, 2]]}, r"Input 'b': expected the shape \(any, 3\), got \(1, 2\)"),
         ({"a": [["x", "y"]], "b": [[1, 2, 3]]}, r"Input 'a': expected values of float32, got text"),

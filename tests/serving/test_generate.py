@@ -184,12 +184,17 @@ def test_time_that_is_over_ends_a_sequence(served: Served) -> None:
         ({"tokens": []}, "needs a token at least"),
         ({"tokens": "a"}, "'tokens' a list of integers"),
         ({"tokens": [9]}, "the token 9; tokens are from 0 to 7"),
-        ({"tokens": [2], "parameters": {"beams": 3}}, "'beams', which has no meaning here. Known are max_tokens"),
+        ({"tokens": [2], "parameters": {"beams": 3}}, "There is no parameter 'beams'. There are 'max_tokens', "),
         ({"tokens": [2], "parameters": {"temperature": "hot"}}, "temperature must be a number"),
         ({"tokens": [2], "parameters": [1]}, "'parameters' has to be an object"),
         ({"tokens": [2], "inputs": {}}, "missing: 'stride'"),
         ({"tokens": [2], "inputs": {"stride": [1, 2]}}, "Input 'stride': expected the shape"),
-        ({"tokens": [2], "prompt": ""}, "'prompt', which has no meaning"),
+        ({"tokens": [2], "prompt": ""}, "There is no field 'prompt'. There are 'id', 'inputs', 'parameters', "),
+        (
+            {"tokens": [2], "parameters": {"max_token": 1, "sed": 2}},
+            "There are no parameters 'max_token', 'sed'. There are 'max_tokens', 'temperature', 'top_k', 'top_p', "
+            "'seed', 'stop'. Did you mean 'max_tokens' for 'max_token', 'seed' for 'sed'?",
+        ),
     ],
 )
 @pytest.mark.parametrize("way", ["generate", "generate_stream"])

@@ -107,6 +107,10 @@ def test_half_floats_are_binary_only(served: Any) -> None:
 
 X = {"name": "x", "shape": [1, 2], "datatype": "INT64", "data": [1, 2]}
 SIZED = {"name": "x", "shape": [1, 2], "datatype": "INT64", "parameters": {"binary_data_size": 16}}
+PAIR = [
+    {"name": "a", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]},
+    {"name": "b", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]},
+]
 WORDS = {"name": "words", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": 8}}
 
 
@@ -115,8 +119,8 @@ WORDS = {"name": "words", "shape": [1], "datatype": "BYTES", "parameters": {"bin
     [
         ("letters", {}, None, "Expected 'inputs'"),
         ("letters", {"inputs": [3]}, None, "Each of 'inputs'"),
-        ("letters", {"inputs": []}, None, "Expected the inputs 'x'; missing: 'x'"),
-        ("letters", {"inputs": [X, X]}, None, "given twice"),
+        ("letters", {"inputs": []}, None, "Expected the inputs 'x', got none (missing: 'x')"),
+        ("letters", {"inputs": [X, X]}, None, "Input 'x' is given twice"),
         ("letters", {"inputs": [{**X, "name": "y"}]}, None, "missing: 'x'"),
         ("letters", {"inputs": [{**X, "datatype": "INT32"}]}, None, "'x': expected the datatype INT64, got 'INT32'"),
         ("letters", {"inputs": [{**X, "shape": [1, 3]}]}, None, "'x': the shape (1, 3) needs 3 values, got 2"),
@@ -139,6 +143,12 @@ WORDS = {"name": "words", "shape": [1], "datatype": "BYTES", "parameters": {"bin
         ("letters", {"inputs": [{**X, "data": [1, [2]]}]}, None, "unequal lists"),
         ("letters", {"inputs": [{**X, "parameters": 3}]}, None, "'parameters' has to be an object"),
         ("letters", {"inputs": [X], "outputs": [{"name": "z"}]}, None, "no output 'z'. There are 'output_0'"),
+        (
+            "pairs",
+            {"inputs": PAIR, "outputs": [{"name": "a"}, {"name": "sun"}, {"name": "sum"}]},
+            None,
+            "There are no outputs 'a', 'sun'. There are 'scaled', 'sum'. Did you mean 'sum' for 'sun'?",
+        ),
         ("letters", {"inputs": [X], "outputs": 3}, None, "'outputs' has to be a list"),
         (
             "letters",

@@ -141,6 +141,16 @@ def test_states(served: Any) -> None:
             "INVALID_ARGUMENT",
             "the dtype 8 is not served",
         ),
+        (
+            PREDICT,
+            {
+                "model_spec": {"name": "letters"},
+                "inputs": {"x": {"dtype": 9, "int64_val": [1]}},
+                "output_filter": ["output_1", "z"],
+            },
+            "INVALID_ARGUMENT",
+            "There are no outputs 'output_1', 'z'. There are 'output_0'. Did you mean 'output_0' for 'output_1'?",
+        ),
         (METADATA, {"model_spec": {"name": "letters"}}, "INVALID_ARGUMENT", "'signature_def'"),
         (STATUS, {"model_spec": {"name": "half"}}, "NOT_FOUND", "Latest(half)"),
     ],

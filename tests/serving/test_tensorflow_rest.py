@@ -96,12 +96,24 @@ def test_status_and_metadata(served: Any, version: str) -> None:
         ("letters", {"instances": [["a"]]}, 400, "Input 'x': expected values of int64, got text"),
         ("letters", {"instances": [[None]]}, 400, "Input 'x': expected values of int64, got null or mixed values"),
         ("letters", {"instances": [[2**70]]}, 400, "Input 'x': expected values of int64"),
-        ("letters", {"inputs": {"y": [[1]]}}, 400, "Expected the inputs 'x'; missing: 'x'"),
+        ("letters", {"inputs": {"y": [[1]]}}, 400, "Expected the inputs 'x', got 'y' (missing: 'x'; unknown: 'y')"),
         ("pairs", {"inputs": [[1]]}, 400, "an object of the inputs ['a', 'b']"),
-        ("pairs", {"instances": [{"a": [1, 2]}]}, 400, "Row 0: expected an object of the inputs ['a', 'b']"),
+        (
+            "pairs",
+            {"instances": [{"a": [1, 2]}]},
+            400,
+            "Row 0: expected an object of the inputs 'a', 'b', got 'a' (missing",
+        ),
+        (
+            "pairs",
+            {"inputs": {"a": [[1, 2]], "bee": 1, "b1": 2}},
+            400,
+            "Expected the inputs 'a', 'b', got 'a', 'bee', 'b1' (missing: 'b'; unknown: 'bee', 'b1'). "
+            "Did you mean 'b' for 'b1'?",
+        ),
         ("pairs", {"instances": [{"a": [1, 2], "b": [1, 2, 3]}, 4]}, 400, "Row 1: .*got int"),
         ("pairs", {"inputs": {"a": [[1, 2]], "b": [[1, 2, 3]] * 2}}, 400, "same number of rows"),
-        ("words", {"instances": [{"b64": "?"}]}, 400, "no base64"),
+        ("words", {"instances": [{"b64": "?"}]}, 400, "Input 'words': a value {'b64': ...} is no base64"),
         ("words", {"instances": [{"b64": "//8="}]}, 400, "Input 'words': expected bytes that are UTF-8"),
         ("words", {"instances": [1]}, 400, "Input 'words': expected text, got int"),
     ],
@@ -121,3 +133,10 @@ def test_large_unsigned_integers_stand_beside_small_ones() -> None:
     for values, got in (([2**63, -1], "-1, which is out of its range"), ([2**63, 0.5], "float64"), ([1, None], "null")):
         with pytest.raises(RequestError, match=f"expected values of uint64, got {got}"):
             as_input(info, values)
+
+
+def test_errors_stay_short_whatever_the_names(served: Any) -> None:
+    inputs = {f"{number:09}" * 5000: [[1]] for number in range(20)}
+    reply = predict(served, "letters", {"inputs": inputs})
+    assert (reply.status, len(reply.body) < 3000) == (400, True)
+    assert "...', 4 more (missing: 'x'; unknown: '0" in reply.json["error"]

@@ -48,7 +48,9 @@ def test_models_are_unloaded_and_loaded(server: Any) -> None:
             assert ask(url, "/v2/repository/models/dense/unload", {}).status == 200
         else:
             call(address, "RepositoryModelUnload", model_name="dense")
-        assert ask(url, "/v2/models/dense/infer", rows(1)).status == 404
+        gone = ask(url, "/v2/models/dense/infer", rows(1))
+        assert gone.status == 404
+        assert gone.json["error"].endswith("Loaded are 'circle' (version 1).")
         assert ask(url, "/v2/health/ready").status == 200  # others answer
         index = ask(url, "/v2/repository/index", {}).json
         assert {"name": "dense", "version": "", "state": "UNAVAILABLE", "reason": "unloaded"} in index
@@ -158,6 +160,9 @@ def test_streams_of_models_and_errors(server: Any) -> None:
         asked("3", [2], hot=True),
         asked("4", [99]),
         {"model_name": "circle", "id": "5"},
+        asked("6", [2], hot=True, max_token=1),
+        {**(both := asked("7", [2])), "inputs": [{**both["inputs"][0], "name": name} for name in ("tokens", "a", "b")]},
+        {**both, "id": "8", "inputs": [both["inputs"][0]] * 2},
     ]
     answers = {each.infer_response.id: each for each in call_stream(server.grpc_address, "ModelStreamInfer", requests)}
     assert answers["1"].infer_response.outputs[0].shape == [1, 3]
@@ -167,6 +172,11 @@ def test_streams_of_models_and_errors(server: Any) -> None:
         ("3", "parameter 'hot'"),
         ("4", "the token 99"),
         ("5", "one of them"),
+        ("6", "There are no parameters "),
+        ("6", ". There are 'max_tokens', 'temperature', 'top_k', 'top_p', 'seed', 'stop'. "),
+        ("6", "Did you mean 'max_tokens' for 'max_token'?"),
+        ("7", "There are no inputs 'a', 'b'. There are 'tokens', 'text_input', 'stride'."),
+        ("8", "Input 'tokens' is given twice"),
     ):
         assert message in answers[name].error_message
 

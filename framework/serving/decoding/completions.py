@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ....distribute.inference import RequestError
 from ..catalogue import Catalogue
 from ..json_text import read_object, write_json
+from ..signature import listed
 from ..web.application import STOPS, Request, Response, Route
 from .generation import Generation
 from .rest import until_gone
@@ -98,10 +99,10 @@ class Completions:
         return Response(write_json({**asked.head, "choices": choices, "usage": usage}))
 
     def _asked(self, body: Mapping[str, Any]) -> _Asked:
-        for key, value in body.items():
-            if key not in _TAKEN and value not in _NEUTRAL.get(key, ()):
-                known = ", ".join(sorted(_TAKEN))
-                raise RequestError(400, f"{key!r} is not offered here. Known are {known}.")
+        refused = [key for key, value in body.items() if key not in _TAKEN and value not in _NEUTRAL.get(key, ())]
+        if refused:
+            are, known = "is" if len(refused) == 1 else "are", ", ".join(sorted(_TAKEN))
+            raise RequestError(400, f"{listed(refused)} {are} not offered here. Known are {known}.")
         if not isinstance(body.get("model"), str):
             raise RequestError(400, "Expected 'model', the name of a decoder.")
         served = self._catalogue.find_decoder(body["model"])

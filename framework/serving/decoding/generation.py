@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ....distribute.inference import RequestError
-from ..signature import Signature
+from ..signature import Signature, check_given
 from ..values import as_input
 from .plan import TOKENS, Plan
 
@@ -155,14 +155,7 @@ def _prompt(prompt: object, plan: Plan) -> list[int]:
 
 def _rows(signature: Signature, inputs: Mapping[str, Any]) -> list[Any]:
     infos = [info for info in signature.inputs if info.name != TOKENS]
-    names = [info.name for info in infos]
-    missing, unknown = [n for n in names if n not in inputs], [n for n in inputs if n not in names]
-    if missing or unknown:
-        what, listed = ("missing", missing) if missing else ("unknown", unknown)
-        raise RequestError(
-            400,
-            f"Expected the inputs {', '.join(map(repr, names)) or '(none)'}; {what}: {', '.join(map(repr, listed))}.",
-        )
+    check_given([info.name for info in infos], inputs)
     return [as_input(info, [inputs[info.name]]) for info in infos]
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from ....distribute.inference import RequestError
 from ..catalogue import Catalogue
 from ..json_text import read_object, write_json
+from ..signature import check_known
 from ..web.application import STOPS, Request, Response, Route
 from .generation import SETTINGS, Generation
 from .served import ServedDecoder
@@ -44,14 +45,14 @@ class GenerateRest:
     def _asked(self, request: Request) -> _Asked:
         found = self._catalogue.find_decoder(request.parts["model"], request.parts["version"])
         body = read_object(request.body)
-        _check_keys("the request", body, _FIELDS)
+        check_known("field", body, _FIELDS)
         if ("text_input" in body) == ("tokens" in body):
             raise RequestError(400, "Expected 'text_input' (a text) or 'tokens' (a list of integers), one of them.")
         prompt = body.get("text_input", body.get("tokens"))
         if not isinstance(prompt, str if "text_input" in body else list):
             raise RequestError(400, "'text_input' must be a text, and 'tokens' a list of integers.")
         inputs, settings = (_object(body, key) for key in ("inputs", "parameters"))
-        _check_keys("'parameters'", settings, SETTINGS)
+        check_known("parameter", settings, SETTINGS)
         given = {name: value for name, value in settings.items() if value is not None}
         head = {"id": body["id"]} if body.get("id") else {}
         head |= {"model_name": found.name, "model_version": found.version}
@@ -140,12 +141,6 @@ def _too_late(request: Request) -> RequestError:
 
 async def _awaited(value: Awaitable[T]) -> T:
     return await value
-
-
-def _check_keys(what: str, found: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    unknown = next((key for key in found if key not in known), None)
-    if unknown is not None:
-        raise RequestError(400, f"{what} has {unknown!r}, which has no meaning here. Known are {', '.join(known)}.")
 
 
 def _object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:

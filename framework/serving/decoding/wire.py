@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ....distribute.inference import Answer, InferRequest, RequestError, WireTensor
-from ..protocols.open_inference import array_from_wire, as_bytes
-from ..signature import OPEN_INFERENCE, TensorInfo
+from ..protocols.open_inference import array_from_wire, as_bytes, by_name
+from ..signature import OPEN_INFERENCE, TensorInfo, check_known
 from .generation import SETTINGS, Generation
 from .plan import TOKENS
 from .served import ServedDecoder
@@ -40,21 +40,17 @@ async def answers(decoder: ServedDecoder, request: InferRequest) -> AsyncGenerat
 
 
 def _generation(decoder: ServedDecoder, request: InferRequest) -> Generation:
-    given = {tensor.name: tensor for tensor in request.inputs}
+    given = by_name(request.inputs)
     if (TOKENS in given) == (TEXT in given):
         raise RequestError(400, f"Expected the input {TOKENS!r} or the input {TEXT!r}, one of them.")
     infos = {info.name: info for info in decoder.decoder.signature.inputs if info.name != TOKENS}
+    check_known("input", given, (TOKENS, TEXT, *infos))
     rows: dict[str, Any] = {}
     for name, tensor in given.items():
         if name in infos:
             rows[name] = array_from_wire(infos[name], tensor)[0]
-        elif name not in (TOKENS, TEXT):
-            known = ", ".join(map(repr, (TOKENS, TEXT, *infos)))
-            raise RequestError(400, f"There is no input {name!r}. There are {known}.")
     settings = {name: value for name, value in request.parameters.items() if name not in _OWN}
-    unknown = [name for name in settings if name not in SETTINGS]
-    if unknown:
-        raise RequestError(400, f"There is no parameter {unknown[0]!r}. There are {', '.join(SETTINGS)}.")
+    check_known("parameter", settings, SETTINGS)
     if isinstance(settings.get("stop"), str):  # a parameter can't be a list
         settings["stop"] = [settings["stop"]]
     return decoder.make_generation(_prompt(given), rows, settings)

@@ -34,11 +34,23 @@ def from_wire(signature: Signature, tensors: Sequence[WireTensor]) -> list[Any]:
     Raises:
         RequestError: an input is missing, unknown, given twice, or does not fit.
     """
-    given = {tensor.name: tensor for tensor in tensors}
-    if len(given) < len(tensors):
-        raise RequestError(400, "An input is given twice.")
+    given = by_name(tensors)
     Servable.check_names(signature, given)
     return [array_from_wire(info, given[info.name]) for info in signature.inputs]
+
+
+def by_name(tensors: Sequence[WireTensor]) -> dict[str, WireTensor]:
+    """Return the inputs of a request by name.
+
+    Raises:
+        RequestError: one is given twice.
+    """
+    given: dict[str, WireTensor] = {}
+    for tensor in tensors:
+        if tensor.name in given:
+            raise RequestError(400, f"Input {tensor.name!r} is given twice.")
+        given[tensor.name] = tensor
+    return given
 
 
 def array_from_wire(info: TensorInfo, tensor: WireTensor) -> Any:

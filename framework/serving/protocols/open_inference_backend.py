@@ -12,7 +12,7 @@ from ..decoding.served import ServedDecoder
 from ..decoding.wire import answers
 from ..sequences import step_of
 from ..served_model import ServedModel
-from ..signature import OPEN_INFERENCE, Signature, TensorInfo
+from ..signature import OPEN_INFERENCE, Signature, TensorInfo, check_known
 from ..workers.member import Member
 from ..workers.merging import merged_statistics
 from .open_inference import EXTENSIONS, PLATFORM, as_wire, from_wire
@@ -155,9 +155,7 @@ class OpenInferenceBackend:
 def _chosen(signature: Signature, wanted: Sequence[str]) -> list[int]:
     """Return the places of outputs among those of a signature."""
     places = {info.name: place for place, info in enumerate(signature.outputs)}
-    unknown = [name for name in wanted if name not in places]
-    if unknown:
-        raise RequestError(400, f"There is no output {unknown[0]!r}. There are {', '.join(map(repr, places))}.")
+    check_known("output", wanted, places)
     return [places[name] for name in wanted]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....distribute.inference import ModelSpec, RequestError, SignatureTensors, TypedArray, VersionState
 from ..catalogue import Catalogue
-from ..signature import TENSORFLOW, TensorInfo
+from ..signature import TENSORFLOW, TensorInfo, check_known
 from ..values import as_input
 
 
@@ -24,9 +24,7 @@ class TensorFlowBackend:
         signature = model.servable.signature(spec.signature)
         model.servable.check_names(signature, inputs)
         infos = {info.name: info for info in signature.outputs}
-        unknown = [name for name in outputs if name not in infos]
-        if unknown:
-            raise RequestError(400, f"There is no output {unknown[0]!r}. There are {', '.join(map(repr, infos))}.")
+        check_known("output", outputs, infos)
         arrays = await model.prepare(signature, lambda: [_array(info, inputs[info.name]) for info in signature.inputs])
         values = model.servable.by_name(signature, await model.run(arrays, spec.signature))
         found = {name: TypedArray(infos[name].dtype, values[name]) for name in outputs or infos}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ....distribute.inference import ModelSpec, RequestError, VersionState
 from ..catalogue import Catalogue, ServedModel
 from ..json_text import as_json_array, read_object, write_json
-from ..signature import TENSORFLOW, Signature, TensorInfo
+from ..signature import TENSORFLOW, Signature, TensorInfo, check_given
 from ..values import as_input
 from ..web.application import Request, Response, Route
 from .tensorflow_backend import version_states
@@ -91,9 +91,12 @@ def _columns(signature: Signature, instances: object) -> dict[str, Any]:
         return {names[0]: instances}
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for number, row in enumerate(instances):
-        if not isinstance(row, dict) or row.keys() != columns.keys():
-            found = f"the keys {sorted(row)}" if isinstance(row, dict) else type(row).__name__
-            raise RequestError(400, f"Row {number}: expected an object of the inputs {sorted(columns)}, got {found}.")
+        if not isinstance(row, dict):
+            raise RequestError(
+                400, f"Row {number}: expected an object of the inputs {names}, got {type(row).__name__}."
+            )
+        if row.keys() != columns.keys():
+            check_given(names, row, f"Row {number}: expected an object of")
         for name, value in row.items():
             columns[name].append(value)
     return columns
