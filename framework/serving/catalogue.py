@@ -109,6 +109,10 @@ class Catalogue:
             raise RequestError(400, f"{name!r} is no decoder: send POST /v2/models/{name}/infer.")
         return found
 
+    def needs_token(self, name: str) -> bool:
+        """Test whether requests for a model have to bear a token."""
+        return bool(self._tokens.get(name))
+
     def check_token(self, name: str) -> None:
         """Raise a `RequestError` unless the request bears the token of a model, if that has one."""
         if not self._has_token(name):

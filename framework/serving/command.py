@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import logging
 import os
 import queue
@@ -14,10 +13,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from .examples import example_generation, example_instances
+from .examples import example_line
 from .exporting.command import add_import_option
 from .logs import FORMATS, logging_to_stderr
-from .signature import TensorInfo
 
 if TYPE_CHECKING:
     from .server import Server
@@ -140,9 +138,9 @@ def _serve(options: argparse.Namespace) -> int:
         server.when_alone = lambda: signals.put(signal.SIGTERM)
         with server:
             if options.worker is None:
-                print(*_facts(server), sep="\n", flush=True)
+                print(*facts(server), sep="\n", flush=True)
             else:
-                server.announce(_facts(server))
+                server.announce(facts(server))
             while signals.get() == _RELOAD:
                 _reconfigure(server, options.config)
             _end_after(server.drain_seconds + _PATIENCE)
@@ -174,13 +172,14 @@ def _supervise(options: argparse.Namespace) -> int:
     return supervisor.run()
 
 
-def _facts(server: Server) -> list[str]:
-    """The lines that say where a server is, how to ask it, and how it computes."""
+def facts(server: Server) -> list[str]:
+    """Return the lines that say where a server is, how to use it, and how it computes."""
     first = server.models[0]
-    request = example_generation_request if server.is_decoder(first) else example_request
     lines = [
         f"ready rest={server.rest_url} grpc={server.grpc_address}",
-        request(server.rest_url, first, server.inputs_of(first)),
+        example_line(
+            server.rest_url, first, server.inputs_of(first), server.is_decoder(first), server.needs_token(first)
+        ),
     ]
     for name in server.models:
         why = server.why_alone(name)
@@ -266,16 +265,3 @@ def _models(given: list[str]) -> dict[str, str]:
             raise ValueError(f"--model {each!r}: there is a model {name!r} already.")
         found[name] = path
     return found
-
-
-def example_request(url: str, name: str, inputs: tuple[TensorInfo, ...]) -> str:
-    """A line for the shell that asks a model: for a prediction, or for its state where a row would be too long."""
-    body = example_instances(inputs)
-    if body is None:
-        return f"curl {url}/v1/models/{name}"
-    return f"curl -d '{json.dumps(body)}' {url}/v1/models/{name}:predict"
-
-
-def example_generation_request(url: str, name: str, inputs: tuple[TensorInfo, ...]) -> str:
-    """Give a line for the shell that asks a decoder for a sequence."""
-    return f"curl -d '{json.dumps(example_generation(inputs))}' {url}/v2/models/{name}/generate"

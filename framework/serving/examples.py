@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from typing import Any
+from urllib.parse import quote
 
 from .signature import TensorInfo
 
 _MOST_SHOWN = 32  # values in an example request
+
+
+def example_call(name: str, inputs: tuple[TensorInfo, ...], is_decoder: bool) -> tuple[str, str | None]:
+    """Return the path of a model for POST, and a body in JSON; None where it would be too long to be read."""
+    place = quote(name, safe="")
+    if is_decoder:
+        return f"/v2/models/{place}/generate", json.dumps(example_generation(inputs))
+    body = example_instances(inputs)
+    return f"/v1/models/{place}:predict", None if body is None else json.dumps(body)
+
+
+def example_line(
+    url: str, name: str, inputs: tuple[TensorInfo, ...], is_decoder: bool = False, has_token: bool = False
+) -> str:
+    """Return a line for the shell that uses a model: for an answer, or for its state where a row would be too long.
+
+    Args:
+        url: of the server.
+        name: of the model.
+        inputs: of the model.
+        is_decoder: whether the answer is a sequence.
+        has_token: whether requests have to bear a token; the line has `TOKEN` in its place.
+    """
+    path, body = example_call(name, inputs, is_decoder)
+    words = ["curl", *(["-H", "Authorization: Bearer TOKEN"] if has_token else [])]
+    if body is None:
+        return shlex.join([*words, f"{url}/v1/models/{quote(name, safe='')}"])
+    return shlex.join([*words, "-d", body, f"{url}{path}"])
 
 
 def example_instances(inputs: tuple[TensorInfo, ...]) -> dict[str, Any] | None:

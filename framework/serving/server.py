@@ -205,6 +205,10 @@ class Server:
         """Test whether what is served under a name is a decoder."""
         return isinstance(self._served(name), ServedDecoder)
 
+    def needs_token(self, name: str) -> bool:
+        """Test whether requests for a model have to bear a token."""
+        return self._running().needs_token(name)
+
     def why_alone(self, name: str) -> str | None:
         """Say why requests for a model are computed one at a time; None if rows of several are computed together."""
         found = self._served(name)

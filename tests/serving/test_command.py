@@ -1,10 +1,12 @@
 """``python -m anabranch serve`` as a process of its own: what it prints, how it ends, what it refuses."""
 
 import argparse
+import html
 import importlib.util
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -22,6 +24,8 @@ from shared.serving_clients import ask, call
 import anabranch as ab
 from anabranch.__main__ import main
 from anabranch.framework.serving import command
+from anabranch.framework.serving.examples import example_line
+from anabranch.framework.serving.signature import TensorInfo
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
     pytest.importorskip(_name)
@@ -258,10 +262,32 @@ def run(*options: str) -> int:
             signal.signal(number, handler)
 
 
+def test_the_line_for_curl_works_as_it_is_printed(tmp_path: Path) -> None:
+    """Also where a name has to be quoted, and where the model has a token."""
+    x, y = ab.Input((), name="it's"), ab.Input((), name="y")
+    ab.Model([x, y], {"sum": x + y}).export(tmp_path / "m", verbose=False)
+    (tmp_path / "token").write_text("TOKEN")
+    model = {"path": str(tmp_path / "m"), "token_file": str(tmp_path / "token")}
+    with ab.serving.Server(config={"models": {"m (2)": model}}) as server:
+        line = command.facts(server)[1]
+        program, *arguments, url = shlex.split(line)
+        assert (program, arguments[::2]) == ("curl", ["-H", "-d"])
+        header, body = arguments[1::2]
+        found = ask(server.rest_url, urlsplit(url).path, body.encode(), headers=dict([header.split(": ")]))
+        assert (found.status, url.startswith(server.rest_url)) == (200, True)
+        assert line in html.unescape(ask(server.rest_url, "/").body.decode())
+
+
 def test_the_example_is_a_row_of_any_input() -> None:
-    info = command.TensorInfo
-    a, b = info("a", "float32", (None, 2, 2), "a:0"), info("b", "string", (None,), "b:0")
-    line = command.example_request("http://h:1", "m", (a, b))
+    a, b = TensorInfo("a", "float32", (None, 2, 2), "a:0"), TensorInfo("b", "string", (None,), "b:0")
+    line = example_line("http://h:1", "m", (a, b))
     assert line == """curl -d '{"instances": [{"a": [[0, 1], [0, 1]], "b": "a"}]}' http://h:1/v1/models/m:predict"""
-    large = info("x", "float32", (None, 28, 28), "x:0")
-    assert command.example_request("http://h:1", "m", (large,)) == "curl http://h:1/v1/models/m"
+    large = TensorInfo("x", "float32", (None, 28, 28), "x:0")
+    assert example_line("http://h:1", "m", (large,)) == "curl http://h:1/v1/models/m"
+    assert example_line("http://h:1", "m", (large,), has_token=True).startswith(
+        "curl -H 'Authorization: Bearer TOKEN' "
+    )
+    sequence = example_line("http://[::1]:1", "m", (TensorInfo("tokens", "int32", (None, None), ""),), is_decoder=True)
+    assert sequence == (
+        """curl -d '{"tokens": [1], "parameters": {"max_tokens": 8}}' 'http://[::1]:1/v2/models/m/generate'"""
+    )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from .... import __version__
 from ..catalogue import Catalogue
 from ..decoding.served import ServedDecoder
-from ..examples import example_generation, example_instances
+from ..examples import example_call, example_line
 from ..json_text import write_json
 from ..signature import Signature, TensorInfo
 from .application import Request, Response, Route
@@ -61,7 +60,7 @@ class Pages:
     async def _page(self, request: Request) -> Response:
         host = request.headers.get("host", "127.0.0.1")
         parts = [
-            _section(name, model, f"{request.scheme}://{host}", self._needs_token(name))
+            _section(name, model, f"{request.scheme}://{host}", self._catalogue.needs_token(name))
             for name, model in self._models()
         ]
         others = [name for name, entry in self._catalogue.models.items() if not entry.loaded]
@@ -77,9 +76,6 @@ class Pages:
         policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
         headers = {"content-security-policy": policy, "x-content-type-options": "nosniff"}
         return Response(text.encode("utf-8"), "text/html; charset=utf-8", headers)
-
-    def _needs_token(self, name: str) -> bool:
-        return self._catalogue.models[name].config.token_file is not None
 
     async def _openapi(self, request: Request) -> Response:
         paths: dict[str, Any] = {}
@@ -101,7 +97,7 @@ class Pages:
             "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         }
         for name, _ in self._models():
-            if self._needs_token(name):
+            if self._catalogue.needs_token(name):
                 for path, operations in paths.items():
                     if f"/models/{name}/" in path or f"/models/{name}:" in path:
                         operations["post"]["security"] = [{"token": []}]
@@ -112,19 +108,16 @@ class Pages:
 
 
 def _section(name: str, model: Any, url: str, needs_token: bool) -> str:
-    if isinstance(model, ServedDecoder):
-        path, body = f"/v2/models/{name}/generate", example_generation(model.decoder.signature.inputs)
-        signatures = {"generate": model.decoder.signature}
-    else:
-        path, body = f"/v1/models/{name}:predict", example_instances(model.servable.signature().inputs)
-        signatures = model.servable.signatures
+    is_decoder = isinstance(model, ServedDecoder)
+    first = model.decoder.signature if is_decoder else model.servable.signature()
+    signatures = {"generate": first} if is_decoder else model.servable.signatures
+    path, body = example_call(name, first.inputs, is_decoder)
     tables = "".join(_table(each, signature) for each, signature in signatures.items())
-    text = json.dumps(body)
-    curl = f"curl -d '{text}' {url}{path}" if body is not None else f"curl {url}/v1/models/{name}"
+    curl = example_line(url, name, first.inputs, is_decoder, needs_token)
     token = "<p><label>Token <input name=token type=password></label></p>" if needs_token else ""
     form = (
         f'<form data-path="{html.escape(path)}"><p><label>Try it<textarea name=body spellcheck=false>'
-        f"{html.escape(text if body is not None else '')}</textarea></label></p>{token}"
+        f"{html.escape(body or '')}</textarea></label></p>{token}"
         "<p><button>Send</button></p><pre><output></output></pre></form>"
     )
     heading = f"<h2>{html.escape(name)}</h2><p>Version {html.escape(model.version)}.</p>"
