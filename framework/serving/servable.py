@@ -73,19 +73,13 @@ class Servable:
             An array, or the list or dict of arrays that the model gave.
 
         Raises:
-            ValueError: an input is missing, unknown, or does not fit.
+            ValueError: an input is missing, unknown, given twice, or does not fit, or there is no such signature.
         """
-        found = self.signature(signature)
-        names = [info.name for info in found.inputs]
-        if len(args) == 1 and isinstance(args[0], Mapping):
-            args, kwargs = (), {**args[0], **kwargs}
-        if len(args) > len(names):
-            raise ValueError(f"Expected {len(names)} inputs ({', '.join(names)}), got {len(args)}.")
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
         try:
-            arrays = [as_input(info, given[info.name]) for info in found.inputs if info.name in given]
+            found = self.signature(signature)
+            given = _by_name([info.name for info in found.inputs], args, kwargs)
             self.check_names(found, given)
-            outputs = self.run(arrays, signature)
+            outputs = self.run([as_input(info, given[info.name]) for info in found.inputs], signature)
         except RequestError as error:
             raise ValueError(str(error)) from None
         if found.outputs_as == "one":
@@ -215,6 +209,19 @@ class Servable:
         return [np.asarray(value) for value in values[:given]]
 
 
+def _by_name(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a call by name."""
+    if len(args) == 1 and isinstance(args[0], Mapping):
+        given = dict(args[0])
+    elif len(args) > len(names):
+        raise ValueError(f"Expected {len(names)} inputs ({', '.join(names)}), got {len(args)}.")
+    else:
+        given = dict(zip(names, args, strict=False))
+    for name in given.keys() & kwargs.keys():
+        raise ValueError(f"Input {name!r} is given twice.")
+    return {**given, **kwargs}
+
+
 def _programs(graph: Graph, signature: Signature) -> Any:
     feeds, fetches = _feeds_and_fetches(graph, signature)
     effects = [each for each in graph.operations if each.writes and _is_computed_from(graph, each, feeds)]
@@ -266,7 +273,8 @@ def load(filepath: str | os.PathLike[str], version: int | None = None) -> Servab
         version: the version; by default the highest.
 
     Returns:
-        A callable of arrays, or of a dict of them. The same rows in one batch give the bits of `predict`.
+        A callable of arrays, or of a dict of them. The same rows in one batch give the bits of `predict`,
+        while both have a program for that many rows: `predict` makes three, then one for all sizes, a servable eight.
 
     Raises:
         ServableError: there is no such version, it is damaged, or it is a decoder (see `load_decoder`).

@@ -115,7 +115,10 @@ def write_servable(
     """
     document, arrays = describe(graph, operations)
     base = Path(filepath)
-    base.mkdir(parents=True, exist_ok=True)
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise FileExistsError(f"{str(base)!r} is a file. Give the folder in which versions are written.") from None
     if version is not None and (base / str(version)).exists():
         raise _exists(base, version)
     aside = base / f".{secrets.token_hex(4)}.anabranch.tmp"

@@ -91,6 +91,17 @@ def test_wrong_inputs_are_named(tmp_path: Path, given: Any, message: str) -> Non
         ab.serving.load(tmp_path)(given)
 
 
+def test_wrong_signatures_and_inputs_given_twice_are_named(tmp_path: Path) -> None:
+    two_in_two_out().export(tmp_path, verbose=False)
+    servable = ab.serving.load(tmp_path)
+    a, b = [[1, 2]], [[1, 2, 3]]
+    with pytest.raises(ValueError, match=r"no signature 'other'. There are 'serving_default'"):
+        servable(a, b, signature="other")
+    for calls in (lambda: servable(a, b, a=a), lambda: servable({"a": a, "b": b}, a=a)):
+        with pytest.raises(ValueError, match="Input 'a' is given twice"):
+            calls()
+
+
 def test_integers_keep_their_range_and_are_no_fractions(tmp_path: Path) -> None:
     x = ab.Input((), dtype="int8", name="x")
     ab.Model(x, x + 1).export(tmp_path, verbose=False)
@@ -139,6 +150,12 @@ def test_what_can_not_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(SavedGraphError, match=r"defined at .*test_export\.py"):
         ab.Model(x, layer(x)).export(tmp_path / "m", verbose=False)
     assert files_below(tmp_path) == {}
+    layer = ab.layers.Lambda(lambda t: ab.ops.numpy_function(np.sort, [t], "float32"))  # of unknown rank
+    with pytest.raises(SavedGraphError, match=r"defined at .*test_export\.py"):
+        ab.Model(x, layer(x)).export(tmp_path / "m", verbose=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError, match=r"file' is a file\. Give the folder"):
+        two_in_two_out().export(tmp_path / "file", verbose=False)
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,8 @@ def test_archives_refuse_what_makes_no_sense(tmp_path: Path) -> None:
     archive.add_endpoint("f", lambda x: x, [X])
     with pytest.raises(ValueError, match="two endpoints are called 'f'"):
         archive.add_endpoint("f", lambda x: x, [X])
+    with pytest.raises(ValueError, match="Endpoint 'n' can't be exported: it gives no output"):
+        archive.add_endpoint("n", lambda x: None, [X])
     with pytest.raises(ValueError, match="options of TensorFlow"):
         archive.write_out(tmp_path, options={})
     with pytest.raises(TypeError, match="a layer, a model or a variable"):
@@ -140,6 +142,11 @@ def test_a_part_of_a_graph_is_exported(tmp_path: Path) -> None:
             ab.serving.export_graph(tmp_path, {"x": x}, {"h": hidden})
         with pytest.raises(ValueError, match="all tensors in one graph"):
             ab.serving.export_graph(tmp_path, {"x": x}, {})
+        wrong: Any = [x]
+        with pytest.raises(
+            TypeError, match=r"export_graph\(\): expected inputs as a dict of tensors by name, got list"
+        ):
+            ab.serving.export_graph(tmp_path, wrong, {"y": y})
         with pytest.raises(TypeError, match="'y' is ndarray"):
             ab.serving.export_graph(tmp_path, {"x": x}, {"y": np.ones(3)})
     servable = ab.serving.load(tmp_path)

@@ -17,6 +17,7 @@ from shared.serving_clients import ask, call
 from shared.waiting import until
 
 import anabranch as ab
+from anabranch.framework.serving import storage
 from anabranch.framework.serving.servable import Servable
 
 pytest.importorskip("uvicorn")
@@ -213,7 +214,7 @@ def test_a_warm_up_that_fails_keeps_the_old_version(tmp_path: Path) -> None:
     [
         (np.ones((1, 3), "float32"), "Input 'x': expected the shape"),
         (["a", "b"], "Input 'x': expected values of float32"),
-        ({"y": [[1.0, 2.0]]}, "Input 'x': "),
+        ({"y": [[1.0, 2.0]]}, "Expected the inputs 'x', got 'y' (missing: 'x'; unknown: 'y')"),
     ],
 )
 def test_a_warm_up_that_does_not_fit_is_refused(tmp_path: Path, warmup: Any, message: str) -> None:
@@ -222,6 +223,26 @@ def test_a_warm_up_that_does_not_fit_is_refused(tmp_path: Path, warmup: Any, mes
         ab.Model(x, layers_of(2.0)(x)).export(tmp_path, verbose=False, warmup=warmup)
     assert message in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("names", ["b a", "a b"])
+def test_a_warm_up_is_by_name_or_in_the_order_of_the_inputs(tmp_path: Path, names: str) -> None:
+    inputs = [ab.Input((1,), name=name) for name in names.split()]
+    model = ab.Model(inputs, inputs[0] - inputs[1])
+    a, b = np.full((1, 1), 1.0, "float32"), np.full((1, 1), 2.0, "float32")
+    for warmup in ({"a": a, "b": b}, {"b": b, "a": a}, [{"a": a, "b": b}[name] for name in names.split()]):
+        version = model.export(tmp_path, verbose=False, warmup=warmup)
+        ((_, found),) = storage.read_warmup(tmp_path / str(version))
+        assert found == {"a": [[1.0]], "b": [[2.0]]}
+    with pytest.raises(ValueError, match=r"got 'a', 'c' \(missing: 'b'; unknown: 'c'\)"):
+        model.export(tmp_path, verbose=False, warmup={"a": a, "c": b})
+
+
+def test_a_warm_up_may_be_a_list_of_one_array(tmp_path: Path) -> None:
+    model = ab.Sequential([ab.Input((2,), name="x"), ab.layers.Dense(1)])
+    model.export(tmp_path, verbose=False, warmup=[np.ones((3, 2), "float32")])
+    ((_, found),) = storage.read_warmup(tmp_path / "1")
+    assert found == {"x": [[1.0, 1.0]] * 3}
 
 
 # --- configurations -------------------------------------------------------------------------------------------------

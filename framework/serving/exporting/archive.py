@@ -184,6 +184,11 @@ def export_graph(
     {'y': array([2., 4.], dtype=float32)}
     """
     check_version("export_graph", version)
+    for what, given in (("inputs", inputs), ("outputs", outputs)):
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"export_graph(): expected {what} as a dict of tensors by name, got {type(given).__name__}."
+            )
     check_names("input", list(inputs))
     check_names("output", list(outputs))
     for name, tensor in (*inputs.items(), *outputs.items()):

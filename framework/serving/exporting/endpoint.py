@@ -13,11 +13,12 @@ from ....engine import ops
 from ....engine.common.dtypes import as_dtype, name_of
 from ....engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Variable, flatten, pack_as
 from ....engine.ops.math.elementwise import identity as pass_on  # ops.identity is the matrix
+from ....engine.saving.writing import describe
 from ....layers.core.input_spec import InputSpec
 from ...config import floatx
 from ...models.layer_graph import history
 from ..image_inputs import is_encoded
-from ..signature import OPEN_INFERENCE, Padding, Signature, TensorInfo
+from ..signature import OPEN_INFERENCE, Padding, Signature, TensorInfo, check_given
 from ..storage import WarmupRequest
 from ..values import as_input
 
@@ -70,6 +71,8 @@ def trace_endpoint(
         outputs = function(*pack_as(arguments, list(symbols)))
         fetches = [fetch(each) for each in flatten(outputs)]
     check_effects(who, [operation for operation in graph.operations if operation not in before])
+    if not fetches:
+        raise ValueError(f"{who} can't be exported: it gives no output. Return the tensors that it computes.")
     names, outputs_as = output_names(outputs)
     signature = Signature(
         tuple(info_of(who, name, tensor) for (name, _), tensor in zip(named, symbols, strict=True)),
@@ -163,8 +166,14 @@ def output_names(outputs: Any) -> tuple[list[str], str]:
 
 
 def info_of(who: str, name: str, tensor: Symbol) -> TensorInfo:
-    """Describe an input or output; raise a `ValueError` where it can't be served."""
+    """Describe an input or output.
+
+    Raises:
+        SavedGraphError: its rank is not known, and an operation holds a Python function; the message names its line.
+        ValueError: it can't be served.
+    """
     if tensor.shape is None:
+        describe(tensor.graph)  # what can't be written, such as a Python function, is the likely reason: it has a line
         raise ValueError(f"{who} can't be exported: not even the rank of {name!r} is known.")
     if name_of(tensor.dtype) not in OPEN_INFERENCE:
         raise ValueError(f"{who} can't be exported: {name!r} is {name_of(tensor.dtype)}, not served.")
@@ -190,11 +199,11 @@ def warmup_of(name: str, endpoint: Endpoint, given: Arrays) -> WarmupRequest:
     Raises:
         ValueError: they do not fit.
     """
-    signature, arguments = endpoint
-    leaves = flatten(given) if isinstance(given, (list, tuple, dict)) and len(flatten(arguments)) > 1 else [given]
-    infos = signature.inputs
-    if isinstance(given, dict) and len(infos) == 1 and given.keys() == {infos[0].name}:
-        leaves = list(given.values())
+    infos = endpoint.signature.inputs
+    try:
+        leaves = _examples(given, endpoint)
+    except RequestError as error:
+        raise ValueError(f"export(warmup=...): {error}") from None
     if len(leaves) != len(infos):
         raise ValueError(
             f"export(warmup=...): expected an array for each of the inputs {', '.join(info.name for info in infos)}; "
@@ -206,6 +215,26 @@ def warmup_of(name: str, endpoint: Endpoint, given: Arrays) -> WarmupRequest:
     except RequestError as error:
         raise ValueError(f"export(warmup=...): {error}") from None
     return name, {info.name: array for info, array in zip(infos, arrays, strict=True)}
+
+
+def _examples(given: Arrays, endpoint: Endpoint) -> list[Any]:
+    """Return an example for each input: by names, or in the structure of the arguments.
+
+    Raises:
+        RequestError: names are missing or unknown.
+    """
+    (signature, arguments), names = endpoint, [info.name for info in endpoint.signature.inputs]
+    is_nested = len(arguments) == 1 and isinstance(arguments[0], dict) and not _is_flat_dict(arguments[0])
+    if isinstance(given, dict) and not is_nested:
+        check_given(names, given)
+        return [given[name] for name in names]
+    if not isinstance(given, (list, tuple, dict)):
+        return [given]
+    if len(names) > 1 or isinstance(given, dict):
+        return flatten(given)
+    only = given[0] if len(given) == 1 else None
+    is_all = isinstance(only, np.ndarray) and only.ndim == len(signature.inputs[0].shape)
+    return [only if is_all else given]  # others are rows, as lists
 
 
 def report(path: str, signatures: Mapping[str, Signature]) -> str:
