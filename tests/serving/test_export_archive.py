@@ -112,6 +112,10 @@ def test_archives_refuse_what_makes_no_sense(tmp_path: Path) -> None:
         archive.add_endpoint("f", lambda x: x, [X])
     with pytest.raises(ValueError, match="Endpoint 'n' can't be exported: it gives no output"):
         archive.add_endpoint("n", lambda x: None, [X])
+    wide = [ab.InputSpec(shape=(2, 2), name="x")]
+    for name, function, signature in (("input 'x'", lambda x: x, wide), ("output 'output_0'", ab.ops.sum, [X])):
+        with pytest.raises(ValueError, match=rf"row_wise=True: {name} has the shape .*axis 0 to be open"):
+            archive.add_endpoint("r", function, signature, row_wise=True)
     with pytest.raises(ValueError, match="options of TensorFlow"):
         archive.write_out(tmp_path, options={})
     with pytest.raises(TypeError, match="a layer, a model or a variable"):
@@ -147,6 +151,8 @@ def test_a_part_of_a_graph_is_exported(tmp_path: Path) -> None:
             TypeError, match=r"export_graph\(\): expected inputs as a dict of tensors by name, got list"
         ):
             ab.serving.export_graph(tmp_path, wrong, {"y": y})
+        with pytest.raises(ValueError, match=r"row_wise=True: output 's' has the shape \(\)"):
+            ab.serving.export_graph(tmp_path, {"x": x}, {"s": ab.ops.sum(x)}, row_wise=True)
         with pytest.raises(TypeError, match="'y' is ndarray"):
             ab.serving.export_graph(tmp_path, {"x": x}, {"y": np.ones(3)})
     servable = ab.serving.load(tmp_path)

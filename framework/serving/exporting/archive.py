@@ -19,6 +19,7 @@ from .endpoint import (
     arguments_of,
     check_effects,
     check_names,
+    check_row_wise,
     info_of,
     report,
     trace_endpoint,
@@ -206,6 +207,7 @@ def export_graph(
     signature = Signature(
         given, tuple(info_of("The graph", name, tensor) for name, tensor in outputs.items()), "dict", row_wise
     )
+    check_row_wise("The graph", signature)
     kept = {*needed, *needed_operations(graph, list(inputs.values()))}
     return write_servable(filepath, graph, {DEFAULT: signature}, version, operations=kept)
 

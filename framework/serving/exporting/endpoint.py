@@ -80,6 +80,7 @@ def trace_endpoint(
         outputs_as,
         row_wise,
     )
+    check_row_wise(who, signature)
     return Endpoint(signature, arguments)
 
 
@@ -190,6 +191,17 @@ def check_effects(who: str, operations: Sequence[Operation]) -> None:
                     f"(operation {operation.name!r}, defined at {operation.location}), and requests would change each "
                     "other's state. Export it with stateful=False, or return the state as an output. States of "
                     "recurrent layers are kept for each sequence, in a model whose inputs have a batch_size."
+                )
+
+
+def check_row_wise(who: str, signature: Signature) -> None:
+    """Raise a `ValueError` where rows are to be joined, and an input or output has no open axis for them."""
+    for kind, infos in (("input", signature.inputs), ("output", signature.outputs)):
+        for info in infos:
+            if signature.row_wise and (not info.shape or info.shape[0] is not None):
+                raise ValueError(
+                    f"{who} can't be exported with row_wise=True: {kind} {info.name!r} has the shape {info.shape}; "
+                    "expected axis 0 to be open (None), for the rows. Leave row_wise out."
                 )
 
 
