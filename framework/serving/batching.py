@@ -128,10 +128,11 @@ class Batcher:
         """For how long the thread has been computing a batch; 0 if there is none."""
         return time.perf_counter() - self._began if self._is_busy else 0.0
 
-    @property
-    def waiting(self) -> int:
-        """The number of requests that wait."""
-        return len(self._waiting)
+    def is_full(self, most: int) -> bool:
+        """Test whether so many requests wait; those whose clients have gone do not."""
+        if len(self._waiting) >= most:
+            self._waiting = deque(each for each in self._waiting if not each.future.done())
+        return len(self._waiting) >= most
 
     def configure(self, settings: Batching) -> None:
         """Join requests in another way from now on."""

@@ -110,7 +110,7 @@ class ServedModel:
         return self._patience is not None and self._batcher.computing_seconds > self._patience
 
     def _check_queue(self) -> None:
-        if self._batcher.is_busy and self._batcher.waiting >= self._settings.max_queue_size:
+        if self._batcher.is_busy and self._batcher.is_full(self._settings.max_queue_size):
             raise RequestError(
                 429,
                 f"Model {self.name!r} is busy: {self._settings.max_queue_size} requests wait for it, which is its "

@@ -270,7 +270,7 @@ def test_what_had_to_wait_goes_on_waiting_until_the_batch_is_full_or_time_is_up(
         second = batcher.submit([np.array([2.0])])
         model.free.set()
         await first
-        assert batcher.waiting == 1
+        assert batcher.is_full(1)  # the second one waits
         assert not batcher.is_busy  # idle, and waiting for another row
         third = batcher.submit([np.array([3.0])])
         assert (await second)[0].tolist() == [4.0]

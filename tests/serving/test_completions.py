@@ -117,6 +117,10 @@ def test_models_are_listed(server: Any) -> None:
         ({"prompt": [[]]}, 400, "needs a token at least"),
         ({"n": 1000}, 400, "from 1 to 128"),
         ({"n": -1}, 400, "from 1 to 128"),
+        ({"n": 0}, 400, "from 1 to 128"),
+        ({"max_tokens": 0}, 400, "max_tokens must be an integer of at least 1; got 0"),
+        ({"echo": "false"}, 400, "'echo' must be true or false; got 'false'"),
+        ({"stream_options": [True]}, 400, "'stream_options' must be an object"),
         ({"logprobs": 3}, 400, "'logprobs' is not offered"),
         ({"suffix": "x"}, 400, "'suffix' is not offered"),
         ({"best_of": 2}, 400, "'best_of' is not offered"),
@@ -160,3 +164,10 @@ def test_held_text_is_cut_at_the_first_stop(parts: list[str], stops: list[str]) 
 def test_client_of_openai(server: Any) -> None:
     script = Path(__file__).parent / "clients" / "of_openai.py"
     subprocess.run([python_of("openai"), str(script), server.rest_url], check=True, timeout=120)
+
+
+def test_only_true_streams(server: Any) -> None:
+    for wrong in ("false", 0):
+        reply = ask(server.rest_url, PATH, body(stream=wrong))
+        assert (reply.status, "'stream' must be true or false" in reply.json["error"]["message"]) == (400, True)
+    assert ask(server.rest_url, PATH, body(stream=None, n=None, max_tokens=None, echo=None)).status == 200

@@ -187,6 +187,7 @@ def test_time_that_is_over_ends_a_sequence(served: Served) -> None:
         ({"tokens": [2], "parameters": {"beams": 3}}, "There is no parameter 'beams'. There are 'max_tokens', "),
         ({"tokens": [2], "parameters": {"temperature": "hot"}}, "temperature must be a number"),
         ({"tokens": [2], "parameters": [1]}, "'parameters' has to be an object"),
+        ({"tokens": [2], "parameters": {"seed": 2**64}}, "seed must be an integer from 0 to 18446744073709551615; got"),
         ({"tokens": [2], "inputs": {}}, "missing: 'stride'"),
         ({"tokens": [2], "inputs": {"stride": [1, 2]}}, "Input 'stride': expected the shape"),
         ({"tokens": [2], "prompt": ""}, "There is no field 'prompt'. There are 'id', 'inputs', 'parameters', "),

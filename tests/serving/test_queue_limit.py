@@ -1,16 +1,21 @@
 """A model takes so many requests, and refuses those beyond."""
 
+import asyncio
 import threading
+from collections.abc import AsyncGenerator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
+from shared.served_decoders import circle
 from shared.served_models import two_in_two_out
 from shared.serving_clients import ask, call
 
 import anabranch as ab
+from anabranch.distribute.inference import RequestError
 from anabranch.framework.serving.servable import Servable
 
 BODY = {"inputs": {"a": [[1, 2]], "b": [[1, 2, 3]]}}
@@ -62,3 +67,69 @@ def test_one_runs_one_waits_and_the_third_is_refused(held: Held, tmp_path: Path)
             held.free.set()
         assert [each.result().json["outputs"]["sum"] for each in others] == [[9.0], [9.0]]
         assert ask(server.rest_url, PATH, BODY).status == 200
+
+
+def test_who_has_gone_does_not_wait_any_more(held: Held, tmp_path: Path) -> None:
+    """A place in the queue is free as soon as its client has gone, and not when the batch in front has ended."""
+    from anabranch.framework.serving.metrics import Metrics
+    from anabranch.framework.serving.served_model import ServedModel
+
+    two_in_two_out().export(tmp_path, verbose=False)
+    arrays = [np.ones((1, 2), "float32"), np.ones((1, 3), "float32")]
+
+    async def use() -> None:
+        settings = ab.serving.Batching(max_queue_size=1)
+        model = ServedModel("pairs", ab.serving.load(tmp_path), Metrics(), settings)
+        first = asyncio.create_task(model.run(arrays))
+        await asyncio.get_running_loop().run_in_executor(None, held.begun.wait, 60)
+        gone = asyncio.create_task(model.run(arrays))
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError, match="max_queue_size"):
+            await model.run(arrays)
+        gone.cancel()
+        await asyncio.wait([gone])
+        last = asyncio.create_task(model.run(arrays))
+        await asyncio.sleep(0)
+        held.free.set()
+        assert (await first)[1].tolist() == (await last)[1].tolist() == [5.0]
+        await model.end()
+
+    try:
+        asyncio.run(use())
+    finally:
+        held.free.set()
+
+
+def test_who_has_gone_does_not_wait_for_a_decoder_any_more() -> None:
+    pytest.importorskip("uvicorn")
+    from anabranch.framework.serving.decoding.served import ServedDecoder
+    from anabranch.framework.serving.metrics import Metrics
+
+    async def use() -> None:
+        settings, free = ab.serving.Batching(max_queue_size=1), threading.Event()
+        decoder = ServedDecoder("circle", circle(slots=1), Metrics(), settings)
+
+        def tokens() -> AsyncGenerator[int]:
+            return decoder.tokens(decoder.make_generation([2], {"stride": 1}, {"max_tokens": 2}))
+
+        decoder._thread.submit(free.wait, 60)  # pyright: ignore[reportPrivateUsage]  (it takes no step before)
+        try:
+            gone = tokens()
+            waiting = asyncio.create_task(anext(gone))
+            await asyncio.sleep(0)
+            with pytest.raises(RequestError, match="max_queue_size"):
+                await anext(tokens())
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            last = asyncio.create_task(_all(tokens()))
+            await asyncio.sleep(0)
+        finally:
+            free.set()
+        assert await last == [3, 4]
+        await decoder.end()
+
+    asyncio.run(use())
+
+
+async def _all(tokens: AsyncGenerator[int]) -> list[int]:
+    return [token async for token in tokens]

@@ -38,6 +38,12 @@ _TAKEN = {
     "user",
     "inputs",
 }
+_TYPES: tuple[tuple[str, type[Any], str], ...] = (
+    ("stream", bool, "true or false"),
+    ("echo", bool, "true or false"),
+    ("stream_options", dict, "an object"),
+    ("inputs", dict, "an object"),
+)
 _NEUTRAL: dict[str, tuple[Any, ...]] = {  # what is not offered, and the values that ask for nothing
     "best_of": (None, 1),
     "frequency_penalty": (None, 0),
@@ -110,7 +116,10 @@ class Completions:
             raise RequestError(
                 400, f"{served.name!r} has no detokenizer and gives no text: ask /v2/models/{served.name}/generate."
             )
-        count = body.get("n") or 1
+        for name, kind, expected in _TYPES:
+            if not isinstance(body.get(name), (kind, type(None))):
+                raise RequestError(400, f"{name!r} must be {expected}; got {body[name]!r}.")
+        count = 1 if body.get("n") is None else body["n"]
         prompts = _prompts(body.get("prompt"))
         if type(count) is not int or not 0 < count * len(prompts) <= _MOST_CHOICES:
             raise RequestError(400, f"n times the number of prompts must be from 1 to {_MOST_CHOICES}; got {count!r}.")
@@ -125,8 +134,7 @@ class Completions:
             "model": served.name,
         }
         prompt_tokens = sum(len(each.generation.prompt) for each in choices[::count])
-        options = body.get("stream_options") or {}
-        wants_usage = isinstance(options, dict) and bool(options.get("include_usage"))
+        wants_usage = bool((body.get("stream_options") or {}).get("include_usage"))
         return _Asked(served, choices, head, prompt_tokens, wants_usage)
 
 
@@ -151,7 +159,7 @@ def _prompts(given: object) -> list[Any]:
 def _choice(served: ServedDecoder, body: Mapping[str, Any], prompt: Any, index: int) -> _Choice:
     stop = body.get("stop")
     settings: dict[str, Any] = {
-        "max_tokens": body.get("max_tokens") or _MAX_TOKENS,
+        "max_tokens": _MAX_TOKENS if body.get("max_tokens") is None else body["max_tokens"],
         "temperature": 1.0 if body.get("temperature") is None else body["temperature"],
         "stop": [] if stop is None else [stop] if isinstance(stop, str) else stop,
         **{name: body[name] for name in ("top_p", "top_k") if body.get(name) is not None},
@@ -161,10 +169,7 @@ def _choice(served: ServedDecoder, body: Mapping[str, Any], prompt: Any, index: 
         settings["seed"] = (seed + index) % 2**64
     elif seed is not None:
         raise RequestError(400, f"seed must be an integer; got {seed!r}.")
-    inputs = body.get("inputs") or {}
-    if not isinstance(inputs, dict):
-        raise RequestError(400, "'inputs' has to be an object.")
-    generation = served.make_generation(prompt, inputs, settings)
+    generation = served.make_generation(prompt, body.get("inputs") or {}, settings)
     shown = ""
     if body.get("echo"):
         shown = prompt if isinstance(prompt, str) else served.decoder.text(prompt) or ""

@@ -167,7 +167,8 @@ def _check_int(name: str, value: Any, least: int, end: int | None) -> None:
     if value is None:
         return
     if not _is_int(value) or value < least or (end is not None and value >= end):
-        raise RequestError(400, f"{name} must be an integer of at least {least}; got {value!r}.")
+        expected = f"of at least {least}" if end is None else f"from {least} to {end - 1}"
+        raise RequestError(400, f"{name} must be an integer {expected}; got {value!r}.")
 
 
 def _check_number(name: str, value: object, accepts: Callable[[Any], bool], expected: str) -> None:

@@ -89,6 +89,8 @@ class ServedDecoder:
                 generation.is_cancelled = True
                 with self._lock:
                     self._open.discard(generation)
+                    if generation in self._waiting:
+                        self._waiting.remove(generation)  # its place is another's
                 self._under_way -= 1
                 if self._drained is not None and not self._under_way and not self._drained.done():
                     self._drained.set_result(None)
