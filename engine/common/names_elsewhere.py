@@ -32,6 +32,7 @@ TENSORS: dict[str, str] = {
     **dict.fromkeys(["bfloat16", "bool", "double", "float", "half", "int", "long", "type", "type_as"], _CAST),
     **dict.fromkeys(["add_", "clamp_", "copy_", "div_", "fill_", "mul_", "sub_", "zero_"], _CONSTANT),
     **dict.fromkeys(["cpu", "cuda", "is_cuda", "to"], f"{_DEVICE} For dtypes use ab.ops.cast."),
+    "at": "Use ab.ops.scatter_update, or ab.ops.slice_update, which give another tensor.",
     "bmm": "Use ab.ops.matmul.",
     "clamp": "Use ab.ops.clip.",
     "clone": "Use it as it is: a tensor never changes.",
@@ -70,6 +71,7 @@ LAYERS: dict[str, str] = {
     "register_buffer": "Use add_weight(..., trainable=False) in build.",
     "register_parameter": "Use add_weight in build.",
     "requires_grad_": "Set trainable.",
+    "score": "Use evaluate; ab.wrappers.SKLearnClassifier has scikit-learn's methods.",
     "state_dict": "Use save_weights for a file, and get_weights for arrays.",
     "weight": "Use kernel or embeddings, or weights for all.",
     "zero_grad": _NO_GRADIENTS,
@@ -156,6 +158,7 @@ _CHECKPOINTS = "Use ab.callbacks.BackupAndRestore with fit, or ab.distribute.Che
 _DATA = (
     "Use tf.data.Dataset of `from anabranch import tf`, or ab.utils.PyDataset; fit takes both, arrays and generators."
 )
+_DRAWS = "Pass seed=, a number or an ab.random.SeedGenerator, to what draws; ab.utils.set_random_seed seeds the rest."
 _DTYPE = 'Dtypes are strings, such as dtype="float32".'
 PACKAGE: dict[str, str] = {
     **dict.fromkeys(["bfloat16", "float16", "float32", "float64", "int32", "int64", "uint8"], _DTYPE),
@@ -166,19 +169,26 @@ PACKAGE: dict[str, str] = {
     "DataLoader": "Use ab.utils.PyDataset, or PyTorch's DataLoader: fit takes both.",
     "Dataset": _DATA,
     "Module": "Subclass ab.layers.Layer or ab.Model.",
+    "PRNGKey": _DRAWS,
     "autocast": _POLICY,
     "compile": "Use ab.function for functions, and model.compile for models.",
     "cuda": "Declare GPUs by ab.config.set_devices(gpu=1).",
     "data": _DATA,
+    "get_variable": "Use ab.Variable(value, name=...), which is one object for all who use it.",
+    "global_variables_initializer": "Leave it out: a variable has its first value when it is read.",
     "grad": "Use ab.GradientTape outside of graphs, and ab.gradients in them.",
     "jit": "Use ab.function.",
     "keras": "The package has Keras's names itself: import anabranch as keras.",
+    "lax": "Use ab.while_loop, ab.cond, ab.scan and ab.ops.fori_loop.",
     "load": "Use ab.load_model for models, and ab.serving.load for what was exported.",
     "manual_seed": "Use ab.utils.set_random_seed.",
     "no_grad": "Nothing is recorded outside of ab.GradientTape.",
+    "numpy": "Use ab.ops, which has NumPy's functions by their names.",
     "save": 'Use model.save("model.keras"), or model.save_weights("model.weights.h5").',
     "tensor": "Use ab.convert_to_tensor.",
-    "train": _CHECKPOINTS,
+    "train": "Optimizers are in ab.optim, checkpoints in ab.callbacks and ab.distribute.CheckpointManager.",
+    "tree_map": "Use ab.tree.map_structure.",
+    "trainable_variables": "Models and layers have their own; graph.variables has those of a graph.",
     "value_and_grad": "Use ab.GradientTape outside of graphs, and ab.gradients in them.",
     "vmap": "Use ab.vectorized_map.",
 }
