@@ -92,8 +92,8 @@ class _NoImageError(Exception):
 
 
 def _bytes(value: object) -> bytes:
-    if isinstance(value, (list, tuple)) and len(value) == 1:  # a row of the shape [1]
-        return _bytes(value[0])
+    while isinstance(value, (list, tuple)) and len(value) == 1:  # a row of the shape [1]
+        value = value[0]
     if isinstance(value, dict) and value.keys() == {"b64"}:
         value = value["b64"]
     if isinstance(value, bytes):

@@ -16,6 +16,7 @@ from .signature import TensorInfo
 if TYPE_CHECKING:
     from ..structures import Array
 
+_MOST_AXES = 64  # of NumPy's arrays
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}  # of the wanted dtype: kinds that may be given
 
 
@@ -98,10 +99,12 @@ def _as_strings(what: str, value: object) -> Any:
         raise RequestError(400, f"{what}: expected an array of text, got unequal lists: {_said(error)}.") from None
 
 
-def _boxed(what: str, value: object) -> Any:
+def _boxed(what: str, value: object, depth: int = 0) -> Any:
     """`value` with ``{"b64": ...}`` decoded; these become bytes."""
     if isinstance(value, (list, tuple)):
-        return [_boxed(what, item) for item in value]
+        if depth == _MOST_AXES:
+            raise RequestError(400, f"{what}: expected an array of text, got lists in more than {_MOST_AXES} lists.")
+        return [_boxed(what, item, depth + 1) for item in value]
     if isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str):
         try:
             return base64.b64decode(value["b64"], validate=True)

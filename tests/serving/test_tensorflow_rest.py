@@ -18,6 +18,11 @@ def predict(served: Any, model: str, body: Any) -> Reply:
     return ask(served.server.rest_url, f"/v1/models/{model}:predict", body)
 
 
+def nested(depth: int) -> Any:
+    """Return a text in so many lists."""
+    return "a" if not depth else [nested(depth - 1)]
+
+
 def test_rows_of_one_input_and_output(served: Any) -> None:
     x = some_text(3, 5)
     reply = predict(served, "letters", {"instances": x.tolist()})
@@ -115,6 +120,13 @@ def test_status_and_metadata(served: Any, version: str) -> None:
         ("pairs", {"inputs": {"a": [[1, 2]], "b": [[1, 2, 3]] * 2}}, 400, "same number of rows"),
         ("words", {"instances": [{"b64": "?"}]}, 400, "Input 'words': a value {'b64': ...} is no base64"),
         ("words", {"instances": [{"b64": "//8="}]}, 400, "Input 'words': expected bytes that are UTF-8"),
+        (
+            "words",
+            {"instances": nested(900)},
+            400,
+            "Input 'words': expected an array of text, got lists in more than 64",
+        ),
+        ("words", {"instances": nested(64)}, 400, "Input 'words': expected the shape (any), got (1, 1, "),
         ("words", {"instances": [1]}, 400, "Input 'words': expected text, got int"),
     ],
 )

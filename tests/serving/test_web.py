@@ -1,5 +1,6 @@
 """The HTTP side of the server: compression, slow and large requests, encryption, pages, and logs."""
 
+import asyncio
 import gzip
 import http.client
 import json
@@ -21,6 +22,7 @@ import pytest
 from shared.serving_clients import ask
 
 import anabranch as ab
+from anabranch.framework.serving.web.compression import plain
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
     pytest.importorskip(_name)
@@ -69,6 +71,29 @@ def test_bodies_are_compressed_in_both_directions(server: Any, encoding: str, co
 def test_members_of_gzip_are_joined(server: Any) -> None:
     body = gzip.compress(b'{"instances": ') + gzip.compress(b"[[1]]}")
     assert ask(server.rest_url, PREDICT, body, headers={"Content-Encoding": "gzip"}).json == {"predictions": [[2]]}
+
+
+def test_many_members_of_gzip_are_read_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reader of a member is given a few bytes more than it takes, and not all that are left."""
+    given, make = [0], zlib.decompressobj
+
+    class Counting:
+        def __init__(self, window: int) -> None:
+            self._reader = make(window)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            given[0] += len(data)
+            return self._reader.decompress(data, most)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._reader, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    members = [gzip.compress(b"", mtime=0)] * 2000 + [gzip.compress(bytes(10_000), mtime=0)]
+    assert asyncio.run(plain(b"".join(members), "gzip", 1 << 20)) == bytes(10_000)
+    content = np.random.default_rng(0).bytes(100_000)  # which takes more than one piece to be read
+    assert asyncio.run(plain(gzip.compress(content, 0), "gzip", 1 << 20)) == content
+    assert given[0] < len(members) * 5000 + 200_000
 
 
 def test_answers_stay_plain_for_those_who_ask_for_it(server: Any) -> None:

@@ -11,6 +11,7 @@ from ....distribute.inference import RequestError
 
 LEAST = 1024  # bytes from which an answer is compressed
 _APART = 1 << 17  # bytes from which this is done in another thread, beside other requests
+_PIECE = 1 << 12  # bytes that are read at once: what a member of gzip leaves of them is copied
 _WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # zlib's names of the formats
 _TEXTS = ("application/json", "application/octet-stream", "text/")
 
@@ -27,7 +28,7 @@ async def plain(body: bytes, encoding: str, most: int) -> bytes:
         RequestError: the encoding is another, the body is damaged, or holds more bytes.
     """
     name = encoding.strip().lower()
-    if name in ("", "identity"):
+    if name in ("", "identity") or not body:
         return body
     if name not in _WINDOW:
         raise RequestError(415, f"Bodies of encoding {encoding!r} are not taken: send gzip, deflate, or plain bytes.")
@@ -38,21 +39,24 @@ async def plain(body: bytes, encoding: str, most: int) -> bytes:
 
 def _inflated(body: bytes, name: str, most: int) -> bytes:
     pieces: list[bytes] = []
-    left = most
-    while body:
-        reader = zlib.decompressobj(_WINDOW[name])
+    left, place = most, 0
+    reader = zlib.decompressobj(_WINDOW[name])
+    while place < len(body):
+        given = body[place : place + _PIECE]
         try:
-            piece = reader.decompress(body, left + 1)
+            piece = reader.decompress(given, left + 1)
         except zlib.error as error:
             raise RequestError(400, f"The body is no {name}: {error}.") from None
         left -= len(piece)
         if left < 0:
             raise RequestError(413, f"The body is larger, without its compression, than the {most:,} bytes taken.")
-        if not reader.eof:
-            raise RequestError(400, f"The body is no whole {name}: its end is missing.")
         pieces.append(piece)
-        body = reader.unused_data if name != "deflate" else b""
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        place += len(given) - len(reader.unused_data)
+        if reader.eof and (name == "deflate" or place == len(body)):
+            return b"".join(pieces)
+        if reader.eof:  # another member of gzip follows
+            reader = zlib.decompressobj(_WINDOW[name])
+    raise RequestError(400, f"The body is no whole {name}: its end is missing.")
 
 
 def accepted(headers: Mapping[str, str]) -> str:
