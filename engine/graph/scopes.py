@@ -28,6 +28,7 @@ def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
 
     Raises:
         ValueError: the name can't be read.
+        TypeError: it is neither a name, nor a function, nor None.
 
     >>> import anabranch as ab
     >>> with ab.device("/job:worker/task:1"), ab.device("gpu:0"):
@@ -42,6 +43,8 @@ def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
     """
     if isinstance(name, str):
         DeviceName.parse(name)
+    elif name is not None and not callable(name):
+        raise TypeError(f'device(): expected a name such as "gpu:0", a function or None; got {name!r}.')
     return get_default_graph().device(name)
 
 

@@ -144,6 +144,12 @@ def test_device_names_that_can_not_be_read(name: str):
         pass
 
 
+def test_a_device_is_a_name_a_function_or_none():
+    wrong: Any = 0
+    with pytest.raises(TypeError, match='expected a name such as "gpu:0", a function or None; got 0'), ab.device(wrong):
+        pass
+
+
 # --- control dependencies -------------------------------------------------------------------------------------------
 
 
