@@ -90,11 +90,7 @@ class ServedModel:
         rows = len(arrays[0]) if arrays and arrays[0].ndim else 1
         with self._metrics.request(self.name, rows, self.statistics):
             self.servable.check_rows(arrays, signature)
-            if rows > self._max_rows:
-                raise RequestError(
-                    413,
-                    f"The request has {rows:,} rows; at most {self._max_rows:,} are taken (max_rows). Send several.",
-                )
+            self.check_size(rows)
             self._check_queue()
             try:
                 return await self._batcher.submit(arrays, signature)
@@ -103,6 +99,13 @@ class ServedModel:
             except Exception as error:
                 _log.error("model %r failed", self.name, exc_info=error)
                 raise RequestError(500, f"Model {self.name!r} failed: {type(error).__name__}: {error}") from error
+
+    def check_size(self, rows: int) -> None:
+        """Raise a `RequestError` where a request has more rows than are taken."""
+        if rows > self._max_rows:
+            raise RequestError(
+                413, f"The request has {rows:,} rows; at most {self._max_rows:,} are taken (max_rows). Send several."
+            )
 
     @property
     def is_stuck(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from ...distribute.inference import RequestError
@@ -258,9 +259,10 @@ def check_known(kind: str, given: Collection[str], known: Collection[str]) -> No
 
 def listed(names: Collection[str]) -> str:
     """Return names as an error lists them: the first 16, up to 64 characters of each, since requests have any."""
-    shown = [repr(name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}...") for name in names]
-    more = [f"{len(shown) - _MOST_SHOWN:,} more"] if len(shown) > _MOST_SHOWN else []
-    return ", ".join([*shown[:_MOST_SHOWN], *more]) or "none"
+    first = islice(names, _MOST_SHOWN)
+    shown = [repr(name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}...") for name in first]
+    more = [f"{len(names) - _MOST_SHOWN:,} more"] if len(names) > _MOST_SHOWN else []
+    return ", ".join([*shown, *more]) or "none"
 
 
 def _meant(unknown: Collection[str], possible: Collection[str]) -> str:

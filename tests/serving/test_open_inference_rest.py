@@ -179,6 +179,7 @@ WORDS = {"name": "words", "shape": [1], "datatype": "BYTES", "parameters": {"bin
         ),
         ("words", {"inputs": [WORDS]}, b"\x01\0\0\0abcd", "3 bytes are left where a length of 4 bytes should be"),
         ("words", {"inputs": [WORDS]}, b"\x04\0\0\0\xff\xff\xff\xff", "expected bytes that are UTF-8"),
+        ("words", {"inputs": [WORDS]}, b"\0\0\0\0" * 2, "'words': the shape (1,) needs 1 elements, got more"),
         ("words", {"inputs": [{**WORDS, "shape": [2]}]}, b"\x04\0\0\0abcd", "needs 2 elements, got 1"),
     ],
 )

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import grpc
 import numpy as np
 import pytest
-from shared.serving_clients import ask
+from shared.serving_clients import ask, call
 
 import anabranch as ab
 from anabranch.framework.serving.web.compression import plain
@@ -129,6 +129,17 @@ def test_rows_are_limited(server: Any) -> None:
     assert ask(server.rest_url, PREDICT, {"instances": [[1]] * 100}).status == 200
     reply = ask(server.rest_url, PREDICT, {"instances": [[1]] * 101})
     assert (reply.status, "101 rows" in reply.json["error"]) == (413, True)
+    # Their number is looked at before their values, which may take long.
+    texts = [["text"]] * 101
+    tensor = {"name": "x", "datatype": "FP32", "shape": [101, 1]}
+    for path, body in (
+        (PREDICT, {"instances": texts}),
+        ("/v2/models/wide/infer", {"inputs": [{**tensor, "data": texts}]}),
+    ):
+        assert ask(server.rest_url, path, body).status == 413
+    contents = {"fp32_contents": [1.0] * 102}  # one too many
+    with pytest.raises(grpc.RpcError, match="101 rows"):
+        call(server.grpc_address, "ModelInfer", model_name="wide", inputs=[{**tensor, "contents": contents}])
 
 
 def connected(server: Any) -> socket.socket:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,15 +28,20 @@ _IS_LITTLE = sys.byteorder == "little"
 _LENGTH = struct.Struct("<I")
 
 
-def from_wire(signature: Signature, tensors: Sequence[WireTensor]) -> list[Any]:
+def from_wire(signature: Signature, tensors: Sequence[WireTensor], check_size: Callable[[int], None]) -> list[Any]:
     """Arrays for the inputs of a signature, in its order.
+
+    Args:
+        signature: inputs and outputs.
+        tensors: of the request.
+        check_size: called with the number of rows, before values are read.
 
     Raises:
         RequestError: an input is missing, unknown, given twice, or does not fit.
     """
     given = by_name(tensors)
     Servable.check_names(signature, given)
-    return [array_from_wire(info, given[info.name]) for info in signature.inputs]
+    return [array_from_wire(info, given[info.name], check_size) for info in signature.inputs]
 
 
 def by_name(tensors: Sequence[WireTensor]) -> dict[str, WireTensor]:
@@ -53,8 +58,8 @@ def by_name(tensors: Sequence[WireTensor]) -> dict[str, WireTensor]:
     return given
 
 
-def array_from_wire(info: TensorInfo, tensor: WireTensor) -> Any:
-    """The array for one input.
+def array_from_wire(info: TensorInfo, tensor: WireTensor, check_size: Callable[[int], None] | None = None) -> Any:
+    """The array for one input; as `from_wire`.
 
     Raises:
         RequestError: it does not fit.
@@ -66,6 +71,8 @@ def array_from_wire(info: TensorInfo, tensor: WireTensor) -> Any:
         raise RequestError(400, f"{what}: expected the datatype {wanted}, got {tensor.datatype!r}.")
     shape = _shape(what, tensor.shape)
     check_shape(info, shape)
+    if check_size is not None and shape and info.shape[0] is None and shape[0] <= _length(tensor.data):
+        check_size(shape[0])
     if isinstance(tensor.data, bytes | memoryview):
         return _from_bytes(what, info.dtype, shape, tensor.data)
     if wanted in RAW_ONLY:
@@ -76,13 +83,17 @@ def array_from_wire(info: TensorInfo, tensor: WireTensor) -> Any:
     return array.reshape(shape)
 
 
+def _length(data: Any) -> int:
+    return len(data) if isinstance(data, Sized) else 0
+
+
 def _images(info: TensorInfo, tensor: WireTensor) -> Any:
     """The array of images that came as bytes, of the shape [rows] or [rows, 1]."""
     what = f"Input {info.name!r}"
     shape = _shape(what, tensor.shape)
     if len(shape) not in (1, 2) or shape[1:] not in ((), (1,)):
         raise RequestError(400, f"{what}: images as BYTES have the shape [rows] or [rows, 1], got {list(shape)}.")
-    items = _split(what, tensor.data) if isinstance(tensor.data, bytes | memoryview) else tensor.data
+    items = _split(what, tensor.data, shape[0]) if isinstance(tensor.data, bytes | memoryview) else tensor.data
     if not isinstance(items, list) or len(items) != shape[0]:
         raise RequestError(400, f"{what}: the shape {list(shape)} needs a list of {shape[0]} images.")
     return decoded(info, items) if items else as_input(info, np.zeros((0, *[each or 0 for each in info.shape[1:]])))
@@ -104,9 +115,10 @@ def _shape(what: str, shape: Any) -> tuple[int, ...]:
 def _from_bytes(what: str, dtype: str, shape: tuple[int, ...], data: bytes | memoryview) -> Any:
     count = math.prod(shape)
     if dtype == "string":
-        texts = [as_text(what, each) for each in _split(what, data)]
+        texts = [as_text(what, each) for each in _split(what, data, count)]
         if len(texts) != count:
-            raise RequestError(400, f"{what}: the shape {shape} needs {count} elements, got {len(texts)}.")
+            found = "more" if len(texts) > count else len(texts)
+            raise RequestError(400, f"{what}: the shape {shape} needs {count} elements, got {found}.")
         return np.array(texts, as_dtype("string")).reshape(shape)
     wanted = as_dtype(dtype)
     if len(data) != count * wanted.itemsize:
@@ -120,10 +132,11 @@ def _from_bytes(what: str, dtype: str, shape: tuple[int, ...], data: bytes | mem
     return np.frombuffer(data, wanted).reshape(shape)
 
 
-def _split(what: str, data: bytes | memoryview) -> list[bytes]:
-    """The elements of BYTES: each has its length in front, four bytes, the lowest first."""
-    found, place = [], 0
-    while place < len(data):
+def _split(what: str, data: bytes | memoryview, count: int) -> list[bytes]:
+    """The elements of BYTES, one more than `count` at most: each has its length in front, four bytes, lowest first."""
+    found: list[bytes] = []
+    place = 0
+    while place < len(data) and len(found) <= count:
         if place + 4 > len(data):
             raise RequestError(400, f"{what}: {len(data) - place} bytes are left where a length of 4 bytes should be.")
         (length,) = _LENGTH.unpack_from(data, place)

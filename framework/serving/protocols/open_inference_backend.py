@@ -137,7 +137,7 @@ class OpenInferenceBackend:
         if step is not None and not step.is_first and not request.version:
             found = self._catalogue.models[request.model].with_sequence(step.sequence) or found
         signature = found.servable.signature()
-        arrays = await found.prepare(signature, lambda: from_wire(signature, request.inputs))
+        arrays = await found.prepare(signature, lambda: from_wire(signature, request.inputs, found.check_size))
         chosen = _chosen(signature, request.outputs) if request.outputs else range(len(signature.outputs))
         values = await found.run(arrays, step=step)
         return Answer(found.version, [as_wire(signature.outputs[each], values[each], raw) for each in chosen])

@@ -50,6 +50,8 @@ class TensorFlowRest:
             count = "both" if "inputs" in body else "neither"
             raise RequestError(400, f"Expected 'instances' (rows) or 'inputs' (columns), one of them; got {count}.")
         by_rows = "instances" in body
+        if by_rows and isinstance(body["instances"], list):
+            model.check_size(len(body["instances"]))
         columns = _columns(signature, body["instances"]) if by_rows else _named(signature, body["inputs"])
         model.servable.check_names(signature, columns)
         arrays = await model.prepare(
