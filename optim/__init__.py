@@ -71,9 +71,9 @@ def get(identifier: Any) -> Any:
     """
     if identifier is None or isinstance(identifier, Optimizer):
         return identifier
-    if isinstance(identifier, dict):
-        return deserialize(identifier)
-    found = identifier
+    found = deserialize(identifier) if isinstance(identifier, dict) else identifier
+    if isinstance(found, Optimizer):
+        return found
     if isinstance(identifier, str):
         builtin = _BY_LOWER_NAME.get(identifier.lower())
         known = get_registered_object(identifier) or (builtin and _look_up(builtin))

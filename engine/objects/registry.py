@@ -235,15 +235,17 @@ def get_instance(kind: str, identifier: Any, known: Mapping[str, Any]) -> Any:
     """
     if identifier is None:
         return None
+    found, given = identifier, cast("object", identifier)
     if isinstance(identifier, dict):
-        return deserialize_keras_object(cast("dict[str, Any]", identifier))
-    found = find_by_name(kind, identifier, known) if isinstance(identifier, str) else identifier
+        found = deserialize_keras_object(cast("dict[str, Any]", identifier))
+    elif isinstance(identifier, str):
+        found = find_by_name(kind, identifier, known)
     if inspect.isclass(found):
         found = found()
     if not callable(found):
         raise ValueError(
-            f"{identifier!r} of type {type(identifier).__name__} is no {kind}: expected a name, a config dict or a "
-            "callable."
+            f"{given!r} of type {type(given).__name__} is no {kind}: expected a name, a config dict (with 'class_name' "
+            "and 'config') or a callable."
         )
     return found
 
@@ -406,7 +408,9 @@ def deserialize_keras_object(
 
 
 def _deserialize_object(config: dict[str, Any]) -> Any:
-    class_name: str = config["class_name"]
+    class_name = config["class_name"]
+    if not isinstance(class_name, str):
+        raise ValueError(f"A config has class_name={class_name!r}; expected text. It is damaged.")
     if class_name == "__keras_tensor__":
         return config  # the functional model that holds it records which tensor it is
     if class_name.startswith("__"):
@@ -417,6 +421,11 @@ def _deserialize_object(config: dict[str, Any]) -> Any:
     if shared is not None and key is not None and key in shared:
         return shared[key]
     cls = _find_class(config)
+    if not isinstance(config["config"], dict):
+        raise ValueError(
+            f"{class_name!r} has config={_short(config['config'])}; expected a dict, as get_config() gives. "
+            "It is damaged."
+        )
     around_parts = getattr(cls, "around_parts", None)
     with nullcontext() if around_parts is None else around_parts(config["config"]):
         instance = _construct(cls, config)

@@ -483,9 +483,9 @@ def get(identifier: object) -> Any:
     """
     if identifier is None:
         return None
-    if isinstance(identifier, dict):
-        return deserialize(identifier)
     found = find_by_name("loss", identifier, _KNOWN) if isinstance(identifier, str) else identifier
+    if isinstance(identifier, dict):
+        found = deserialize(identifier)
     if isinstance(found, type):
         found = found()
     if not callable(found):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ...engine.objects.registry import deserialize_keras_object
 from ...layers.core.input_layer import Input
@@ -28,16 +28,26 @@ def model_from_json(json_string: str, custom_objects: Mapping[str, object] | Non
 
     Raises:
         ValueError: the text describes no model, or a class that is not known.
+        TypeError: it is no text.
 
     >>> import anabranch as ab
     >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(3)])
     >>> ab.models.model_from_json(model.to_json()).count_params()
     9
     """
-    config = json.loads(json_string)
-    if not isinstance(config, dict) or "class_name" not in config:
+    if not isinstance(json_string, (str, bytes, bytearray)):
+        raise TypeError(
+            f"model_from_json expects the text that Model.to_json() gave, got {type(json_string).__name__}. For a "
+            "config use from_config of the model's class."
+        )
+    try:
+        config = json.loads(json_string)
+        is_config = isinstance(config, dict) and "class_name" in config
+        model: Any = deserialize_keras_object(config, custom_objects) if is_config else None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"model_from_json: the model can't be made from {json_string[:100]!r}: {error}") from error
+    if not is_config:
         raise ValueError(f"model_from_json expects what Model.to_json() gave, got {json_string[:100]!r}.")
-    model = deserialize_keras_object(config, custom_objects)
     if not isinstance(cast("object", model), Model):
         raise ValueError(f"model_from_json expects what Model.to_json() gave, but {json_string[:100]!r} is no model.")
     return model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -159,6 +160,37 @@ def test_json_of_values_without_their_entries(kind: str, inner: Any) -> None:
     text = json.dumps({"class_name": "Sequential", "config": {"layers": [dense]}})
     with pytest.raises(ValueError, match=rf"of kind '{kind}' without 'value': got .*It is damaged"):
         ab.models.model_from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda config: config.update(config=5), "'Sequential' has config=5; expected a dict"),
+        (lambda config: config["config"]["layers"][0].update(config=5), "'Dense' has config=5; expected a dict"),
+        (lambda config: config["config"]["layers"][0].update(class_name=5), "class_name=5; expected text"),
+        (lambda config: config["config"].update(layers=5), "can't be made from"),
+        (
+            lambda config: config["config"]["layers"][0]["config"].update(kernel_initializer={"class_name": "Zeros"}),
+            "is no kernel_initializer: expected a name, a config dict",
+        ),
+    ],
+)
+def test_json_that_is_damaged(change: Callable[[Any], None], match: str) -> None:
+    config: Any = {
+        "class_name": "Sequential",
+        "config": {"layers": [{"class_name": "Dense", "config": {"units": 1}}]},
+    }
+    change(config)
+    with pytest.raises(ValueError, match=match):
+        ab.models.model_from_json(json.dumps(config))
+    with pytest.raises(TypeError, match=r"expects the text .* got dict"):
+        ab.models.model_from_json(config)
+
+
+@pytest.mark.parametrize("kind", ["initializers", "regularizers", "constraints", "activations", "losses", "metrics"])
+def test_a_config_without_its_config_is_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"\{'class_name': 'Zeros'\} of type dict is no "):
+        getattr(ab, kind).get({"class_name": "Zeros"})
 
 
 def test_json_of_a_slice_without_a_bound() -> None:
