@@ -179,3 +179,19 @@ def is_loopback(host: str) -> bool:
     (True, False)
     """
     return ipaddress.ip_address(resolved(host)).is_loopback
+
+
+def host_to_bind(address: str) -> str | None:
+    """Return at which host a task listens that a launcher has placed: the one by which other tasks reach it.
+
+    Args:
+        address: that of the task in the cluster.
+
+    Returns:
+        The host; None where it is one of loopback, on which tasks listen without being asked to.
+
+    >>> host_to_bind("localhost:2203") is None, host_to_bind("192.0.2.7:2203")
+    (True, '192.0.2.7')
+    """
+    host, _ = split_address(address)
+    return None if is_loopback(host) else host

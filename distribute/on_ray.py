@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from .cluster import host_to_bind
 from .ports import free_ports
 from .restarts import Restarts
 from .tied import tied
@@ -324,7 +325,7 @@ class TaskActor:
         from .tasks.server import Server
 
         os.environ.update(environment)
-        Server(cluster, "ps", index).join()
+        Server(cluster, "ps", index, bind=host_to_bind(cluster["ps"][index])).join()
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], environment: dict[str, str]) -> Any:
         """Call the function of a worker.

@@ -51,7 +51,7 @@ def job_set(
     jobs = [_job(name, image, "worker", workers, ["python", *script], cluster, WORKER_PORT)]
     if ps:
         served = ["python", "-m", "anabranch", "worker", "--cluster", json.dumps(cluster)]
-        served += ["--job-name", "ps", "--task-index", f"$({_INDEX})"]
+        served += ["--job-name", "ps", "--task-index", f"$({_INDEX})", "--bind", f"{name}-ps-0-$({_INDEX}).{name}"]
         jobs.append(_job(name, image, "ps", ps, served, cluster, PS_PORT))
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from ..cluster import host_to_bind
 from ..environment import chief_of_launcher
 from ..ports import free_ports
 from ..restarts import Restarts
@@ -181,6 +182,8 @@ class Launch:
     def _started_ps(self, index: int) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", f"{__package__}".partition(".")[0], "worker"]
         command += ["--cluster", json.dumps(self.cluster), "--job-name", "ps", "--task-index", str(index)]
+        bind = host_to_bind(self.cluster["ps"][index])
+        command += ["--bind", bind] if bind else []
         environment = {name: value for name, value in self._environment.items() if name != "TF_CONFIG"}
         return self._started(command, environment, f"ps {index}", is_quiet=True)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..cluster import ClusterSpec, split_address
+from ..cluster import ClusterSpec, host_to_bind, split_address
 
 if TYPE_CHECKING:
     from ..tasks.server import Server
@@ -50,7 +50,8 @@ class OwnTask:
             found = _known.setdefault(key, cls())
             if found.server is None:
                 _check_address(cluster, job_name, task_index)
-                found.server = Server(cluster, job_name, task_index)
+                bind = host_to_bind(cluster.address(cluster.task_name(job_name, task_index)))
+                found.server = Server(cluster, job_name, task_index, bind=bind)
             found._users += 1
         return found
 

@@ -16,7 +16,7 @@ from ...engine.graph.device import DeviceName
 from ...engine.ops import collectives
 from ...engine.ops.random.keys import SeedGenerator
 from ...engine.place.devices import list_devices
-from ..cluster import ClusterSpec, is_loopback, joined_address, resolved, split_address
+from ..cluster import ClusterSpec, host_to_bind, joined_address, resolved
 from ..collectives.group import ProcessGroup
 from ..ports import free_ports
 
@@ -47,9 +47,8 @@ class SpreadTasks:
         own = joined_address(host, free_ports(resolved(host), 1)[0]).encode()
         addresses = [each.decode() for each in group.gather_bytes(own)]
         cluster = ClusterSpec({"worker": addresses})
-        bind = None if is_loopback(split_address(addresses[group.rank])[0]) else host
         devices = {"cpu": len(list_devices("cpu"))}
-        self._server = Server(cluster, "worker", group.rank, devices, bind=bind)
+        self._server = Server(cluster, "worker", group.rank, devices, bind=host_to_bind(addresses[group.rank]))
         group.gather_bytes(b"")  # all serve
         if group.rank:
             self._serve()

@@ -22,6 +22,7 @@ from anabranch.__main__ import main
 from anabranch.distribute.collectives.links import shake_hands
 from anabranch.distribute.commands import hosts
 from anabranch.distribute.commands.hosts import HostLaunch, Rendezvous, hosts_of
+from anabranch.distribute.commands.launch import Launch
 from anabranch.distribute.commands.rounds import GRACE_SECONDS, Counts, Rounds
 from anabranch.distribute.ports import free_ports
 from anabranch.distribute.restarts import Restarts
@@ -172,6 +173,15 @@ def client_of(listener: socket.socket) -> socket.socket:
     shake_hands(sock, Handshake(Identity("a launcher", secrets.randbits(63)), TOKEN.encode(), accepts=False))
     sock.sendall(json.dumps({"ready": {"worker": ["a:1"], "ps": []}, "leads": True}).encode() + b"\n")
     return sock
+
+
+def test_ps_tasks_listen_where_other_hosts_reach_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Launch, "_started", lambda self, command, *others, **options: command)
+    launch = Launch(1, 2, ["script.py"])
+    launch.cluster = {"ps": ["localhost:2201", "192.0.2.7:2201"], "worker": ["192.0.2.7:2203"]}
+    assert "--bind" not in launch._started_ps(0)
+    assert launch._started_ps(1)[-2:] == ["--bind", "192.0.2.7"]
+    launch._folder.cleanup()
 
 
 def test_a_launcher_that_is_gone_when_the_rendezvous_has_ended_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,7 @@ def test_pods_find_the_cluster_and_their_place(capsys: pytest.CaptureFixture[str
             given = dict(zip(command[4::2], command[5::2], strict=True))
             cluster, task = json.loads(given["--cluster"]), (given["--job-name"], int(given["--task-index"]))
             assert cluster[task[0]][task[1]] == f"{host}:2201"
+            assert given["--bind"] == host, "where other pods reach it"
         else:
             assert command == ["python", "script.py", "--rate", "0.1"]
             place = cluster_from_environment(environment)

@@ -21,8 +21,10 @@ from shared.tasks import PATIENCE
 import anabranch as ab
 from anabranch import callbacks, layers
 from anabranch.distribute import ClusterSpec, ParameterServer, Server, cluster_from_environment
+from anabranch.distribute.cluster import split_address
 from anabranch.distribute.environment import tell_launcher
 from anabranch.distribute.strategies import own_task
+from anabranch.distribute.tasks.front import is_healthy
 from anabranch.engine.checkpoint.folders import Folder
 from anabranch.framework.saving.checkpointing import read_backup
 
@@ -416,6 +418,18 @@ def test_a_ps_that_runs_the_script_serves_until_the_workers_have_ended(monkeypat
     serving.join(PATIENCE)
     assert not serving.is_alive()
     assert own.server is None
+
+
+def test_a_task_whose_address_is_no_loopback_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"cluster": {"worker": ["0.0.0.0:0"], "ps": ["0.0.0.0:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    monkeypatch.setenv("ANABRANCH_TOKEN", "a token for tests, which is no secret")
+    with contextlib.closing(ParameterServer()) as made:
+        _, port = split_address(made._server.target.removeprefix("grpc://"))
+        assert is_healthy(f"localhost:{port}")
+    monkeypatch.delenv("ANABRANCH_TOKEN")
+    with pytest.raises(ValueError, match="other machines can reach need a token: set ANABRANCH_TOKEN"):
+        ParameterServer()
 
 
 def test_the_environment_tells_cluster_and_task() -> None:
