@@ -31,6 +31,7 @@ from ..data.adapters import ArrayData, Batch
 from ..saving.checkpointing import RunCallback, TrainingRun
 from ..training.epochs import Epochs
 from ..training.steps import StepPrograms
+from .alike import check_alike, facts_of_data, facts_of_model
 from .buckets import summed
 from .cluster_fit import ClusterFit, Logs, ends_group, plain, same, seed_now, told
 from .cut_steps import CutSteps
@@ -95,8 +96,10 @@ class ParallelFit(ClusterFit):
 
     def begin_steps(self) -> None:
         """Trace the step and agree on what all workers need for it, with this worker's `data`."""
-        self._seed = self._tell(seed_now())
         self._hands_out = are_handed_out(self.data, self.passes.steps_per_epoch)
+        facts: dict[str, Any] = {"data are read by the chief": self._hands_out}
+        self._compare(facts if self._hands_out else facts | facts_of_data(self.data))
+        self._seed = self._tell(seed_now())
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
         self._shares = None if self._hands_out else Shares(self.data, self.strategy.shares, self._seed)
         first = self._first_part() if self._shares is None else self._shares.batch(0)
@@ -104,6 +107,7 @@ class ParallelFit(ClusterFit):
             self.plan = StepTracer(self.model, self.strategy, first)
             # Replicas of stages draw for microbatches, each by itself.
             self._axes = self.plan.find_axes(first) if self.strategy.of is None else []
+        self._compare(facts_of_model(self.model, self.plan.variables))
         self._order = self._tell(self.plan.order)  # shares of other sizes might make them in another order
         spread = self.strategy.shard == "optimizer"
         self._shards_of_optimizers = [OptimizerShards(*each) for each in self.plan.applications] if spread else []
@@ -112,6 +116,17 @@ class ParallelFit(ClusterFit):
         self.strategy.optimizer_bytes = sum(each.nbytes for each in self._shards_of_optimizers)
         self._programs = StepPrograms(self._build_step)
         self._idle: Any = None
+
+    def _compare(self, facts: dict[str, Any]) -> None:
+        """Check that all workers have the same facts about what they train.
+
+        Raises:
+            ValueError: they don't.
+        """
+        names = self._group.links.names
+        leaders, *found = [json.loads(each) for each in self._group.gather_bytes(json.dumps(facts).encode())]
+        for rank, each in enumerate(found, 1):
+            check_alike(names[rank], each, names[0], leaders)
 
     def _first_part(self) -> Batch:
         """The first rows of the first batch, which the chief reads.

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,15 +23,11 @@ from ..data.adapters import ArrayData, Batch, Data
 from ..training.epochs import Epochs
 from ..training.fit_data import without_targets
 from .additive import can_be_split
+from .alike import add_to_digest
 from .shares import bounds
 from .ways import PARTS_OF_A_WORKER, GroupWay, TaskWay, Way
 
-if TYPE_CHECKING:
-    from ..structures import Array
-
 _logger = logging.getLogger(__name__)
-_WHOLE = 1 << 20  # bytes of an array that are read whole for a digest; of others some rows are
-_ROWS = 64
 
 
 def shared_pass(model: Any, strategy: Strategy, mode: str, data: Epochs, hooks: CallbackList) -> SharedPass | None:
@@ -199,25 +195,15 @@ def _digest(model: Any, mode: str, data: Epochs, first: Batch) -> bytes:
     size = source.batch_size if isinstance(source, ArrayData) else 0
     found.update(repr([mode, model.name, first.layout.key, data.steps, size, iterations]).encode())
     for variable in model.variables:
-        _add(found, np.asarray(variable.numpy()))
+        add_to_digest(found, np.asarray(variable.numpy()))
     if isinstance(source, ArrayData):
         arrays = source.arrays
     else:  # its other batches would have to be made
         last = next(source.part((data.steps or 1) - 1, data.steps or 1) or iter(()))
         arrays = [*first.leaves, *last.leaves]
     for array in arrays:
-        _add(found, array)
+        add_to_digest(found, array)
     return found.digest()
-
-
-def _add(found: Any, array: Array) -> None:
-    found.update(repr([array.shape, str(array.dtype)]).encode())
-    if array.nbytes > _WHOLE:
-        array = array[np.unique(np.linspace(0, len(array) - 1, _ROWS).astype("int64"))]
-    if array.dtype.kind in "TOU":
-        found.update(repr(array.tolist()).encode())
-    else:
-        found.update(np.ascontiguousarray(array).reshape(-1).view("uint8"))
 
 
 __all__ = ["SharedPass", "shared_pass"]

@@ -35,6 +35,7 @@ from ..callbacks.base import History
 from ..callbacks.progress import Progress, make_progress
 from ..data.adapters import ArrayData
 from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
+from .alike import check_alike, facts_of_data, facts_of_model
 from .applier import Applier
 from .cluster_fit import ClusterFit, Logs, ends_group, plain, same, seed_now, told
 from .plan import ReplicaPlan
@@ -397,8 +398,12 @@ class ReplicaFit(ClusterFit):
 
     def _announce_begin(self, epoch: int) -> None:
         passes, history = self.passes.position["passes"], self.model.history.get_state()
-        self.programs.announce({"passes": passes, "history": history, "epoch": epoch})
+        facts = {"of": self.strategy.task_index, "facts": self._facts()}
+        self.programs.announce({"passes": passes, "history": history, "epoch": epoch, "alike": facts})
         self._is_announced = True
+
+    def _facts(self) -> dict[str, Any]:
+        return facts_of_data(self.data) | facts_of_model(self.model, self.plan.variables)
 
     def _end_epoch(self, epoch: int, steps: int, progress: Progress) -> Logs:
         """Report the result of an epoch to callbacks and the other workers; return its logs."""
@@ -514,6 +519,8 @@ class ReplicaFit(ClusterFit):
             self._take_over(epochs, 0, None)
             return
         self._is_announced = True
+        own, leader = (self.strategy.workers[number] for number in (self.strategy.task_index, begun["alike"]["of"]))
+        check_alike(own, self._facts(), leader, begun["alike"]["facts"])
         self.data.skip_passes(max(begun["passes"] - self._passes_made, 0))
         self._passes_made = begun["passes"]
         model.history.set_state(begun["history"])

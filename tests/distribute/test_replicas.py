@@ -71,16 +71,17 @@ def alone(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 def with_ps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder with what three workers have found with two ps tasks, by strategy; the last run is refused."""
     folder = tmp_path_factory.mktemp("with_ps")
-    refused = ["--", "ParameterServer", str(folder / "refused"), "synchronized"]
+    refused = ["--", "ParameterServer", str(folder / "refused"), "synchronized", "unlike"]
     launch(3, 2, "train_models.py", *in_turn(folder, WITH_PS), *refused)
     return folder
 
 
 @pytest.fixture(scope="module")
 def all_reduce(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with what three workers have found by all-reduce."""
+    """Return the folder with what three workers have found by all-reduce; the last run is refused."""
     folder = tmp_path_factory.mktemp("all_reduce")
-    launch(3, 0, "train_models.py", *in_turn(folder, ALL_REDUCE))
+    refused = ["--", "DataParallel", str(folder / "refused"), "unlike"]
+    launch(3, 0, "train_models.py", *in_turn(folder, ALL_REDUCE), *refused)
     return folder
 
 
@@ -145,6 +146,20 @@ def test_synchronized_statistics_are_refused_where_workers_compute_alone(with_ps
             assert "are synchronized, which takes workers that compute each step together" in str(
                 found["synchronized: refused"]
             )
+
+
+def test_workers_with_other_data_are_refused(with_ps: Path, all_reduce: Path) -> None:
+    for folder, workers in ((with_ps, [1, 2]), (all_reduce, [0, 1, 2])):
+        for worker in workers:
+            with np.load(folder / f"refused-{worker}.npz") as found:
+                said = str(found["unlike: refused"])
+            own = worker if folder == with_ps else 1
+            rows = re.search(r"rows: (\d+) in /job:worker/task:(\d), and (\d+) in /job:worker/task:0[;.]", said)
+            assert rows is not None, said
+            assert int(rows[2]) == own
+            assert int(rows[3]) - int(rows[1]) == own
+    with np.load(with_ps / "refused-0.npz") as found:
+        assert "unlike: loss" in found.files, "the chief has trained without them"
 
 
 @pytest.mark.slow

@@ -1,0 +1,112 @@
+"""`check_alike`: workers that train together have to have the same data, the same model and the same `compile`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...engine.graph import Variable
+from ...engine.objects.registry import serialize_keras_object
+from ..data.adapters import ArrayData, Data
+from ..structures import Array
+
+_logger = logging.getLogger(__name__)
+_WHOLE = 1 << 20  # bytes of an array that are read whole for a digest; of others some rows are
+_ROWS = 64
+_SHOWN = 3  # differences that a message lists
+_CONTENT = "values of the data"
+
+
+def facts_of_data(data: Data) -> dict[str, Any]:
+    """Describe data that each worker reads by itself: facts for `check_alike`, by name."""
+    found: dict[str, Any] = {"number of batches": data.batches}
+    if not isinstance(data, ArrayData):
+        return found
+    digest = hashlib.blake2b(digest_size=16)
+    for array in data.arrays:
+        add_to_digest(digest, array)
+    found |= {"rows": data.rows, "batch_size": data.batch_size, "shuffle": data.shuffle, "structure": data.layout.key}
+    found |= {f"array {n}": f"{a.dtype}{list(a.shape[1:])} a row" for n, a in enumerate(data.arrays)}
+    return found | {_CONTENT: digest.hexdigest()}
+
+
+def facts_of_model(model: Any, variables: Sequence[Variable]) -> dict[str, Any]:
+    """Describe a compiled model: facts for `check_alike`, by name.
+
+    The learning rate is left out where it is a number: all workers have the chief's.
+
+    Args:
+        model: the model.
+        variables: what a step reads or changes.
+    """
+    found = {f"variable {n}": f"{v.name} {v.dtype}{list(v.shape)}" for n, v in enumerate(variables)}
+    for name, value in {**(model._compile_arguments or {}), "optimizer": model.optimizer}.items():
+        found[name] = _as_text(value)
+    return found
+
+
+def _as_text(value: object) -> str:
+    """Describe an argument of `compile`, alike in all processes."""
+    try:
+        config = serialize_keras_object(value)
+    except (TypeError, ValueError):  # no file can have it
+        return type(value).__name__
+    settings = config.get("config") if isinstance(config, dict) else None
+    if isinstance(settings, dict) and not isinstance(settings.get("learning_rate"), dict):
+        config = {**config, "config": {name: each for name, each in settings.items() if name != "learning_rate"}}
+    return json.dumps(config, sort_keys=True, default=lambda each: type(each).__name__)
+
+
+def check_alike(worker: str, own: Mapping[str, Any], leader: str, others: Mapping[str, Any]) -> None:
+    """Check that a worker trains the same model on the same data as the one that leads.
+
+    Args:
+        worker: its name.
+        own: its facts.
+        leader: the name of the one that leads.
+        others: its facts.
+
+    Raises:
+        ValueError: something differs. If the data have other values only, a warning is logged; of large arrays some
+            rows are compared.
+
+    >>> check_alike("worker 1", {"rows": 5}, "worker 0", {"rows": 6})
+    Traceback (most recent call last):
+        ...
+    ValueError: Workers differ in what they train. rows: 5 in worker 1, and 6 in worker 0. ...
+    """
+    names = [name for name in {**others, **own} if own.get(name) != others.get(name)]
+    if names == [_CONTENT]:
+        _logger.warning(
+            "%s has other data than %s, of as many rows: the rows of a batch come from both. Give all workers the "
+            "whole data, in one order; each computes its own rows of every batch.",
+            worker,
+            leader,
+        )
+    elif names:
+        names = [name for name in names if name != _CONTENT]
+        listed = [f"{name}: {own.get(name)} in {worker}, and {others.get(name)} in {leader}" for name in names[:_SHOWN]]
+        more = [f"{len(names) - _SHOWN} more differ"] if len(names) > _SHOWN else []
+        raise ValueError(
+            f"Workers differ in what they train. {'; '.join([*listed, *more])}. Start the same version of the script "
+            "in all workers, with the same arguments and the whole data: each worker computes its own rows of a batch."
+        )
+
+
+def add_to_digest(found: Any, array: Array) -> None:
+    """Add an array to a digest; of a large one some rows."""
+    found.update(repr([array.shape, str(array.dtype)]).encode())
+    if array.nbytes > _WHOLE:
+        array = array[np.unique(np.linspace(0, len(array) - 1, _ROWS).astype("int64"))]
+    if array.dtype.kind in "TOU":
+        found.update(repr(array.tolist()).encode())
+    else:
+        found.update(np.ascontiguousarray(array).reshape(-1).view("uint8"))
+
+
+__all__ = ["add_to_digest", "check_alike", "facts_of_data", "facts_of_model"]
