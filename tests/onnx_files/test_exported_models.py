@@ -144,3 +144,19 @@ def test_command_writes_a_keras_file_as_onnx(tmp_path: Path, capsys: pytest.Capt
         main(["export", str(tmp_path / "m.keras"), str(tmp_path / "n.onnx"), "--format", "onnx", "--opset", "3"]) == 2
     )
     assert "18 to 25" in capsys.readouterr().err
+
+
+def test_open_dimensions_of_outputs_have_the_names_of_those_of_inputs(tmp_path: Path) -> None:
+    tokens = ab.Input((None,), name="tokens", dtype="int32")
+    states = layers.LSTM(3, return_sequences=True)(layers.Embedding(5, 4)(tokens))
+    rows = ab.ops.reshape(states, (-1, 3))
+    ab.Model(tokens, [states, layers.Dense(2)(states[:, -1]), rows]).export(
+        tmp_path / "m.onnx", format="onnx", verbose=0
+    )
+    graph = pytest.importorskip("onnx").load(tmp_path / "m.onnx").graph
+    shapes = [
+        [dim.dim_param or dim.dim_value for dim in info.type.tensor_type.shape.dim]
+        for info in (*graph.input, *graph.output)
+    ]
+    assert shapes[:3] == [["batch", "tokens_1"], ["batch", "tokens_1", 3], ["batch", 2]]
+    assert shapes[3] == ["output_2_0", 3]

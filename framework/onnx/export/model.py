@@ -28,6 +28,7 @@ from . import (  # noqa: F401 - they register rules
     strings,
 )
 from .control_flow import GraphExporter, refusal
+from .dimensions import name_dimensions
 from .registry import LOWEST
 
 if TYPE_CHECKING:
@@ -218,6 +219,7 @@ def _model_proto(
     opsets = [helper.make_opsetid("", exporter.opset), *[helper.make_opsetid(each, 3) for each in exporter.domains]]
     model = helper.make_model(graph, opset_imports=opsets, producer_name="anabranch")
     model.ir_version = helper.find_min_ir_version_for(opsets[:1])
+    name_dimensions(model)
     return model
 
 
