@@ -27,7 +27,6 @@ _Value = list[Expression]  # for each part of the axis that is written out; one 
 _MOST_NODES = 6000
 _MOST_NODES_OF_MANY = 2000  # where more parts than gates have are written out, which is only worth so much compiling
 _MOST_UNROLLED = 16  # elements of an innermost axis that is written out
-_MOST_INTERLEAVED = 8
 _LEAST_VECTORS = 16  # elements of the axis along which vectors go instead
 _MOST_COPIED = 1 << 20  # elements of an operand that is transposed before the loops
 
