@@ -484,8 +484,8 @@ class Master:
                 return
             arrays: list[Any] = []
             given = [[k, encode_value(value, arrays)] for k, value in enumerate(feeds)] if link is self._own else []
-            document = {"program": program.number, "step": step.number, "feeds": given, "trace": step.is_traced}
-            link.send(Kind.STEP, {**document, "straight": step.straight(name)}, arrays)
+            document = {"program": program.number, "feeds": given, **step.described(name, self._loop.now())}
+            link.send(Kind.STEP, document, arrays)
 
     def _link_to(self, identity: Identity) -> Link | None:
         return self._own if identity == self.identity else self._peers.way_to(identity)

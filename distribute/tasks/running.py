@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from ...engine.common.deadlines import deadline
 from ...engine.machine.part import PartProgram, PartStep
+from ...engine.queues.errors import DeadlineExceededError
+from ...engine.queues.stops import is_cancelled
 from ..transport.connections import Connection, Identity
+from ..transport.failures import task_failed
 from ..transport.values import Kept, Received, decode_token, decode_value, encode_value, is_large
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
 from .peers import Address, Link, Peers
@@ -118,8 +123,22 @@ class Early:
         self.values.append(decode_token(frame.head, frame.arrays, self.received))
 
 
+def named_cause(error: Exception, task: str, step: int) -> Exception:
+    """Name the task in the error of a loop that has ended since its time was over, or since the task ends."""
+    if isinstance(error, DeadlineExceededError):
+        named = DeadlineExceededError(f"{task}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            named.add_note(note)
+        return named
+    return task_failed(task, "it ends", step) if is_cancelled() else error
+
+
 class Running:
-    """A step under way."""
+    """A step under way.
+
+    Args:
+        until: when its time is over, by the clock of the loop; None if it may take any time.
+    """
 
     def __init__(
         self,
@@ -130,6 +149,7 @@ class Running:
         step: PartStep,
         straight: StraightPart,
         received: Received,
+        until: float | None = None,
     ) -> None:
         self.key = key
         self.link = link
@@ -138,12 +158,22 @@ class Running:
         self.step = step
         self.straight = straight
         self.received = received
-        self.turn = self._turn_with_room if part.has_recursion else step.turn
+        self.turn: Callable[[int, Callable[[], float]], None] = step.turn
+        if part.has_recursion:
+            self.turn = self._turn_with_room
+        if until is not None:
+            self.turn = partial(self._turn_until, self.turn, until)
         self.held_by: set[Connection] = set()  # by which so much waits to be sent that the step does not go on
 
     def _turn_with_room(self, most: int, now: Callable[[], float]) -> None:
         with self.part.room():
             self.step.turn(most, now)
+
+    @staticmethod
+    def _turn_until(turn: Callable[..., None], until: float, most: int, now: Callable[[], float]) -> None:
+        """Turn a step with a deadline: what the master sends then is not read before a loop in machine code ends."""
+        with deadline(max(until - now(), 0.0)):
+            turn(most, now)
 
 
 class ClientWays:
@@ -220,4 +250,4 @@ class ClientWays:
         return large
 
 
-__all__ = ["ClientWays", "Program", "Running", "StepKey", "StraightPart"]
+__all__ = ["ClientWays", "Program", "Running", "StepKey", "StraightPart", "named_cause"]

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...engine.graph.device import DeviceName
 from ...engine.place.devices import make_devices
+from ...engine.queues.stops import Stop
 from ..cluster import ClusterSpec, is_loopback, joined_address, resolved, split_address
 from ..config import ServerConfig
 from ..encryption import TLS, tls_from_environment
@@ -106,6 +107,7 @@ class Server:
         )
         self._thread = threading.Thread(target=self._run, name=f"anabranch {self.name}", daemon=True)
         self._ended = Ending()
+        self._stop = Stop()  # of loops in machine code, in the middle of which the task's loop may be
         self._is_stopped = False
         self._lock = threading.Lock()
         if start:
@@ -144,6 +146,7 @@ class Server:
         self._front.stop()
         if self._thread.ident is not None:
             self.task.loop.stop()
+            self._stop.ask()
             self._ended.wait()
             self._thread.join()
         elif self._listener is not None:
@@ -180,7 +183,7 @@ class Server:
 
     def _run(self) -> None:
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), self._stop:
                 self.task.loop.run()
         except BaseException:
             self.task.disconnect("the task's loop has failed, see what it has printed")

@@ -240,7 +240,17 @@ class MasterStep:
         if wrong:
             raise FrameError(f"feeds {wrong} are sent to tasks that do not take them from a client")
 
-    def straight(self, name: str) -> dict[str, Any] | None:
+    def described(self, name: str, now: float) -> dict[str, Any]:
+        """Describe the step for a task.
+
+        Args:
+            name: of the task.
+            now: the time, by the master's clock.
+        """
+        left = None if self.deadline == math.inf else max(self.deadline - now, 0.0)
+        return {"step": self.number, "trace": self.is_traced, "timeout": left, "straight": self._straight(name)}
+
+    def _straight(self, name: str) -> dict[str, Any] | None:
         """Describe for a task what goes straight between it and the client; None if nothing does in this step."""
         if not self._ways:
             return None

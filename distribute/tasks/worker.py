@@ -36,7 +36,7 @@ from .links import read as read_costs
 from .peers import Address, Link, Peers
 from .preparing import assigning, check_settings, costs_of, lossy_pairs, named_target, read_devices
 from .resources import Resources, place_state
-from .running import ClientWays, Early, Program, Running, StepKey, StraightPart
+from .running import ClientWays, Early, Program, Running, StepKey, StraightPart, named_cause
 from .system import System
 from .traces import encode_trace
 
@@ -292,9 +292,11 @@ class Worker:
         for position, description in document["feeds"]:
             values[position] = decode_value(description, frame.arrays)
         is_traced = bool(document["trace"])
+        seconds = document.get("timeout")
+        until = None if seconds is None else self._loop.now() + float(seconds)
         straight = StraightPart(document.get("straight"), program.program)
         if program.is_connected and not is_traced:
-            self._begin(link, key, program, program.program, values, straight)
+            self._begin(link, key, program, program.program, values, straight, until)
             return
         self._reaching.add(key)
         part = program.program
@@ -304,7 +306,7 @@ class Worker:
                 return  # it was aborted meanwhile
             self._reaching.discard(key)
             if error is None:
-                self._begin(link, key, program, part, values, straight)
+                self._begin(link, key, program, part, values, straight, until)
                 return
             self._early.pop(key, None)
             link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
@@ -330,6 +332,7 @@ class Worker:
         part: PartProgram,
         values: list[Any],
         straight: StraightPart,
+        until: float | None,
     ) -> None:
         ways, lossy, sent = program.ways, part.lossy_sends, Sent(program.number)
 
@@ -349,7 +352,7 @@ class Worker:
             link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
             return
         early = self._early.pop(key, None) or Early(self._kept_for(key[0]))
-        running = self._running[key] = Running(key, link, program, part, step, straight, early.received)
+        running = self._running[key] = Running(key, link, program, part, step, straight, early.received, until)
         for value in early.values:
             self._receive(running, *value)
         if straight.due:
@@ -446,7 +449,7 @@ class Worker:
                 try:
                     running.turn(_SLICE, self._loop.now)
                 except Exception as error:
-                    self._fail(running, error)
+                    self._fail(running, named_cause(error, self.identity.name, running.key[1]))
                     continue
                 finally:
                     self._turning = None

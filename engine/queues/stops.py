@@ -77,13 +77,18 @@ class Stop:
                     drop_request(self)
 
 
+def is_cancelled() -> bool:
+    """Test whether the step of this thread was asked to end."""
+    return any(stop.is_asked for stop in _stops.get())
+
+
 def check_cancelled() -> None:
     """End the step of this thread if that was asked for.
 
     Raises:
         CancelledError: it was.
     """
-    if any(stop.is_asked for stop in _stops.get()):
+    if is_cancelled():
         raise CancelledError("The session was closed while the step ran.")
 
 

@@ -204,7 +204,7 @@ def of_tasks(incarnation: int) -> list[tuple[int, Any, list[Any]]]:
     """Frames as a master and a sender of values send them."""
     return [
         (Kind.PROGRAM, {"program": 1, "session": 1, "targets": [], "feeds": [], "shapes": None, "budget": None}, []),
-        (Kind.STEP, {"program": 1, "step": 1, "feeds": [[0, 0]], "trace": True}, [np.zeros(3)]),
+        (Kind.STEP, {"program": 1, "step": 1, "feeds": [[0, 0]], "trace": True, "timeout": 9.0}, [np.zeros(3)]),
         (Kind.STEP, {"program": 1, "step": 1, "feeds": [], "straight": {"run": 1, "way": 2, "feeds": [0]}}, []),
         (Kind.ABORT, {"step": 1, "report": True}, []),
         (Kind.FORGET, {"programs": [1], "session": 1}, []),

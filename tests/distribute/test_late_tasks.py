@@ -1,0 +1,60 @@
+"""Tasks that are in the middle of something when a step's time is over, or when they are to end."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from shared.tasks import PS, WORKER
+from shared.waiting import Waiting, until
+
+import anabranch as ab
+
+ENDLESS = 2**62
+
+
+def endless() -> ab.Tensor:
+    return ab.while_loop(lambda i: i < ENDLESS, lambda i: i + 1, (ab.constant(0, "int64"),))
+
+
+@pytest.fixture
+def server() -> Generator[ab.distribute.Server]:
+    with ab.distribute.Server({"worker": ["localhost:0"]}) as made:
+        yield made
+
+
+def test_the_loop_of_a_task_ends_when_its_time_is_over(graph: ab.Graph, server: Any):
+    y, own = endless(), ab.constant(1.0) + 1.0
+    with ab.Session(graph, target=server.target) as session:
+        session.program(y)
+        with pytest.raises(ab.errors.DeadlineExceededError, match=f"{WORKER}: .*while the step ran a loop"):
+            session.run(y, timeout=0.2)
+        assert session.run(own) == 2
+        assert server.status().held["running"] == 0
+
+
+def test_the_loop_of_another_task_ends_when_its_time_is_over(graph: ab.Graph):
+    with ab.device(PS):
+        y, own = endless(), ab.constant(1.0) + 1.0
+    with ab.distribute.Server({"ps": ["localhost:0"]}) as ps:
+        cluster = {"ps": [ps.target.removeprefix("grpc://")], "worker": ["localhost:0"]}
+        with (
+            ab.distribute.Server(cluster, "worker", 0) as server,
+            ab.Session(graph, target=server.target) as session,
+        ):
+            session.program(y)
+            with pytest.raises(ab.errors.DeadlineExceededError, match=PS):
+                session.run(y, timeout=0.2)
+            assert session.run(own) == 2
+            until(lambda: ps.status().held["running"] == 0)
+
+
+def test_a_task_ends_in_the_middle_of_a_loop(graph: ab.Graph, server: Any):
+    y = endless()
+    with ab.Session(graph, target=server.target) as session:
+        waiting = Waiting(lambda: session.run(y))
+        until(lambda: server.task.information().state == "in an operation")
+        server.stop()
+        with pytest.raises(ab.errors.TaskFailedError, match=WORKER):
+            waiting.result()
