@@ -16,6 +16,7 @@ from .signature import TensorInfo
 if TYPE_CHECKING:
     from ..structures import Array
 
+_NEVER_TOO_SMALL = 4  # bytes of a float that holds all integers, if rounded
 _MOST_AXES = 64  # of NumPy's arrays
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}  # of the wanted dtype: kinds that may be given
 
@@ -53,14 +54,21 @@ def as_array_of(what: str, dtype: str, value: object) -> Any:
         array = _exact(value, array)
     if array.dtype == wanted or array.size == 0:
         return array.astype(wanted, copy=False)
-    given = "i" if array.dtype == object and _are_integers(array) else array.dtype.kind
+    given = array.dtype.kind
+    if given == "O" and _are_integers(array):
+        given = "i"
     if given not in _KINDS[wanted.kind] and given != wanted.kind:
         found = {"O": "null or mixed values"}.get(given, "text" if given in "UST" else name_of(array.dtype))
         raise RequestError(400, f"{what}: expected values of {dtype}, got {found}.")
     if wanted.kind in "iu":
         _check_range(what, array, wanted)
-    with np.errstate(over="ignore"):  # a large float64 is infinite in float32, as in NumPy
+    if array.dtype.kind in "iub" and wanted.itemsize >= _NEVER_TOO_SMALL:
         return array.astype(wanted)
+    try:
+        with np.errstate(over="ignore"):  # a large float64 is infinite in float32, as in NumPy
+            return array.astype(wanted)
+    except OverflowError:
+        raise RequestError(400, f"{what}: expected values of {dtype}, got an integer that is too large.") from None
 
 
 def _exact(value: object, array: Array) -> Any:

@@ -147,6 +147,27 @@ def test_large_unsigned_integers_stand_beside_small_ones() -> None:
             as_input(info, values)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value", "expected"),
+    [
+        ("float32", 1e300, math.inf),
+        ("float32", 2**64 - 1, 2.0**64),
+        ("float32", 10**39, math.inf),
+        ("float16", 70_000, math.inf),
+        ("bfloat16", 2**60, 2.0**60),
+    ],
+)
+def test_large_numbers_become_floats(dtype: str, value: Any, expected: float) -> None:
+    """Beyond a float's range they are infinite, as in NumPy."""
+    assert as_input(TensorInfo("f", dtype, (None,), "f:0"), [value]).tolist() == [expected]
+
+
+def test_integers_that_are_no_floats_are_refused() -> None:
+    info = TensorInfo("f", "float32", (None,), "f:0")
+    with pytest.raises(RequestError, match="Input 'f': expected values of float32, got an integer that is too large"):
+        as_input(info, [10**400])
+
+
 def test_errors_stay_short_whatever_the_names(served: Any) -> None:
     inputs = {f"{number:09}" * 5000: [[1]] for number in range(20)}
     reply = predict(served, "letters", {"inputs": inputs})
