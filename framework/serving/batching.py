@@ -261,7 +261,7 @@ class Batcher:
         first = batch[0]
         if first.key is None:
             return (first.signature, *[(array.dtype, array.shape) for array in first.arrays])
-        return first.key, self._size(sum(request.rows for request in batch))
+        return first.key, self._size(_rows(batch))
 
     def _size(self, rows: int) -> int:
         """Return the rows that a batch is filled up to."""
@@ -312,12 +312,12 @@ class Batcher:
         if batch[0].key is None or done.cancelled() or done.exception() is not None:
             return
         if not any(isinstance(result, BaseException) for result in done.result()):
-            self._times.note(batch[0].key, self._size(sum(request.rows for request in batch)), seconds)
+            self._times.note(batch[0].key, self._size(_rows(batch)), seconds)
 
     def _end(self, batch: list[_Request], began: float, results: Sequence[Any]) -> None:
         """Give requests of a batch their results."""
         waits = [began - request.since for request in batch]
-        self._observer.batch(sum(request.rows for request in batch), waits, time.perf_counter() - began)
+        self._observer.batch(_rows(batch), waits, time.perf_counter() - began)
         for request, result in zip(batch, results, strict=True):
             if request.future.done():
                 continue
@@ -369,7 +369,7 @@ class Batcher:
         if len(batch) == 1 and first.sizes is None and first.rows == self._size(first.rows) <= most:
             return [self._run(first.arrays, first.signature)]  # as most are where little is asked
         columns = list(zip(*[self._padded(request) for request in batch], strict=True))
-        rows = sum(request.rows for request in batch)
+        rows = _rows(batch)
         if self._settings.bitwise:
             joined = [_joined(column, self._size(rows)) for column in columns]
             parts = [
@@ -400,9 +400,15 @@ class Batcher:
 
     def _run(self, arrays: Sequence[Any], signature: str) -> list[Any]:
         outputs = self._servable.run(arrays, signature)
-        if any(not output.ndim or len(output) != len(arrays[0]) for output in outputs):
-            raise RuntimeError("an output does not have a row for each row of the inputs")
+        rows = len(arrays[0])
+        for output in outputs:
+            if not output.ndim or len(output) != rows:
+                raise RuntimeError("an output does not have a row for each row of the inputs")
         return outputs
+
+
+def _rows(batch: Sequence[_Request]) -> int:
+    return batch[0].rows if len(batch) == 1 else sum([request.rows for request in batch])
 
 
 def _joined(arrays: Sequence[Any], rows: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ PLATFORM = "anabranch"
 RAW_ONLY = ("FP16", "BF16")
 _MOST_WITHOUT_ELEMENTS = 1 << 30  # sizes multiplied, but for zeros: what a model makes of them may have elements
 _IS_LITTLE = sys.byteorder == "little"
+_SIZED = (list, bytes, memoryview)
 _LENGTH = struct.Struct("<I")
 
 
@@ -71,8 +72,8 @@ def array_from_wire(info: TensorInfo, tensor: WireTensor, check_size: Callable[[
         raise RequestError(400, f"{what}: expected the datatype {wanted}, got {tensor.datatype!r}.")
     shape = _shape(what, tensor.shape)
     check_shape(info, shape)
-    if check_size is not None and shape and info.shape[0] is None and shape[0] <= _length(tensor.data):
-        check_size(shape[0])
+    if check_size is not None and shape and isinstance(tensor.data, _SIZED) and shape[0] <= len(tensor.data):
+        check_size(shape[0] if info.shape[0] is None else 1)
     if isinstance(tensor.data, bytes | memoryview):
         return _from_bytes(what, info.dtype, shape, tensor.data)
     if wanted in RAW_ONLY:
@@ -81,10 +82,6 @@ def array_from_wire(info: TensorInfo, tensor: WireTensor, check_size: Callable[[
     if array.size != math.prod(shape):
         raise RequestError(400, f"{what}: the shape {shape} needs {math.prod(shape)} values, got {array.size}.")
     return array.reshape(shape)
-
-
-def _length(data: Any) -> int:
-    return len(data) if isinstance(data, Sized) else 0
 
 
 def _images(info: TensorInfo, tensor: WireTensor) -> Any:

@@ -99,10 +99,11 @@ def _inputs(document: Mapping[str, Any], rest: memoryview) -> list[WireTensor]:
     for entry in given:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             raise RequestError(400, "Each of 'inputs' has to be an object with 'name', 'datatype', 'shape' and 'data'.")
-        parameters = _parameters(entry, f"Input {entry['name']!r}")
-        if parameters:
+        size = None
+        if "parameters" in entry:
+            parameters = _parameters(entry, f"Input {entry['name']!r}")
             check_parameters(entry["name"], parameters, is_output=False)
-        size = parameters.get("binary_data_size")
+            size = parameters.get("binary_data_size")
         if size is None:
             if "data" not in entry:
                 raise RequestError(400, f"Input {entry['name']!r} has neither 'data' nor 'binary_data_size'.")
