@@ -10,7 +10,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ...engine.queues.errors import TaskFailedError
+from ...engine.common.deadlines import seconds_late, seconds_left
+from ...engine.queues.errors import CancelledError, DeadlineExceededError, TaskFailedError
 from ..encryption import TLS
 from ..transport.channel import Channel
 from ..transport.connections import Identity, RefusedError
@@ -23,6 +24,7 @@ from .watch import Patience, Pulse
 
 CONNECT_SECONDS = 30.0
 BACK_SECONDS = 1.0  # how long a task that was lost is looked for
+_LATE_SECONDS = 2.0  # how long an answer is waited for once a step's time is over: it says what waits for what
 
 
 class Channels:
@@ -53,6 +55,7 @@ class Channels:
         self._tls = tls
         self._timeout = timeout
         self._idle: list[Channel] = []
+        self._used: set[Channel] = set()  # by requests that are under way
         self._lock = threading.Lock()
         self._is_closed = False
         self._greeter = Greeter(tls)
@@ -75,6 +78,8 @@ class Channels:
         """
         try:
             return self._open_to_known()
+        except DeadlineExceededError:
+            raise
         except (ConnectionError, TimeoutError):
             before = self.info.incarnation
             try:
@@ -89,10 +94,12 @@ class Channels:
         """Return what the task says of itself, which may have been started again.
 
         Raises:
-            TaskFailedError: it does not answer within a second.
+            TaskFailedError: it does not answer within a second, or what is left of the thread's time.
         """
+        left = seconds_left()
+        seconds = BACK_SECONDS if left is None else min(left, BACK_SECONDS)
         try:
-            found = ask_task(self.info.front, self.info.name, BACK_SECONDS, self._tls)
+            found = ask_task(self.info.front, self.info.name, seconds, self._tls)
         except (TaskUnavailableError, OSError, ValueError) as error:
             raise task_failed(self.info.name, str(error).rstrip(".")) from None
         with self._asking:
@@ -108,7 +115,7 @@ class Channels:
             return Channel(self._dial, self._identity(), self._token, expected, self._timeout, self._check_alive)
         except RefusedError as error:
             raise ConnectionError(f"{info.name} can't be used: {error}.") from None
-        except TaskFailedError:
+        except (DeadlineExceededError, TaskFailedError):
             raise
         except OSError as error:
             raise task_failed(info.name, f"it can't be reached ({error.strerror or error})") from None
@@ -123,6 +130,7 @@ class Channels:
 
         Raises:
             TaskFailedError: it has not answered for too long.
+            DeadlineExceededError: it does not answer, and the thread's deadline has passed.
         """
         with self._asking:
             reason = self._pulse.tick(time.monotonic())
@@ -131,6 +139,9 @@ class Channels:
             info = self._greeter.ask_now(self.info.front, self._pulse.patience.interval)
             if info is not None:
                 self._pulse.answered(info)
+        if seconds_late() > _LATE_SECONDS:
+            does = "heartbeats neither" if info is None else f"and is {_described(info)}"
+            raise DeadlineExceededError(f"The timeout was over. {self.info.name} does not answer, {does}.")
 
     def look(self) -> TaskInfo:
         """Return what the task reports of itself now, or its last report."""
@@ -151,6 +162,7 @@ class Channels:
     def give(self, channel: Channel, is_whole: bool) -> None:
         """Give a connection back; it is kept if nothing is under way on it."""
         with self._lock:
+            self._used.discard(channel)
             if is_whole and not (self._is_closed or channel.is_refused):
                 self._idle.append(channel)
             else:
@@ -162,20 +174,41 @@ class Channels:
         channel = self.take() or self.open()
         is_whole = False
         try:
+            self._use(channel)
             yield channel
             is_whole = True
-        except TaskFailedError:
+        except (DeadlineExceededError, TaskFailedError):
             raise
         except OSError as error:
+            if self._is_closed:
+                raise CancelledError("The session was closed while the step ran.") from None
             raise task_failed(self.info.name, str(error.strerror or error)) from None
         finally:
             self.give(channel, is_whole)
+
+    def _use(self, channel: Channel) -> None:
+        """Note that a request is under way by a connection.
+
+        Raises:
+            ConnectionError: the connections were closed meanwhile.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise ConnectionError("they were closed")
+            self._used.add(channel)
 
     def close(self) -> None:
         """Give the connections up; requests that are under way end."""
         with self._lock:
             self._is_closed = True
+            for channel in self._used:
+                channel.interrupt()
             _close_all(self._idle, self._greeter)
+
+
+def _described(info: TaskInfo) -> str:
+    """Describe what a task does."""
+    return f"{info.state}: {info.doing}, for {info.since:.0f} s" if info.doing else info.state
 
 
 def _close_all(channels: list[Channel], greeter: Greeter) -> None:

@@ -279,7 +279,8 @@ def _answer(
                 raise TaskUnavailableError(
                     f"What answers at {address} is no task of anabranch; {name} was expected there."
                 ) from None
-            fault = fault_of_handshake(address, tls, _HANDSHAKE_SECONDS) if _is_closed(error) else ""
+            seconds = max(min(until - time.monotonic(), _HANDSHAKE_SECONDS), _PATIENCE)
+            fault = fault_of_handshake(address, tls, seconds) if _is_closed(error) else ""
             if fault:
                 raise TaskUnavailableError(
                     f"{name} can't be used at {address}: {fault}. Give all tasks and clients certificates of one "

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...engine.graph.spec import Spec, TensorSpec
-from ...engine.queues.errors import TaskFailedError
+from ...engine.queues.errors import DeadlineExceededError, TaskFailedError
 from ..transport.channel import Channel
 from ..transport.failures import task_failed
 from ..transport.values import decode_value, encode_value, is_large
@@ -159,7 +159,7 @@ class Run:
             try:
                 if not channel.send(Kind.FED, {"run": self._number, "values": described}, arrays, unless=master):
                     return
-            except TaskFailedError:
+            except (DeadlineExceededError, TaskFailedError):
                 raise
             except OSError:
                 channel.close()  # the task sees that, or is gone: the master says which
@@ -186,7 +186,7 @@ class Run:
         channel = self._ways[name][1]
         try:
             frame = channel.receive()
-        except TaskFailedError:
+        except (DeadlineExceededError, TaskFailedError):
             raise
         except OSError as error:
             raise task_failed(name, str(error.strerror or error)) from None

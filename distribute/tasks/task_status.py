@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from ...engine.common.deadlines import deadline
 from ..transport.wire import Kind
+from .channels import CONNECT_SECONDS
 from .client import connect
 
 
@@ -86,6 +88,7 @@ def status(target: str, timeout: float | None = None) -> TaskStatus:
 
     Raises:
         TaskFailedError: no task answers there.
+        DeadlineExceededError: it is in the middle of a long operation, which the error names.
         ConnectionError: it does not have the same token.
 
     >>> import anabranch as ab
@@ -94,12 +97,13 @@ def status(target: str, timeout: float | None = None) -> TaskStatus:
     >>> found.task, found.state, found.steps, found.connections
     ('/job:worker/task:0', 'idle', 0, ())
     """
-    client = connect(target, timeout)
-    try:
-        found = client.ask(Kind.STATUS, {}).document()
-        return described(client.look(), found)
-    finally:
-        client.close()
+    with deadline(CONNECT_SECONDS if timeout is None else timeout):
+        client = connect(target, timeout)
+        try:
+            found = client.ask(Kind.STATUS, {}).document()
+            return described(client.look(), found)
+        finally:
+            client.close()
 
 
 def described(info: Any, found: dict[str, Any]) -> TaskStatus:

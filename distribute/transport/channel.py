@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import selectors
 import socket
 import time
@@ -134,6 +135,11 @@ class Channel:
         found = self._frames.popleft()
         self.is_refused |= found.kind == Kind.REFUSED
         return found
+
+    def interrupt(self) -> None:
+        """End the connection under another thread, which gets a ConnectionError."""
+        with contextlib.suppress(OSError):  # it is closed already
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the connection."""

@@ -69,6 +69,12 @@ def seconds_left() -> float | None:
     return None if moment is None else max(moment - time.monotonic(), 0.0)
 
 
+def seconds_late() -> float:
+    """Return for how long the deadline of this thread has passed; 0 where it has not, or there is none."""
+    moment = _moment.get()
+    return 0.0 if moment is None else max(time.monotonic() - moment, 0.0)
+
+
 def waits() -> Generator[float]:
     """Yield how many seconds to wait for something, time after time; it ends when this thread's deadline has passed.
 

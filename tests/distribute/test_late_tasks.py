@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from typing import Any
 
@@ -58,3 +59,44 @@ def test_a_task_ends_in_the_middle_of_a_loop(graph: ab.Graph, server: Any):
         server.stop()
         with pytest.raises(ab.errors.TaskFailedError, match=WORKER):
             waiting.result()
+
+
+@pytest.fixture
+def blocked(server: Any) -> Generator[Any]:
+    """A task whose loop does nothing for the time being; it answers heartbeats."""
+    goes_on = threading.Event()
+    server.task.loop.call(goes_on.wait)
+    try:
+        yield server
+    finally:
+        goes_on.set()
+
+
+def test_a_step_does_not_wait_for_a_master_behind_its_deadline(graph: ab.Graph, server: Any):
+    y = ab.constant(1.0) + 1.0
+    goes_on = threading.Event()
+    with ab.Session(graph, target=server.target) as session:
+        session.run(y)
+        server.task.loop.call(goes_on.wait)
+        try:
+            with pytest.raises(ab.errors.DeadlineExceededError, match=f"{WORKER} does not answer, and is turning"):
+                session.run(y, timeout=0.1)
+        finally:
+            goes_on.set()
+        assert session.run(y) == 2
+
+
+def test_the_status_of_a_task_that_reads_nothing_says_so(blocked: Any):
+    with pytest.raises(ab.errors.DeadlineExceededError, match=f"{WORKER} does not answer, and is turning"):
+        ab.distribute.status(blocked.target, 0.3)
+
+
+def test_a_session_that_is_closed_ends_its_steps(graph: ab.Graph, server: Any):
+    y = ab.queues.FIFOQueue(1, "float32", ()).dequeue()
+    session = ab.Session(graph, target=server.target)
+    waiting = Waiting(lambda: session.run(y))
+    until(lambda: server.status().steps == 1)
+    session.close()
+    with pytest.raises(ab.errors.CancelledError, match="session was closed"):
+        waiting.result()
+    until(lambda: server.status().steps == 0)
