@@ -34,7 +34,10 @@ def job_token(token: str | None = None, is_loopback: bool = True) -> bytes:
             "clients of the job, or give token=. `python -c 'import secrets; print(secrets.token_hex())'` makes one."
         )
     if len(given) < _LEAST:
-        raise ValueError(f"The token has {len(given)} characters; expected at least {_LEAST}, drawn at random.")
+        raise ValueError(
+            f"The token ({VARIABLE if token is None else 'token='}) has {len(given)} characters; expected at least "
+            f"{_LEAST}, drawn at random. `python -c 'import secrets; print(secrets.token_hex())'` makes one."
+        )
     return given.encode()
 
 

@@ -51,6 +51,7 @@ class Links:
         self._token = token
         self._sockets: dict[int, socket.socket] = {}
         self._error: Exception | None = None
+        self._refused = ""  # a sentence on who was refused last
         try:
             self._connect(addresses, time.monotonic() + timeout, timeout)
         except BaseException:
@@ -147,6 +148,7 @@ class Links:
             if isinstance(error, RefusedError):
                 with contextlib.suppress(OSError):
                     sock.sendall(b"".join(encode_document(Kind.REFUSED, {"message": str(error)})))
+                self._refused = f" A connection was refused: {error}."
             sock.close()
             return
         before = self._sockets.pop(self.names.index(name), None)
@@ -157,8 +159,8 @@ class Links:
     def _absent(self, ranks: Sequence[int], timeout: float) -> TimeoutError:
         names = ", ".join(self.names[rank] for rank in ranks)
         return TimeoutError(
-            f"{self.names[self.rank]} has waited {timeout:g} s for {names}. Start all members of the group with the "
-            "same addresses, and see whether they have failed."
+            f"{self.names[self.rank]} has waited {timeout:g} s for {names}.{self._refused} Start all members of the "
+            "group with the same addresses, and see whether they have failed."
         )
 
     # --- exchanging -------------------------------------------------------------------------------------------------
@@ -329,6 +331,13 @@ def _listening(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((resolved(host), port))
         listener.listen()
+    except OSError as error:
+        listener.close()
+        raise OSError(
+            error.errno,
+            f"Can't listen at {joined_address(host, port)} ({error.strerror or error}): another process uses the port, "
+            "or this machine has no such address. End that process, or give the task another address.",
+        ) from None
     except BaseException:
         listener.close()
         raise

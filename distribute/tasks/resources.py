@@ -164,7 +164,8 @@ def _check_same(held: Any, description: Any, task: str) -> None:
         if held.definition() != description["definition"]:
             raise ValueError(
                 f"The {kind} {name!r} on {task} was made by another client as {held.definition()}; this one expects "
-                f"{description['definition']}. Give yours another name, or a container of its own (ab.container)."
+                f"{description['definition']}. If both are one job, start the same script with one cluster; otherwise "
+                "give yours another name, or a container of its own (ab.container)."
             )
         return
     if kind == "generator":

@@ -7,6 +7,7 @@ its own; the one who accepts proves itself, too. Before that a connection takes 
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import os
 import secrets
@@ -483,7 +484,8 @@ class Connection:
     def _refuse(self, reason: str) -> None:
         """Send the other side the reason why this is over."""
         self._put(encode_document(Kind.REFUSED, {"message": reason}))
-        self.flush()
+        with contextlib.suppress(OSError):  # the other side may have ended it before, for this reason
+            self._write()
         self.close(reason)
 
     def _check_open(self) -> None:

@@ -129,17 +129,25 @@ class ReplicaSteps(NamedResource):
     ) -> None:
         self.name = self.path = name
         self.place_here()
-        self._options = (shares, synchronous, requeue, max_staleness, min_workers, backups, workers)
-        self._state = ReplicaStepsState(*self._options)
+        self._options: dict[str, Any] = {
+            "shares": shares,
+            "synchronous": synchronous,
+            "requeue": requeue,
+            "max_staleness": max_staleness,
+            "min_workers": min_workers,
+            "backups": backups,
+            "workers": workers,
+        }
+        self._state = ReplicaStepsState(*self._options.values())
         self._said = ""
         self._gate = Gate()
 
     def definition(self) -> dict[str, Any]:
-        return {"options": list(self._options)}
+        return dict(self._options)
 
     @classmethod
     def from_definition(cls, name: str, definition: dict[str, Any]) -> Self:
-        return cls(*definition["options"], name=name)
+        return cls(**definition, name=name)
 
     def report(self) -> dict[str, Any] | None:
         with self._gate.lock:

@@ -6,6 +6,8 @@ Members are threads of this process, each with its own sockets and memory; proce
 from __future__ import annotations
 
 import contextlib
+import errno
+import socket
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -214,7 +216,16 @@ def test_absent_members_are_named() -> None:
 def test_members_without_the_token_are_refused() -> None:
     first, second = linked(2, 1.0, {1: b"another token of a stranger"})
     assert isinstance(first, TimeoutError), "who comes without the token is none of the members"
+    assert "A connection was refused: /job:worker/task:1 has another token" in str(first)
     assert isinstance(second, RefusedError)
+
+
+def test_a_port_that_is_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        at = [f"127.0.0.1:{other.getsockname()[1]}", "127.0.0.1:1"]
+        with pytest.raises(OSError, match=f"Can't listen at {at[0]} .*another process uses the port") as raised:
+            Links(["/job:worker/task:0", "/job:worker/task:1"], at, 0, 1, TOKEN, 0.2)
+        assert raised.value.errno == errno.EADDRINUSE
 
 
 # --- ops ------------------------------------------------------------------------------------------------------------

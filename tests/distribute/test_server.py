@@ -25,8 +25,10 @@ from anabranch.distribute.commands import worker as worker_command
 from anabranch.distribute.tasks.front import TaskUnavailableError, ask_task, is_healthy
 from anabranch.distribute.tasks.system import System
 from anabranch.distribute.transport.channel import Channel
-from anabranch.distribute.transport.connections import Handshake, Identity, RefusedError
+from anabranch.distribute.transport.connections import Connection, Handshake, Identity, RefusedError
+from anabranch.distribute.transport.loop import Loop
 from anabranch.distribute.transport.messages import TASK_SERVICE, HelloReply, HelloRequest
+from anabranch.distribute.transport.planes import Limits, Plane
 from anabranch.distribute.transport.wire import PROTOCOL, Decoder, Kind, encode_document
 
 CLUSTER = {"ps": ["localhost:0"], "worker": ["localhost:0"]}
@@ -136,6 +138,30 @@ def test_who_does_not_know_the_token_is_refused_alone(server: ab.distribute.Serv
         channel(server, expected=Identity(server.name, server.incarnation + 1))
     channel(server).close()
     opened.close()
+
+
+def test_the_reason_of_a_refusal_is_kept_where_the_other_side_has_gone():
+    reasons: list[str] = []
+    loop = Loop()
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"".join(encode_document(Kind.REFUSED, {"message": "it has another token"})))
+    theirs.close()
+    Connection(
+        loop,
+        ours,
+        Handshake(CLIENT, TOKEN.encode(), accepts=False),
+        lambda connection, frame: None,
+        lambda connection: None,
+        lambda connection, reason: reasons.append(reason),
+        {},
+        lambda connection, number: None,
+        Plane.UNIX,
+        Limits(),
+    )
+    while not reasons:
+        loop.turn()
+    loop.close()
+    assert reasons == ["it has another token"]
 
 
 def test_the_token_is_never_sent():
